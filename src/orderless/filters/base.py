@@ -1,0 +1,149 @@
+"""What every filter has: weights, predictions and state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from ..particles import Ensemble
+from ..particles.parameter import per_particle_view
+from .weights import effective_sample_size, temper, temperature_for
+
+Link = str | Callable[[Tensor], Tensor]
+_LINKS: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda outputs: outputs.softmax(-1),
+    "identity": lambda outputs: outputs,
+}
+
+
+class ParticleFilter:
+    """A weighted set of networks: p(x) = sum_i w_i delta(x - x_i).
+
+    Weights are kept as float64 logarithms, so that neither losses of 1e4 per step nor 1e5 steps
+    can lose one. `min_ess` tempers them when they are *read* (`log_weights`, `ess`, `predict`);
+    the raw ones and the evidence never change by it.
+    """
+
+    def __init__(
+        self, particles: Ensemble, *, link: Link = "softmax", min_ess: float | None = None
+    ) -> None:
+        if not isinstance(particles, Ensemble):
+            raise TypeError(f"particles must be an ol.Ensemble, got {type(particles).__name__}")
+        if not callable(link) and link not in _LINKS:
+            raise ValueError(f"link must be 'softmax', 'identity' or a function, got {link!r}")
+        if min_ess is not None and not 1 <= min_ess <= particles.n:
+            raise ValueError(f"min_ess must lie between 1 and n={particles.n}, got {min_ess}")
+        self.particles, self.link, self.min_ess = particles, link, min_ess
+        device, n = particles.device, particles.n
+        uniform = torch.full((n,), 1.0 / n, dtype=torch.float64, device=device)
+        self.raw_log_weights = uniform.log()  # normalised, untempered
+        self.log_evidence = torch.zeros((), dtype=torch.float64, device=device)
+        self.alive = torch.ones(n, dtype=torch.bool, device=device)
+        self.steps = torch.zeros((), dtype=torch.int64, device=device)
+
+    # ------------------------------------------------------------------ weights
+
+    @property
+    def temperature(self) -> Tensor:
+        """tau, the power to which weights are raised on read; 1 without `min_ess`."""
+        if self.min_ess is None:
+            return torch.ones_like(self.log_evidence)
+        return temperature_for(self.raw_log_weights, self.min_ess)
+
+    @property
+    def log_weights(self) -> Tensor:
+        """Normalised log-weights `[N]`, float64, tempered if `min_ess` asks for it."""
+        if self.min_ess is None:
+            return self.raw_log_weights.clone()
+        return temper(self.raw_log_weights, self.temperature)
+
+    @property
+    def weights(self) -> Tensor:
+        return self.log_weights.exp()
+
+    @property
+    def ess(self) -> Tensor:
+        """Effective sample size of the weights as read, between 1 and N."""
+        return effective_sample_size(self.log_weights)
+
+    # ------------------------------------------------------------------ prediction
+
+    @torch.no_grad()
+    def outputs(self, *args: Any, **kwargs: Any) -> Any:
+        """Every particle's outputs in evaluation mode: `[N, B, ...]`."""
+        training = self.particles.training
+        self.particles.eval()
+        try:
+            return self.particles(*args, **kwargs)
+        finally:
+            self.particles.train(training)
+
+    @torch.no_grad()
+    def predict(self, *args: Any, combine: str = "probs", **kwargs: Any) -> Any:
+        """The mixture's prediction, e.g. `[B, C]`.
+
+        `combine="probs"`: sum_i w_i link(output_i), the Bayesian mixture. `combine="logits"`:
+        link(sum_i w_i output_i), as the paper's code does.
+        """
+        if combine not in ("probs", "logits"):
+            raise ValueError(f"combine must be 'probs' or 'logits', got {combine!r}")
+        link = self.link if callable(self.link) else _LINKS[self.link]
+        weights = self.weights
+
+        def mixture(outputs: Tensor) -> Tensor:
+            outputs = outputs.float() if outputs.dtype != torch.float64 else outputs
+            return self.average(link(outputs) if combine == "probs" else outputs, weights)
+
+        averaged = tree_map(mixture, self.outputs(*args, **kwargs))
+        return averaged if combine == "probs" else tree_map(link, averaged)
+
+    @staticmethod
+    def average(values: Tensor, weights: Tensor) -> Tensor:
+        """sum_i w_i values_i over `[N, ...]`; a particle of weight 0 may hold NaN."""
+        shares = per_particle_view(weights.to(values.dtype), values)
+        return torch.where(shares > 0, shares * values, 0.0).sum(0)
+
+    # ------------------------------------------------------------------ state
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {
+            "log_weights": self.raw_log_weights,
+            "log_evidence": self.log_evidence,
+            "alive": self.alive,
+            "steps": self.steps,
+            "draws": self.particles._draws,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on as if nothing had happened; see `ol.save`."""
+        return {
+            "kind": type(self).__name__,
+            "particles": self.particles.state_dict(),
+            **{name: tensor.clone() for name, tensor in self._tensors().items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state; one of another filter, model or size is refused before any change."""
+        self._check_state(state)
+        self.particles.load_state_dict(state["particles"])
+        for name, tensor in self._tensors().items():
+            tensor.copy_(state[name])
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        kind = state.get("kind")
+        if kind != type(self).__name__:
+            raise ValueError(f"this state is of a {kind}, not of a {type(self).__name__}")
+        ours, theirs = self.particles.state_dict(), state["particles"]
+        if ours.keys() != theirs.keys():
+            odd = sorted(ours.keys() ^ theirs.keys())[0]
+            raise ValueError(f"this state is of another model: {odd!r} is not in both")
+        for name, tensor in ours.items():
+            if tensor.shape != theirs[name].shape:
+                raise ValueError(
+                    f"this state is of another model: {name!r} is {tuple(theirs[name].shape)} "
+                    f"there and {tuple(tensor.shape)} here"
+                )

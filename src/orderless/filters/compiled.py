@@ -1,0 +1,112 @@
+"""The fast path: a whole filter step as one CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from .stepping import StepInfo, SteppedFilter
+
+
+class CompiledStep:
+    """Calls like `loss_fn`, steps like `filter.step`.
+
+    A shape that was not seen before runs eagerly, which also creates optimizer state and library
+    handles; the second time it is recorded, and from then on replayed from static buffers. On the
+    CPU every call is eager. Learning rates are tensors, so schedulers reach into the graph.
+    """
+
+    def __init__(
+        self,
+        filter: SteppedFilter,
+        loss_fn: Callable[..., Tensor],
+        penalty: Callable[..., Tensor] | None,
+    ) -> None:
+        self.filter, self.loss_fn, self.penalty = filter, loss_fn, penalty
+        self._graphs: dict[Any, _Graph | None] = {}
+        optimizer = getattr(filter, "optimizer", None)
+        self._rates = _Rates(optimizer, filter.particles.device) if optimizer is not None else None
+
+    def __call__(self, *batch: Tensor) -> StepInfo:
+        if self.filter.particles.device.type != "cuda":
+            return self._eager(batch)
+        self.filter.particles._check_devices(batch)
+        if self._rates is not None:
+            self._rates.refresh()
+        key = self.filter.particles.training, tuple((t.shape, t.dtype) for t in batch)
+        if key not in self._graphs:
+            self._graphs[key] = None
+            return self._eager(batch)
+        graph = self._graphs[key]
+        if graph is None:
+            pool = next((g.graph.pool() for g in self._graphs.values() if g is not None), None)
+            graph = self._graphs[key] = _Graph(self, batch, pool)
+        info = graph.replay(batch)
+        self.filter.check()
+        return info
+
+    def _closures(self, batch: tuple[Tensor, ...]) -> tuple[Any, Any]:
+        penalty = self.penalty
+        return (
+            lambda: self.loss_fn(*batch),
+            None if penalty is None else lambda: penalty(*batch),
+        )
+
+    def _eager(self, batch: tuple[Tensor, ...]) -> StepInfo:
+        closure, penalty = self._closures(batch)
+        return self.filter.step(closure, penalty=penalty)
+
+
+class _Graph:
+    """One recorded step with the buffers it reads and writes."""
+
+    def __init__(self, step: CompiledStep, batch: tuple[Tensor, ...], pool: Any) -> None:
+        self.inputs = tuple(tensor.clone() for tensor in batch)
+        closure, penalty = step._closures(self.inputs)
+        self.graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(self.graph, pool=pool):
+            self.info = step.filter._advance([closure], penalty)
+
+    def replay(self, batch: tuple[Tensor, ...]) -> StepInfo:
+        for static, tensor in zip(self.inputs, batch, strict=True):
+            static.copy_(tensor)
+        self.graph.replay()
+        # The graph writes the same memory every time; what is handed out must stay as it is.
+        tensors = {f.name: getattr(self.info, f.name) for f in fields(self.info)}
+        return replace(self.info, **{k: v.clone() for k, v in tensors.items() if v is not None})
+
+
+class _Rates:
+    """Learning rates as tensors, and optimizers told that they will be recorded."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+        self.groups = optimizer.param_groups
+        self.static: list[Tensor] = []
+        if device.type != "cuda":
+            return
+        for group in self.groups:
+            rate = group["lr"]
+            if not isinstance(rate, Tensor):
+                rate = torch.tensor(rate, dtype=torch.float32, device=device)
+            group["lr"] = rate.to(device)
+            self.static.append(group["lr"])
+            if "capturable" in group:
+                group["capturable"] = True
+            elif group.get("fused", False) is None:  # SGD: only its fused kernel takes a tensor
+                group["fused"], group["foreach"] = True, False
+        for state in optimizer.state.values():
+            if isinstance(state.get("step"), Tensor):
+                state["step"] = state["step"].to(device)
+
+    def refresh(self) -> None:
+        """A scheduler writes into the tensor; someone may also have put a number in its place."""
+        for group, rate in zip(self.groups, self.static, strict=True):
+            if group["lr"] is not rate:
+                rate.fill_(float(group["lr"]))
+                group["lr"] = rate

@@ -1,0 +1,21 @@
+"""Gradient descent as the filter with one particle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..particles import Ensemble
+from .averaging import AveragingParticles
+
+
+class GradientDescent(AveragingParticles):
+    """One particle: with `torch.optim.SGD` this *is* SGD, bit for bit."""
+
+    def __init__(
+        self, particles: Ensemble, optimizer: torch.optim.Optimizer, **options: Any
+    ) -> None:
+        if particles.n != 1:
+            raise ValueError(f"gradient descent has one particle, got an ensemble of {particles.n}")
+        super().__init__(particles, optimizer, **options)

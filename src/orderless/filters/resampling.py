@@ -1,0 +1,57 @@
+"""Four ways to draw N particles from N weighted ones.
+
+One signature: `scheme(weights, uniforms) -> indices`, with weights `[N]` that sum to one and
+uniforms `[N]` in (0, 1). All are unbiased: particle i is drawn N w_i times on average. They differ
+in how much the count varies around that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def _inverse_cdf(weights: Tensor, points: Tensor) -> Tensor:
+    """For each point in (0, 1), the particle whose share of the unit interval holds it."""
+    cumulative = weights.cumsum(0)
+    indices = torch.searchsorted(cumulative / cumulative[-1], points, right=True)
+    return indices.clamp_(max=len(weights) - 1)
+
+
+def multinomial(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """N independent draws: the textbook scheme, and the noisiest."""
+    return _inverse_cdf(weights, uniforms.to(weights))
+
+
+def stratified(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """One draw in each of N equal strata of the unit interval."""
+    n = len(weights)
+    return _inverse_cdf(weights, (torch.arange(n, device=weights.device) + uniforms.to(weights)) / n)
+
+
+def systematic(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """One draw, repeated at distance 1/N: counts are the floor or the ceiling of N w_i."""
+    return stratified(weights, uniforms[:1].expand(len(weights)))
+
+
+def residual(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """floor(N w_i) copies for certain; the rest by independent draws from what is left over."""
+    n = len(weights)
+    expected = n * weights
+    certain = expected.floor()
+    slots = torch.arange(n, device=weights.device)
+    copied = torch.searchsorted(certain.cumsum(0), slots.to(weights), right=True).clamp_(max=n - 1)
+    leftover = expected - certain
+    total = leftover.sum()
+    share = torch.where(total > 0, leftover / total, weights)
+    return torch.where(slots < certain.sum(), copied, multinomial(share, uniforms))
+
+
+SCHEMES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "systematic": systematic,
+    "stratified": stratified,
+    "multinomial": multinomial,
+    "residual": residual,
+}

@@ -1,0 +1,187 @@
+"""The closure contract: how a filter asks for losses, and what it does when they are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..particles import Ensemble
+from ..particles.precision import matrix_precision
+from .base import Link, ParticleFilter
+from .compiled import CompiledStep
+from .weights import normalize
+
+Closure = Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """What one step reports; tensors stay on the device.
+
+    `loss_before` `[N]` at the old positions, `loss_after` `[N]` at the new ones (None where the
+    filter does not look again), `penalty` `[N]` or None, `alive` `[N]`, `ess` a scalar.
+    """
+
+    loss_before: Tensor
+    loss_after: Tensor | None
+    penalty: Tensor | None
+    alive: Tensor
+    ess: Tensor
+
+
+class SteppedFilter(ParticleFilter):
+    """A filter fed by closures. Subclasses say in `_advance` what one step does.
+
+    A closure computes N losses (`[N]`, float32 or float64) and nothing else: it does not call
+    backward, draw data or augment. `_advance` must be free of host decisions, so that the same
+    code runs eagerly and inside a CUDA graph, and must change nothing when no particle is left.
+    """
+
+    def __init__(
+        self,
+        particles: Ensemble,
+        *,
+        link: Link = "softmax",
+        min_ess: float | None = None,
+        check_every: int = 100,
+    ) -> None:
+        super().__init__(particles, link=link, min_ess=min_ess)
+        self.check_every = check_every
+        self._unchecked = 0
+        self._failed = torch.zeros((), dtype=torch.bool, device=particles.device)
+
+    def step(
+        self, closure: Closure | Sequence[Closure], *, penalty: Closure | None = None
+    ) -> StepInfo:
+        """Take one step on the loss of `closure`; of several closures, on the sum of theirs."""
+        closures = [closure] if callable(closure) else list(closure)
+        if not closures:
+            raise ValueError("step needs at least one closure, got an empty list")
+        info = self._advance(closures, penalty)
+        self.check()
+        return info
+
+    def compile(
+        self,
+        loss_fn: Callable[..., Tensor],
+        penalty: Callable[..., Tensor] | None = None,
+    ) -> CompiledStep:
+        """`fast = pf.compile(loss_fn)`, then `info = fast(x, y)`: one CUDA graph per shape.
+
+        `loss_fn(*batch) -> [N]` and `penalty(*batch) -> [N]` are the closures' counterparts.
+        On the CPU this is `step`. Randomness inside `loss_fn` must come from the ensemble
+        (dropout): torch's own generator would give a graph's two evaluations different numbers.
+        """
+        return CompiledStep(self, loss_fn, penalty)
+
+    def _advance(self, closures: Sequence[Closure], penalty: Closure | None) -> StepInfo:
+        raise TypeError(f"{type(self).__name__} does not say what a step is: define _advance")
+
+    # ------------------------------------------------------------------ losses
+
+    def _losses(self, closure: Closure, what: str = "closure") -> Tensor:
+        losses = closure()
+        n, device = self.particles.n, self.particles.device
+        if not isinstance(losses, Tensor):
+            raise TypeError(f"the {what} must return a tensor, got {type(losses).__name__}")
+        if losses.shape != (n,):
+            got = "a scalar" if losses.dim() == 0 else f"shape {tuple(losses.shape)}"
+            raise ValueError(
+                f"the {what} must return one loss per particle, shape ({n},), got {got}: "
+                "ol.per_particle turns a loss for one network into such a function"
+            )
+        if losses.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"the {what} must return float32 or float64, got {losses.dtype}")
+        if losses.device != device:
+            raise ValueError(f"the {what} returned losses on {losses.device}, not on {device}")
+        return losses
+
+    def _losses_again(self, closures: Sequence[Closure], draw: Tensor, rng: Any) -> Tensor:
+        """The losses where particles now stand: same noise as before, no buffer changed."""
+        with torch.no_grad(), self._precision(), self.particles.replay(draw), _same_noise(rng):
+            return torch.stack([self._losses(closure) for closure in closures]).sum(0)
+
+    def _precision(self) -> Any:
+        return matrix_precision(self.particles.precision, self.particles.device)
+
+    def _noise(self) -> Any:
+        """torch's generators as they are now, for `_losses_again`."""
+        device = self.particles.device
+        if device.type != "cuda":
+            return torch.get_rng_state(), None
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        return torch.get_rng_state(), torch.cuda.get_rng_state(device)
+
+    @contextmanager
+    def _nothing_half_done(self) -> Iterator[None]:
+        """If the closure fails, buffers and the noise counter are as they were."""
+        buffers = self.particles.particle_buffers()
+        held = {name: buffer.clone() for name, buffer in buffers.items()}
+        draw = self.particles._draws.clone()
+        try:
+            yield
+        except BaseException:
+            with torch.no_grad():
+                for name, buffer in buffers.items():
+                    buffer.copy_(held[name])
+                self.particles._draws.copy_(draw)
+            raise
+
+    # ------------------------------------------------------------------ weights
+
+    def _reweigh(self, log_likelihood: Tensor, alive: Tensor) -> Tensor:
+        """w_i <- w_i e^{log_likelihood_i}; the dead get 0. Returns who is left `[N]`.
+
+        When nobody is left, weights and evidence stay as they are and `check` will say so.
+        """
+        alive = alive & log_likelihood.isfinite()
+        someone = alive.any()
+        grown = torch.where(alive, self.raw_log_weights + log_likelihood, -torch.inf)
+        grown = torch.where(someone, grown, self.raw_log_weights)
+        log_weights, total = normalize(grown)
+        self.raw_log_weights.copy_(log_weights)
+        self.log_evidence.add_(torch.where(someone, total, 0.0))
+        self.alive.copy_(torch.where(someone, alive, self.alive))
+        self._failed.logical_or_(~someone)
+        self.steps.add_(someone)
+        return alive
+
+    def check(self, now: bool = False) -> None:
+        """Raise if no particle is left. On CUDA the host asks only every `check_every` steps."""
+        self._unchecked += 1
+        waits = self.particles.device.type == "cuda" and self._unchecked < self.check_every
+        if waits and not now:
+            return
+        self._unchecked = 0
+        if self._failed.item():
+            self._failed.zero_()
+            raise FloatingPointError(
+                "no particle is left with a finite loss and gradient; all stand where they stood "
+                "before the step: lower the learning rate or look at the data"
+            )
+
+
+@contextmanager
+def _same_noise(rng: Any) -> Iterator[None]:
+    """torch's generators put to `rng`, and back to where they were afterwards."""
+    if rng is None:
+        yield
+        return
+    cpu, cuda = rng
+    now_cpu = torch.get_rng_state()
+    now_cuda = None if cuda is None else torch.cuda.get_rng_state()
+    torch.set_rng_state(cpu)
+    if cuda is not None:
+        torch.cuda.set_rng_state(cuda)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(now_cpu)
+        if now_cuda is not None:
+            torch.cuda.set_rng_state(now_cuda)

@@ -1,0 +1,40 @@
+"""Log-weights: normalising, effective sample size, tempering. All float64, all on the device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def normalize(log_weights: Tensor) -> tuple[Tensor, Tensor]:
+    """`(log w - log sum w, log sum w)`: weights that sum to one, and what they summed to."""
+    total = torch.logsumexp(log_weights, 0)
+    return log_weights - total, total
+
+
+def effective_sample_size(log_weights: Tensor) -> Tensor:
+    """ESS = 1 / sum w^2 of normalised weights: 1 when one particle has it all, N when all share."""
+    return torch.exp(-torch.logsumexp(2.0 * log_weights, 0))
+
+
+def temper(log_weights: Tensor, temperature: Tensor | float) -> Tensor:
+    """w^tau, normalised. A weight of 0 stays 0, also at tau = 0."""
+    powered = torch.where(log_weights.isneginf(), log_weights, temperature * log_weights)
+    return normalize(powered)[0]
+
+
+def temperature_for(log_weights: Tensor, min_ess: float) -> Tensor:
+    """The largest tau <= 1 with ESS(w^tau) >= min(min_ess, number of positive weights).
+
+    ESS falls as tau grows, so halving an interval finds it; 60 halvings exhaust float64, and
+    a fixed number of them keeps the GPU free of questions from the host.
+    """
+    positive = (~log_weights.isneginf()).sum()
+    wanted = torch.clamp(positive.double(), max=float(min_ess))
+    low, high = torch.zeros_like(wanted), torch.ones_like(wanted)
+    enough = effective_sample_size(log_weights) >= wanted
+    for _ in range(60):
+        middle = (low + high) / 2
+        holds = effective_sample_size(temper(log_weights, middle)) >= wanted
+        low, high = torch.where(holds, middle, low), torch.where(holds, high, middle)
+    return torch.where(enough, torch.ones_like(low), low)

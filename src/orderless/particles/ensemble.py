@@ -1,0 +1,372 @@
+"""`Ensemble`: N networks as one `nn.Module`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.checkpoint import checkpoint
+
+from . import random
+from .initialization import Perturb, initial_modules
+from .linear import FactoredUpdate
+from .parameter import ParticleParameter
+from .precision import PRECISIONS, matrix_precision
+from .rules import ParticleRules
+
+
+class Ensemble(nn.Module):
+    """N networks as one module: parameters and buffers `[N, ...]` under the template's names.
+
+    Args:
+        make_model: a function that makes one network, or a network to take as the template.
+        n: how many particles.
+        init: `"fresh"` (each from the module's own initialiser) or an `ol.Perturb`.
+        seed: particle i depends on (seed, i) alone, whatever n, chunk size or device.
+        chunk_size: at most so many particles are computed at a time; the backward pass computes
+            a chunk's activations again instead of keeping them.
+        precision: `"float32"`, `"tf32"` or `"bf16"`; nothing is reduced silently.
+        fast: use the batched rules for Linear, Conv2d, BatchNorm and pooling (`False`: plain
+            `vmap` for everything, the same results more slowly).
+
+    `forward` shares its inputs between particles unless told otherwise and returns the network's
+    own outputs with a leading N on every leaf. Dropout is keyed on (seed, draw, i); other random
+    functions inside a network differ between particles but are not keyed.
+    """
+
+    n: int
+    seed: int
+
+    def __init__(
+        self,
+        make_model: Callable[[], nn.Module] | nn.Module,
+        n: int,
+        init: str | Perturb = "fresh",
+        seed: int = 0,
+        *,
+        chunk_size: int | None = None,
+        precision: str = "float32",
+        fast: bool = True,
+        device: torch.device | str | None = None,
+    ) -> None:
+        if not isinstance(n, int) or n < 1:
+            raise ValueError(f"n must be at least 1, got {n}")
+        modules = list(initial_modules(make_model, range(n), init, seed))
+        self._build(modules, seed, chunk_size, precision, fast)
+        self.to(device)
+
+    @classmethod
+    def from_modules(
+        cls, modules: Sequence[nn.Module], *, seed: int = 0, **options: Any
+    ) -> Ensemble:
+        """Stack existing networks of one architecture; `options` as in the constructor."""
+        if not modules:
+            raise ValueError("from_modules needs at least one module, got none")
+        ensemble = cls.__new__(cls)
+        device = options.pop("device", None)
+        settings = {"chunk_size": None, "precision": "float32", "fast": True, **options}
+        ensemble._build(list(modules), seed, **settings)
+        return ensemble.to(device)
+
+    def _build(
+        self,
+        modules: list[nn.Module],
+        seed: int,
+        chunk_size: int | None,
+        precision: str,
+        fast: bool,
+    ) -> None:
+        super().__init__()
+        _check_stackable(modules)
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+        if chunk_size is not None and chunk_size < 1:
+            raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
+        self.n, self.seed = len(modules), seed
+        self.chunk_size, self.precision, self.fast = chunk_size, precision, fast
+        # The template runs every forward pass with other tensors in it. It hides in a tuple, so
+        # that its own parameters are neither trained, moved nor saved.
+        self._hidden = (copy.deepcopy(modules[0]),)
+        self._mirror(self._hidden[0], modules)
+        self.train(modules[0].training)
+        self.register_buffer("_draws", torch.zeros((), dtype=torch.int64), persistent=False)
+        self.register_buffer("_indices", torch.arange(self.n), persistent=False)
+        self._replaying = False
+        self._update: FactoredUpdate | None = None
+
+    def _mirror(self, template: nn.Module, modules: list[nn.Module]) -> None:
+        """Give this module the template's tree of names, with stacked tensors as leaves."""
+        stacked: dict[int, Tensor] = {}  # tied tensors are one tensor under several names
+
+        def fill(mirror: nn.Module, originals: list[nn.Module]) -> None:
+            first = originals[0]
+            for name, parameter in first._parameters.items():
+                if parameter is not None and id(parameter) not in stacked:
+                    data = torch.stack([o._parameters[name].detach() for o in originals])  # type: ignore[union-attr]
+                    stacked[id(parameter)] = ParticleParameter(data, parameter.requires_grad)
+                mirror._parameters[name] = None if parameter is None else stacked[id(parameter)]  # type: ignore[assignment]
+            for name, buffer in first._buffers.items():
+                if buffer is not None and id(buffer) not in stacked:
+                    stacked[id(buffer)] = torch.stack([o._buffers[name] for o in originals])  # type: ignore[misc]
+                mirror._buffers[name] = None if buffer is None else stacked[id(buffer)]
+            mirror._non_persistent_buffers_set |= first._non_persistent_buffers_set
+            for name, child in first._modules.items():
+                if child is not None:
+                    mirror._modules[name] = holder = nn.Module()
+                    fill(holder, [o._modules[name] for o in originals])  # type: ignore[misc]
+
+        # Written into the registries directly: a network may use any name, also one that
+        # this class uses for something else.
+        fill(self, modules)
+
+    # ------------------------------------------------------------------ the forward pass
+
+    @property
+    def template(self) -> nn.Module:
+        """One network of the ensemble's architecture; its own tensors mean nothing."""
+        return self._hidden[0]
+
+    @property
+    def device(self) -> torch.device:
+        return self._draws.device
+
+    def train(self, mode: bool = True) -> Ensemble:
+        self.template.train(mode)
+        return super().train(mode)
+
+    def particle_buffers(self) -> dict[str, Tensor]:
+        """The networks' buffers `[N, ...]`, by the template's names."""
+        own = ("_draws", "_indices")
+        return {name: b for name, b in self.named_buffers() if name not in own}
+
+    def forward(
+        self, *args: Any, in_dims: Any = None, per_particle: bool = False, **kwargs: Any
+    ) -> Any:
+        """Run all networks. Inputs are shared; `per_particle=True` takes `[N, B, ...]` inputs.
+
+        `in_dims` gives an axis (or None) for each positional argument, as in `torch.vmap`.
+        """
+        self._check_devices(args, kwargs)
+        dims = 0 if per_particle else in_dims
+        arg_dims = tuple(dims) if isinstance(dims, (tuple, list)) else (dims,) * len(args)
+        if len(arg_dims) != len(args):
+            raise ValueError(f"in_dims has {len(arg_dims)} entries for {len(args)} inputs")
+        kwarg_dims = dict.fromkeys(kwargs, 0 if per_particle else None)
+        parameters, buffers = dict(self.named_parameters()), self.particle_buffers()
+        draw = self._draws.clone()
+        outputs, new_buffers, drawn = [], [], 0
+        chunks = self._chunks(parameters, buffers, args, arg_dims, kwargs, kwarg_dims)
+        for chunk in chunks:
+            run = self._recomputed if self._recomputes() else self._run
+            output, updated, drawn = run(draw, *chunk)
+            outputs.append(output)
+            new_buffers.append(updated)
+        if not self._replaying:
+            self._store(buffers, new_buffers)
+        if drawn:
+            self._draws.add_(1)
+        return outputs[0] if len(outputs) == 1 else tree_map(lambda *o: torch.cat(o), *outputs)
+
+    def _recomputes(self) -> bool:
+        return torch.is_grad_enabled() and self.chunk_size is not None and self.chunk_size < self.n
+
+    def _recomputed(self, *inputs: Any) -> Any:
+        """`_run` that keeps no activations; free of side effects, so running it twice is safe."""
+        return checkpoint(self._run, *inputs, use_reentrant=False, preserve_rng_state=False)
+
+    def _run(
+        self,
+        draw: Tensor,
+        parameters: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        indices: Tensor,
+        args: tuple[Any, ...],
+        arg_dims: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        kwarg_dims: dict[str, Any],
+    ) -> tuple[Any, dict[str, Tensor], int]:
+        """One chunk: (outputs with a leading axis, buffers after the pass, random draws made)."""
+        drawn = 0
+
+        def network(
+            parameters: Any, buffers: Any, index: Tensor, args: Any, kwargs: Any
+        ) -> tuple[Any, Any]:
+            nonlocal drawn
+
+            def keys(stream: int) -> Tensor:
+                return random.particle_keys(self.seed, draw, index, stream)
+
+            with ParticleRules(keys, self._update, self.fast) as rules:
+                output = functional_call(self.template, (parameters, buffers), args, kwargs)
+            drawn = rules.drawn
+            return output, buffers
+
+        buffers = {name: buffer.clone() for name, buffer in buffers.items()}
+        with matrix_precision(self.precision, self.device):
+            if len(indices) == 1:  # one network is that network, bit for bit
+                first = tree_map(lambda t: t[0], (parameters, buffers, indices))
+                plain = _unbatched(args, arg_dims), _unbatched_kwargs(kwargs, kwarg_dims)
+                output, updated = network(*first, *plain)
+                output = tree_map(lambda t: t.unsqueeze(0), output)
+                updated = {name: buffer.unsqueeze(0) for name, buffer in updated.items()}
+            else:
+                in_dims = (0, 0, 0, arg_dims, kwarg_dims)
+                batched = torch.vmap(network, in_dims=in_dims, randomness="different")
+                output, updated = batched(parameters, buffers, indices, args, kwargs)
+        return output, updated, drawn
+
+    def _chunks(
+        self,
+        parameters: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        args: tuple[Any, ...],
+        arg_dims: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        kwarg_dims: dict[str, Any],
+    ) -> Iterator[tuple[Any, ...]]:
+        size = min(self.chunk_size or self.n, self.n)
+        if size == self.n:
+            yield parameters, buffers, self._indices, args, arg_dims, kwargs, kwarg_dims
+            return
+        # split's backward is one concatenation; slicing would pad every chunk's gradient to N
+        parts = {name: p.split(size) for name, p in parameters.items()}
+        for number, start in enumerate(range(0, self.n, size)):
+            span = slice(start, start + size)
+            yield (
+                {name: part[number] for name, part in parts.items()},
+                {name: b[span] for name, b in buffers.items()},
+                self._indices[span],
+                tuple(_slice(a, d, span) for a, d in zip(args, arg_dims, strict=True)),
+                arg_dims,
+                {name: _slice(v, kwarg_dims[name], span) for name, v in kwargs.items()},
+                kwarg_dims,
+            )
+
+    @torch.no_grad()
+    def _store(self, buffers: dict[str, Tensor], new: list[dict[str, Tensor]]) -> None:
+        for name, buffer in buffers.items():
+            buffer.copy_(torch.cat([chunk[name] for chunk in new]))
+
+    def _check_devices(self, *inputs: Any) -> None:
+        for leaf in tree_leaves(inputs):
+            if isinstance(leaf, Tensor) and leaf.device != self.device and leaf.dim() > 0:
+                raise ValueError(
+                    f"an input is on {leaf.device} but the particles are on {self.device}: "
+                    "move one to the other with .to()"
+                )
+
+    # ------------------------------------------------------------------ contexts for filters
+
+    @contextmanager
+    def replay(self, draw: Tensor) -> Iterator[None]:
+        """Forward passes draw the noise of `draw` again and leave buffers and counter alone."""
+        now = self._draws.clone()
+        self._draws.copy_(draw)
+        self._replaying = True
+        try:
+            yield
+        finally:
+            self._replaying = False
+            self._draws.copy_(now)
+
+    @contextmanager
+    def factoring(self, update: FactoredUpdate | None) -> Iterator[None]:
+        """Backward passes hand Linear weight gradients to `update`, forward passes see it."""
+        self._update = update
+        try:
+            yield
+        finally:
+            self._update = None
+
+    # ------------------------------------------------------------------ single particles
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> nn.Module:
+        """Particle `index` as an ordinary module of its own, detached from the ensemble."""
+        index = self._check_index(index)
+        module = copy.deepcopy(self.template).to(self.device)
+        with torch.no_grad():
+            for name, tensor in _tensors(module).items():
+                tensor.data = self._stacked()[name][index].detach().clone()
+        return module
+
+    @torch.no_grad()
+    def load_particle(self, index: int, module: nn.Module) -> None:
+        """Write an ordinary module's parameters and buffers into particle `index`."""
+        index = self._check_index(index)
+        stacked, tensors = self._stacked(), _tensors(module)
+        _check_same_shapes({n: t.shape[1:] for n, t in stacked.items()}, tensors, "the module")
+        for name, tensor in tensors.items():
+            stacked[name][index].copy_(tensor)
+
+    def _stacked(self) -> dict[str, Tensor]:
+        return {**dict(self.named_parameters()), **self.particle_buffers()}
+
+    def _check_index(self, index: int) -> int:
+        if not -self.n <= index < self.n:
+            raise IndexError(f"particle {index} does not exist: there are {self.n}")
+        return index % self.n
+
+    def extra_repr(self) -> str:
+        return f"n={self.n}, seed={self.seed}, precision={self.precision!r}"
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _slice(value: Any, dim: Any, span: slice) -> Any:
+    """The part of an input that belongs to one chunk of particles."""
+    if dim is None:
+        return value
+    return tree_map(lambda t: t.movedim(dim, 0)[span].movedim(0, dim), value)
+
+
+def _unbatched(args: tuple[Any, ...], dims: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(
+        a if d is None else tree_map(lambda t, d=d: t.select(d, 0), a)
+        for a, d in zip(args, dims, strict=True)
+    )
+
+
+def _unbatched_kwargs(kwargs: dict[str, Any], dims: dict[str, Any]) -> dict[str, Any]:
+    return dict(zip(kwargs, _unbatched(tuple(kwargs.values()), tuple(dims.values())), strict=True))
+
+
+def _check_stackable(modules: list[nn.Module]) -> None:
+    first = modules[0]
+    if any(
+        isinstance(tensor, nn.parameter.UninitializedTensorMixin)
+        for tensor in (*first.parameters(), *first.buffers())
+    ):
+        raise TypeError(
+            f"{type(first).__name__} has lazy layers without shapes yet: run one batch through it, "
+            "or give the layers their sizes"
+        )
+    if not any(True for _ in first.parameters()):
+        raise ValueError(f"{type(first).__name__} has no parameters: there is nothing to learn")
+    shapes = {name: tensor.shape for name, tensor in _tensors(first).items()}
+    for number, module in enumerate(modules[1:], 1):
+        _check_same_shapes(shapes, _tensors(module), f"module {number}")
+
+
+def _check_same_shapes(
+    shapes: dict[str, torch.Size], tensors: dict[str, Tensor], what: str
+) -> None:
+    if shapes.keys() != tensors.keys():
+        odd = sorted(shapes.keys() ^ tensors.keys())[0]
+        raise ValueError(f"{what} is of another architecture: {odd!r} is not in both")
+    for name, tensor in tensors.items():
+        if tensor.shape != shapes[name]:
+            raise ValueError(
+                f"{what} is of another architecture: {name!r} is {tuple(tensor.shape)}, "
+                f"not {tuple(shapes[name])}"
+            )

@@ -1,0 +1,97 @@
+"""Where particles start. Always on the CPU, from (seed, i) alone."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Perturb:
+    """Particles as a network plus `r * randn`, with `r ~ U(low, high)` per tensor and particle.
+
+    `base="one"`: all particles perturb one network (the paper's code); `base="fresh"`: each
+    perturbs its own (the paper's text).
+    """
+
+    low: float = 0.001
+    high: float = 0.04
+    base: str = "one"
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.low <= self.high:
+            raise ValueError(
+                f"Perturb needs 0 <= low <= high, got low={self.low}, high={self.high}"
+            )
+        if self.base not in ("one", "fresh"):
+            raise ValueError(f"Perturb's base must be 'one' or 'fresh', got {self.base!r}")
+
+
+@contextmanager
+def seeded(*parts: object) -> Iterator[None]:
+    """torch's CPU generator seeded by a hash of `parts`, put back afterwards."""
+    digest = hashlib.sha256(repr(parts).encode()).digest()
+    with torch.random.fork_rng(devices=[]):
+        torch.random.default_generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+        yield
+
+
+def _reset(module: nn.Module) -> nn.Module:
+    """A copy of a template, every layer passed through its own initialiser."""
+    module = copy.deepcopy(module)
+    for name, layer in module.named_modules():
+        reset = getattr(layer, "reset_parameters", None) or getattr(
+            layer, "_reset_parameters", None
+        )
+        if callable(reset):
+            reset()
+        elif any(True for _ in layer.parameters(recurse=False)):
+            raise TypeError(
+                f"layer {name or type(layer).__name__!r} has parameters but no reset_parameters(): "
+                "pass a function that makes the model instead of a module"
+            )
+    return module
+
+
+def make_particle(
+    make_model: Callable[[], nn.Module] | nn.Module, seed: int, index: int
+) -> nn.Module:
+    """Network `index` of an ensemble: a fresh module, on the CPU."""
+    with seeded("particle", seed, index), torch.device("cpu"):
+        module = _reset(make_model) if isinstance(make_model, nn.Module) else make_model()
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"make_model must return an nn.Module, got {type(module).__name__}")
+    return module
+
+
+@torch.no_grad()
+def perturb_(module: nn.Module, perturb: Perturb, seed: int, index: int) -> nn.Module:
+    """Add the perturbation of particle `index` to a module's parameters."""
+    with seeded("perturb", seed, index):
+        for parameter in module.parameters():
+            radius = perturb.low + (perturb.high - perturb.low) * torch.rand(())
+            parameter.add_(radius * torch.randn(parameter.shape), alpha=1.0)
+    return module
+
+
+def initial_modules(
+    make_model: Callable[[], nn.Module] | nn.Module,
+    indices: range,
+    init: str | Perturb,
+    seed: int,
+) -> Iterator[nn.Module]:
+    """The networks `indices` of the ensemble with this seed, one after another."""
+    if init != "fresh" and not isinstance(init, Perturb):
+        raise ValueError(f"init must be 'fresh' or an ol.Perturb, got {init!r}")
+    for index in indices:
+        if init == "fresh":
+            yield make_particle(make_model, seed, index)
+        else:
+            base = 0 if init.base == "one" else index
+            yield perturb_(make_particle(make_model, seed, base), init, seed, index)

@@ -1,0 +1,35 @@
+"""A parameter that belongs to N networks at once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class ParticleParameter(nn.Parameter):
+    """One tensor of every particle, stacked: shape `[N, ...]`.
+
+    The type is what tells a per-particle reduction (clipping, TRAC) that axis 0 counts networks.
+    `nn.Parameter.__deepcopy__` rebuilds `type(self)`, so copies know it too.
+    """
+
+    @property
+    def n_particles(self) -> int:
+        return self.shape[0]
+
+
+def per_particle_view(values: Tensor, like: Tensor) -> Tensor:
+    """Shape `[N]` values so that they broadcast against a `[N, ...]` tensor."""
+    return values.view(-1, *[1] * (like.dim() - 1))
+
+
+def squared_norms(tensors: list[Tensor]) -> Tensor:
+    """Each particle's squared norm over several `[N, ...]` tensors: `[N]`."""
+    flat = [tensor.reshape(len(tensor), -1) for tensor in tensors]
+    return torch.stack([torch.linalg.vector_norm(t, dim=1) for t in flat]).square().sum(0)
+
+
+def inner_products(left: list[Tensor], right: list[Tensor]) -> Tensor:
+    """Each particle's inner product over pairs of `[N, ...]` tensors: `[N]`, in float64."""
+    pairs = zip(left, right, strict=True)
+    return torch.stack([(a.double() * b.double()).reshape(len(a), -1).sum(1) for a, b in pairs]).sum(0)

@@ -1,0 +1,32 @@
+"""How float32 matrix products are carried out, said explicitly and undone afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+PRECISIONS = ("float32", "tf32", "bf16")
+
+
+@contextmanager
+def matrix_precision(precision: str, device: torch.device) -> Iterator[None]:
+    """Run with `float32` (no reduced products anywhere), `tf32` (tensor cores) or `bf16` (autocast).
+
+    torch lets convolutions use TF32 by default; here nothing is reduced unless asked for.
+    """
+    if device.type != "cuda":
+        with ExitStack() as stack:
+            if precision == "bf16":
+                stack.enter_context(torch.autocast(device.type, torch.bfloat16))
+            yield
+        return
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    before = products.fp32_precision, convolutions.fp32_precision
+    products.fp32_precision = convolutions.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+    try:
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+            yield
+    finally:
+        products.fp32_precision, convolutions.fp32_precision = before
