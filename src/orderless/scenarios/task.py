@@ -1,0 +1,72 @@
+"""One task: its training and test data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class SizedDataset(Protocol):
+    """Anything with a length whose items are (x, y), such as a map-style torch Dataset."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One task: inputs x [n, ...], labels y [n] in 0..C-1, and the same for testing."""
+
+    x: Tensor
+    y: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        for x, y, part in ((self.x, self.y, "training"), (self.x_test, self.y_test, "test")):
+            whose = f"{part} data of task {self.name!r}"
+            if y.dim() != 1 or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+                raise ValueError(
+                    f"labels must be integers of shape [n], got {y.dtype} {list(y.shape)} in the "
+                    f"{whose}"
+                )
+            if len(x) != len(y) or not len(y):
+                raise ValueError(
+                    f"there must be as many inputs as labels, and at least one, got {len(x)} "
+                    f"inputs and {len(y)} labels in the {whose}"
+                )
+            if int(y.min()) < 0:
+                raise ValueError(f"labels must be 0 or larger, got {int(y.min())} in the {whose}")
+
+    def to(self, device: torch.device | str) -> Task:
+        """The same task with its data on `device`."""
+        x, y, x_test, y_test = (
+            part.to(device) for part in (self.x, self.y, self.x_test, self.y_test)
+        )
+        return Task(x, y, x_test, y_test, self.name)
+
+
+def task_from_datasets(
+    training: SizedDataset, test: SizedDataset, *, name: str = "", relabel: bool = False
+) -> Task:
+    """Read two datasets into one task; `relabel` makes its labels, in ascending order, 0, 1, ..."""
+    (x, y), (x_test, y_test) = _read(training), _read(test)
+    if relabel:
+        known = torch.cat([y, y_test]).unique()
+        y, y_test = torch.searchsorted(known, y), torch.searchsorted(known, y_test)
+    return Task(x, y, x_test, y_test, name)
+
+
+def _read(dataset: SizedDataset) -> tuple[Tensor, Tensor]:
+    if not len(dataset):
+        raise ValueError(f"a dataset must have at least one sample, got an empty {type(dataset)}")
+    items = [dataset[index] for index in range(len(dataset))]
+    # np.array takes what as_tensor does not, such as PIL images.
+    x = [x if isinstance(x, Tensor) else torch.from_numpy(np.array(x)) for x, _ in items]
+    return torch.stack(x), torch.tensor([int(y) for _, y in items])

@@ -1,0 +1,146 @@
+"""What the figures draw, read back from matplotlib's own objects."""
+
+import numpy as np
+import pytest
+from synthetic_cells import LEVELS, make_cell
+
+from orderless.report import ReportError, summarize, write_report
+from orderless.report.figures import _density, figure1, figure2
+
+
+def snapshots(seed=0, moments=4, particles=30):
+    generator = np.random.default_rng(seed)
+    start = generator.normal(size=(particles, 16))
+    drift = np.arange(moments)[:, None, None] * generator.normal(size=(1, particles, 16))
+    log_weights = -np.arange(moments)[:, None] * generator.exponential(size=(1, particles))
+    return (start + drift).astype(np.float32), log_weights, np.arange(moments) * 100
+
+
+def test_figure_2_has_one_marker_per_method_at_its_average_and_variance(full_run):
+    (summary,) = summarize(full_run)
+    figure = figure2([summary])
+    panels = figure.axes
+    assert len(panels) == 2
+    for axes, variance in zip(
+        panels, ("normalized_variance", "normalized_order_variance"), strict=True
+    ):
+        # Faint dots and marker alternate, method by method.
+        assert len(axes.collections) == 2 * len(LEVELS)
+        for place, entry in enumerate(summary["methods"].values()):
+            dots = np.asarray(axes.collections[2 * place].get_offsets())
+            marker = np.asarray(axes.collections[2 * place + 1].get_offsets())[0]
+            assert marker == pytest.approx([100 * entry["average"], entry[variance]])
+            assert dots.shape == (10, 2)
+            assert dots.mean(axis=0) == pytest.approx(marker, abs=1e-12)
+        assert axes.get_xlabel() and axes.get_ylabel()
+        low, high = axes.get_ylim()
+        assert low <= 0 < high  # a variance of exactly 0 is on the paper
+    labels = [text.get_text() for text in panels[1].get_legend().get_texts()]
+    assert "Weighted particle filter" in labels and len(labels) == len(LEVELS)
+
+
+def test_markers_of_all_methods_look_different(full_run):
+    (summary,) = summarize(full_run)
+    looks = set()
+    for marker in figure2([summary]).axes[0].collections[1::2]:
+        path = marker.get_paths()[0].vertices
+        face, edge = marker.get_facecolor()[0], marker.get_edgecolor()[0]
+        looks.add((path.tobytes(), tuple(face), tuple(edge)))
+    assert len(looks) == len(LEVELS)
+
+
+def test_figure_2_leaves_out_returns(write_cells):
+    cells = [make_cell("gd", order, 0, score_kind="return") for order in range(2)]
+    with pytest.raises(ReportError, match="accuracies"):
+        figure2(summarize(write_cells(cells)))
+
+
+def test_density_is_the_weighted_sum_of_gaussians():
+    generator = np.random.default_rng(0)
+    places, weights = generator.normal(size=(5, 2)), generator.dirichlet(np.ones(5))
+    grid = [np.linspace(-2, 2, 7), np.linspace(-1, 1, 4)]
+    density = _density(places, weights, grid, 0.3)
+    assert density.shape == (4, 7)
+    for row, y in enumerate(grid[1]):
+        for column, x in enumerate(grid[0]):
+            expected = sum(
+                w * np.exp(-((x - a) ** 2 + (y - b) ** 2) / (2 * 0.3**2))
+                for w, (a, b) in zip(weights, places, strict=True)
+            )
+            assert density[row, column] == pytest.approx(expected)
+
+
+def test_figure_1_has_a_panel_per_snapshot_with_its_step_and_ess():
+    positions, log_weights, steps = snapshots()
+    figure = figure1(positions, log_weights, steps)
+    panels = [axes for axes in figure.axes if axes.images and axes.get_title()]
+    assert len(panels) == 4
+    for axes, step, row in zip(panels, steps, log_weights, strict=True):
+        weights = np.exp(row) / np.exp(row).sum()
+        assert axes.get_title() == f"step {step}, ESS {1 / (weights**2).sum():.1f}"
+        assert np.asarray(axes.collections[0].get_offsets()).shape == (30, 2)
+    # One t-SNE for all: the panels share one coordinate system.
+    assert len({axes.get_xlim() for axes in panels}) == 1
+
+
+def test_a_particle_with_all_the_weight_is_the_only_peak():
+    positions, log_weights, steps = snapshots()
+    log_weights = np.full_like(log_weights, -1e4)
+    log_weights[:, 7] = 0.0
+    figure = figure1(positions, log_weights, steps)
+    axes = figure.axes[0]
+    image = axes.images[0]
+    row, column = np.unravel_index(np.argmax(image.get_array()), image.get_array().shape)
+    left, right, bottom, top = image.get_extent()
+    peak = (left + (right - left) * column / 159, bottom + (top - bottom) * row / 159)
+    particle = np.asarray(axes.collections[0].get_offsets())[7]
+    assert peak == pytest.approx(particle, abs=(right - left) / 100)
+
+
+def test_many_snapshots_are_thinned_to_the_panels_first_and_last_kept():
+    positions, log_weights, steps = snapshots(moments=11, particles=8)
+    figure = figure1(positions, log_weights, steps, panels=3)
+    titles = [axes.get_title().split(",")[0] for axes in figure.axes if axes.get_title()]
+    assert titles == ["step 0", "step 500", "step 1000"]
+
+
+def test_snapshots_of_the_wrong_shape_are_refused():
+    positions, log_weights, steps = snapshots()
+    with pytest.raises(ReportError, match=r"log_weights \[S, N\]"):
+        figure1(positions, log_weights[:, :5], steps)
+
+
+def test_write_report_writes_tables_and_figures_next_to_the_cells(full_run):
+    positions, log_weights, steps = snapshots(particles=10, moments=2)
+    folder = full_run / "snapshots"
+    folder.mkdir()
+    np.savez(folder / "wpf-0-0.npz", positions=positions, log_weights=log_weights, step=steps)
+    written = write_report(full_run)
+    assert sorted(path.name for path in written) == [
+        "figure1-wpf-0-0.png",
+        "figure2.png",
+        "report.csv",
+        "report.json",
+        "report.md",
+        "report.tex",
+        "report.txt",
+    ]
+    assert all(path.parent == full_run and path.stat().st_size > 500 for path in written)
+    assert (full_run / "figure2.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_broken_snapshot_costs_a_warning_and_no_table(write_cells, tmp_path):
+    directory = write_cells([make_cell("gd", 0, 0)])
+    (directory / "snapshots").mkdir()
+    np.savez(directory / "snapshots" / "bad.npz", positions=np.zeros((1, 2, 3)))
+    with pytest.warns(UserWarning, match="bad.npz lacks log_weights, step"):
+        written = write_report(directory, tmp_path / "elsewhere" / "deep")
+    assert {path.suffix for path in written} >= {".txt", ".md", ".csv", ".tex", ".json"}
+    assert all(path.parent == tmp_path / "elsewhere" / "deep" for path in written)
+
+
+def test_an_output_path_that_cannot_be_a_folder_gives_one_sentence(write_cells, tmp_path):
+    directory = write_cells([make_cell("gd", 0, 0)])
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ReportError, match="The report cannot be written to .*file"):
+        write_report(directory, tmp_path / "file")

@@ -1,0 +1,140 @@
+"""The documentation's result pages come from the JSON, and the check notices when they do not."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from synthetic_cells import make_cell
+
+from orderless.report import write_report
+from orderless.report.paper import HSU_2018, TABLE_1
+from orderless.report.results_page import main
+
+
+@pytest.fixture
+def results(full_run, tmp_path):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    write_report(full_run)
+    (folder / "splitmnist-table1.json").write_text((full_run / "report.json").read_text())
+    return folder
+
+
+def run(folder, *options):
+    return main(["--directory", str(folder), *options])
+
+
+def test_the_page_shows_our_figures_beside_the_papers(results):
+    assert run(results) == 0
+    page = (results / "table1.md").read_text()
+    summary = json.loads((results / "splitmnist-table1.json").read_text())
+    rows = {line.split(" | ")[0].strip("| "): line for line in page.splitlines()[::-1]}
+    for label, method in (("LwF + WPF", "lwf+wpf"), ("Gradient descent", "gd")):
+        average, variance = TABLE_1["splitmnist"][method]
+        ours = summary["methods"][method]["average"]
+        assert f"| {100 * average:.1f} | {variance:.3f} | {100 * ours:.1f} |" in rows[label]
+    assert "orderless run splitmnist --preset table1" in page
+    assert "on cpu" in page and "learning rate 0.001" in page
+    for claim in summary["claims"]:
+        assert claim["evidence"] in page
+
+
+def test_check_passes_on_a_fresh_page_and_fails_on_an_edited_one(results, capsys):
+    run(results)
+    assert run(results, "--check") == 0
+    page = results / "table1.md"
+    page.write_text(page.read_text().replace("72.0", "73.0"))
+    edited = page.read_text()
+    assert run(results, "--check") == 1
+    assert "table1.md differs from the JSON beside it" in capsys.readouterr().err
+    assert page.read_text() == edited  # a check writes nothing
+    run(results)
+    assert run(results, "--check") == 0
+
+
+def test_check_fails_when_the_json_changed_or_the_page_is_missing(results):
+    assert run(results, "--check") == 1
+    run(results)
+    path = results / "splitmnist-table1.json"
+    summary = json.loads(path.read_text())
+    summary["methods"]["wpf"]["average"] += 0.01
+    path.write_text(json.dumps(summary))
+    assert run(results, "--check") == 1
+
+
+def test_a_page_without_json_behind_it_is_removed(results):
+    run(results)
+    (results / "splitmnist-table1.json").unlink()
+    assert run(results, "--check") == 1
+    run(results)
+    assert not (results / "table1.md").exists()
+    assert run(results, "--check") == 0
+
+
+def test_json_of_other_kinds_is_passed_over_and_broken_json_named(results, capsys):
+    run(results)
+    (results / "speed.json").write_text('{"milliseconds": [1, 2]}')
+    assert run(results, "--check") == 0
+    (results / "broken.json").write_text("{")
+    assert run(results, "--check") == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_rows_below_the_papers_average_are_named(results):
+    run(results)
+    page = (results / "table1.md").read_text()
+    summary = json.loads((results / "splitmnist-table1.json").read_text())
+    (line,) = [row for row in page.splitlines() if row.startswith("Below the paper's average")]
+    for method, (average, _) in TABLE_1["splitmnist"].items():
+        ours = summary["methods"][method]["average"]
+        assert (f"{100 * ours:.1f} against {100 * average:.1f}" in line) == (ours < average)
+
+
+def test_remarks_and_figures_beside_the_json_are_shown(results):
+    (results / "table1.remarks.txt").write_text("EWC is weak at this learning rate.\n")
+    (results / "splitmnist-table1-figure2.png").write_bytes(b"")
+    run(results)
+    page = (results / "table1.md").read_text()
+    assert "EWC is weak at this learning rate." in page
+    assert "](splitmnist-table1-figure2.png)" in page and "figure1.png" not in page
+
+
+def test_several_reports_stand_side_by_side_in_the_list_of_claims(results):
+    summary = json.loads((results / "splitmnist-table1.json").read_text())
+    low = summary | {"preset": "table1-low", "settings": {"lr": 0.0001}}
+    low["claims"] = [claim | {"holds": "not decidable"} for claim in summary["claims"]]
+    (results / "splitmnist-table1-low.json").write_text(json.dumps(low))
+    run(results)
+    page = (results / "table1.md").read_text()
+    (row,) = [
+        line
+        for line in page.splitlines()
+        if line.startswith("| SI + WPF is above SI | average | **yes** | u")
+    ]
+    assert row.endswith("| **yes** | undecided |")
+
+
+def test_single_networks_stand_beside_the_literature(write_cells, tmp_path):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    cells = [
+        make_cell(name, 0, seed, preset="strong") for name in ("adam", "lwf") for seed in range(4)
+    ]
+    directory = write_cells(cells)
+    write_report(directory)
+    (folder / "strong.json").write_text((directory / "report.json").read_text())
+    assert run(folder) == 0
+    assert not (folder / "table1.md").exists()
+    page = (folder / "literature.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith("| LwF")]
+    assert f"| {100 * HSU_2018['domain']['lwf']:.1f} | 71.5 | 4 x 1 |" in row
+
+
+def test_the_module_is_a_command(results):
+    command = [sys.executable, "-m", "orderless.report.results_page", "--check"]
+    done = subprocess.run(
+        [*command, "--directory", str(results)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1 and "differs" in done.stderr

@@ -1,0 +1,280 @@
+"""The metrics against hand-computed arrays, plain loops, scipy and scikit-learn."""
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.stats
+from sklearn.metrics import log_loss
+
+from orderless import metrics
+
+SEEDS, ORDERS, TASKS = 3, 7, 4
+
+
+def random_scores(seed: int = 0, shape: tuple[int, ...] = (SEEDS, ORDERS, TASKS)) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(0.2, 1.0, shape)
+
+
+def loop_variance(values: list[float]) -> float:
+    mean = sum(values) / len(values)
+    return sum((value - mean) ** 2 for value in values) / len(values)
+
+
+# Two seeds, two orders, two tasks, worked out by hand:
+# task 0: seed 0 -> 0.4, 0.8; seed 1 -> 0.6, 0.6. task 1 is 0.5 in all four runs.
+BY_HAND = np.array([[[0.4, 0.5], [0.8, 0.5]], [[0.6, 0.5], [0.6, 0.5]]])
+
+
+def test_variances_of_a_grid_worked_out_by_hand():
+    # Task 0 has mean .6; over everything (.04 + .04 + 0 + 0) / 4 = .02, task 1 nothing.
+    assert metrics.average(BY_HAND) == pytest.approx(0.55)
+    assert metrics.variance(BY_HAND) == pytest.approx(0.02 / 2)
+    # Over orders: seed 0 has .04, seed 1 has 0.
+    assert metrics.order_variance(BY_HAND) == pytest.approx((0.04 + 0) / 2 / 2)
+    # Over seeds: both orders have .01.
+    assert metrics.seed_variance(BY_HAND) == pytest.approx(0.01 / 2)
+    assert metrics.normalized_variance(BY_HAND) == pytest.approx(0.02 / 0.36 / 2)
+    assert metrics.normalized_order_variance(BY_HAND) == pytest.approx(0.02 / 0.36 / 2)
+    assert metrics.worst_order(BY_HAND) == pytest.approx(0.5)
+
+
+def test_variances_equal_plain_loops():
+    scores = random_scores()
+    total, over_orders, over_seeds, normalized, normalized_order = [], [], [], [], []
+    for task in range(TASKS):
+        everything = [scores[s, o, task] for s in range(SEEDS) for o in range(ORDERS)]
+        mean = sum(everything) / len(everything)
+        order = np.mean([loop_variance(list(scores[s, :, task])) for s in range(SEEDS)])
+        total.append(loop_variance(everything))
+        over_orders.append(order)
+        over_seeds.append(np.mean([loop_variance(list(scores[:, o, task])) for o in range(ORDERS)]))
+        normalized.append(loop_variance(everything) / mean**2)
+        normalized_order.append(order / mean**2)
+    assert metrics.variance(scores) == pytest.approx(np.mean(total))
+    assert metrics.order_variance(scores) == pytest.approx(np.mean(over_orders))
+    assert metrics.seed_variance(scores) == pytest.approx(np.mean(over_seeds))
+    assert metrics.normalized_variance(scores) == pytest.approx(np.mean(normalized))
+    assert metrics.normalized_order_variance(scores) == pytest.approx(np.mean(normalized_order))
+
+
+def test_a_learner_that_ignores_the_order_has_order_variance_exactly_zero():
+    # 0.1 three times has a floating-point mean that is not 0.1: a plain variance would be 2e-34.
+    scores = np.broadcast_to(np.array([[[0.1, 0.7]], [[0.3, 0.9]]]), (2, 3, 2))
+    assert np.var([0.1, 0.1, 0.1]) > 0
+    assert metrics.order_variance(scores) == 0.0
+    assert metrics.normalized_order_variance(scores) == 0.0
+    assert metrics.seed_variance(scores) > 0
+    assert metrics.paired_difference(scores, scores, "order_variance") == (0.0, 0.0, 0.0)
+    low, high = metrics.interval(scores)
+    assert low == high
+
+
+def test_contributions_of_the_orders_average_to_the_normalized_variance():
+    scores = random_scores(3)
+    total = metrics.order_contributions(scores)
+    within = metrics.order_contributions(scores, within_seed=True)
+    assert total.shape == within.shape == (ORDERS,)
+    assert total.mean() == pytest.approx(metrics.normalized_variance(scores))
+    assert within.mean() == pytest.approx(metrics.normalized_order_variance(scores))
+    assert (total > 0).all()
+
+
+def test_normalized_variance_is_undefined_when_a_task_is_never_right():
+    scores = random_scores()
+    scores[:, :, 1] = 0.0
+    assert np.isnan(metrics.normalized_variance(scores))
+    assert np.isnan(metrics.normalized_order_variance(scores))
+
+
+def test_incomplete_grids_and_wrong_shapes_are_refused():
+    scores = random_scores()
+    scores[1, 2, 0] = np.nan
+    with pytest.raises(ValueError, match="complete seeds x orders block"):
+        metrics.order_variance(scores)
+    with pytest.raises(ValueError, match=r"\[seed, order, task\], got \[7, 4\]"):
+        metrics.average(random_scores(shape=(7, 4)))
+
+
+def test_interval_agrees_with_scipy_bootstrap():
+    scores = random_scores(1, (2, 10, 5))
+    per_order = [scores[:, order].mean() for order in range(10)]
+    expected = scipy.stats.bootstrap(
+        (per_order,), np.mean, method="percentile", n_resamples=20000, rng=np.random.default_rng(5)
+    ).confidence_interval
+    low, high = metrics.interval(scores, resamples=20000)
+    # Two independent runs of 20,000 resamples: their end points differ by Monte Carlo noise only.
+    tolerance = 0.05 * (expected.high - expected.low)
+    assert low == pytest.approx(expected.low, abs=tolerance)
+    assert high == pytest.approx(expected.high, abs=tolerance)
+
+
+@pytest.mark.parametrize("metric", ["mean", "order_variance", "variance"])
+def test_paired_interval_equals_all_resamples_of_three_orders(metric):
+    first, second = random_scores(1, (2, 3, 2)), random_scores(2, (2, 3, 2))
+    statistic = {"mean": np.mean, "order_variance": None, "variance": None}[metric]
+
+    def by_numpy(scores: np.ndarray) -> float:
+        if metric == "order_variance":
+            return float(scores.var(axis=1).mean())
+        if metric == "variance":
+            return float(scores.var(axis=(0, 1)).mean())
+        return float(statistic(scores))
+
+    everything = []
+    for drawn in itertools.product(range(3), repeat=3):
+        everything.append(by_numpy(first[:, drawn]) - by_numpy(second[:, drawn]))
+    # At the 60 % level the quantiles lie inside the 27 equally likely outcomes, away from the ends.
+    result = metrics.paired_difference(first, second, metric, level=0.6, resamples=40000)
+    assert result.value == pytest.approx(by_numpy(first) - by_numpy(second))
+    tolerance = 0.08 * (max(everything) - min(everything))
+    assert result.low == pytest.approx(np.quantile(everything, 0.2), abs=tolerance)
+    assert result.high == pytest.approx(np.quantile(everything, 0.8), abs=tolerance)
+
+
+def test_pairing_removes_what_the_orders_do_to_both():
+    # Orders shift both learners by up to .5, one learner is .01 better everywhere.
+    base = random_scores(0, (2, 10, 3)) * 0.01 + np.linspace(0, 0.5, 10)[None, :, None]
+    result = metrics.paired_difference(base + 0.01, base)
+    assert result.value == pytest.approx(0.01)
+    assert result.low == pytest.approx(0.01) and result.high == pytest.approx(0.01)
+    low, high = metrics.interval(base)
+    assert high - low > 0.1
+
+
+def test_paired_difference_refuses_grids_that_do_not_match():
+    with pytest.raises(ValueError, match="same seeds, orders and tasks"):
+        metrics.paired_difference(random_scores(), random_scores()[:, :5])
+    with pytest.raises(ValueError, match="metric must be one of"):
+        metrics.paired_difference(random_scores(), random_scores(), "median")  # type: ignore[arg-type]
+
+
+# Order 2, 0, 1: task 2 is learned first, task 1 last. Rows: untrained, after 2, after 0, after 1.
+MATRIX = np.array([[0.5, 0.5, 0.4], [0.6, 0.3, 0.9], [0.8, 0.7, 0.95], [0.7, 1.0, 0.75]])
+ORDER = [2, 0, 1]
+
+
+def test_transfer_and_forgetting_worked_out_by_hand():
+    assert metrics.final_average(MATRIX) == pytest.approx((0.7 + 1.0 + 0.75) / 3)
+    # Task 2 was learned in row 1 (.9), task 0 in row 2 (.8).
+    assert metrics.backward_transfer(MATRIX, ORDER) == pytest.approx(
+        ((0.75 - 0.9) + (0.7 - 0.8)) / 2
+    )
+    # Before task 0 came row 1 (.6), before task 1 came row 2 (.7).
+    assert metrics.forward_transfer(MATRIX, ORDER) == pytest.approx(((0.6 - 0.5) + (0.7 - 0.5)) / 2)
+    # The best of task 2 was .95 in row 2, after its own training; the last task counts not.
+    assert metrics.forgetting(MATRIX, ORDER) == pytest.approx(((0.95 - 0.75) + (0.8 - 0.7)) / 2)
+    assert metrics.first_minus_last(MATRIX, ORDER) == pytest.approx(0.125)
+
+
+def test_a_task_that_is_best_at_the_end_has_negative_forgetting():
+    # Task 0 rises from .6 to .9 while task 1 is learned: the last row is not among the maxima.
+    matrix = [[0.5, 0.5], [0.6, 0.5], [0.9, 1.0]]
+    assert metrics.forgetting(matrix, [0, 1]) == pytest.approx(0.6 - 0.9)
+
+
+def test_matrix_metrics_do_not_depend_on_the_names_of_the_tasks():
+    generator = np.random.default_rng(4)
+    matrix, order, renaming = (
+        generator.uniform(size=(6, 5)),
+        list(generator.permutation(5)),
+        generator.permutation(5),
+    )
+    renamed = np.empty_like(matrix)
+    renamed[:, renaming] = matrix
+    renamed_order = [int(renaming[task]) for task in order]
+    for metric in (
+        metrics.backward_transfer,
+        metrics.forward_transfer,
+        metrics.forgetting,
+        metrics.first_minus_last,
+    ):
+        assert metric(renamed, renamed_order) == pytest.approx(metric(matrix, order))
+
+
+def test_one_task_has_no_transfer():
+    assert np.isnan(metrics.backward_transfer([[0.5], [0.9]], [0]))
+    assert np.isnan(metrics.forward_transfer([[0.5], [0.9]], [0]))
+    assert np.isnan(metrics.forgetting([[0.5], [0.9]], [0]))
+
+
+def test_matrix_metrics_refuse_a_missing_row_and_a_wrong_order():
+    with pytest.raises(ValueError, match=r"\[T \+ 1, T\]"):
+        metrics.final_average(MATRIX[1:])
+    with pytest.raises(ValueError, match="each of 0..2 once, got \\[0, 0, 1\\]"):
+        metrics.backward_transfer(MATRIX, [0, 0, 1])
+
+
+def test_nll_equals_scikit_learn_log_loss():
+    generator = np.random.default_rng(0)
+    probabilities = generator.dirichlet(np.ones(4), size=200)
+    labels = generator.integers(0, 4, size=200)
+    assert metrics.nll(probabilities, labels) == pytest.approx(
+        log_loss(labels, probabilities, labels=range(4))
+    )
+
+
+def test_nll_of_a_sure_mistake_is_large_and_finite():
+    assert 700 < metrics.nll([[0.0, 1.0]], [0]) < 710
+
+
+def test_ece_equals_a_plain_loop_over_bins():
+    generator = np.random.default_rng(1)
+    probabilities = generator.dirichlet(np.ones(3) * 0.7, size=500)
+    labels = generator.integers(0, 3, size=500)
+    expected = 0.0
+    for index in range(15):
+        inside = [
+            row for row in range(500) if index / 15 < probabilities[row].max() <= (index + 1) / 15
+        ]
+        if inside:
+            confidence = np.mean([probabilities[row].max() for row in inside])
+            accuracy = np.mean([probabilities[row].argmax() == labels[row] for row in inside])
+            expected += len(inside) / 500 * abs(accuracy - confidence)
+    assert metrics.ece(probabilities, labels) == pytest.approx(expected)
+
+
+def test_ece_of_a_sure_and_always_right_learner_is_zero_and_of_an_always_wrong_one_is_one():
+    sure = np.eye(3)[[0, 1, 2, 1]]
+    assert metrics.ece(sure, [0, 1, 2, 1]) == pytest.approx(0.0)
+    assert metrics.ece(sure, [1, 2, 0, 2]) == pytest.approx(1.0)
+
+
+def test_disagreement_equals_comparing_all_pairs():
+    predictions = np.random.default_rng(2).integers(0, 3, size=(6, 40))
+    pairs = list(itertools.combinations(range(6), 2))
+    expected = np.mean([np.mean(predictions[a] != predictions[b]) for a, b in pairs])
+    assert metrics.disagreement(predictions) == pytest.approx(expected)
+    assert metrics.disagreement(np.repeat(predictions[:1], 4, axis=0)) == 0.0
+    assert np.isnan(metrics.disagreement(predictions[:1]))
+
+
+def test_dormant_units_are_those_active_on_less_than_one_percent():
+    activations = np.zeros((200, 4))
+    activations[:, 1] = 1.0  # always active
+    activations[0, 2] = 5.0  # on 0.5 % of the samples
+    activations[:2, 3] = 5.0  # on exactly 1 %
+    assert metrics.dormant_share(activations) == 0.5
+
+
+def test_effective_rank_of_orthonormal_columns_is_their_number():
+    columns = np.linalg.qr(np.random.default_rng(0).normal(size=(50, 8)))[0]
+    assert metrics.effective_rank(columns) == pytest.approx(8)
+    assert metrics.effective_rank(columns[:, :1] @ np.ones((1, 5))) == pytest.approx(1)
+    assert metrics.effective_rank(np.zeros((3, 2))) == 0.0
+    # Singular values 3 and 1: shares 3/4 and 1/4.
+    expected = np.exp(scipy.stats.entropy([0.75, 0.25]))
+    assert metrics.effective_rank(np.diag([3.0, 1.0])) == pytest.approx(expected)
+
+
+def test_area_under_curve_is_a_mean_height_whatever_the_spacing():
+    assert metrics.area_under_curve([0.4, 0.4, 0.4], [0, 10, 15]) == pytest.approx(0.4)
+    # A straight line from 0 to 1 has mean height 1/2 also when sampled unevenly.
+    assert metrics.area_under_curve([0.0, 0.2, 1.0], [0, 2, 10]) == pytest.approx(0.5)
+    assert metrics.area_under_curve([0.7]) == 0.7
+    with pytest.raises(ValueError, match="steps must increase"):
+        metrics.area_under_curve([0.1, 0.2], [3, 3])
+
+
+def test_mean_abs_weight_counts_entries_not_tensors():
+    assert metrics.mean_abs_weight([[-1.0, 1.0, 1.0], [[5.0]]]) == pytest.approx(2.0)
