@@ -1,0 +1,37 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test test-long lint results clean
+
+demo: $(VENV)/.demo            ## every method on 5,000 digits, three orders of the tasks
+	$(BIN)/orderless run splitmnist --preset demo --permutations 3 --out runs/demo
+
+test: $(VENV)/.dev             ## all tests that CI runs
+	$(BIN)/python -m pytest
+
+test-long: $(VENV)/.dev        ## the sweeps that take long
+	$(BIN)/python -m pytest -m long
+
+lint: $(VENV)/.dev             ## style, types, and generated pages
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m orderless.report.results_page --check
+
+results: $(VENV)/.dev          ## write docs/results/*.md from their JSON
+	$(BIN)/python -m orderless.report.results_page
+
+$(VENV)/.demo: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "orderless needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e '.[cli,report]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	$(PIP) -e '.[cli,report,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs build *.egg-info src/*.egg-info

@@ -1,0 +1,68 @@
+"""The paper's theorems as code: distances between orders and between weighted particle sets,
+the bounds, constants measured on small problems, and how much a given filter minds the order."""
+
+from .bounds import (
+    adjacent_swap_bound,
+    log_posterior_ratios,
+    theorem_1,
+    theorem_2,
+    unrolled_bound,
+)
+from .constants import (
+    Comparisons,
+    Constants,
+    constants_of_swaps,
+    constants_of_trajectory,
+    estimate_constants,
+)
+from .discrepancy import (
+    gaussian_kernel,
+    laplace_kernel,
+    root_energy_distance,
+    root_mmd,
+    wasserstein_1,
+)
+from .measure import OrderDependence, measure_order_dependence, plot_order_dependence
+from .orders import adjacent_swaps, order_at_distance, swap_path
+from .sets import (
+    FilterUpdate,
+    GridMixture,
+    WeightedSet,
+    bayes_update,
+    expected_loss,
+    filter_set,
+    grid,
+    positions_of,
+)
+
+__all__ = [
+    "Comparisons",
+    "Constants",
+    "FilterUpdate",
+    "GridMixture",
+    "OrderDependence",
+    "WeightedSet",
+    "adjacent_swap_bound",
+    "adjacent_swaps",
+    "bayes_update",
+    "constants_of_swaps",
+    "constants_of_trajectory",
+    "estimate_constants",
+    "expected_loss",
+    "filter_set",
+    "gaussian_kernel",
+    "grid",
+    "laplace_kernel",
+    "log_posterior_ratios",
+    "measure_order_dependence",
+    "order_at_distance",
+    "plot_order_dependence",
+    "positions_of",
+    "root_energy_distance",
+    "root_mmd",
+    "swap_path",
+    "theorem_1",
+    "theorem_2",
+    "unrolled_bound",
+    "wasserstein_1",
+]

@@ -1,0 +1,236 @@
+r"""The constants C, epsilon, k and beta of section 3, measured on small problems.
+
+    C        D(p_hat[L], q_hat[L]) <= C D(p_hat, q_hat)
+    epsilon  D(p_hat[L], p e^{-L} / int p e^{-L}) <= C D(p_hat, p) + epsilon
+    k        E_p[L] - E_q[L] <= k D(p, q)
+    beta     E_{p_hat[L]}[L] <= beta E_{p_hat}[L]
+
+In the theorems they are suprema over all sets and losses. What is measured are maxima over the
+comparisons that were made: LOWER bounds of the suprema, which grow as more sets are compared. A
+bound with constants from one collection of sets says nothing about other sets. But the proofs use
+each inequality for finitely many sets only; `constants_of_swaps` and `constants_of_trajectory` make
+exactly those comparisons, and with their constants the theorems hold for that run, by proof (up to
+rounding).
+
+Two readings of a particle set, chosen by `represent`:
+
+- points (default): the set itself. Its Bayes update reweights and moves nothing, so a filter that
+  moves its particles pays for the move in epsilon, for linear losses too.
+- `GridMixture(nodes, sigma2)`: the Gaussian mixture that the weighted particle filter's particles
+  stand for, as a density on a grid. For linear losses epsilon is 0 up to rounding.
+
+D(p_hat, q_hat) is then taken between the representations; it still obeys the triangle inequality.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from .discrepancy import Discrepancy
+from .orders import swap_path
+from .sets import Loss, Represent, Update, WeightedSet, bayes_update, expected_loss
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Measured constants, lower bounds of the suprema in the theorems.
+
+    `loss_bound` is M: the largest mean loss seen. A constant that nothing was compared for is 0;
+    one that cannot be is infinite: equal sets driven apart, a loss grown from 0 or below 0.
+    """
+
+    C: float
+    epsilon: float
+    k: float
+    beta: float
+    loss_bound: float
+
+
+def _points(p: WeightedSet) -> WeightedSet:
+    return p
+
+
+@dataclass
+class Comparisons:
+    """Collects comparisons, each as (right side, left side) of one assumption.
+
+    `resolution`: what is smaller than this is rounding. Two sets that close, before and after, are
+    the same set, and the ratio of their distances says nothing.
+    """
+
+    update: Update
+    discrepancy: Discrepancy
+    represent: Represent = _points
+    resolution: float = 1e-12
+    _contractions: list[tuple[float, float]] = field(default_factory=list)
+    _fidelities: list[tuple[float, float]] = field(default_factory=list)
+    _differences: list[tuple[float, float]] = field(default_factory=list)
+    _descents: list[tuple[float, float]] = field(default_factory=list)
+
+    def contraction(self, p: WeightedSet, q: WeightedSet, loss: Loss) -> None:
+        """D(p[L], q[L]) against D(p, q), for particle sets p and q."""
+        after = self.distance(self.update(p, loss), self.update(q, loss))
+        self._contractions.append((self.distance(p, q), after))
+
+    def fidelity(self, p_hat: WeightedSet, p: WeightedSet, loss: Loss) -> None:
+        """D(p_hat[L], Bayes update of p) against D(p_hat, p), for a particle set and a density."""
+        moved = self.represent(self.update(p_hat, loss))
+        before = self.discrepancy(self.represent(p_hat), p)
+        self._fidelities.append((before, self.discrepancy(moved, bayes_update(p, loss))))
+
+    def difference(self, p: WeightedSet, q: WeightedSet, loss: Loss) -> None:
+        """|E_p[L] - E_q[L]| against D(p, q), for particle sets p and q."""
+        gap = expected_loss(self.represent(p), loss) - expected_loss(self.represent(q), loss)
+        self._differences.append((self.distance(p, q), abs(gap)))
+
+    def descent(self, p: WeightedSet, loss: Loss) -> None:
+        """E_{p[L]}[L] against E_p[L], for a particle set p."""
+        before = expected_loss(self.represent(p), loss)
+        after = expected_loss(self.represent(self.update(p, loss)), loss)
+        negative = min(before, after) < 0  # Theorem 2 wants losses in [0, M]: no beta will do
+        self._descents.append((before, math.inf if negative else after))
+
+    def distance(self, p: WeightedSet, q: WeightedSet) -> float:
+        """D(p, q) between what two particle sets represent."""
+        return self.discrepancy(self.represent(p), self.represent(q))
+
+    def constants(self) -> Constants:
+        """The smallest constants with which every comparison made so far obeys its assumption."""
+        C, k, beta = (
+            max((_ratio(*pair) for pair in pairs if max(pair) > self.resolution), default=0.0)
+            for pairs in (self._contractions, self._differences, self._descents)
+        )
+        epsilon = max((_excess(C, *pair) for pair in self._fidelities), default=0.0)
+        loss_bound = max((before for before, _ in self._descents), default=0.0)
+        return Constants(C, max(epsilon, 0.0), k, beta, loss_bound)
+
+
+def estimate_constants(
+    update: Update,
+    sets: Sequence[WeightedSet],
+    losses: Sequence[Loss],
+    discrepancy: Discrepancy,
+    *,
+    represent: Represent = _points,
+    references: Sequence[WeightedSet] = (),
+) -> Constants:
+    """The constants over all pairs of `sets` and all `losses`: lower bounds of the suprema.
+
+    Args:
+        update: the filter as a map (set, loss) -> set; `FilterUpdate(particle_filter)` makes one.
+        sets: at least two particle sets; those that a filter really visits are worth more than
+            random ones.
+        losses: functions from positions `[N, d]` to `[N]`; beta needs values of at least 0.
+        represent: how a particle set is read, see above.
+        references: further densities p (sets on a grid, say a prior) to start Bayes updates from,
+            besides the representations of `sets`.
+    """
+    if len(sets) < 2 or not losses:
+        raise ValueError(
+            "constants need at least two sets and one loss, "
+            f"got {len(sets)} sets and {len(losses)} losses"
+        )
+    comparisons = Comparisons(update, discrepancy, represent)
+    densities = [represent(p) for p in sets] + list(references)
+    for loss in losses:
+        for p, q in combinations(sets, 2):
+            comparisons.contraction(p, q, loss)
+            comparisons.difference(p, q, loss)
+        for p_hat in sets:
+            comparisons.descent(p_hat, loss)
+            for density in densities:
+                comparisons.fidelity(p_hat, density, loss)
+    return comparisons.constants()
+
+
+def constants_of_trajectory(
+    update: Update,
+    start: WeightedSet,
+    prior: WeightedSet,
+    losses: Sequence[Loss],
+    discrepancy: Discrepancy,
+    *,
+    represent: Represent = _points,
+) -> Constants:
+    r"""The constants that the unrolled bound uses for one run.
+
+    The bound follows by induction over t from the fidelity of each pair $(\hat p_t, p_t)$, with
+    $\hat p_t$ the particles and $p_t$ the true posterior from `prior`, and from nothing else; the
+    contraction between $\hat p_t$ and the next set is compared to get a C.
+    """
+    comparisons = Comparisons(update, discrepancy, represent)
+    p_hat, p = start, prior
+    for loss in losses:
+        comparisons.fidelity(p_hat, p, loss)
+        comparisons.contraction(p_hat, update(p_hat, loss), loss)
+        p_hat, p = update(p_hat, loss), bayes_update(p, loss)
+    return comparisons.constants()
+
+
+def constants_of_swaps(
+    update: Update,
+    start: WeightedSet,
+    losses: Sequence[Loss],
+    order: Sequence[int],
+    discrepancy: Discrepancy,
+    *,
+    represent: Represent = _points,
+) -> Constants:
+    r"""The constants that Theorems 1 and 2 use for L_1 ... L_T against L in `order` (from 0).
+
+    The proof walks from one order to the other by adjacent swaps. For each swap of a, b after a
+    common beginning $\hat p$, and for the updates L that follow, it uses
+
+    - fidelity of $(\hat p, \hat p)$ under a, then of $(\hat p[a], \hat p e^{-a})$ under b, and the
+      same with a and b exchanged;
+    - contraction of the two sets, $\hat p[a, b, ...]$ and $\hat p[b, a, ...]$, under each L.
+
+    Theorem 2 adds the difference in every loss between the two ends, and the descent of each loss
+    from the set before its update in either order.
+    """
+    comparisons = Comparisons(update, discrepancy, represent)
+    places = list(range(len(losses)))
+    for place in reversed(swap_path(order)):
+        a, b = losses[places[place]], losses[places[place + 1]]
+        p_hat = _run(update, start, [losses[t] for t in places[:place]])
+        for first, second in ((a, b), (b, a)):
+            density = represent(p_hat)
+            comparisons.fidelity(p_hat, density, first)
+            comparisons.fidelity(update(p_hat, first), bayes_update(density, first), second)
+        left, right = _run(update, p_hat, [a, b]), _run(update, p_hat, [b, a])
+        for t in places[place + 2 :]:
+            comparisons.contraction(left, right, losses[t])
+            left, right = update(left, losses[t]), update(right, losses[t])
+        places[place], places[place + 1] = places[place + 1], places[place]
+
+    ends = []
+    for places in (list(range(len(losses))), list(order)):
+        p_hat = start
+        for t in places:
+            comparisons.descent(p_hat, losses[t])
+            p_hat = update(p_hat, losses[t])
+        ends.append(p_hat)
+    for loss in losses:
+        comparisons.difference(ends[0], ends[1], loss)
+    return comparisons.constants()
+
+
+def _run(update: Update, p: WeightedSet, losses: Sequence[Loss]) -> WeightedSet:
+    for loss in losses:
+        p = update(p, loss)
+    return p
+
+
+def _ratio(before: float, after: float) -> float:
+    """The smallest constant c with after <= c before."""
+    if before > 0:
+        return after / before
+    return math.inf if after > 0 else 0.0
+
+
+def _excess(C: float, before: float, after: float) -> float:
+    """The smallest epsilon with after <= C before + epsilon; C may be infinite."""
+    return after - C * before if before > 0 else after
