@@ -10,7 +10,7 @@ from .filters import (
 from .particles import Ensemble, ParticleParameter, Perturb, per_particle
 from .storage import load, save
 
-__version__ = "0.1.0"
+from .version import __version__
 __all__ = [
     "AveragingParticles",
     "BootstrapParticleFilter",

@@ -70,6 +70,8 @@ def write_atomically(path: Path, data: bytes) -> None:
 def _encode(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
     """A JSON tree with tensors replaced by their names; non-JSON types carry a tag."""
     if isinstance(value, Tensor):
+        while name in tensors:  # {"a": {"b": ...}, "a/b": ...}
+            name += "'"
         tensors[name] = value.detach().contiguous().cpu().clone()
         return {"$tensor": name}
     if isinstance(value, dict):

@@ -41,7 +41,7 @@ class ParticleFilter:
         device, n = particles.device, particles.n
         uniform = torch.full((n,), 1.0 / n, dtype=torch.float64, device=device)
         self.raw_log_weights = uniform.log()  # normalised, untempered
-        self.log_evidence = torch.zeros((), dtype=torch.float64, device=device)
+        self._log_evidence = torch.zeros((), dtype=torch.float64, device=device)
         self.alive = torch.ones(n, dtype=torch.bool, device=device)
         self.steps = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -51,7 +51,7 @@ class ParticleFilter:
     def temperature(self) -> Tensor:
         """tau, the power to which weights are raised on read; 1 without `min_ess`."""
         if self.min_ess is None:
-            return torch.ones_like(self.log_evidence)
+            return torch.ones_like(self._log_evidence)
         return temperature_for(self.raw_log_weights, self.min_ess)
 
     @property
@@ -66,6 +66,11 @@ class ParticleFilter:
         return self.log_weights.exp()
 
     @property
+    def log_evidence(self) -> Tensor:
+        """log p(data so far), a float64 scalar; never tempered."""
+        return self._log_evidence.clone()
+
+    @property
     def ess(self) -> Tensor:
         """Effective sample size of the weights as read, between 1 and N."""
         return effective_sample_size(self.log_weights)
@@ -75,12 +80,8 @@ class ParticleFilter:
     @torch.no_grad()
     def outputs(self, *args: Any, **kwargs: Any) -> Any:
         """Every particle's outputs in evaluation mode: `[N, B, ...]`."""
-        training = self.particles.training
-        self.particles.eval()
-        try:
+        with self.particles.evaluating():
             return self.particles(*args, **kwargs)
-        finally:
-            self.particles.train(training)
 
     @torch.no_grad()
     def predict(self, *args: Any, combine: str = "probs", **kwargs: Any) -> Any:
@@ -112,7 +113,7 @@ class ParticleFilter:
     def _tensors(self) -> dict[str, Tensor]:
         return {
             "log_weights": self.raw_log_weights,
-            "log_evidence": self.log_evidence,
+            "log_evidence": self._log_evidence,
             "alive": self.alive,
             "steps": self.steps,
             "draws": self.particles._draws,
@@ -122,6 +123,7 @@ class ParticleFilter:
         """Everything needed to go on as if nothing had happened; see `ol.save`."""
         return {
             "kind": type(self).__name__,
+            "seed": self.particles.seed,
             "particles": self.particles.state_dict(),
             **{name: tensor.clone() for name, tensor in self._tensors().items()},
         }
@@ -130,16 +132,20 @@ class ParticleFilter:
         """Take over a state; one of another filter, model or size is refused before any change."""
         self._check_state(state)
         self.particles.load_state_dict(state["particles"])
+        self.particles.seed = state["seed"]  # the noise to come is keyed on it
         for name, tensor in self._tensors().items():
             tensor.copy_(state[name])
 
     def _check_state(self, state: dict[str, Any]) -> None:
-        kind = state.get("kind")
-        if kind != type(self).__name__:
-            raise ValueError(f"this state is of a {kind}, not of a {type(self).__name__}")
+        name, kind = type(self).__name__, state.get("kind")
+        missing = self.state_dict().keys() - state.keys()
+        if kind not in (None, name):
+            raise ValueError(f"this state is of a {kind}, not of a {name}")
+        if missing:
+            raise ValueError(f"this is not the state of a {name}: it has no {min(missing)!r}")
         ours, theirs = self.particles.state_dict(), state["particles"]
         if ours.keys() != theirs.keys():
-            odd = sorted(ours.keys() ^ theirs.keys())[0]
+            odd = min(ours.keys() ^ theirs.keys())
             raise ValueError(f"this state is of another model: {odd!r} is not in both")
         for name, tensor in ours.items():
             if tensor.shape != theirs[name].shape:

@@ -12,13 +12,11 @@ counted twice, p_0(x) e^{-2 sum L(x)}.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..particles import Ensemble, Perturb
-from ..particles import random
+from ..particles import Ensemble, Perturb, random
 from ..particles.parameter import per_particle_view
 from .base import Link
 from .resampling import SCHEMES
@@ -34,7 +32,7 @@ class BootstrapParticleFilter(SteppedFilter):
 
     Args:
         perturbation: the standard deviation of the noise added to every parameter per step, or an
-            `ol.Perturb` (a radius drawn per tensor and particle).
+            `ol.Perturb` (a radius drawn per tensor and particle). Frozen parameters stay.
         resampling: `"systematic"`, `"stratified"`, `"multinomial"` or `"residual"`.
         variant: `"sir"` or `"paper"`, see the module's text.
         ess_threshold: `"sir"` resamples when the ESS falls below it (default N/2).
@@ -68,19 +66,20 @@ class BootstrapParticleFilter(SteppedFilter):
     def _advance(self, closures: Sequence[Closure], penalty: Closure | None) -> StepInfo:
         if penalty is not None:
             raise ValueError("a filter without gradients has no use for a penalty")
-        tensors = self._particle_tensors()
+        tensors = [*self._particle_tensors(), *self._tensors().values()]
         old = [tensor.clone() for tensor in tensors]
-        draw = self.particles._draws.clone()
+        draw, steps = self.particles._draws.clone(), self.steps + 1
         try:
-            with self._nothing_half_done(), self._precision():
+            with self._precision():
                 before, after = self._move(closures, draw)
         except BaseException:
             self._put_back(tensors, old, torch.zeros_like(self._failed))
             raise
+        self.steps.copy_(steps)  # one step, though "paper" weighs twice
         self._put_back(tensors, old, ~self._failed)
         self.alive.fill_(True)  # a particle of weight 0 is not dead: resampling replaces it
-        ess = effective_sample_size(self.raw_log_weights)
-        return StepInfo(before, after, None, ~self.raw_log_weights.isneginf(), ess)
+        log_weights = self.raw_log_weights.clone()
+        return StepInfo(before, after, None, ~log_weights.isneginf(), log_weights)
 
     def _move(self, closures: Sequence[Closure], draw: Tensor) -> tuple[Tensor, Tensor | None]:
         if self.variant == "sir":
@@ -94,7 +93,7 @@ class BootstrapParticleFilter(SteppedFilter):
         self._reweigh(-before.double(), before.isfinite())
         self._resample(torch.ones_like(self._failed))
         self._perturb()
-        after = self._losses_again(closures, draw, noise)
+        after = self._losses_again(closures, draw, noise).sum(0)
         self._reweigh(-after.double(), after.isfinite())
         return before, after
 
@@ -130,10 +129,9 @@ class BootstrapParticleFilter(SteppedFilter):
     def _perturb(self) -> None:
         low, high = self.perturbation.low, self.perturbation.high
         for number, parameter in enumerate(self.particles.parameters()):
+            if not parameter.requires_grad:
+                continue
             keys = self._keys(_NOISE + number)
             radius = low + (high - low) * random.uniform(random.mix(keys), ())
             noise = random.normal(keys, tuple(parameter.shape[1:]))
             parameter.add_(per_particle_view(radius, noise) * noise)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)

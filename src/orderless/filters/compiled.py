@@ -29,16 +29,19 @@ class CompiledStep:
     ) -> None:
         self.filter, self.loss_fn, self.penalty = filter, loss_fn, penalty
         self._graphs: dict[Any, _Graph | None] = {}
-        optimizer = getattr(filter, "optimizer", None)
-        self._rates = _Rates(optimizer, filter.particles.device) if optimizer is not None else None
+        device, optimizer = filter.particles.device, getattr(filter, "optimizer", None)
+        self._rates = None if optimizer is None else _Rates(optimizer, device)
+        # Steps that are not replayed run on the stream that records: what autograd remembers of
+        # them (where gradients accumulate) must not lead a recording to another stream.
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def __call__(self, *batch: Tensor) -> StepInfo:
         if self.filter.particles.device.type != "cuda":
             return self._eager(batch)
         self.filter.particles._check_devices(batch)
-        if self._rates is not None:
-            self._rates.refresh()
-        key = self.filter.particles.training, tuple((t.shape, t.dtype) for t in batch)
+        rates = () if self._rates is None else self._rates.key()
+        training = self.filter.particles.training
+        key = training, rates, tuple((tensor.shape, tensor.dtype) for tensor in batch)
         if key not in self._graphs:
             self._graphs[key] = None
             return self._eager(batch)
@@ -59,7 +62,13 @@ class CompiledStep:
 
     def _eager(self, batch: tuple[Tensor, ...]) -> StepInfo:
         closure, penalty = self._closures(batch)
-        return self.filter.step(closure, penalty=penalty)
+        if self._stream is None:
+            return self.filter.step(closure, penalty=penalty)
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            info = self.filter.step(closure, penalty=penalty)
+        torch.cuda.current_stream().wait_stream(self._stream)
+        return info
 
 
 class _Graph:
@@ -70,7 +79,7 @@ class _Graph:
         closure, penalty = step._closures(self.inputs)
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with torch.cuda.graph(self.graph, pool=pool):
+        with torch.cuda.graph(self.graph, pool=pool, stream=step._stream):
             self.info = step.filter._advance([closure], penalty)
 
     def replay(self, batch: tuple[Tensor, ...]) -> StepInfo:
@@ -83,7 +92,13 @@ class _Graph:
 
 
 class _Rates:
-    """Learning rates as tensors, and optimizers told that they will be recorded."""
+    """Learning rates as tensors, for optimizers that read them on the device.
+
+    The others (RMSprop, say) ask the host for the number, so it is part of the graph: a graph is
+    recorded anew when they change it.
+    """
+
+    READS_TENSORS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
         self.groups = optimizer.param_groups
@@ -91,22 +106,25 @@ class _Rates:
         if device.type != "cuda":
             return
         for group in self.groups:
-            rate = group["lr"]
-            if not isinstance(rate, Tensor):
-                rate = torch.tensor(rate, dtype=torch.float32, device=device)
-            group["lr"] = rate.to(device)
-            self.static.append(group["lr"])
+            if isinstance(getattr(optimizer, "base", optimizer), self.READS_TENSORS):
+                rate = torch.as_tensor(group["lr"], dtype=torch.float32).to(device)
+                group["lr"] = rate
+                self.static.append(rate)
             if "capturable" in group:
                 group["capturable"] = True
-            elif group.get("fused", False) is None:  # SGD: only its fused kernel takes a tensor
+            elif "fused" in group:  # SGD: only its fused kernel takes a tensor
                 group["fused"], group["foreach"] = True, False
         for state in optimizer.state.values():
             if isinstance(state.get("step"), Tensor):
                 state["step"] = state["step"].to(device)
 
-    def refresh(self) -> None:
-        """A scheduler writes into the tensor; someone may also have put a number in its place."""
+    def key(self) -> tuple[float, ...]:
+        """What a graph depends on: nothing where rates are tensors."""
+        if not self.static:
+            return tuple(float(group["lr"]) for group in self.groups)
+        # A scheduler writes into the tensor; someone may also have put a number in its place.
         for group, rate in zip(self.groups, self.static, strict=True):
             if group["lr"] is not rate:
                 rate.fill_(float(group["lr"]))
                 group["lr"] = rate
+        return ()

@@ -16,6 +16,6 @@ class GradientDescent(AveragingParticles):
     def __init__(
         self, particles: Ensemble, optimizer: torch.optim.Optimizer, **options: Any
     ) -> None:
+        super().__init__(particles, optimizer, **options)
         if particles.n != 1:
             raise ValueError(f"gradient descent has one particle, got an ensemble of {particles.n}")
-        super().__init__(particles, optimizer, **options)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..particles import Ensemble
 from .base import Link
 from .moves import choose_move
 from .stepping import Closure, StepInfo, SteppedFilter
-from .weights import effective_sample_size
+from .weights import is_finite
 
 
 class Consolidation(Protocol):
@@ -50,12 +50,12 @@ class GradientFilter(SteppedFilter):
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise ValueError(f"max_grad_norm must be positive, got {max_grad_norm}")
         ours = {id(p) for p in particles.parameters()}
-        theirs = [p for group in optimizer.param_groups for p in group["params"]]
-        if not any(id(p) in ours for p in theirs):
-            raise ValueError(
-                "the optimizer holds none of the particles' parameters: "
-                "build it from particles.parameters()"
-            )
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            if id(parameter) not in ours:
+                raise ValueError(
+                    f"the optimizer holds a parameter of shape {tuple(parameter.shape)} that is "
+                    "not the particles': build it from particles.parameters()"
+                )
         self.optimizer, self.max_grad_norm = optimizer, max_grad_norm
         self.weigh_penalty = weigh_penalty
         self.consolidations: list[Consolidation] = []
@@ -67,7 +67,9 @@ class GradientFilter(SteppedFilter):
     # ------------------------------------------------------------------ one step
 
     def _advance(self, closures: Sequence[Closure], penalty: Closure | None) -> StepInfo:
-        needs_gradients = bool(self.consolidations) or self.linearizes
+        needs_gradients = self.linearizes or any(
+            getattr(each, "reads_gradients", True) for each in self.consolidations
+        )
         move = choose_move(self.optimizer, self.particles, needs_gradients)
         buffers = self.particles.particle_buffers()
         old_buffers = {name: buffer.clone() for name, buffer in buffers.items()}
@@ -75,13 +77,12 @@ class GradientFilter(SteppedFilter):
 
         with self._nothing_half_done(), self._precision(), self.particles.factoring(move.update):
             move.begin()
-            losses, penalties, loss_gradients = self._backward(closures, penalty, move)
-            alive = self.alive & losses.isfinite() & move.finite()
+            losses, penalties, gradients = self._backward(closures, penalty, move)
+            weighs_penalty = penalties is not None and self.weigh_penalty
+            alive = self.alive & is_finite(losses) & is_finite(move.bound())
             if penalties is not None:
-                alive = alive & penalties.isfinite()
-            if alive.device.type == "cpu" and not alive.any():
-                self._failed.fill_(True)
-                self.check(now=True)
+                alive = alive & is_finite(penalties)
+            self._refuse_if_none(alive)
 
             clip = None
             if self.max_grad_norm is not None:
@@ -89,62 +90,72 @@ class GradientFilter(SteppedFilter):
                 clip = (self.max_grad_norm / (norms + 1e-6)).clamp(max=1.0)
             for consolidation in self.consolidations:
                 consolidation.before_update()
-            move.move(clip, alive)
-            for consolidation in self.consolidations:
-                consolidation.after_update()
-
-            again = None
-            if self.evaluates_twice:
-                try:
-                    again = self._losses_again(closures, draw, noise)
-                    if penalties is not None and self.weigh_penalty:
-                        again = again + self._losses_again([penalty], draw, noise)  # type: ignore[list-item]
-                except BaseException:
-                    move.settle(torch.zeros_like(alive))
-                    raise
-            weighed = losses
-            if penalties is not None and self.weigh_penalty:
-                weighed = losses + penalties
-            slope = move.along_gradient(loss_gradients) if loss_gradients is not None else None  # type: ignore[attr-defined]
-            alive = self._weigh(weighed, again, slope, alive)
+            try:
+                move.move(clip)
+                for consolidation in self.consolidations:
+                    consolidation.after_update()
+                weighed = losses if not weighs_penalty else losses + penalties
+                after = again = slope = None
+                if self.evaluates_twice:
+                    # the penalty after the losses, as the first time: it draws the same noise
+                    last = [penalty] if weighs_penalty and penalty is not None else []
+                    rows = self._losses_again([*closures, *last], draw, noise)
+                    after, again = rows[: len(closures)].sum(0), rows.sum(0)
+                if gradients is not None:
+                    slope = move.along_gradient(gradients)  # type: ignore[attr-defined]
+                alive = self._weigh(weighed, again, slope, alive)
+                self._refuse_if_none(alive)
+            except BaseException:
+                move.undo()
+                raise
             move.settle(alive & self.alive)
 
         with torch.no_grad():
             for name, buffer in buffers.items():
                 keep = alive.view(-1, *[1] * (buffer.dim() - 1))
                 buffer.copy_(torch.where(keep, buffer, old_buffers[name]))
-        ess = effective_sample_size(self.raw_log_weights)
-        return StepInfo(losses, again, penalties, self.alive.clone(), ess)
+        now = self.alive.clone(), self.raw_log_weights.clone()
+        return StepInfo(losses, after, penalties, *now)
 
     def _backward(
         self, closures: Sequence[Closure], penalty: Closure | None, move: Any
-    ) -> tuple[Tensor, Tensor | None, list[Tensor] | None]:
-        """Losses, penalties, and the gradients of the losses alone where `linearizes` asks."""
-        total = None
+    ) -> tuple[Tensor, Tensor | None, list[tuple[nn.Parameter, Tensor]] | None]:
+        """Losses, penalties, and where `linearizes` asks the gradients of what is weighed.
+
+        The penalty goes backwards together with the last closure, so it may use that closure's
+        outputs instead of computing them again.
+        """
+        apart = self.linearizes and penalty is not None and not self.weigh_penalty
+        gradients = penalties = None
         with torch.enable_grad():
-            for closure in closures:
-                losses = self._losses(closure)
-                self._accumulate(losses)
-                total = losses.detach() if total is None else total + losses.detach()
-            gradients = None
-            if self.linearizes:
-                gradients = [g.clone() for g in move.gradients()]
-            penalties = None
+            rows = []
+            for closure in closures[:-1]:
+                rows.append(self._differentiable_losses(closure))
+                move.backward(rows[-1])
+            rows.append(self._differentiable_losses(closures[-1]))
+            last = rows[-1]
+            if apart:
+                move.backward(last, retain_graph=True)
+                gradients = _copies(move.moving())
             if penalty is not None:
                 penalties = self._losses(penalty, "penalty")
-                if penalties.requires_grad:
-                    self._accumulate(penalties)
-                penalties = penalties.detach()
-        assert total is not None
-        return total, penalties, gradients
+                last = penalties if apart else last + penalties
+            if last.requires_grad:
+                move.backward(last)
+            move.gathered()
+            if self.linearizes and not apart:
+                gradients = _copies(move.moving())
+        total = torch.stack([losses.detach() for losses in rows]).sum(0)
+        return total, None if penalties is None else penalties.detach(), gradients
 
-    def _accumulate(self, losses: Tensor) -> None:
+    def _differentiable_losses(self, closure: Closure) -> Tensor:
+        losses = self._losses(closure)
         if not losses.requires_grad:
             raise ValueError(
                 "the losses do not depend on the particles' parameters: compute them from "
                 "particles(x), outside of torch.no_grad()"
             )
-        losses.sum().backward()
+        return losses
 
     def _weigh(
         self, losses: Tensor, again: Tensor | None, slope: Tensor | None, alive: Tensor
@@ -159,6 +170,26 @@ class GradientFilter(SteppedFilter):
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "optimizer": self.optimizer.state_dict()}
 
+    def _check_state(self, state: dict[str, Any]) -> None:
+        super()._check_state(state)
+        ours = self.optimizer.state_dict()["param_groups"]
+        theirs = state["optimizer"]["param_groups"]
+        if [_shape(group) for group in ours] != [_shape(group) for group in theirs]:
+            raise ValueError(
+                f"this state is of another optimizer than {type(self.optimizer).__name__} "
+                "over these parameters: its parameter groups differ"
+            )
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.optimizer.load_state_dict(state["optimizer"])
+
+
+def _shape(group: dict[str, Any]) -> tuple[set[str], int]:
+    """What tells one optimizer's parameter group from another's: its options and its size."""
+    return set(group), len(group["params"])
+
+
+def _copies(moving: list[nn.Parameter]) -> list[tuple[nn.Parameter, Tensor]]:
+    """Gradients as they are now: the move may clip them, a penalty add to them."""
+    return [(p, p.grad.clone()) for p in moving if p.grad is not None]

@@ -2,7 +2,8 @@
 
 Two ways with one protocol: `Descent` for plain SGD, which never writes a Linear weight's gradient
 down, and `OptimizerMove` for any torch optimizer. In a step the filter calls, in this order,
-`begin`, (backward passes), `finite` / `squared_norms`, `move`, (`along_gradient`), `settle`.
+`begin`, `backward`, `gathered`, `bound` / `squared_norms`, `move`, (`along_gradient`), `settle`;
+and `undo` instead of `settle` if anything fails on the way.
 """
 
 from __future__ import annotations
@@ -18,10 +19,15 @@ from ..particles.parameter import inner_products, per_particle_view, squared_nor
 
 def plain_descent(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the optimizer does x <- x - lr g and nothing more."""
-    return type(optimizer) is torch.optim.SGD and all(
-        not group[option]
-        for group in optimizer.param_groups
-        for option in ("momentum", "weight_decay", "maximize", "differentiable")
+    hooked = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    return (
+        type(optimizer) is torch.optim.SGD
+        and not hooked
+        and all(
+            not group[option]
+            for group in optimizer.param_groups
+            for option in ("momentum", "weight_decay", "maximize", "differentiable")
+        )
     )
 
 
@@ -42,6 +48,18 @@ class Move:
     def begin(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
 
+    def backward(self, losses: Tensor, retain_graph: bool = False) -> None:
+        """Accumulate the gradients of N losses `[N]`."""
+        losses.sum().backward(retain_graph=retain_graph)
+
+    def gathered(self) -> None:
+        """Called when the last gradient is there."""
+        if not self.moving():
+            raise ValueError(
+                "the losses do not depend on any parameter that the optimizer holds: "
+                "compute them from particles(x)"
+            )
+
     def moving(self) -> list[nn.Parameter]:
         groups = self.optimizer.param_groups
         return [p for group in groups for p in group["params"] if p.grad is not None]
@@ -53,99 +71,126 @@ class Move:
         """Each particle's |g|^2: `[N]`."""
         return squared_norms(self.gradients())
 
-    def finite(self) -> Tensor:
-        """Which particles have a finite gradient: `[N]`."""
-        return squared_norms(self.gradients()).isfinite()
+    def bound(self) -> Tensor:
+        """A number per particle that is finite only if its gradient is: `[N]`."""
+        return self.squared_norms()
 
     @torch.no_grad()
     def settle(self, alive: Tensor) -> None:
         """Put back everything of particles that are not `alive` `[N]`."""
         if not (_on_host(alive) and alive.all()):
             for tensor, before in self.before:
-                keep = per_particle_view(alive, tensor)
-                tensor.copy_(torch.where(keep, tensor, before))
+                tensor.copy_(torch.where(_keep(alive, tensor), tensor, before))
         self.before = []
+
+    @torch.no_grad()
+    def undo(self) -> None:
+        """Put back everything."""
+        for tensor, before in self.before:
+            tensor.copy_(before)
+        self.before = []
+
+
+def _keep(alive: Tensor, tensor: Tensor) -> Tensor:
+    """What of a tensor may stay: its living particles, or all of a step count while any lives."""
+    of_particles = tensor.shape[:1] == alive.shape
+    return per_particle_view(alive, tensor) if of_particles else alive.any()
 
 
 class OptimizerMove(Move):
     """`optimizer.step()`, with a copy of parameters and optimizer state to go back to."""
 
     @torch.no_grad()
-    def move(self, clip: Tensor | None, alive: Tensor) -> None:
+    def move(self, clip: Tensor | None) -> None:
+        self.state_before = {p: dict(state) for p, state in self.optimizer.state.items()}
+        self.before = [(p, p.detach().clone()) for p in self.moving()]
+        self.before += [(t, t.clone()) for t in self._states()]
         if clip is not None:
             for gradient in self.gradients():
                 gradient.mul_(per_particle_view(clip.to(gradient.dtype), gradient))
-        parameters = self.moving()
-        self.before = [(p, p.detach().clone()) for p in parameters]
-        self.before += [(t, t.clone()) for t in self._states(parameters)]
         known = {id(tensor) for tensor, _ in self.before}
         self.optimizer.step()
         # State that this first step created was zero before it.
-        self.before += [
-            (t, torch.zeros_like(t)) for t in self._states(parameters) if id(t) not in known
-        ]
-
-    def _states(self, parameters: list[nn.Parameter]) -> list[Tensor]:
-        """Optimizer state with a particle axis; scalars such as step counts are shared."""
-        return [
-            value
-            for p in parameters
-            for value in self.optimizer.state[p].values()
-            if isinstance(value, Tensor) and value.shape == p.shape
-        ]
+        self.before += [(t, torch.zeros_like(t)) for t in self._states() if id(t) not in known]
 
     @torch.no_grad()
-    def along_gradient(self, gradients: list[Tensor]) -> Tensor:
+    def undo(self) -> None:
+        super().undo()
+        self.optimizer.state.clear()
+        self.optimizer.state.update(self.state_before)
+
+    def _states(self) -> list[Tensor]:
+        """Optimizer state: of particles, `[N, ...]`, or shared by them, such as step counts."""
+        states = self.optimizer.state.values()
+        return [value for state in states for value in state.values() if isinstance(value, Tensor)]
+
+    @torch.no_grad()
+    def along_gradient(self, gradients: list[tuple[nn.Parameter, Tensor]]) -> Tensor:
         """<g, x_new - x_old> per particle `[N]`, from the displacement that really happened."""
         old = {id(tensor): before for tensor, before in self.before}
-        displacements = [p.detach() - old[id(p)] for p in self.moving()]
-        return inner_products(gradients, displacements)
+        displacements = [p.detach() - old[id(p)] for p, _ in gradients]
+        return inner_products([g for _, g in gradients], displacements)
 
 
 class Descent(Move):
-    """x <- x - sigma^2 g for plain SGD; Linear weights move by the factors of their gradient."""
+    """x <- x - sigma^2 g for plain SGD; Linear layers move by the factors of their gradient."""
+
+    update: FactoredUpdate
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self.update = FactoredUpdate([p for p in parameters if p.dim() == 3])
+        groups = optimizer.param_groups
+        self.update = FactoredUpdate([p for group in groups for p in group["params"]])
 
     def begin(self) -> None:
         super().begin()
-        assert self.update is not None
         self.update.clear()
 
-    def squared_norms(self) -> Tensor:
-        assert self.update is not None
-        parts = [self.update.squared_norms()]
-        parts += [squared_norms(self.gradients())] if self.gradients() else []
-        return torch.stack([part for part in parts if part is not None]).sum(0)
+    def backward(self, losses: Tensor, retain_graph: bool = False) -> None:
+        self.update.recording = True
+        try:
+            super().backward(losses, retain_graph)
+        finally:
+            self.update.recording = False
 
-    def finite(self) -> Tensor:
-        assert self.update is not None
-        parts = [self.update.bound()]
-        parts += [squared_norms(self.gradients())] if self.gradients() else []
-        return torch.stack([part for part in parts if part is not None]).sum(0).isfinite()
+    def gathered(self) -> None:
+        self.update.write_out_mixed()
+        if not self.update.steps:
+            super().gathered()
+
+    def squared_norms(self) -> Tensor:
+        return self._with_dense(self.update.squared_norms())
+
+    def bound(self) -> Tensor:
+        return self._with_dense(self.update.bound())
+
+    def _with_dense(self, factored: Tensor | None) -> Tensor:
+        """Add the squared norms of the gradients that were written down after all."""
+        dense = squared_norms(self.gradients()) if self.gradients() else None
+        if factored is None or dense is None:
+            return dense if factored is None else factored  # type: ignore[return-value]
+        return factored + dense
 
     @torch.no_grad()
-    def move(self, clip: Tensor | None, alive: Tensor) -> None:
-        assert self.update is not None
+    def move(self, clip: Tensor | None) -> None:
         scales: dict[int, Tensor] = {}
-        share = alive.to(torch.float32) if clip is None else torch.where(alive, clip, 0.0)
         for group in self.optimizer.param_groups:
-            rate = -share * group["lr"]
-            scales |= {id(p): rate.to(p.dtype) for p in group["params"]}
-        self.before = []
-        for parameter in self.moving():
+            first = group["params"][0]
+            rate = first.new_full((first.shape[0],), -1.0) if clip is None else -clip
+            scale = rate * group["lr"]
+            scales |= {id(p): scale.to(p.dtype) for p in group["params"]}
+        for parameter, gradient in zip(self.moving(), self.gradients(), strict=True):
             self.before.append((parameter, parameter.detach().clone()))
-            scale = per_particle_view(scales[id(parameter)], parameter)
-            parameter.add_(torch.where(scale != 0, scale * parameter.grad, 0.0))  # type: ignore[operator]
-        self.scales = scales
+            parameter.add_(per_particle_view(scales[id(parameter)], parameter) * gradient)
         self.update.scale(scales)
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]  # or schedulers complain
+
+    def undo(self) -> None:
+        super().undo()
+        self.update.clear()
 
     @torch.no_grad()
     def settle(self, alive: Tensor) -> None:
-        assert self.update is not None
         super().settle(alive)
         self.update.commit(alive)
 

@@ -40,10 +40,10 @@ def residual(weights: Tensor, uniforms: Tensor) -> Tensor:
     """floor(N w_i) copies for certain; the rest by independent draws from what is left over."""
     n = len(weights)
     expected = n * weights
-    certain = expected.floor()
+    certain = (expected * (1 + 1e-12)).floor()  # a share of exactly 1 may come out a bit below it
     slots = torch.arange(n, device=weights.device)
     copied = torch.searchsorted(certain.cumsum(0), slots.to(weights), right=True).clamp_(max=n - 1)
-    leftover = expected - certain
+    leftover = (expected - certain).clamp(min=0.0)
     total = leftover.sum()
     share = torch.where(total > 0, leftover / total, weights)
     return torch.where(slots < certain.sum(), copied, multinomial(share, uniforms))

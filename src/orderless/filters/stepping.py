@@ -14,7 +14,7 @@ from ..particles import Ensemble
 from ..particles.precision import matrix_precision
 from .base import Link, ParticleFilter
 from .compiled import CompiledStep
-from .weights import normalize
+from .weights import effective_sample_size, is_finite, normalize
 
 Closure = Callable[[], Tensor]
 
@@ -24,14 +24,19 @@ class StepInfo:
     """What one step reports; tensors stay on the device.
 
     `loss_before` `[N]` at the old positions, `loss_after` `[N]` at the new ones (None where the
-    filter does not look again), `penalty` `[N]` or None, `alive` `[N]`, `ess` a scalar.
+    filter does not look again), `penalty` `[N]` or None, `alive` `[N]`, and the raw `log_weights`
+    `[N]` after the step with their `ess`.
     """
 
     loss_before: Tensor
     loss_after: Tensor | None
     penalty: Tensor | None
     alive: Tensor
-    ess: Tensor
+    log_weights: Tensor
+
+    @property
+    def ess(self) -> Tensor:
+        return effective_sample_size(self.log_weights)
 
 
 class SteppedFilter(ParticleFilter):
@@ -102,9 +107,12 @@ class SteppedFilter(ParticleFilter):
         return losses
 
     def _losses_again(self, closures: Sequence[Closure], draw: Tensor, rng: Any) -> Tensor:
-        """The losses where particles now stand: same noise as before, no buffer changed."""
+        """The losses where particles now stand: same noise as before, no buffer changed.
+
+        One row `[N]` for each closure.
+        """
         with torch.no_grad(), self._precision(), self.particles.replay(draw), _same_noise(rng):
-            return torch.stack([self._losses(closure) for closure in closures]).sum(0)
+            return torch.stack([self._losses(closure) for closure in closures])
 
     def _precision(self) -> Any:
         return matrix_precision(self.particles.precision, self.particles.device)
@@ -140,17 +148,22 @@ class SteppedFilter(ParticleFilter):
 
         When nobody is left, weights and evidence stay as they are and `check` will say so.
         """
-        alive = alive & log_likelihood.isfinite()
-        someone = alive.any()
+        alive = alive & is_finite(log_likelihood)
         grown = torch.where(alive, self.raw_log_weights + log_likelihood, -torch.inf)
-        grown = torch.where(someone, grown, self.raw_log_weights)
+        someone = ~grown.isneginf().all()
         log_weights, total = normalize(grown)
-        self.raw_log_weights.copy_(log_weights)
-        self.log_evidence.add_(torch.where(someone, total, 0.0))
+        self.raw_log_weights.copy_(torch.where(someone, log_weights, self.raw_log_weights))
+        self._log_evidence.add_(torch.where(someone, total, 0.0))
         self.alive.copy_(torch.where(someone, alive, self.alive))
         self._failed.logical_or_(~someone)
         self.steps.add_(someone)
         return alive
+
+    def _refuse_if_none(self, alive: Tensor) -> None:
+        """On the host, where looking is free, fail at once."""
+        if alive.device.type == "cpu" and not alive.any():
+            self._failed.fill_(True)
+            self.check(now=True)
 
     def check(self, now: bool = False) -> None:
         """Raise if no particle is left. On CUDA the host asks only every `check_every` steps."""

@@ -12,6 +12,11 @@ def normalize(log_weights: Tensor) -> tuple[Tensor, Tensor]:
     return log_weights - total, total
 
 
+def is_finite(values: Tensor) -> Tensor:
+    """`values.isfinite()` in two kernels instead of four."""
+    return values.abs() < torch.inf
+
+
 def effective_sample_size(log_weights: Tensor) -> Tensor:
     """ESS = 1 / sum w^2 of normalised weights: 1 when one particle has it all, N when all share."""
     return torch.exp(-torch.logsumexp(2.0 * log_weights, 0))
@@ -31,6 +36,7 @@ def temperature_for(log_weights: Tensor, min_ess: float) -> Tensor:
     """
     positive = (~log_weights.isneginf()).sum()
     wanted = torch.clamp(positive.double(), max=float(min_ess))
+    wanted = wanted * (1 - 1e-12)  # uniform weights may come out a bit below N
     low, high = torch.zeros_like(wanted), torch.ones_like(wanted)
     enough = effective_sample_size(log_weights) >= wanted
     for _ in range(60):

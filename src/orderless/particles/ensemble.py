@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
 from . import random
-from .initialization import Perturb, initial_modules
+from .initialization import Perturb, initial_modules, refuse_lazy
 from .linear import FactoredUpdate
 from .parameter import ParticleParameter
 from .precision import PRECISIONS, matrix_precision
@@ -55,9 +56,9 @@ class Ensemble(nn.Module):
         fast: bool = True,
         device: torch.device | str | None = None,
     ) -> None:
-        if not isinstance(n, int) or n < 1:
-            raise ValueError(f"n must be at least 1, got {n}")
-        modules = list(initial_modules(make_model, range(n), init, seed))
+        if not isinstance(n, SupportsIndex) or index(n) < 1:
+            raise ValueError(f"n must be a whole number of at least 1, got {n}")
+        modules = list(initial_modules(make_model, range(index(n)), init, seed))
         self._build(modules, seed, chunk_size, precision, fast)
         self.to(device)
 
@@ -94,7 +95,7 @@ class Ensemble(nn.Module):
         # that its own parameters are neither trained, moved nor saved.
         self._hidden = (copy.deepcopy(modules[0]),)
         self._mirror(self._hidden[0], modules)
-        self.train(modules[0].training)
+        super().train(modules[0].training)  # the template keeps its own, layer by layer
         self.register_buffer("_draws", torch.zeros((), dtype=torch.int64), persistent=False)
         self.register_buffer("_indices", torch.arange(self.n), persistent=False)
         self._replaying = False
@@ -157,7 +158,9 @@ class Ensemble(nn.Module):
         arg_dims = tuple(dims) if isinstance(dims, (tuple, list)) else (dims,) * len(args)
         if len(arg_dims) != len(args):
             raise ValueError(f"in_dims has {len(arg_dims)} entries for {len(args)} inputs")
-        kwarg_dims = dict.fromkeys(kwargs, 0 if per_particle else None)
+        arg_dims = tuple(self._axis(a, d) for a, d in zip(args, arg_dims, strict=True))
+        own = 0 if per_particle else None
+        kwarg_dims = {name: self._axis(value, own) for name, value in kwargs.items()}
         parameters, buffers = dict(self.named_parameters()), self.particle_buffers()
         draw = self._draws.clone()
         outputs, new_buffers, drawn = [], [], 0
@@ -172,6 +175,19 @@ class Ensemble(nn.Module):
         if drawn:
             self._draws.add_(1)
         return outputs[0] if len(outputs) == 1 else tree_map(lambda *o: torch.cat(o), *outputs)
+
+    def _axis(self, value: Any, dim: Any) -> Any:
+        """The particle axis of an input: `dim`, or None for one that holds no tensor."""
+        tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+        if not isinstance(dim, int) or not tensors:
+            return dim if tensors else None
+        for tensor in tensors:
+            if not -tensor.dim() <= dim < tensor.dim() or tensor.shape[dim] != self.n:
+                raise ValueError(
+                    f"an input per particle needs {self.n} entries along axis {dim}, "
+                    f"got shape {tuple(tensor.shape)}"
+                )
+        return dim
 
     def _recomputes(self) -> bool:
         return torch.is_grad_enabled() and self.chunk_size is not None and self.chunk_size < self.n
@@ -203,9 +219,10 @@ class Ensemble(nn.Module):
                 return random.particle_keys(self.seed, draw, index, stream)
 
             with ParticleRules(keys, self._update, self.fast) as rules:
-                output = functional_call(self.template, (parameters, buffers), args, kwargs)
+                tensors = {**parameters, **buffers}  # a buffer assigned anew comes back in here
+                output = functional_call(self.template, tensors, args, kwargs)
             drawn = rules.drawn
-            return output, buffers
+            return output, {name: tensors[name] for name in buffers}
 
         buffers = {name: buffer.clone() for name, buffer in buffers.items()}
         with matrix_precision(self.precision, self.device):
@@ -262,6 +279,17 @@ class Ensemble(nn.Module):
                 )
 
     # ------------------------------------------------------------------ contexts for filters
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Evaluation mode; afterwards every layer is back in the mode it was in."""
+        modes = [(m, m.training) for m in (*self.modules(), *self.template.modules())]
+        self.eval()
+        try:
+            yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
 
     @contextmanager
     def replay(self, draw: Tensor) -> Iterator[None]:
@@ -343,14 +371,7 @@ def _unbatched_kwargs(kwargs: dict[str, Any], dims: dict[str, Any]) -> dict[str,
 
 def _check_stackable(modules: list[nn.Module]) -> None:
     first = modules[0]
-    if any(
-        isinstance(tensor, nn.parameter.UninitializedTensorMixin)
-        for tensor in (*first.parameters(), *first.buffers())
-    ):
-        raise TypeError(
-            f"{type(first).__name__} has lazy layers without shapes yet: run one batch through it, "
-            "or give the layers their sizes"
-        )
+    refuse_lazy(first)
     if not any(True for _ in first.parameters()):
         raise ValueError(f"{type(first).__name__} has no parameters: there is nothing to learn")
     shapes = {name: tensor.shape for name, tensor in _tensors(first).items()}
@@ -362,7 +383,7 @@ def _check_same_shapes(
     shapes: dict[str, torch.Size], tensors: dict[str, Tensor], what: str
 ) -> None:
     if shapes.keys() != tensors.keys():
-        odd = sorted(shapes.keys() ^ tensors.keys())[0]
+        odd = min(shapes.keys() ^ tensors.keys())
         raise ValueError(f"{what} is of another architecture: {odd!r} is not in both")
     for name, tensor in tensors.items():
         if tensor.shape != shapes[name]:

@@ -43,9 +43,12 @@ def seeded(*parts: object) -> Iterator[None]:
 
 
 def _reset(module: nn.Module) -> nn.Module:
-    """A copy of a template, every layer passed through its own initialiser."""
+    """A copy of a template, every layer passed through its own initialiser.
+
+    Parts before wholes, as when a module is built: a whole may have the last word on its parts.
+    """
     module = copy.deepcopy(module)
-    for name, layer in module.named_modules():
+    for name, layer in reversed(list(module.named_modules())):
         reset = getattr(layer, "reset_parameters", None) or getattr(
             layer, "_reset_parameters", None
         )
@@ -67,7 +70,18 @@ def make_particle(
         module = _reset(make_model) if isinstance(make_model, nn.Module) else make_model()
     if not isinstance(module, nn.Module):
         raise TypeError(f"make_model must return an nn.Module, got {type(module).__name__}")
+    refuse_lazy(module)
     return module
+
+
+def refuse_lazy(module: nn.Module) -> None:
+    """A lazy layer has no shape to stack."""
+    lazy = nn.parameter.UninitializedTensorMixin
+    if any(isinstance(tensor, lazy) for tensor in (*module.parameters(), *module.buffers())):
+        raise TypeError(
+            f"{type(module).__name__} has lazy layers without shapes yet: run one batch through "
+            "it, or give the layers their sizes"
+        )
 
 
 @torch.no_grad()
@@ -94,4 +108,6 @@ def initial_modules(
             yield make_particle(make_model, seed, index)
         else:
             base = 0 if init.base == "one" else index
-            yield perturb_(make_particle(make_model, seed, base), init, seed, index)
+            # a copy: make_model may hand out the same network again and again
+            module = copy.deepcopy(make_particle(make_model, seed, base))
+            yield perturb_(module, init, seed, index)

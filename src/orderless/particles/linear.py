@@ -8,96 +8,158 @@ passes over all the parameters of all particles, which is most of the memory tra
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 
-class FactoredUpdate:
-    """The coming gradient-descent step of Linear weights, held as factors until it is decided.
+@dataclass
+class LinearStep:
+    """One use of one layer in the step: dW = delta^T inputs and db = sum_b delta.
 
-    Life of one step: `record` (called by the backward pass) collects the factors of each weight;
-    `scale` turns them into a displacement -sigma^2 delta^T a; while it is pending, forward passes
-    see W + displacement without W being touched; `commit` adds it to W, for the particles that
-    survived the step only. So a particle whose loss turns out not to be finite has never moved.
+    delta `[N, B, O]`, inputs `[N, B, I]` (expanded where all particles saw the same).
     """
 
-    def __init__(self, weights: list[nn.Parameter]) -> None:
-        self.weights = {id(weight): weight for weight in weights}
-        self.factors: dict[int, list[tuple[Tensor, Tensor]]] = {}
+    weight: Tensor
+    bias: Tensor | None
+    delta: Tensor
+    inputs: Tensor
+
+
+class FactoredUpdate:
+    """The coming gradient-descent step of Linear layers, held as factors until it is decided.
+
+    Life of one step: the backward pass calls `record` with the factors of each layer; `scale` turns
+    gradients into displacements; while they are pending, forward passes see W + dW and b + db
+    without W or b being touched; `commit` adds them, for the particles that survived the step
+    only. So a particle whose loss turns out not to be finite has never moved.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self.parameters = {id(parameter) for parameter in parameters}
+        self.steps: list[LinearStep] = []
+        self.recording = False  # only the filter's own backward passes count, not a closure's
         self.pending = False
 
     def clear(self) -> None:
-        self.factors.clear()
+        self.steps = []
         self.pending = False
 
     def records(self, weight: Tensor) -> bool:
-        return id(weight) in self.weights and not self.pending
+        return self.recording and id(weight) in self.parameters
 
-    def record(self, weight: Tensor, delta: Tensor, inputs: Tensor) -> None:
-        """Note dW += delta^T inputs; delta `[N, B, O]`, inputs `[N, B, I]` (maybe expanded)."""
+    def record(self, weight: Tensor, bias: Tensor | None, delta: Tensor, inputs: Tensor) -> None:
         factors = delta.to(weight.dtype), inputs.to(weight.dtype)
-        self.factors.setdefault(id(weight), []).append(factors)
+        self.steps.append(LinearStep(weight, bias, *factors))
+
+    @torch.no_grad()
+    def write_out_mixed(self) -> None:
+        """Give parameters that are used in other ways as well their `.grad` after all.
+
+        A weight that is also an embedding or part of an L2 term, or a bias of several weights,
+        must have moved when somebody reads it: a pending displacement shows in its layer only.
+        """
+        partners: dict[int, set[int]] = {}
+        for step in self.steps:
+            partners.setdefault(id(step.weight), set()).add(id(step.bias))
+            if step.bias is not None:
+                partners.setdefault(id(step.bias), set()).add(id(step.weight))
+
+        def mixed(p: Tensor | None) -> bool:
+            return p is not None and (p.grad is not None or len(partners[id(p)]) > 1)
+
+        written = [step for step in self.steps if mixed(step.weight) or mixed(step.bias)]
+        self.steps = [step for step in self.steps if not any(step is other for other in written)]
+        for step in written:
+            _add_gradient(step.weight, torch.bmm(step.delta.mT, step.inputs))
+            if step.bias is not None:
+                _add_gradient(step.bias, step.delta.sum(1))
 
     def bound(self) -> Tensor | None:
-        """A bound on each particle's largest |dW| entry: `[N]`. Finite means dW is finite."""
-        bounds = [
-            delta.abs().amax((1, 2)) * inputs.abs().amax((1, 2)) * delta.shape[1]
-            for factors in self.factors.values()
-            for delta, inputs in factors
-        ]
-        return torch.stack(bounds).amax(0) if bounds else None
+        """A bound on each particle's |dW|: `[N]`. Finite means that the gradient is finite."""
+        if not self.steps:
+            return None
+        deltas = [torch.linalg.vector_norm(step.delta, dim=(1, 2)) for step in self.steps]
+        inputs = [_input_norm(step.inputs) for step in self.steps]
+        return (torch.stack(deltas) * torch.stack(inputs)).sum(0)
 
     def squared_norms(self) -> Tensor | None:
-        """Each particle's |dW|^2 over all weights, by Gram matrices: `[N]`."""
+        """Each particle's squared gradient norm over all layers, by Gram matrices: `[N]`."""
+        layers: dict[int, list[LinearStep]] = {}
+        for step in self.steps:
+            layers.setdefault(id(step.weight), []).append(step)
         totals = []
-        for factors in self.factors.values():
-            delta = torch.cat([d for d, _ in factors], dim=1)
-            inputs = torch.cat([a for _, a in factors], dim=1)
-            gram = torch.bmm(delta, delta.mT) * torch.bmm(inputs, inputs.mT)
-            totals.append(gram.sum((1, 2)))
+        for uses in layers.values():
+            delta = torch.cat([use.delta for use in uses], dim=1)
+            inputs = torch.cat([use.inputs for use in uses], dim=1)
+            gram = torch.bmm(inputs, inputs.mT)
+            if uses[0].bias is not None:  # a bias is a weight whose input is 1
+                gram = gram + 1.0
+            totals.append((torch.bmm(delta, delta.mT) * gram).sum((1, 2)))
         return torch.stack(totals).sum(0) if totals else None
 
     def scale(self, scales: dict[int, Tensor]) -> None:
         """Turn gradients into displacements; `scales[id(weight)]` is `[N]`, e.g. -sigma^2."""
-        for key, factors in self.factors.items():
-            scale = scales[key].view(-1, 1, 1)
-            self.factors[key] = [_masked(scale, delta, inputs) for delta, inputs in factors]
+        for step in self.steps:
+            step.delta = step.delta * scales[id(step.weight)].view(-1, 1, 1)
         self.pending = True
 
-    def displacement(self, weight: Tensor, inputs: Tensor) -> Tensor | None:
-        """What the pending step adds to `inputs W^T`: `[N, B, O]`."""
-        if not self.pending or id(weight) not in self.factors:
-            return None
-        return sum_of(
-            [torch.bmm(torch.bmm(inputs, a.mT), delta) for delta, a in self.factors[id(weight)]]
-        )
+    def displace(self, y: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        """y + x dW^T + db for the pending step of this layer: `[N, B, O]`."""
+        if self.pending:
+            for step in self.steps:
+                if step.weight is weight:
+                    one = step.inputs.new_full((1, 1, 1), 0.0 if step.bias is None else 1.0)
+                    overlap = torch.baddbmm(one, x.to(one.dtype), step.inputs.mT)
+                    y = torch.baddbmm(y.to(one.dtype), overlap, step.delta).to(y.dtype)
+        return y
 
     @torch.no_grad()
     def commit(self, alive: Tensor) -> None:
-        """W += displacement for the particles of `alive` `[N]`."""
+        """W += dW and b += db for the particles of `alive` `[N]`."""
         keep = alive.view(-1, 1, 1)
-        for key, factors in self.factors.items():
-            for delta, inputs in factors:
-                delta = torch.where(keep, delta, 0.0)
-                self.weights[key].baddbmm_(delta.mT, inputs)
+        for step in self.steps:
+            delta = torch.where(keep, step.delta, 0.0)
+            if _shared(step.inputs):  # the data itself: if not finite, nobody is alive
+                inputs = step.inputs[0].nan_to_num(0.0, 0.0, 0.0).expand_as(step.inputs)
+            else:
+                inputs = torch.where(keep, step.inputs, 0.0)
+            step.weight.baddbmm_(delta.mT, inputs)
+            if step.bias is not None:
+                step.bias.add_(delta.sum(1))
         self.clear()
 
 
-def _masked(scale: Tensor, delta: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale delta; where the scale is 0 both factors are 0, whatever (NaN, say) they were."""
-    moves = scale != 0
-    if inputs.stride(0) == 0:  # shared inputs are the data itself: finite, or no particle moves
-        return torch.where(moves, scale * delta, 0.0), inputs.nan_to_num(0.0, 0.0, 0.0)
-    return torch.where(moves, scale * delta, 0.0), torch.where(moves, inputs, 0.0)
+def _add_gradient(parameter: Tensor, gradient: Tensor) -> None:
+    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
 
-def sum_of(tensors: list[Tensor]) -> Tensor:
-    total = tensors[0]
-    for tensor in tensors[1:]:
-        total = total + tensor
-    return total
+def _shared(x: Tensor) -> bool:
+    """Whether an `[N, ...]` tensor is one `[...]` tensor repeated."""
+    return x.stride(0) == 0 and x.shape[0] > 1
+
+
+def _input_norm(inputs: Tensor) -> Tensor:
+    if _shared(inputs):
+        return torch.linalg.vector_norm(inputs[0]).expand(inputs.shape[0])
+    return torch.linalg.vector_norm(inputs, dim=(1, 2))
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x_n W_n^T + b_n: `[N, B, O]`."""
+    if _shared(x) and x.device.type == "cuda":  # all layers side by side: one wide product
+        n, outputs, inputs = weight.shape
+        wide = weight.reshape(n * outputs, inputs).mT
+        if bias is None:
+            y = torch.mm(x[0], wide)
+        else:
+            y = torch.addmm(bias.reshape(-1), x[0], wide)
+        return y.unflatten(1, (n, outputs)).transpose(0, 1)
+    if bias is None:
+        return torch.bmm(x, weight.mT)
+    return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
 
 
 class BatchedLinear(torch.autograd.Function):
@@ -111,31 +173,25 @@ class BatchedLinear(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, update: FactoredUpdate | None
     ) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        ctx.save_for_backward(x, weight, bias)
         ctx.update = update
-        transposed = weight.mT.to(x.dtype)
-        if bias is None:
-            y = torch.bmm(x, transposed)
-        else:
-            y = torch.baddbmm(bias.unsqueeze(1).to(x.dtype), x, transposed)
-        displacement = None if update is None else update.displacement(weight, x)
-        return y if displacement is None else y + displacement.to(y.dtype)
+        y = _product(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+        return y if update is None else update.displace(y, x, weight)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         (delta,) = grads
-        x, weight = ctx.saved_tensors
+        x, weight, bias = ctx.saved_tensors
         update: FactoredUpdate | None = ctx.update
-        grad_x = grad_weight = grad_bias = None
-        if ctx.needs_input_grad[0]:
-            grad_x = torch.bmm(delta, weight.to(delta.dtype))
-        if ctx.needs_input_grad[1]:
-            if update is not None and update.records(weight):
-                update.record(weight, delta, x)
-            else:
-                grad_weight = torch.bmm(delta.mT, x).to(weight.dtype)
-        if ctx.needs_input_grad[2]:
-            grad_bias = delta.sum(1).to(weight.dtype)
+        wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
+        grad_x = torch.bmm(delta, weight.to(delta.dtype)) if wants_x else None
+        if wants_weight and update is not None and update.records(weight):
+            factored = bias is None or (wants_bias and update.records(bias))
+            update.record(weight, bias if factored else None, delta, x)
+            grad_bias = None if factored else delta.sum(1).to(weight.dtype)
+            return grad_x, None, grad_bias, None
+        grad_weight = torch.bmm(delta.mT, x).to(weight.dtype) if wants_weight else None
+        grad_bias = delta.sum(1).to(weight.dtype) if wants_bias else None
         return grad_x, grad_weight, grad_bias, None
 
 
@@ -143,6 +199,6 @@ def batched_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, update: FactoredUpdate | None
 ) -> Tensor:
     """`F.linear` for N networks: x `[N, ..., I]` to `[N, ..., O]`."""
-    flat = x.reshape(x.shape[0], -1, x.shape[-1])
+    flat = x.flatten(1, -2) if x.dim() > 2 else x.unsqueeze(1)
     y = BatchedLinear.apply(flat, weight, bias, update)
-    return y.reshape(*x.shape[:-1], weight.shape[1])
+    return y.unflatten(1, x.shape[1:-1]) if x.dim() > 2 else y.squeeze(1)

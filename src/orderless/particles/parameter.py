@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, SupportsIndex
+
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +14,9 @@ class ParticleParameter(nn.Parameter):
     The type is what tells a per-particle reduction (clipping, TRAC) that axis 0 counts networks.
     `nn.Parameter.__deepcopy__` rebuilds `type(self)`, so copies know it too.
     """
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        return ParticleParameter, (self.data, self.requires_grad)  # so does pickle
 
     @property
     def n_particles(self) -> int:

@@ -23,6 +23,11 @@ def _shift_right(bits: Tensor, by: int) -> Tensor:
     return (bits >> by) & ((1 << (32 - by)) - 1)
 
 
+def _signed(number: int) -> int:
+    """The lowest 32 bits of a number as a signed 32-bit integer."""
+    return ((number + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+
+
 def mix(bits: Tensor) -> Tensor:
     """A bijective scramble of int32, wrapping on overflow."""
     bits = (bits ^ _shift_right(bits, 16)) * _MULTIPLIER_1
@@ -32,8 +37,8 @@ def mix(bits: Tensor) -> Tensor:
 
 def particle_keys(seed: int, draw: Tensor, indices: Tensor, stream: int = 0) -> Tensor:
     """One int32 key per particle for one draw: `[N]`. `stream` separates uses within a draw."""
-    key = torch.full_like(indices, (seed ^ (seed >> 32)) & 0x7FFFFFFF, dtype=torch.int32)
-    key = mix(key + _GOLDEN)
+    key = torch.full_like(indices, _signed(seed), dtype=torch.int32)
+    key = mix(mix(key + _GOLDEN) ^ _signed(seed >> 32))
     for part in (indices.to(torch.int32), draw.to(torch.int32), (draw >> 31).to(torch.int32)):
         key = mix(key ^ part) + _GOLDEN
     return mix(key ^ stream)

@@ -1,8 +1,9 @@
 """What replaces torch's functions while a network runs for all particles at once.
 
 A network's own `forward` runs under `torch.vmap`. Inside, a torch-function mode hands Linear,
-Conv2d, pooling and BatchNorm to rules written for a particle axis, and dropout to noise keyed on
-the particle; everything else goes to `vmap` as it is. The results are the same either way.
+Conv2d, pooling and BatchNorm to rules written for a particle axis, dropout to noise keyed on the
+particle, and recurrent layers, which `vmap` does not know, to a loop; everything else goes to
+`vmap` as it is. The results are the same either way.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._C._functorch import is_batchedtensor
+from torch._C._functorch import is_batchedtensor, maybe_current_level
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from . import channels, random
+from . import channels
+from .dropout import DROPOUT
 from .linear import FactoredUpdate, batched_linear
 
 
@@ -37,8 +40,14 @@ class _WithParticleAxis(torch.autograd.Function):
 
 
 def _stacked(*tensors: Tensor | None) -> bool:
-    """Whether every given tensor carries a particle axis (and none is None-free of meaning)."""
+    """Whether every given tensor carries a particle axis; a missing one (None) does not matter."""
     return all(tensor is None or is_batchedtensor(tensor) for tensor in tensors)
+
+
+def _leading(tensor: Any, dim: int | None) -> Any:
+    """The particle axis in front; the very same tensor where it is there already, because a
+    pending update knows weights by identity."""
+    return tensor.movedim(dim, 0) if dim else tensor
 
 
 class ParticleRules(TorchFunctionMode):
@@ -53,7 +62,8 @@ class ParticleRules(TorchFunctionMode):
         super().__init__()
         self._keys = keys
         self.update = update
-        self.rules = {**DROPOUT, **FAST} if fast else DROPOUT
+        self.rules = {**NEEDED, **FAST} if fast else NEEDED
+        self._level = maybe_current_level()
         self.drawn = 0  # how many random tensors this forward pass has asked for
 
     def next_key(self) -> Tensor:
@@ -65,38 +75,51 @@ class ParticleRules(TorchFunctionMode):
     ) -> Any:
         rule = self.rules.get(func)
         kwargs = kwargs or {}
-        return func(*args, **kwargs) if rule is None else rule(self, *args, **kwargs)
+        # Inside a network's own vmap or grad the innermost axis is not the particles'.
+        if rule is None or (func in AT_OUR_LEVEL and maybe_current_level() != self._level):
+            return func(*args, **kwargs)
+        return rule(self, *args, **kwargs)
 
 
-def _linear(mode: ParticleRules, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    if not is_batchedtensor(weight) or not _stacked(bias):
-        return F.linear(x, weight, bias)
+def _linear(
+    mode: ParticleRules, input: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    castable = input.dtype == weight.dtype or torch.is_autocast_enabled(input.device.type)
+    if not is_batchedtensor(weight) or not _stacked(bias) or weight.dim() != 2 or not castable:
+        return F.linear(input, weight, bias)
 
     def rule(n: int, dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
         x = x.expand(n, *x.shape) if dims[0] is None else x.movedim(dims[0], 0)
+        weight, bias = _leading(weight, dims[1]), _leading(bias, dims[2])
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         with torch.autocast(x.device.type, enabled=False):
             return batched_linear(x, weight, bias, mode.update), 0
 
-    return _WithParticleAxis.apply(rule, x, weight, bias)
+    return _WithParticleAxis.apply(rule, input, weight, bias)
 
 
 def _conv2d(
-    mode: ParticleRules, x: Tensor, weight: Tensor, bias: Tensor | None = None, *rest: Any, **kw: Any
+    mode: ParticleRules,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *rest: Any,
+    **kw: Any,
 ) -> Tensor:
-    if not is_batchedtensor(weight) or not _stacked(bias) or x.dim() != 4:
-        return F.conv2d(x, weight, bias, *rest, **kw)
+    if not is_batchedtensor(weight) or not _stacked(bias) or input.dim() != 4:
+        return F.conv2d(input, weight, bias, *rest, **kw)
 
     def rule(n: int, dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
+        weight, bias = _leading(weight, dims[1]), _leading(bias, dims[2])
         return channels.convolution(x, dims[0], weight, bias, *rest, **kw), 1
 
-    return _WithParticleAxis.apply(rule, x, weight, bias)
+    return _WithParticleAxis.apply(rule, input, weight, bias)
 
 
 def _batch_norm(
     mode: ParticleRules,
-    x: Tensor,
+    input: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
     weight: Tensor | None = None,
@@ -107,57 +130,52 @@ def _batch_norm(
 ) -> Tensor:
     stacked = running_mean, running_var, weight, bias
     options = training, momentum, eps
-    if not is_batchedtensor(x) or not _stacked(*stacked):
-        return F.batch_norm(x, *stacked, *options)
+    if not is_batchedtensor(input) or not _stacked(*stacked):
+        return F.batch_norm(input, *stacked, *options)
 
     def rule(n: int, dims: Any, x: Tensor, *stacked: Tensor | None) -> Any:
-        return channels.batch_norm(n, x, dims[0], list(stacked), *options), 1
+        tensors = [_leading(tensor, dim) for tensor, dim in zip(stacked, dims[1:], strict=True)]
+        return channels.batch_norm(n, x, dims[0], tensors, *options), 1
 
-    return _WithParticleAxis.apply(rule, x, *stacked)
+    return _WithParticleAxis.apply(rule, input, *stacked)
 
 
 def _channelwise(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def apply(mode: ParticleRules, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if not is_batchedtensor(x) or x.dim() != 4 or kwargs.get("return_indices"):
-            return function(x, *args, **kwargs)
+    def apply(mode: ParticleRules, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if not is_batchedtensor(input) or input.dim() != 4 or kwargs.get("return_indices"):
+            return function(input, *args, **kwargs)
 
         def rule(n: int, dims: Any, x: Tensor) -> Any:
             return channels.channelwise(function, n, x, dims[0], *args, **kwargs), 1
 
-        return _WithParticleAxis.apply(rule, x)
+        return _WithParticleAxis.apply(rule, input)
 
     return apply
 
 
-def _dropout(
-    mode: ParticleRules,
-    x: Tensor,
-    p: float = 0.5,
-    training: bool = True,
-    inplace: bool = False,
-    shape: tuple[int, ...] | None = None,
-) -> Tensor:
-    if not training or p == 0.0:
-        return x
-    if not 0.0 <= p <= 1.0:
-        raise ValueError(f"a dropout probability must lie in [0, 1], got {p}")
-    kept = random.uniform(mode.next_key(), shape or tuple(x.shape)) >= p
-    scale = 0.0 if p == 1.0 else 1.0 / (1.0 - p)
-    mask = kept.to(x.dtype) * scale
-    return x.mul_(mask) if inplace else x * mask
+def _one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For what `vmap` cannot batch: each particle by itself, results stacked."""
 
+    def apply(mode: ParticleRules, *args: Any, **kwargs: Any) -> Any:
+        leaves, tree = tree_flatten((args, kwargs))
+        if not any(isinstance(leaf, Tensor) and is_batchedtensor(leaf) for leaf in leaves):
+            return function(*args, **kwargs)
 
-def _channel_dropout(dims: int) -> Callable[..., Tensor]:
-    """dropout1d/2d/3d drop whole channels: one draw per (sample, channel)."""
+        def rule(n: int, dims: Any, *leaves: Any) -> Any:
+            results = []
+            for i in range(n):
+                pairs = zip(leaves, dims, strict=True)
+                own = [leaf if dim is None else leaf.select(dim, i) for leaf, dim in pairs]
+                own_args, own_kwargs = tree_unflatten(own, tree)
+                results.append(function(*own_args, **own_kwargs))
+            return tree_map(lambda *parts: torch.stack(parts), *results), 0
 
-    def apply(mode: ParticleRules, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        lead = tuple(x.shape[: x.dim() - dims])
-        return _dropout(mode, x, *args, **kwargs, shape=lead + (1,) * dims)
+        return _WithParticleAxis.apply(rule, *leaves)
 
     return apply
 
 
-Rules = dict[Any, Callable[..., Tensor]]
+Rules = dict[Any, Callable[..., Any]]
 FAST: Rules = {
     F.linear: _linear,
     F.conv2d: _conv2d,
@@ -167,9 +185,12 @@ FAST: Rules = {
     F.adaptive_avg_pool2d: _channelwise(F.adaptive_avg_pool2d),
     F.adaptive_max_pool2d: _channelwise(F.adaptive_max_pool2d),
 }
-DROPOUT: Rules = {
-    F.dropout: _dropout,
-    F.dropout1d: _channel_dropout(1),
-    F.dropout2d: _channel_dropout(2),
-    F.dropout3d: _channel_dropout(3),
+RECURRENT: Rules = {
+    function: _one_by_one(function)
+    for function in (
+        *(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu),
+        *(torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell),
+    )
 }
+NEEDED: Rules = {**DROPOUT, **RECURRENT}  # also without `fast`
+AT_OUR_LEVEL = {*FAST, *RECURRENT}

@@ -1,0 +1,283 @@
+"""The command line: `orderless run`, `report`, `tune`, `data`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from . import __version__
+from .experiments import Grid, Store, StoreError, run_grid
+from .experiments.estimate import estimate
+from .experiments.progress import GridProgress
+from .experiments.store import read_cell
+from .experiments.tuning import sweep
+from .methods import METHODS
+from .report import ReportError, format_json, format_table, summarize, write_report
+from .scenarios import DATASETS, DataError, check, fetch, find
+from .settings import PRESETS, find_preset
+
+app = typer.Typer(
+    help="Learning whose result does not depend on the order of the data.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="Data sets: list, check, fetch.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+PROBLEMS = (ValueError, IndexError, OSError, FloatingPointError, DataError, ReportError, StoreError)
+
+
+@contextmanager
+def problems_as_sentences() -> Iterator[None]:
+    """What can go wrong for a user's reasons is one sentence and exit code 2, no traceback."""
+    try:
+        yield
+    except PROBLEMS as error:
+        typer.echo(f"orderless: {error}", err=True)
+        raise typer.Exit(2) from None
+    except torch.OutOfMemoryError:
+        typer.echo(
+            "orderless: out of memory: use fewer --particles or --set chunk_size=K", err=True
+        )
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        typer.echo("\norderless: stopped; the same command goes on from here", err=True)
+        raise typer.Exit(130) from None
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"orderless {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+# ---------------------------------------------------------------------- run
+
+Methods = Annotated[str, typer.Option(help="Comma-separated methods, or 'all'.")]
+DataDir = Annotated[Path | None, typer.Option(help="Where data sets lie (else $ORDERLESS_DATA).")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Change a setting: key=value.")]
+
+
+@app.command()
+def run(
+    benchmark: Annotated[str, typer.Argument(help="splitmnist or splitcifar100")],
+    methods: Methods = "all",
+    scenario: Annotated[str, typer.Option(help="domain, task or class")] = "domain",
+    permutations: Annotated[int | None, typer.Option(help="Orders of the tasks [10].")] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds of networks and batches.")] = 1,
+    particles: Annotated[int | None, typer.Option(help="Networks in a filter.")] = None,
+    preset: Annotated[str, typer.Option(help=", ".join(PRESETS))] = "table1",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda")] = "auto",
+    data_dir: DataDir = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory [runs/BENCHMARK-PRESET].")] = None,
+    workers: Annotated[int, typer.Option(help="Processes that compute cells.")] = 1,
+    dry_run: Annotated[bool, typer.Option(help="Say what would be done.")] = False,
+    checkpoint_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 60.0,
+    set: Set = None,
+) -> None:
+    """Train methods on a benchmark over permutations of the task order.
+
+    Run the same command again and it does only what is missing.
+
+    Example: orderless run splitmnist --preset demo --permutations 3
+    """
+    with problems_as_sentences():
+        settings = find_preset(preset).with_text(set or [])
+        if particles is not None:
+            settings = settings.changed(particles=_at_least_one("particles", particles))
+        if permutations is None:
+            permutations = 3 if preset == "demo" else 10
+        names = _method_names(methods, settings)
+        grid = Grid(benchmark, scenario, preset, names, permutations, seeds, settings)
+        where = _device(device)
+        store = Store(out or Path("runs") / f"{benchmark}-{preset}")
+        root = None if data_dir is None else str(data_dir)
+        if dry_run:
+            typer.echo(estimate(grid, store, root, where))
+            return
+        with GridProgress() as progress:
+            computed = run_grid(
+                grid,
+                store,
+                root=root,
+                device=where,
+                workers=workers,
+                checkpoint_every=checkpoint_every,
+                command=_command(),
+                report=progress.report,
+            )
+        typer.echo(f"{computed} cells computed; results in {store.directory}")
+        _write_report(store.directory)
+
+
+def _method_names(methods: str, settings: Any) -> tuple[str, ...]:
+    if methods != "all":
+        return tuple(name.strip() for name in methods.split(",") if name.strip())
+    untuned = {k for k in ("ewc", "si", "lwf") if getattr(settings, f"{k}_tuned") is None}
+    return tuple(
+        name for name in METHODS if "-tuned" not in name or name.split("-")[0] not in untuned
+    )
+
+
+def _at_least_one(what: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"{what} must be at least 1, got {value}")
+    return value
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise ValueError(f"device must be auto, cpu or cuda, got {name!r}")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("there is no CUDA device here: use --device cpu")
+    return torch.device(name)
+
+
+def _command() -> str:
+    """The command as typed, for the records."""
+    return shlex.join(["orderless", *sys.argv[1:]])
+
+
+# ---------------------------------------------------------------------- report
+
+
+def _write_report(directory: Path) -> None:
+    console = Console()
+    for summary in summarize(directory, read=read_cell):
+        console.print(format_table(summary, "text"), markup=False, highlight=False, soft_wrap=True)
+    for path in write_report(directory, read=read_cell):
+        if path.suffix in (".md", ".png"):
+            typer.echo(f"wrote {path}")
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(help="A run directory.")],
+    json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Tables and figures of a run: text, Markdown, CSV, LaTeX, JSON, PNG.
+
+    Example: orderless report runs/splitmnist-demo
+    """
+    with problems_as_sentences():
+        if json:
+            typer.echo(format_json(summarize(directory, read=read_cell)))
+        else:
+            _write_report(directory)
+
+
+# ---------------------------------------------------------------------- tune
+
+
+@app.command()
+def tune(
+    benchmark: Annotated[str, typer.Argument(help="splitmnist or splitcifar100")],
+    key: Annotated[str, typer.Argument(help="Setting to choose: lr, ewc_tuned, si_tuned, ...")],
+    values: Annotated[str, typer.Argument(help="Comma-separated values to try.")],
+    method: Annotated[str, typer.Option(help="Method that chooses.")] = "gd",
+    scenario: Annotated[str, typer.Option(help="domain, task or class")] = "domain",
+    preset: Annotated[str, typer.Option(help=", ".join(PRESETS))] = "table1",
+    permutations: Annotated[int, typer.Option(help="Orders to average over.")] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda")] = "auto",
+    data_dir: DataDir = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory.")] = None,
+    set: Set = None,
+) -> None:
+    """Choose a setting by the average on held-out training data; test data is not touched.
+
+    Example: orderless tune splitmnist lr 1e-4,1e-3,1e-2
+    """
+    with problems_as_sentences():
+        settings = find_preset(preset).with_text(["validation=0.1", *(set or [])])
+        grid = Grid(benchmark, scenario, preset, (method,), permutations, 1, settings)
+        texts = [text.strip() for text in values.split(",") if text.strip()]
+        folder = out or Path("runs") / f"tune-{benchmark}-{scenario}-{preset}-{method}-{key}"
+        root = None if data_dir is None else str(data_dir)
+        table = Table(key, "validation average")
+        results = sweep(grid, key, texts, folder, root=root, device=_device(device))
+        for text, score in results:
+            table.add_row(text, f"{100 * score:.2f}")
+        Console().print(table)
+        best = max(results, key=lambda pair: pair[1])[0]
+        typer.echo(f"best: {key}={best}")
+
+
+# ---------------------------------------------------------------------- data
+
+
+@data_app.command("list")
+def data_list(data_dir: DataDir = None) -> None:
+    """Which data sets there are, and where they were found."""
+    for name, description in DATASETS.items():
+        try:
+            place = str(find(name, data_dir))
+        except DataError:
+            place = f"not found; `orderless data fetch {name}` gets it"
+        typer.echo(f"{name:10s} {description}: {place}")
+
+
+@data_app.command("check")
+def data_check(
+    name: Annotated[str | None, typer.Argument(help="One data set; all without it.")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Compare files with their published checksums."""
+    with problems_as_sentences():
+        wrong = 0
+        for each in [name] if name else list(DATASETS):
+            try:
+                results = check(each, data_dir)
+            except DataError:
+                if name:
+                    raise
+                typer.echo(f"{each}: not found")
+                continue
+            for result in results:
+                typer.echo(f"{'ok ' if result.ok else 'BAD'} {result.file}: {result.detail}")
+                wrong += not result.ok
+        if wrong:
+            raise ValueError(f"{wrong} file(s) are not what they should be")
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help=", ".join(DATASETS))], data_dir: DataDir = None
+) -> None:
+    """Download a data set; a broken download goes on where it stopped."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+    columns = "{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    with problems_as_sentences(), Progress(*columns) as bar:
+        bars: dict[str, Any] = {}
+
+        def show(file: str, done: int, total: int | None) -> None:
+            if file not in bars:
+                bars[file] = bar.add_task(file, total=total)
+            bar.update(bars[file], completed=done, total=total)
+
+        place = fetch(name, data_dir, progress=show)
+        bar.console.print(f"{name} is in {place}")
+
+
+if __name__ == "__main__":
+    app()

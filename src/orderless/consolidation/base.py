@@ -1,0 +1,126 @@
+"""What EWC, SI and LwF share: the hooks that filters call, saving, and a quadratic penalty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..particles import Ensemble
+from ..particles.parameter import per_particle_view
+
+Named = dict[str, Tensor]
+# A pair of tensors (x, y), or batches of such pairs.
+Data = tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
+
+
+class Consolidation:
+    """A penalty that holds every particle near what it was after earlier tasks.
+
+    `penalty(...)` gives `[N]` and goes to `pf.step(closure, penalty=...)`; `pf.register(self)` has
+    the two hooks called around every optimizer step; `end_task(data)` closes a task. Particle i's
+    penalty depends on particle i alone. Make it when the particles stand where training starts.
+
+    `tasks` counts the tasks that have ended; before the first, penalties are zeros without a
+    gradient. All tensors are changed in place and outlive the tasks, but a recorded step
+    (`pf.compile`) keeps the Python it was recorded with: compile again after each `end_task`.
+    """
+
+    reads_gradients = False  # whether the hooks look at `.grad`, which must then be written out
+
+    def __init__(self, particles: Ensemble, strength: float) -> None:
+        if not isinstance(particles, Ensemble):
+            raise TypeError(f"particles must be an ol.Ensemble, got {type(particles).__name__}")
+        if not strength >= 0.0:
+            raise ValueError(f"strength must be 0 or larger, got {strength}")
+        self.particles, self.strength, self.tasks = particles, strength, 0
+        self.parameters: dict[str, nn.Parameter] = {
+            name: p for name, p in particles.named_parameters() if p.requires_grad
+        }
+
+    def before_update(self) -> None:
+        """Called while gradients are set, before the optimizer moves the particles."""
+
+    def after_update(self) -> None:
+        """Called after the move, gradients still set."""
+
+    def end_task(self, data: Data | None = None, active: Tensor | None = None) -> None:
+        raise TypeError(f"{type(self).__name__} does not say how a task ends: define end_task")
+
+    # ------------------------------------------------------------------ for the methods
+
+    def _zeros(self) -> Named:
+        return {name: torch.zeros_like(p, requires_grad=False) for name, p in self._values()}
+
+    def _copies(self) -> Named:
+        return {name: p.clone() for name, p in self._values()}
+
+    def _values(self) -> list[tuple[str, Tensor]]:
+        """Parameters as plain tensors: a copy of one is no parameter."""
+        return [(name, p.data) for name, p in self.parameters.items()]
+
+    def _no_penalty(self) -> Tensor:
+        return torch.zeros(self.particles.n, device=self.particles.device)
+
+    # ------------------------------------------------------------------ state
+
+    def _state(self) -> dict[str, Named]:
+        """All tensors, in named groups; `load_state_dict` writes into them."""
+        raise TypeError(f"{type(self).__name__} does not say what its state is: define _state")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values, enough to go on in the middle of a task; see `ol.save`."""
+        groups = {
+            group: {name: tensor.detach().clone() for name, tensor in tensors.items()}
+            for group, tensors in self._state().items()
+        }
+        return {"kind": type(self).__name__, "tasks": self.tasks, **groups}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state; one of another method or model is refused before any change."""
+        kind = state.get("kind")
+        if kind != type(self).__name__:
+            raise ValueError(f"this state is of a {kind}, not of a {type(self).__name__}")
+        for group, tensors in self._state().items():
+            _check_same(group, tensors, state.get(group, {}))
+        for group, tensors in self._state().items():
+            for name, tensor in tensors.items():
+                tensor.copy_(state[group][name])
+        self.tasks = int(state["tasks"])
+
+
+def _check_same(group: str, ours: Named, theirs: Named) -> None:
+    if ours.keys() != theirs.keys():
+        odd = sorted(ours.keys() ^ theirs.keys())[0]
+        raise ValueError(f"this state is of another model: {odd!r} of {group} is not in both")
+    for name, tensor in ours.items():
+        if tensor.shape != theirs[name].shape:
+            raise ValueError(
+                f"this state is of another model: {name!r} of {group} is "
+                f"{tuple(theirs[name].shape)} there and {tuple(tensor.shape)} here"
+            )
+
+
+class _Quadratic(torch.autograd.Function):
+    """sum a (theta - c)^2 per particle. Keeps nothing for the backward pass but its inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor, importance: Tensor, center: Tensor) -> Tensor:
+        ctx.save_for_backward(theta, importance, center)
+        distance = (theta - center).flatten(1) if theta.dim() > 1 else (theta - center)[:, None]
+        return (distance.square() * importance.reshape(distance.shape)).sum(1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None]:
+        theta, importance, center = ctx.saved_tensors
+        slope = (theta - center).mul_(importance)
+        return slope.mul_(per_particle_view(2.0 * grads[0], theta)), None, None
+
+
+def quadratic(parameters: dict[str, nn.Parameter], importance: Named, center: Named) -> Tensor:
+    """sum over all parameters of importance * (theta - center)^2, for each particle: `[N]`."""
+    parts = [_Quadratic.apply(p, importance[n], center[n]) for n, p in parameters.items()]
+    return torch.stack(parts).sum(0)

@@ -1,0 +1,144 @@
+r"""Elastic weight consolidation: parameters that mattered to a task are held where they were.
+
+Kirkpatrick et al. 2017 (arXiv:1612.00796). After task k, with theta_k the parameters there and F_k
+the diagonal Fisher information of the task's data (see `fisher`), tasks k+1, ... are trained on
+
+    L(theta) + lambda/2 sum_{j<=k} sum_p F_j,p (theta_p - theta_j,p)^2
+
+One penalty per task ("separate") is still one quadratic, whatever the number of tasks:
+
+    sum_j F_j (theta - theta_j)^2 = A (theta - m)^2 + c
+    A <- A + F,   m <- m + F/(A + F) (theta_k - m),   c <- c + A F/(A + F) (theta_k - m)^2
+
+"online" (Schwarz et al. 2018, arXiv:1805.06370) keeps one running Fisher and the latest anchor:
+
+    A <- gamma A + F,   m <- theta_k,   c = 0
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..particles import Ensemble
+from .base import Consolidation, Data, Named, quadratic
+from .fisher import KINDS, fisher_information
+
+
+class EWC(Consolidation):
+    """Elastic weight consolidation of every particle by itself.
+
+    Memory, in units of the ensemble's parameters: 2, whatever the number of tasks; `end_task` takes
+    up to 2 more (the new Fisher information, and what `fisher_information` needs besides);
+    `penalty` 1 more in the backward pass, for its gradient.
+
+    Args:
+        strength: lambda. There is no lambda for all cases: van de Ven et al. (2022) use 1e5, 1e10
+            and 1e9 on task-, domain- and class-incremental SplitMNIST with the exact Fisher.
+        fisher: `"exact"`, `"sampled"` or `"empirical"`, see `fisher_information`.
+        mode: `"separate"` or `"online"`.
+        decay: gamma of `"online"`.
+        fisher_samples: use at most so many samples of a task, from the start of its data.
+        batch_size: samples per pass when computing the Fisher information; bounds memory only.
+        logits: picks the class scores `[B, C]` out of the network's outputs where those are more
+            than one tensor, e.g. `lambda outputs: outputs[0]` for a policy with a value head.
+    """
+
+    def __init__(
+        self,
+        particles: Ensemble,
+        strength: float = 1e3,
+        *,
+        fisher: str = "exact",
+        mode: str = "separate",
+        decay: float = 1.0,
+        fisher_samples: int | None = None,
+        batch_size: int = 128,
+        logits: Callable[[Any], Tensor] | None = None,
+    ) -> None:
+        super().__init__(particles, strength)
+        if fisher not in KINDS:
+            raise ValueError(f"fisher must be one of {', '.join(KINDS)}, got {fisher!r}")
+        if mode not in ("separate", "online"):
+            raise ValueError(f"mode must be 'separate' or 'online', got {mode!r}")
+        if not 0.0 <= decay <= 1.0:
+            raise ValueError(f"decay must lie in [0, 1], got {decay}")
+        if mode == "separate" and decay != 1.0:
+            raise ValueError(f"decay={decay} belongs to mode='online': 'separate' forgets nothing")
+        self.fisher, self.mode, self.decay = fisher, mode, decay
+        self.fisher_samples, self.batch_size, self.logits = fisher_samples, batch_size, logits
+        self.importance, self.center = self._zeros(), self._zeros()
+        n, device = particles.n, particles.device
+        self.constant = torch.zeros(n, dtype=torch.float64, device=device)
+
+    def penalty(self, x: Tensor | None = None, outputs: Any = None) -> Tensor:
+        """lambda/2 (sum A (theta - m)^2 + c) of each particle: `[N]`. Needs no data."""
+        if not self.tasks:
+            return self._no_penalty()
+        value = quadratic(self.parameters, self.importance, self.center)
+        return self.strength / 2 * (value + self.constant.to(value.dtype))
+
+    def end_task(self, data: Data | None = None, active: Tensor | None = None) -> None:
+        """Add the task that ends here. Changes neither particles nor gradients nor RNG state.
+
+        `data`: a pair of tensors (x, y) or batches of such pairs. `active`: the output columns that
+        count as classes of this task (task-incremental: its own; class-incremental: all seen so
+        far); None: all.
+        """
+        if data is None:
+            raise ValueError("EWC needs the task's data at its end: end_task((x, y))")
+        fisher = fisher_information(
+            self.particles,
+            data,
+            kind=self.fisher,
+            active=active,
+            samples=self.fisher_samples,
+            batch_size=self.batch_size,
+            logits=self.logits,
+            draw=self.tasks,
+        )
+        _warn_where_nothing_holds(fisher)
+        add = self._add if self.mode == "separate" else self._replace
+        add(fisher)
+        self.tasks += 1
+
+    @torch.no_grad()
+    def _add(self, fisher: Named) -> None:
+        for name, theta in self._values():
+            importance, center, new = self.importance[name], self.center[name], fisher[name]
+            total = importance + new
+            # Where neither task cares, 0/0: any center will do, and m stays.
+            share = new / total.clamp(min=torch.finfo(total.dtype).tiny)
+            distance = theta - center
+            bend = importance * share * distance.square()
+            self.constant += bend.reshape(len(bend), -1).sum(1, dtype=torch.float64)
+            center.add_(share * distance)
+            importance.copy_(total)
+
+    @torch.no_grad()
+    def _replace(self, fisher: Named) -> None:
+        for name, theta in self._values():
+            self.importance[name].mul_(self.decay).add_(fisher[name])
+            self.center[name].copy_(theta)
+
+    def _state(self) -> dict[str, Named]:
+        return {
+            "importance": self.importance,
+            "center": self.center,
+            "constant": {"constant": self.constant},
+        }
+
+
+def _warn_where_nothing_holds(fisher: Named) -> None:
+    largest = torch.stack([f.reshape(len(f), -1).amax(1) for f in fisher.values()]).amax(0)
+    count = int((largest == 0).sum())
+    if count:
+        warnings.warn(
+            f"the Fisher information of {count} of {len(largest)} particles is 0 everywhere (they "
+            "are certain of every label), so this task's penalty does not hold them",
+            stacklevel=3,
+        )

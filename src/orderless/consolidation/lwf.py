@@ -1,0 +1,124 @@
+r"""Learning without forgetting: on new data, keep saying what you said before.
+
+Li, Hoiem 2016 (arXiv:1606.09282). With t the class scores of the network as it was at the end of
+the last task, s its scores now, and T the temperature,
+
+    KD = -1/B sum_b sum_c softmax(t_b / T)_c log softmax(s_b / T)_c
+
+without a factor T^2. Its gradient is 0 where s = t. Particle i's teacher is its own old self.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..particles import Ensemble
+from .base import Consolidation, Data, Named
+
+Columns = Tensor | Sequence[Tensor] | None
+
+
+class LwF(Consolidation):
+    """Distillation of every particle from its own old self.
+
+    How van de Ven et al. (2022) use it in the k-th task (`lwf.tasks` is k - 1):
+
+    - domain-incremental, CE + (k-1) KD: `penalty(x, scale=lwf.tasks)`;
+    - task-incremental, the old heads' KD summed: `penalty(x, active=[columns_1, columns_2, ...])`;
+    - class-incremental, CE + KD: `penalty(x, active=old_columns, seen=columns_so_far)`, where the
+      student spreads its probability over the new classes too and the teacher gives them 0.
+
+    Memory, in units of the ensemble's parameters: 1 (the teacher; its buffers too), and the
+    activations of the passes. The teacher runs in evaluation mode.
+
+    Args:
+        strength: multiplies the penalty.
+        temperature: T.
+        logits: picks the class scores `[N, B, C]` out of outputs that are more than one tensor.
+    """
+
+    def __init__(
+        self,
+        particles: Ensemble,
+        strength: float = 1.0,
+        temperature: float = 2.0,
+        *,
+        logits: Callable[[Any], Tensor] | None = None,
+    ) -> None:
+        super().__init__(particles, strength)
+        if not temperature > 0.0:
+            raise ValueError(f"temperature must be positive, got {temperature}")
+        self.temperature, self.logits = temperature, logits
+        self.teacher = copy.deepcopy(particles).requires_grad_(False).eval()
+
+    def penalty(
+        self,
+        x: Tensor | None = None,
+        outputs: Any = None,
+        active: Columns = None,
+        seen: Tensor | None = None,
+        scale: float = 1.0,
+    ) -> Tensor:
+        """strength * scale * KD of each particle on the inputs x `[B, ...]`: `[N]`.
+
+        Args:
+            outputs: the particles' outputs on x, with their graph, if the loss has computed them
+                already. Without, the particles run again and leave their buffers alone.
+            active: the output columns that the teacher is asked about; of several sets, the KD
+                terms are summed; None: all.
+            seen: the columns among which the student's probabilities are shared, a superset of
+                `active`; None: the same as `active`.
+            scale: one more factor.
+        """
+        if not self.tasks:
+            return self._no_penalty()
+        if x is None:
+            raise ValueError("LwF needs the inputs of the batch: penalty(x, ...)")
+        with torch.no_grad():
+            teacher = self._scores(self.teacher(x))
+        student = self._scores(self._run(x) if outputs is None else outputs)
+        columns = [active] if active is None or isinstance(active, Tensor) else list(active)
+        terms = [self._distillation(teacher, student, old, seen) for old in columns]
+        return self.strength * scale * torch.stack(terms).sum(0)
+
+    def _distillation(
+        self, teacher: Tensor, student: Tensor, old: Tensor | None, seen: Tensor | None
+    ) -> Tensor:
+        """KD of each particle: `[N]`."""
+        spread = student if seen is None else student.index_select(-1, seen)
+        if old is not None:
+            teacher, student = teacher.index_select(-1, old), student.index_select(-1, old)
+            spread = student if seen is None else spread
+        # log softmax over `seen`, read at `old`
+        level = torch.logsumexp(spread / self.temperature, -1, keepdim=True)
+        log_student = student / self.temperature - level
+        target = torch.softmax(teacher / self.temperature, -1)
+        return -(target * log_student).sum(-1).flatten(1).mean(1)
+
+    def _scores(self, outputs: Any) -> Tensor:
+        scores = outputs if self.logits is None else self.logits(outputs)
+        return scores if scores.dtype == torch.float64 else scores.float()
+
+    def _run(self, x: Tensor) -> Any:
+        """The particles on x once more in this step: no buffer may count the batch twice."""
+        if self.particles._replaying:
+            return self.particles(x)
+        draw: Tensor = self.particles._draws.clone()  # type: ignore[operator]
+        with self.particles.replay(draw):
+            return self.particles(x)
+
+    @torch.no_grad()
+    def end_task(self, data: Data | None = None, active: Tensor | None = None) -> None:
+        """Make the particles as they are now the teachers. Needs no data."""
+        now = self.particles._stacked()
+        for name, tensor in self.teacher._stacked().items():
+            tensor.copy_(now[name])
+        self.tasks += 1
+
+    def _state(self) -> dict[str, Named]:
+        return {"teacher": self.teacher._stacked()}

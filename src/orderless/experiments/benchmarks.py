@@ -1,0 +1,112 @@
+"""The benchmarks by name: their scenario and their network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+from torch import nn
+
+from ..scenarios import Scenario, SplitCIFAR100, SplitMNIST
+from ..settings import Settings
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """`scenario(kind, settings, seed, root, device)` and `network(scenario, settings)`."""
+
+    name: str
+    description: str
+    scenario: Callable[[str, Settings, int, str | None, str], Scenario]
+    network: Callable[[Scenario, Settings], Callable[[], nn.Module]]
+
+
+def split_mnist(
+    kind: str, settings: Settings, seed: int, root: str | None, device: str
+) -> Scenario:
+    return SplitMNIST(
+        kind,  # type: ignore[arg-type]
+        root=root,
+        source=settings.source,  # type: ignore[arg-type]
+        assign=settings.assign,  # type: ignore[arg-type]
+        assign_seed=seed,
+        validation=settings.validation,
+        normalize=settings.normalize,  # type: ignore[arg-type]
+        device=device,
+    )
+
+
+def split_cifar100(
+    kind: str, settings: Settings, seed: int, root: str | None, device: str
+) -> Scenario:
+    return SplitCIFAR100(
+        kind,  # type: ignore[arg-type]
+        root=root,
+        assign=settings.assign,  # type: ignore[arg-type]
+        assign_seed=seed,
+        validation=settings.validation,
+        device=device,
+    )
+
+
+def mlp(inputs: int, hidden: int, outputs: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(inputs, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, outputs),
+    )
+
+
+def released_mnist(outputs: int) -> nn.Module:
+    """The network of the paper's code, with a linear output instead of its Linear + ReLU."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        *mlp(16 * 28 * 28, 400, outputs),  # type: ignore[misc]
+    )
+
+
+def released_cifar(outputs: int) -> nn.Module:
+    """The convolutional network of the paper's code, with a linear output."""
+    layers: list[nn.Module] = []
+    before = 3
+    for width, stride, padding in ((16, 1, 1), (32, 2, 1), (64, 2, 1), (128, 2, 1), (256, 2, 0)):
+        layers += [nn.Conv2d(before, width, 3, stride, padding), nn.BatchNorm2d(width), nn.ReLU()]
+        before = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), *mlp(256, 2000, outputs))  # type: ignore[misc]
+
+
+@lru_cache
+def maker(network: Callable[..., nn.Module], *sizes: int) -> Callable[[], nn.Module]:
+    """The same function for the same network, so that initial networks can be kept by it."""
+    return partial(network, *sizes)
+
+
+def mnist_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Module]:
+    if settings.network == "released":
+        return maker(released_mnist, scenario.outputs)
+    return maker(mlp, 784, settings.hidden, scenario.outputs)
+
+
+def cifar_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Module]:
+    return maker(released_cifar, scenario.outputs)
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    b.name: b
+    for b in (
+        Benchmark("splitmnist", "5 tasks of 2 digits", split_mnist, mnist_network),
+        Benchmark("splitcifar100", "20 tasks of 5 classes", split_cifar100, cifar_network),
+    )
+}
+
+
+def find_benchmark(name: str) -> Benchmark:
+    if name not in BENCHMARKS:
+        raise ValueError(f"unknown benchmark {name!r}: choose from {', '.join(BENCHMARKS)}")
+    return BENCHMARKS[name]

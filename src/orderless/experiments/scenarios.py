@@ -1,0 +1,33 @@
+"""Scenarios by seed, loaded where they are needed and only once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..scenarios import Scenario
+from ..settings import Settings
+from .benchmarks import find_benchmark
+
+
+@dataclass
+class Scenarios:
+    """`scenarios[seed]`; with fixed classes all seeds share one."""
+
+    benchmark: str
+    kind: str
+    settings: Settings
+    root: str | None
+    device: str
+    _loaded: dict[int, Scenario] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, seed: int) -> Scenario:
+        key = seed if self.settings.assign == "random" else 0
+        if key not in self._loaded:
+            self._loaded.clear()
+            build = find_benchmark(self.benchmark).scenario
+            self._loaded[key] = build(self.kind, self.settings, key, self.root, self.device)
+        return self._loaded[key]
+
+    def __getstate__(self) -> dict[str, object]:
+        """Travels to another process without the data."""
+        return {**self.__dict__, "_loaded": {}}

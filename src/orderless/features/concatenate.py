@@ -1,0 +1,34 @@
+"""Several feature maps side by side."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Concatenate(nn.Module):
+    """phi(x) = [phi_1(x), phi_2(x), ...]: more features, or features of several kinds.
+
+    >>> from orderless.features import RandomConvolution
+    >>> maps = Concatenate(*[RandomConvolution(3, 32, 400, kernel_size=k) for k in (4, 6)])
+    >>> maps.out_features
+    3200
+    """
+
+    def __init__(self, *maps: nn.Module) -> None:
+        super().__init__()
+        if not maps:
+            raise ValueError("Concatenate needs at least one feature map, got none")
+        self.maps = nn.ModuleList(maps)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every part gives the same bits in any batch, at any place, on any device."""
+        return all(getattr(part, "exact", False) for part in self.maps)
+
+    @property
+    def out_features(self) -> int:
+        return sum(int(part.out_features) for part in self.maps)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([part(x).flatten(1) for part in self.maps], dim=1)

@@ -1,0 +1,222 @@
+r"""The Gaussian-sum filter: every particle has a precision of its own.
+
+The paper's filter takes each particle for a Gaussian N(x, sigma^2 I) whose width never changes, and
+the loss for linear. Here the loss is taken for quadratic, with curvature H, and the Gaussian for
+N(x, P^-1). The product of the two is Gaussian again (Alspach and Sorenson, 1972):
+
+    P' = P + H
+    x' = x - P'^-1 g                                   g = grad L(x)
+    log w' = log w - L(x) + g^T P'^-1 g / 2 - log(|P'| / |P|) / 2
+
+P starts as I / sigma^2. For quadratic losses this is the exact Bayes update, in any order of the
+data. With H = 0 it is the paper's filter with its linearised weights. Since P only grows, steps
+shrink like 1/t: the filter averages over its past instead of following the latest batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..particles import Ensemble
+from ..particles.parameter import per_particle_view
+from . import curvature as second
+from .base import Link
+from .stepping import Closure, StepInfo, SteppedFilter
+from .weights import effective_sample_size
+
+_LARGEST_FULL = 2000
+
+
+class GaussianSumFilter(SteppedFilter):
+    """Particles with their own precision, each step a Newton step weighted by its evidence.
+
+    The closure of a step returns the losses `[N]` or `(losses, outputs)` with the networks' outputs
+    `[N, B, C]` that they came from. Losses should be *sums* of negative log-likelihoods: a mean
+    over a batch of B counts it as 1/B-th of its worth, in weights and in precision.
+
+    Args:
+        particles: an `ol.Ensemble`.
+        sigma2: the variance of every particle at the start; with `"none"` for good (the paper's
+            sigma^2 and the learning rate).
+        curvature: what H is. `"none"`: 0. `"diagonal"`: for networks; with outputs the generalised
+            Gauss-Newton diagonal by random probes, never negative; from losses alone the Hessian's
+            diagonal (exact if it is diagonal), negative entries counted as 0. `"full"`: up to 2,000
+            parameters; with outputs the exact Gauss-Newton matrix, from losses alone the exact
+            Hessian, of which only the positive part counts where P + H is not positive definite.
+        probes: random probes per step for `"diagonal"`.
+        link, min_ess, check_every: as in every filter.
+    """
+
+    def __init__(
+        self,
+        particles: Ensemble,
+        *,
+        sigma2: float,
+        curvature: str = "diagonal",
+        probes: int = 1,
+        link: Link = "softmax",
+        min_ess: float | None = None,
+        check_every: int = 100,
+    ) -> None:
+        super().__init__(particles, link=link, min_ess=min_ess, check_every=check_every)
+        if curvature not in ("none", "diagonal", "full"):
+            raise ValueError(f"curvature must be 'none', 'diagonal' or 'full', got {curvature!r}")
+        if not sigma2 > 0:
+            raise ValueError(f"sigma2 must be positive, got {sigma2}")
+        if probes < 1:
+            raise ValueError(f"probes must be at least 1, got {probes}")
+        self.sigma2, self.curvature, self.probes = float(sigma2), curvature, probes
+        size = sum(p[0].numel() for p in self._moving())
+        if size == 0:
+            raise ValueError("no parameter of the particles requires a gradient")
+        if curvature == "full" and size > _LARGEST_FULL:
+            raise ValueError(
+                f"curvature='full' keeps a matrix of all parameters, at most {_LARGEST_FULL} of "
+                f"them, and this network has {size}: use curvature='diagonal'"
+            )
+        options: Any = {"dtype": torch.float64, "device": particles.device}
+        n = particles.n
+        if curvature == "full":
+            identity = torch.eye(size, **options) / self.sigma2
+            self.precision = identity.repeat(n, 1, 1)  # P [N, d, d]
+        else:
+            shape = (n, size) if curvature == "diagonal" else (1, 1)
+            self.precision = torch.full(shape, 1.0 / self.sigma2, **options)  # P [N, d]
+
+    def compile(
+        self, loss_fn: Callable[..., Any], penalty: Callable[..., Tensor] | None = None
+    ) -> Any:
+        """As for every filter; with `"full"`, whose factorisations cannot be recorded, eager."""
+        if self.curvature != "full":
+            return super().compile(loss_fn, penalty)
+        return lambda *batch: self.step(
+            lambda: loss_fn(*batch), penalty=None if penalty is None else lambda: penalty(*batch)
+        )
+
+    def _moving(self) -> list[nn.Parameter]:
+        return [p for p in self.particles.parameters() if p.requires_grad]
+
+    # ------------------------------------------------------------------ one step
+
+    def _advance(self, closures: Sequence[Closure], penalty: Closure | None) -> StepInfo:
+        if penalty is not None:
+            raise ValueError(
+                "the Gaussian-sum filter takes no penalty: the precision it keeps is its memory"
+            )
+        buffers = self.particles.particle_buffers()
+        old_buffers = {name: buffer.clone() for name, buffer in buffers.items()}
+        parameters = self._moving()
+        probe = second.Probe(self.particles.seed, self.steps, self.particles._indices)
+        with self._nothing_half_done(), self._precision(), torch.enable_grad():
+            parts = [self._expansion(closure, parameters, probe) for closure in closures]
+        with torch.no_grad():
+            losses = torch.stack([part[0] for part in parts]).sum(0)
+            gradient = torch.stack([part[1] for part in parts]).sum(0)
+            curved = None if parts[0][2] is None else sum_of([part[2] for part in parts])
+            precision, step, gain = self._update(gradient, curved)
+            alive = self.alive & losses.isfinite() & step.isfinite().all(1) & gain.isfinite()
+            alive = self._reweigh(gain - losses.double(), alive)
+            self._move(parameters, step, alive)
+            if curved is not None:
+                keep = per_particle_view(alive, precision)
+                self.precision.copy_(torch.where(keep, precision, self.precision))
+            for name, buffer in buffers.items():
+                keep = per_particle_view(alive, buffer)
+                buffer.copy_(torch.where(keep, buffer, old_buffers[name]))
+            ess = effective_sample_size(self.raw_log_weights)
+        return StepInfo(losses, None, None, self.alive.clone(), ess)
+
+    def _expansion(
+        self, closure: Closure, parameters: list[nn.Parameter], probe: second.Probe
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """L `[N]`, g `[N, d]` and H (`[N, d, d]`, `[N, d]` or None) where particles stand."""
+        result: Any = closure()
+        losses, outputs = result if isinstance(result, tuple) else (result, None)
+        losses = self._losses(lambda: losses)
+        if not losses.requires_grad:
+            raise ValueError(
+                "the losses do not depend on the particles' parameters: compute them from "
+                "particles(x), outside of torch.no_grad()"
+            )
+        twice = self.curvature != "none" and outputs is None
+        gradients = second.derivatives(losses, parameters, create_graph=twice)
+        expansion = losses.detach(), second.flatten(gradients)
+        if self.curvature == "none":
+            return *expansion, None
+        if outputs is not None:
+            outputs = _rows(outputs, self.particles.n)
+            if self.curvature == "full":
+                return *expansion, second.gauss_newton(losses, outputs, parameters)
+            curved = second.gauss_newton_diagonal(losses, outputs, parameters, probe, self.probes)
+            return *expansion, curved
+        if self.curvature == "full":
+            return *expansion, second.hessian(gradients, parameters)
+        curved = second.hessian_diagonal(gradients, parameters, probe, self.probes)
+        return *expansion, curved
+
+    def _update(self, gradient: Tensor, curved: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """P', P'^-1 g `[N, d]` and g^T P'^-1 g / 2 - log(|P'|/|P|) / 2 `[N]`."""
+        if curved is not None and self.curvature == "full":
+            return self._update_full(gradient, curved)
+        precision = self.precision if curved is None else self.precision + curved
+        step = gradient / precision
+        gain = (gradient * step).sum(1) / 2
+        if curved is not None:
+            gain = gain - torch.log1p(curved / self.precision).sum(1) / 2
+        return precision, step, gain
+
+    def _update_full(self, gradient: Tensor, curved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        finite = per_particle_view(curved.isfinite().flatten(1).all(1), curved)
+        curved = torch.where(finite, curved, 0.0)
+        factor, failed = torch.linalg.cholesky_ex(self.precision + curved)
+        if failed.any():
+            values, vectors = torch.linalg.eigh(curved)
+            positive = (vectors * values.clamp(min=0.0).unsqueeze(1)) @ vectors.mT
+            curved = torch.where(per_particle_view(failed > 0, curved), positive, curved)
+            factor = torch.linalg.cholesky_ex(self.precision + curved)[0]
+        step = torch.cholesky_solve(gradient.unsqueeze(2), factor).squeeze(2)
+        before = torch.linalg.cholesky_ex(self.precision)[0]
+        growth = _log_determinant(factor) - _log_determinant(before)
+        gain = (gradient * step).sum(1) / 2 - growth / 2
+        return self.precision + curved, step, torch.where(finite.view(-1), gain, torch.nan)
+
+    def _move(self, parameters: list[nn.Parameter], step: Tensor, alive: Tensor) -> None:
+        pieces = step.split([p[0].numel() for p in parameters], dim=1)
+        for parameter, piece in zip(parameters, pieces, strict=True):
+            moved = (parameter.double() - piece.view_as(parameter)).to(parameter.dtype)
+            parameter.copy_(torch.where(per_particle_view(alive, parameter), moved, parameter))
+
+    # ------------------------------------------------------------------ state
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {**super()._tensors(), "precision": self.precision}
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        super()._check_state(state)
+        theirs = tuple(state["precision"].shape)
+        if theirs != tuple(self.precision.shape):
+            raise ValueError(
+                f"this state has a precision of shape {theirs}, not {tuple(self.precision.shape)}: "
+                f"it was made with another curvature than {self.curvature!r}"
+            )
+
+
+def sum_of(tensors: list[Any]) -> Tensor:
+    total: Tensor = tensors[0]
+    for tensor in tensors[1:]:
+        total = total + tensor
+    return total
+
+
+def _rows(outputs: Any, n: int) -> Tensor:
+    if not isinstance(outputs, Tensor) or outputs.dim() < 2 or outputs.shape[0] != n:
+        raise ValueError(f"outputs must be a tensor [N, B, C] with N={n}, as particles(x) returns")
+    return outputs if outputs.dim() == 3 else outputs.reshape(n, outputs.shape[1], -1)
+
+
+def _log_determinant(factor: Tensor) -> Tensor:
+    return 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(1)

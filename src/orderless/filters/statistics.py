@@ -1,0 +1,131 @@
+"""Sums over the data that know everything a linear head needs, without any rounding.
+
+Features lie on a grid: whole multiples of one power of two, at most 2^bits of them. A product of
+two needs 2 * bits bits, a sum of 2^(52 - 2 * bits) products 52: float64 holds all of it exactly. So
+the sums are those of integers. They do not depend on the order of the samples, on how they were cut
+into batches or spread over machines, and what was added can be taken away without a trace.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Column = tuple[int, int]  # (task, label); task is -1 where heads are not told apart by task
+
+
+@dataclass
+class HeadStatistics:
+    """The sums. N particles, M features and a constant 1 as feature M + 1, K head columns.
+
+    `gram` `[N, M+1, M+1]` = Phi^T Phi, `moments` `[N, M+1, K]` = Phi^T Y, `squares` `[K]` = sums
+    of y^2, all float64; `columns` in ascending order; `clipped` counts values cut off by the grid.
+    """
+
+    gram: Tensor
+    moments: Tensor
+    squares: Tensor
+    columns: list[Column] = field(default_factory=list)
+    samples: int = 0
+    clipped: int = 0
+
+    @classmethod
+    def empty(cls, n: int, features: int, device: torch.device) -> HeadStatistics:
+        check_memory(n, features, device)
+        size = features + 1
+        options: Any = {"dtype": torch.float64, "device": device}
+        gram, moments = torch.zeros(n, size, size, **options), torch.zeros(n, size, 0, **options)
+        return cls(gram, moments, torch.zeros(0, **options))
+
+    @property
+    def features(self) -> int:
+        return self.gram.shape[1] - 1
+
+    @property
+    def counts(self) -> Tensor:
+        """The sum of targets per column `[K]`: for classes, how many samples each has."""
+        return self.moments[0, -1]
+
+    def with_columns(self, wanted: set[Column]) -> HeadStatistics:
+        """The same sums with a column for each of `wanted`: a new class starts with zeros."""
+        columns = sorted(set(self.columns) | wanted)
+        if columns == self.columns:
+            return self
+        moments = self.moments.new_zeros(*self.moments.shape[:2], len(columns))
+        squares = self.squares.new_zeros(len(columns))
+        old = [columns.index(column) for column in self.columns]
+        moments[..., old], squares[old] = self.moments, self.squares
+        return HeadStatistics(self.gram, moments, squares, columns, self.samples, self.clipped)
+
+    def add(self, features: Tensor, targets: Tensor, sign: int = 1) -> None:
+        """Add samples (or take them away): features `[N, B, M]`, targets `[B, K]`, on the grid."""
+        targets = targets.double()
+        one = features.new_ones(len(targets), 1, dtype=torch.float64)
+        for particle, rows in enumerate(features):
+            rows = torch.cat([rows.double(), one], dim=1)
+            self.gram[particle].addmm_(rows.T, rows, alpha=sign)
+            self.moments[particle].addmm_(rows.T, targets, alpha=sign)
+        self.squares.add_(targets.square().sum(0), alpha=sign)
+        self.samples += sign * len(targets)
+
+    def plus(self, other: HeadStatistics) -> HeadStatistics:
+        """The statistics of both data sets together."""
+        ours = self.with_columns(set(other.columns))
+        theirs = other.with_columns(set(self.columns))
+        return HeadStatistics(
+            ours.gram + theirs.gram.to(ours.gram.device),
+            ours.moments + theirs.moments.to(ours.gram.device),
+            ours.squares + theirs.squares.to(ours.gram.device),
+            ours.columns,
+            ours.samples + theirs.samples,
+            ours.clipped + theirs.clipped,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "gram": self.gram.clone(),
+            "moments": self.moments.clone(),
+            "squares": self.squares.clone(),
+            "columns": [list(column) for column in self.columns],
+            "samples": self.samples,
+            "clipped": self.clipped,
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], device: torch.device) -> HeadStatistics:
+        tensors = [state[name].to(device).clone() for name in ("gram", "moments", "squares")]
+        columns = [(int(task), int(label)) for task, label in state["columns"]]
+        return cls(*tensors, columns, int(state["samples"]), int(state["clipped"]))
+
+
+def check_memory(n: int, features: int, device: torch.device) -> None:
+    """Refuse what would not fit: sums and factors `[N, M, M]`, and two `[M, M]` to solve."""
+    needed = 8 * (features + 1) ** 2 * (2 * n + 2)
+    available = available_memory(device)
+    if available is not None and needed > available:
+        fits = int((available / (8 * (2 * n + 2))) ** 0.5)
+        raise MemoryError(
+            f"{n} particles with {features} features need {needed / 2**30:.1f} GiB of matrices but "
+            f"{available / 2**30:.1f} GiB are free on {device}: use at most {fits} features, or "
+            "fewer particles"
+        )
+
+
+def available_memory(device: torch.device) -> int | None:
+    """Bytes that could still be allocated on the device, or None where nobody tells."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        with open("/proc/meminfo") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return None

@@ -1,0 +1,82 @@
+"""What a linear head is trained on: classes as columns of 0 and 1, or values on a grid."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .statistics import Column
+
+_LARGEST_LABEL = 1 << 20
+
+
+class Classes:
+    """Integer labels; a column per label, or per (task, label) where updates name their task."""
+
+    def __init__(self, count: int | None) -> None:
+        if count is not None and count < 1:
+            raise ValueError(f"classes must be at least 1, got {count}")
+        self.count = count
+
+    def check(self, y: Tensor, task: int | None, columns: list[Column]) -> None:
+        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool or y.dim() != 1:
+            raise TypeError(
+                f"labels must be whole numbers of shape [B], got {y.dtype} {tuple(y.shape)}; for "
+                "regression use targets='values'"
+            )
+        if task is not None and (isinstance(task, bool) or not isinstance(task, int) or task < 0):
+            raise ValueError(f"task must be a whole number from 0 on, or None, got {task!r}")
+        end = self.count or _LARGEST_LABEL
+        if len(y) and (int(y.min()) < 0 or int(y.max()) >= end):
+            wrong = int(y.min()) if int(y.min()) < 0 else int(y.max())
+            raise ValueError(f"labels must lie between 0 and {end - 1}, got {wrong}")
+        if columns and (columns[0][0] >= 0) != (task is not None):
+            was, now = ("with", "without") if task is None else ("without", "with")
+            raise ValueError(
+                f"earlier updates came {was} a task and this one {now}: the head has either a "
+                "column per (task, label) or one per label"
+            )
+
+    def columns(self, y: Tensor, task: int | None) -> set[Column]:
+        return {(-1 if task is None else task, label) for label in y.unique().tolist()}
+
+    def encode(self, y: Tensor, task: int | None, columns: list[Column]) -> Tensor:
+        """`[B, K]` of 0 and 1, float64."""
+        key = -1 if task is None else task
+        ours = [label if owner == key else -1 for owner, label in columns]
+        return (y.unsqueeze(1) == torch.tensor(ours, device=y.device)).double()
+
+    def labels(self, columns: list[Column]) -> int:
+        """How many labels a prediction has; 0 when nobody knows yet."""
+        return self.count or max((label for _, label in columns), default=-1) + 1
+
+
+class Values:
+    """Floats `[B]` or `[B, K]` in multiples of `limit / 2^bits`; beyond the limit refused."""
+
+    def __init__(self, limit: float, bits: int) -> None:
+        if not limit > 0 or torch.frexp(torch.tensor(float(limit)))[0] != 0.5:
+            raise ValueError(f"target_limit must be a power of two such as 16, got {limit}")
+        self.limit, self.scale = limit, 2.0**bits / limit
+
+    def check(self, y: Tensor, task: int | None, columns: list[Column]) -> None:
+        if task is not None:
+            raise ValueError("targets='values' has one head for all tasks: leave task out")
+        if not y.is_floating_point() or y.dim() not in (1, 2):
+            raise TypeError(f"values must be floats [B] or [B, K], got {y.dtype} {tuple(y.shape)}")
+        if not y.isfinite().all() or (y.numel() and y.abs().max() > self.limit):
+            raise ValueError(
+                f"targets must be finite and within +-{self.limit}: scale them, or build the "
+                "filter with a larger target_limit (a power of two)"
+            )
+        if columns and len(columns) != len(self.columns(y, task)):
+            raise ValueError(
+                f"targets had {len(columns)} values per sample before, now "
+                f"{len(self.columns(y, task))}"
+            )
+
+    def columns(self, y: Tensor, task: int | None) -> set[Column]:
+        return {(-1, k) for k in range(1 if y.dim() == 1 else y.shape[1])}
+
+    def encode(self, y: Tensor, task: int | None, columns: list[Column]) -> Tensor:
+        return (y.double().reshape(len(y), -1) * self.scale).round() / self.scale

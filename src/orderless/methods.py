@@ -1,0 +1,205 @@
+"""One registry of methods: a name, and how to build the learner it stands for.
+
+>>> @method("mine", "a network that ...")                      # doctest: +SKIP
+... def mine(setup: Setup) -> Learner:
+...     particles, optimizer = setup.network()
+...     return Learner(setup.scenario, GradientDescent(particles, optimizer))
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import nn
+
+from .consolidation import EWC, SI, LwF
+from .filters import (
+    AveragingParticles,
+    BootstrapParticleFilter,
+    GradientDescent,
+    WeightedParticleFilter,
+)
+from .filters.gradient import GradientFilter
+from .learner import Consolidation, Learner
+from .particles import Ensemble, Perturb
+from .replay import Reservoir
+from .scenarios import Scenario
+from .settings import Settings
+
+
+@lru_cache(maxsize=4)
+def _initial(
+    make_model: Callable[[], nn.Module], n: int, init: str | Perturb, seed: int, device: str
+) -> Ensemble:
+    """Kept for the next cell: every method and order starts from the same networks."""
+    return Ensemble(make_model, n, init, seed, device=device)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything a method is built from."""
+
+    scenario: Scenario
+    settings: Settings
+    make_model: Callable[[], nn.Module]
+    seed: int
+
+    def ensemble(self, n: int) -> Ensemble:
+        """n particles as the settings want them."""
+        s = self.settings
+        init = Perturb(s.perturb_low, s.perturb_high) if s.init == "perturb" else "fresh"
+        place = str(self.scenario.device)
+        particles = copy.deepcopy(_initial(self.make_model, n, init, self.seed, place))
+        particles.chunk_size, particles.precision = s.chunk_size, s.precision
+        return particles
+
+    def optimizer(self, particles: Ensemble, kind: str | None = None) -> torch.optim.Optimizer:
+        s = self.settings
+        if (kind or s.optimizer) == "adam":
+            return torch.optim.Adam(particles.parameters(), lr=s.adam_lr)
+        return torch.optim.SGD(particles.parameters(), lr=s.lr)
+
+    def descent(self, kind: str | None = None) -> GradientDescent:
+        """One network and its optimizer."""
+        particles = self.ensemble(1)
+        return GradientDescent(particles, self.optimizer(particles, kind))
+
+    def weighted(self) -> WeightedParticleFilter:
+        """The paper's filter."""
+        s, particles = self.settings, self.ensemble(self.settings.particles)
+        return WeightedParticleFilter(
+            particles,
+            self.optimizer(particles),
+            weighting=s.weighting,
+            loss_scale=s.loss_scale,
+            min_ess=s.min_ess,
+        )
+
+
+@dataclass(frozen=True)
+class Method:
+    """A named way to learn. `particles` tells whether it keeps many networks or one."""
+
+    name: str
+    description: str
+    build: Callable[[Setup], Learner]
+    particles: bool
+
+
+METHODS: dict[str, Method] = {}
+
+
+def method(
+    name: str, description: str, particles: bool = False
+) -> Callable[[Callable[[Setup], Learner]], Callable[[Setup], Learner]]:
+    """Register a function `Setup -> Learner` under a name."""
+
+    def register(build: Callable[[Setup], Learner]) -> Callable[[Setup], Learner]:
+        METHODS[name] = Method(name, description, build, particles)
+        return build
+
+    return register
+
+
+def find_method(name: str) -> Method:
+    if name not in METHODS:
+        raise ValueError(f"unknown method {name!r}: choose from {', '.join(METHODS)}")
+    return METHODS[name]
+
+
+# ---------------------------------------------------------------------- particle methods
+
+
+@method("wpf", "weighted particle filter", particles=True)
+def _wpf(setup: Setup) -> Learner:
+    return Learner(setup.scenario, setup.weighted())
+
+
+@method("averaging", "the same particles, unweighted", particles=True)
+def _averaging(setup: Setup) -> Learner:
+    particles = setup.ensemble(setup.settings.particles)
+    return Learner(setup.scenario, AveragingParticles(particles, setup.optimizer(particles)))
+
+
+@method("bootstrap", "resample and perturb, no gradients", particles=True)
+def _bootstrap(setup: Setup) -> Learner:
+    s, particles = setup.settings, setup.ensemble(setup.settings.particles)
+    return Learner(
+        setup.scenario, BootstrapParticleFilter(particles, perturbation=s.perturbation)
+    )
+
+
+# ---------------------------------------------------------------------- single networks
+
+
+@method("gd", "gradient descent, one network")
+def _gd(setup: Setup) -> Learner:
+    return Learner(setup.scenario, setup.descent())
+
+
+@method("adam", "Adam, one network (a control)")
+def _adam(setup: Setup) -> Learner:
+    return Learner(setup.scenario, setup.descent("adam"))
+
+
+@method("er", "experience replay, one network (a control)")
+def _er(setup: Setup) -> Learner:
+    replay = Reservoir(setup.settings.replay_buffer, setup.seed)
+    return Learner(setup.scenario, setup.descent(), replay=replay)
+
+
+@method("joint", "all tasks at once, one network (an upper bound)")
+def _joint(setup: Setup) -> Learner:
+    return Learner(setup.scenario, setup.descent(), joint=True)
+
+
+# ---------------------------------------------------------------------- consolidation
+
+
+def _ewc(setup: Setup, particles: Ensemble, strength: float) -> EWC:
+    s = setup.settings
+    return EWC(
+        particles, strength, fisher=s.fisher, mode=s.ewc_mode, fisher_samples=s.fisher_samples
+    )
+
+
+def _si(setup: Setup, particles: Ensemble, strength: float) -> SI:
+    return SI(particles, strength, xi=setup.settings.si_xi)
+
+
+def _lwf(setup: Setup, particles: Ensemble, strength: float) -> LwF:
+    return LwF(particles, strength, temperature=setup.settings.lwf_temperature)
+
+
+def _register_consolidation(
+    name: str, title: str, build: Callable[[Setup, Ensemble, float], Consolidation]
+) -> None:
+    """Four rows each: alone and over particles, at the literature's strength and at a tuned one."""
+
+    def with_filter(filter: GradientFilter, setup: Setup, tuned: bool) -> Learner:
+        settings = setup.settings
+        strength = settings.tuned_strength(name) if tuned else settings.strength(
+            name, setup.scenario.kind
+        )
+        consolidation = build(setup, filter.particles, strength)
+        return Learner(setup.scenario, filter, consolidation=consolidation)
+
+    for suffix, tuned in (("", False), ("-tuned", True)):
+        how = "strength swept on validation data" if tuned else "the literature's strength"
+
+        @method(f"{name}{suffix}", f"{title}, {how}, one network")
+        def alone(setup: Setup, tuned: bool = tuned) -> Learner:
+            return with_filter(setup.descent(), setup, tuned)
+
+        @method(f"{name}{suffix}+wpf", f"{title}, {how}, over weighted particles", particles=True)
+        def over_particles(setup: Setup, tuned: bool = tuned) -> Learner:
+            return with_filter(setup.weighted(), setup, tuned)
+
+
+_register_consolidation("ewc", "elastic weight consolidation", _ewc)
+_register_consolidation("lwf", "learning without forgetting", _lwf)
+_register_consolidation("si", "synaptic intelligence", _si)

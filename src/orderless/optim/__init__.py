@@ -1,0 +1,5 @@
+"""Optimizers that know of particles: TRAC, tuned per network."""
+
+from .trac import TRAC
+
+__all__ = ["TRAC"]

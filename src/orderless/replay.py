@@ -1,0 +1,59 @@
+"""Experience replay: a small random sample of everything seen so far."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Reservoir:
+    """At most `capacity` samples, each seen one kept with equal probability (Vitter 1985).
+
+    `mix` puts as many stored samples beside a batch as the batch has. Both choices come from a
+    generator of their own, saved with the rest, so a resumed run goes on exactly.
+    """
+
+    def __init__(self, capacity: int, seed: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"the replay buffer must hold at least 1 sample, got {capacity}")
+        self.capacity, self.count = capacity, 0
+        self.stored: tuple[Tensor, ...] = ()
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def mix(self, *batch: Tensor) -> tuple[Tensor, ...]:
+        """The batch with stored samples appended; then the batch itself is considered."""
+        size = batch[0].shape[0]
+        mixed = batch
+        if self.count:
+            held = min(self.count, self.capacity)
+            chosen = torch.randint(held, (size,), generator=self._generator).to(batch[0].device)
+            mixed = tuple(torch.cat([b, s[chosen]]) for b, s in zip(batch, self.stored, strict=True))
+        self._add(batch)
+        return mixed
+
+    def _add(self, batch: tuple[Tensor, ...]) -> None:
+        if not self.stored:
+            self.stored = tuple(b.new_zeros((self.capacity, *b.shape[1:])) for b in batch)
+        size = batch[0].shape[0]
+        order = self.count + torch.arange(size)  # how many samples came before each of these
+        places = (torch.rand(size, generator=self._generator).double() * (order + 1)).long()
+        places = torch.where(order < self.capacity, order, places)
+        kept = places < self.capacity
+        for source, place in zip(kept.nonzero()[:, 0].tolist(), places[kept].tolist(), strict=True):
+            for stored, b in zip(self.stored, batch, strict=True):
+                stored[place] = b[source]
+        self.count += size
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "count": self.count,
+            "stored": list(self.stored),
+            "generator": self._generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+        self.stored = tuple(state["stored"])
+        self._generator.set_state(state["generator"])

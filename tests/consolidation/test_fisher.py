@@ -1,0 +1,215 @@
+"""Fisher information against closed forms and plain per-sample loops, in float64."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import orderless as ol
+from orderless.consolidation import fisher_information
+from orderless.consolidation.per_sample import Networks
+
+CLASSES = 3
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, CLASSES))
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3, stride=2, padding=1),
+        nn.BatchNorm2d(3),
+        nn.ReLU(),
+        nn.Conv2d(3, 4, (3, 1), dilation=(1, 2), bias=False),
+        nn.Flatten(),
+        nn.Dropout(0.5),
+        nn.LayerNorm(32),
+        nn.Linear(32, CLASSES),
+    )
+
+
+class Shared(nn.Module):
+    """Everything that the fast product must not be used for: reuse, rows, other uses, groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice = nn.Linear(4, 4)
+        self.rows = nn.Linear(2, 2)
+        self.read = nn.Linear(4, 4)
+        self.grouped = nn.Conv2d(2, 2, 1, groups=2)
+        self.head = nn.Linear(4, CLASSES, bias=False)
+        self.unused = nn.Linear(2, 2)
+
+    def forward(self, x):
+        x = torch.tanh(self.twice(torch.tanh(self.twice(x))))
+        x = self.rows(x.view(-1, 2, 2)).flatten(1)
+        x = self.read(x) + self.read.weight.sum(0)
+        return self.head(self.grouped(x.view(-1, 2, 2, 1)).flatten(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = nn.GRU(2, 3, batch_first=True)
+        self.head = nn.Linear(3, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.memory(x.view(-1, 2, 2))[0][:, -1])
+
+
+def data(*shape: int, count: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(count, *shape, generator=generator, dtype=torch.float64)
+    return x, torch.arange(count) % CLASSES
+
+
+def loop(module: nn.Module, x, y, kind: str, active=None) -> dict[str, torch.Tensor]:
+    """The definition, one sample and one class at a time."""
+    module.eval()
+    columns = list(range(CLASSES)) if active is None else active.tolist()
+    parameters = dict(module.named_parameters())
+    total = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    for sample, label in zip(x, y, strict=True):
+        log_p = module(sample.unsqueeze(0))[0][columns].log_softmax(-1)
+        for place, column in enumerate(columns):
+            share = log_p[place].exp().item() if kind == "exact" else float(column == label)
+            gradients = torch.autograd.grad(
+                log_p[place], list(parameters.values()), retain_graph=True, allow_unused=True
+            )
+            for name, gradient in zip(parameters, gradients, strict=True):
+                if gradient is not None:
+                    total[name] += share * gradient.square() / len(x)
+    return total
+
+
+def test_exact_fisher_of_softmax_regression_is_its_closed_form():
+    # log p_c has gradient (1[k=c] - p_k) x_j, so F_kj = E_x p_k (1 - p_k) x_j^2.
+    particles = ol.Ensemble(lambda: nn.Linear(4, CLASSES), n=3).double()
+    x, y = data(4)
+    fisher = fisher_information(particles, (x, y))
+    p = particles(x).softmax(-1).detach()
+    spread = p * (1 - p)
+    torch.testing.assert_close(fisher["weight"], torch.einsum("nbk,bj->nkj", spread, x**2) / 7)
+    torch.testing.assert_close(fisher["bias"], spread.mean(1))
+
+
+@pytest.mark.parametrize("kind", ["exact", "empirical"])
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [(mlp, (4,)), (convolutional, (1, 8, 8)), (Shared, (4,)), (Recurrent, (4,))],
+)
+def test_fisher_equals_a_loop_over_samples(make, shape, n, kind):
+    particles = ol.Ensemble(make, n).double()
+    x, y = data(*shape)
+    particles(x)  # BatchNorm statistics other than 0 and 1
+    fisher = fisher_information(particles, (x, y), kind=kind, batch_size=4)
+    for i in range(n):
+        for name, expected in loop(particles[i], x, y, kind).items():
+            torch.testing.assert_close(fisher[name][i], expected)
+
+
+@pytest.mark.parametrize("kind", ["exact", "empirical"])
+def test_masked_outputs_count_as_no_classes(kind):
+    particles = ol.Ensemble(mlp, 2).double()
+    x, _ = data(4)
+    y, active = torch.arange(7) % 2 * 2, torch.tensor([0, 2])
+    fisher = fisher_information(particles, (x, y), kind=kind, active=active)
+    for i in range(2):
+        for name, expected in loop(particles[i], x, y, kind, active).items():
+            torch.testing.assert_close(fisher[name][i], expected)
+
+
+def test_linear_and_convolution_layers_take_the_fast_product():
+    particles = ol.Ensemble(convolutional, 2).double()
+    with particles.evaluating():
+        layers = Networks(particles, slice(0, 1), None, None).layers(data(1, 8, 8)[0])
+    assert [layer.weight for layer in layers] == ["0.weight", "3.weight", "7.weight"]
+
+
+def test_sampled_fisher_tends_to_the_exact_one():
+    # One label per sample: repeating each sample k times shrinks the error as 1/sqrt(k).
+    particles = ol.Ensemble(lambda: nn.Linear(4, CLASSES), n=2).double()
+    x, y = data(4)
+    many = x.repeat(3000, 1), y.repeat(3000)
+    sampled = fisher_information(particles, many, kind="sampled", batch_size=7000)
+    exact = fisher_information(particles, (x, y))
+    torch.testing.assert_close(sampled["weight"], exact["weight"], rtol=0.05, atol=0.01)
+
+
+def test_sampled_labels_depend_neither_on_n_nor_on_the_batch_size():
+    x, y = data(4)
+    make = [ol.Ensemble(mlp, n, seed=3).double() for n in (1, 3)]
+    one = fisher_information(make[0], (x, y), kind="sampled", batch_size=2)
+    three = fisher_information(make[1], (x, y), kind="sampled")
+    other = fisher_information(make[1], (x, y), kind="sampled", draw=1)
+    torch.testing.assert_close(one["0.weight"][0], three["0.weight"][0])
+    assert not torch.allclose(three["0.weight"], other["0.weight"])
+
+
+def test_batches_limits_and_chunks_do_not_change_the_result():
+    x, y = data(4)
+    particles = ol.Ensemble(mlp, 3).double()
+    whole = fisher_information(particles, (x[:5], y[:5]))
+    batches = [(x[:3], y[:3]), (x[3:], y[3:])]
+    limited = fisher_information(particles, iter(batches), samples=5, batch_size=2)
+    particles.chunk_size = 2
+    chunked = fisher_information(particles, (x[:5], y[:5]))
+    for name, expected in whole.items():
+        torch.testing.assert_close(limited[name], expected)
+        torch.testing.assert_close(chunked[name], expected)
+
+
+def test_class_scores_can_be_one_of_several_outputs():
+    class Policy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.policy, self.value = mlp(), nn.Linear(4, 1)
+
+        def forward(self, x):
+            return self.policy(x), self.value(x)
+
+    particles = ol.Ensemble(Policy, 2).double()
+    x, y = data(4)
+    fisher = fisher_information(particles, (x, y), logits=lambda outputs: outputs[0])
+    assert fisher["value.weight"].abs().max() == 0
+    for name, expected in loop(particles[1].policy, x, y, "exact").items():
+        torch.testing.assert_close(fisher[f"policy.{name}"][1], expected)
+
+
+@pytest.mark.parametrize("kind", ["exact", "sampled", "empirical"])
+def test_nothing_changes_but_the_result(kind):
+    particles = ol.Ensemble(convolutional, 2).double()
+    particles.template[1].eval()  # a flag of its own, to be kept
+    x, y = data(1, 8, 8)
+    particles(x).sum().backward()
+    before = copy.deepcopy(particles.state_dict())
+    gradients = [p.grad.clone() for p in particles.parameters()]
+    flags = [m.training for m in (*particles.modules(), *particles.template.modules())]
+    rng, draws = torch.get_rng_state(), particles._draws.clone()
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(x, y), batch_size=3, shuffle=True
+    )
+    fisher_information(particles, loader, kind=kind)
+    for name, tensor in particles.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    for parameter, gradient in zip(particles.parameters(), gradients, strict=True):
+        assert torch.equal(parameter.grad, gradient)
+    assert flags == [m.training for m in (*particles.modules(), *particles.template.modules())]
+    assert torch.equal(rng, torch.get_rng_state())
+    assert torch.equal(draws, particles._draws)
+
+
+def test_bad_input_is_refused_in_a_sentence():
+    particles = ol.Ensemble(mlp, 2).double()
+    x, y = data(4)
+    with pytest.raises(ValueError, match="kind must be one of exact, sampled, empirical"):
+        fisher_information(particles, (x, y), kind="exactly")
+    with pytest.raises(ValueError, match="at least one sample must be used, got 0"):
+        fisher_information(particles, (x, y), samples=0)
+    with pytest.raises(ValueError, match="holds no samples"):
+        fisher_information(particles, [])
+    with pytest.raises(ValueError, match=r"label 2 is not an output column that counts: \[0, 1\]"):
+        fisher_information(particles, (x, y), kind="empirical", active=torch.tensor([0, 1]))

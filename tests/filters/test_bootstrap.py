@@ -1,0 +1,234 @@
+"""Filters without gradients, against conjugate Gaussian problems with exact answers."""
+
+import math
+
+import pytest
+import torch
+from oracles import assert_identical, dropout_mlp, mlp, points, squares, whole_state
+from torch import Tensor, nn
+
+import orderless as ol
+
+NOISE = 0.5  # standard deviation of an observation y = x + noise
+OBSERVATIONS = [0.9, 1.6, 1.1, 1.4]
+
+
+class Location(nn.Module):
+    """x ~ N(0, 1) in one dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.randn(()))
+
+    def forward(self, y: Tensor) -> Tensor:
+        """-log N(y; x, NOISE^2)"""
+        return (y - self.x).square() / (2 * NOISE**2) + math.log(NOISE * math.sqrt(2 * math.pi))
+
+
+def kalman(process_noise: float, copies: int = 1) -> tuple[float, float, float]:
+    """Posterior mean, variance and log-evidence; x drifts by process_noise before each y."""
+    mean, variance, evidence = 0.0, 1.0, 0.0
+    for y in OBSERVATIONS:
+        variance += process_noise
+        for _ in range(copies):
+            total = variance + NOISE**2
+            evidence -= 0.5 * ((y - mean) ** 2 / total + math.log(2 * math.pi * total))
+            gain = variance / total
+            mean, variance = mean + gain * (y - mean), (1 - gain) * variance
+    return mean, variance, evidence
+
+
+def run(n: int, variant: str, perturbation: float, seed: int = 0, **options) -> tuple:
+    particles = ol.Ensemble(Location, n, seed=seed).double()
+    pf = ol.BootstrapParticleFilter(
+        particles, perturbation=perturbation, variant=variant, **options
+    )
+    for y in OBSERVATIONS:
+        pf.step(lambda y=torch.tensor(y): particles(y))
+    x, weights = particles.x.detach(), pf.weights
+    mean = (weights * x).sum().item()
+    return mean, (weights * (x - mean).square()).sum().item(), pf.log_evidence.item()
+
+
+@pytest.mark.parametrize("resampling", ["systematic", "stratified", "multinomial", "residual"])
+def test_sir_without_noise_gives_the_conjugate_posterior_and_evidence(resampling: str) -> None:
+    mean, variance, evidence = run(4000, "sir", 0.0, resampling=resampling)
+    exact_mean, exact_variance, exact_evidence = kalman(0.0)
+    # the posterior holds about a third of the prior's particles: errors of 1/sqrt(1300), twice
+    assert mean == pytest.approx(exact_mean, abs=0.03)
+    assert variance == pytest.approx(exact_variance, rel=0.12)
+    assert evidence == pytest.approx(exact_evidence, abs=0.08)
+
+
+def test_sir_with_noise_gives_the_kalman_filter_with_process_noise() -> None:
+    mean, variance, evidence = run(4000, "sir", 0.4)
+    exact_mean, exact_variance, exact_evidence = kalman(0.4**2)
+    assert mean == pytest.approx(exact_mean, abs=0.03)
+    assert variance == pytest.approx(exact_variance, rel=0.12)
+    assert evidence == pytest.approx(exact_evidence, abs=0.08)
+    assert abs(exact_variance - kalman(0.0)[1]) > 0.3 * exact_variance  # it is another answer
+
+
+def test_sir_errors_fall_as_particles_are_added() -> None:
+    """Root mean squared error over seeds, 16 times the particles: 4 times smaller, give or take."""
+    exact_mean, _, exact_evidence = kalman(0.0)
+
+    def errors(n: int) -> tuple[float, float]:
+        runs = [run(n, "sir", 0.0, seed=seed) for seed in range(12)]
+        means = sum((m - exact_mean) ** 2 for m, _, _ in runs) / len(runs)
+        evidences = sum((e - exact_evidence) ** 2 for _, _, e in runs) / len(runs)
+        return means**0.5, evidences**0.5
+
+    (mean_few, evidence_few), (mean_many, evidence_many) = errors(50), errors(800)
+    assert mean_few / mean_many > 2
+    assert evidence_few / evidence_many > 2
+
+
+def test_the_papers_filter_counts_the_data_twice() -> None:
+    """With vanishing noise it converges to p_0(x) e^{-2 sum L}, not to the posterior."""
+    runs = [run(4000, "paper", 0.005, seed=seed)[:2] for seed in range(5)]
+    mean, variance = (sum(column) / len(runs) for column in zip(*runs, strict=True))
+    twice_mean, twice_variance, _ = kalman(0.0, copies=2)
+    once_variance = kalman(0.0)[1]
+    assert mean == pytest.approx(twice_mean, abs=0.02)
+    assert variance == pytest.approx(twice_variance, rel=0.15)
+    assert abs(variance - once_variance) > 0.3 * once_variance
+
+
+def test_sir_resamples_when_the_ess_falls_below_the_threshold() -> None:
+    for threshold, resampled in ((1.0, False), (64.0, True)):
+        particles = ol.Ensemble(Location, 64).double()
+        pf = ol.BootstrapParticleFilter(
+            particles, perturbation=0.0, variant="sir", ess_threshold=threshold
+        )
+        pf.step(lambda p=particles: p(torch.tensor(1.0)))
+        assert (len(particles.x.unique()) < 64) == resampled
+        assert (abs(pf.ess.item() - 64) < 1e-9) == resampled
+
+
+@pytest.mark.parametrize("variant", ["sir", "paper"])
+def test_one_step_is_counted_as_one(variant: str) -> None:
+    particles = points(6)
+    pf = ol.BootstrapParticleFilter(particles, perturbation=0.1, variant=variant)
+    for _ in range(3):
+        pf.step(lambda: particles(torch.ones(3, dtype=torch.float64)))
+    assert pf.steps.item() == 3
+
+
+@pytest.mark.parametrize("variant", ["sir", "paper"])
+def test_particles_are_resampled_as_wholes(variant: str) -> None:
+    """All parameters and buffers of a particle go together, and noise is fresh at every step."""
+
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+
+    particles = ol.Ensemble(make, 30)
+    with torch.no_grad():
+        for tensor in (*particles.parameters(), *particles.particle_buffers().values()):
+            tensor.copy_(torch.arange(30).view(-1, *[1] * (tensor.dim() - 1)).expand_as(tensor))
+    pf = ol.BootstrapParticleFilter(particles, perturbation=0.0, variant=variant)
+    particles.eval()
+    energy = 9 * torch.randn(30, generator=torch.Generator().manual_seed(0)).abs()
+    pf.step(lambda: energy)
+    owner = particles.get_parameter("0.bias")[:, 0]
+    assert len(owner.unique()) < 30
+    for tensor in (*particles.parameters(), *particles.particle_buffers().values()):
+        assert torch.equal(tensor.flatten(start_dim=1) if tensor.dim() > 1 else tensor[:, None],
+                           owner.to(tensor.dtype)[:, None].expand(-1, tensor[0].numel()))
+
+
+def test_noise_differs_between_steps_particles_and_tensors() -> None:
+    particles = ol.Ensemble(mlp, 5)
+    pf = ol.BootstrapParticleFilter(
+        particles, perturbation=0.1, variant="sir", ess_threshold=0.0
+    )
+    moves = []
+    for _ in range(2):
+        before = particles.get_parameter("0.weight").detach().clone()
+        pf.step(lambda: torch.zeros(5))
+        moves.append((particles.get_parameter("0.weight").detach() - before).flatten(1))
+    noise = torch.cat(moves) / 0.1
+    assert noise.std().item() == pytest.approx(1, abs=0.1)
+    correlations = torch.corrcoef(noise) - torch.eye(10)
+    assert correlations.abs().max() < 0.6  # 48 numbers each: a standard error of 0.15
+
+
+def test_frozen_parameters_are_not_perturbed() -> None:
+    particles = ol.Ensemble(mlp, 4)
+    particles.get_parameter("0.weight").requires_grad_(False)
+    before = particles.get_parameter("0.weight").clone()
+    pf = ol.BootstrapParticleFilter(particles, perturbation=0.1, variant="sir", ess_threshold=0.0)
+    pf.step(lambda: torch.zeros(4))
+    assert torch.equal(particles.get_parameter("0.weight"), before)
+
+
+@pytest.mark.parametrize("variant", ["sir", "paper"])
+def test_a_particle_without_a_finite_loss_is_replaced(variant: str) -> None:
+    particles = points(8)
+    options = {"ess_threshold": 8.0} if variant == "sir" else {}
+    pf = ol.BootstrapParticleFilter(particles, perturbation=0.0, variant=variant, **options)
+    with torch.no_grad():
+        particles.x[3] = float("nan")
+    pf.step(lambda: particles(torch.ones(3, dtype=torch.float64)).square())
+    assert particles.x.isfinite().all()
+    assert pf.weights.sum().item() == pytest.approx(1)
+
+
+def test_weights_stay_numbers_when_only_the_weightless_have_finite_losses() -> None:
+    particles = points(2)
+    pf = ol.BootstrapParticleFilter(particles, perturbation=0.0, variant="sir", ess_threshold=0.0)
+    nan = float("nan")
+    pf.step(lambda: torch.tensor([1.0, nan]))
+    before = whole_state(pf)
+    with pytest.raises(FloatingPointError, match="no particle is left"):
+        pf.step(lambda: torch.tensor([nan, 1.0]))
+    assert_identical(whole_state(pf), before)
+
+
+@pytest.mark.parametrize("variant", ["sir", "paper"])
+@pytest.mark.parametrize("fails_at", [1, 2])
+@pytest.mark.parametrize("how", ["raises", "nan"])
+def test_a_failed_step_changes_nothing(variant: str, fails_at: int, how: str) -> None:
+    if variant == "sir" and fails_at == 2:
+        fails_at = 1  # it looks once
+    particles = ol.Ensemble(lambda: nn.Sequential(dropout_mlp(), nn.BatchNorm1d(3)), 4)
+    pf = ol.BootstrapParticleFilter(particles, perturbation=0.1, variant=variant)
+    x, y = torch.randn(5, 6), torch.randn(5, 3)
+    pf.step(lambda: squares(particles(x), y))
+    calls = 0
+
+    def closure() -> Tensor:
+        nonlocal calls
+        calls += 1
+        losses = squares(particles(x), y)
+        if calls < fails_at:
+            return losses
+        if how == "raises":
+            raise KeyError("no data")
+        return losses * float("nan")
+
+    before = whole_state(pf)
+    with pytest.raises(KeyError if how == "raises" else FloatingPointError):
+        pf.step(closure)
+    assert_identical(whole_state(pf), before)
+    pf.step(lambda: squares(particles(x), y))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"perturbation": -0.1}, "-0.1"),
+        ({"perturbation": 0.1, "resampling": "magic"}, "'magic'"),
+        ({"perturbation": 0.1, "variant": "book"}, "'book'"),
+        ({"perturbation": 0.1, "variant": "paper", "ess_threshold": 3.0}, "ess_threshold"),
+    ],
+)
+def test_wrong_options_are_named(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ol.BootstrapParticleFilter(points(3), **options)
+
+
+def test_a_penalty_is_refused() -> None:
+    pf = ol.BootstrapParticleFilter(points(3), perturbation=0.1)
+    with pytest.raises(ValueError, match="penalty"):
+        pf.step(lambda: torch.zeros(3), penalty=lambda: torch.zeros(3))

@@ -1,0 +1,158 @@
+"""Linear losses, where the weighted filter is exact Bayes; smooth ones, where it nearly is."""
+
+from itertools import permutations
+
+import pytest
+import torch
+from oracles import Point, points
+
+import orderless as ol
+
+SIGMA2 = 0.1  # not a power of two: a rate rounded to float32 would show
+
+
+def linear_losses(count: int = 4, dimensions: int = 3) -> list[tuple[torch.Tensor, float]]:
+    generator = torch.Generator().manual_seed(3)
+    g = torch.randn(count, dimensions, generator=generator, dtype=torch.float64)
+    b = torch.randn(count, generator=generator, dtype=torch.float64)
+    return list(zip(g, b.tolist(), strict=True))
+
+
+def closed_form(x0: torch.Tensor, losses: list, sigma2: float) -> tuple:
+    """Posterior of sum_i N(x_i, s2 I)/N under exp(-G.x - b): means, log-weights, log-evidence.
+
+    E[exp(-G.x)] over N(x_i, s2 I) is exp(-G.x_i + s2 |G|^2 / 2), and the tilted component is
+    N(x_i - s2 G, s2 I).
+    """
+    g = torch.stack([g for g, _ in losses]).sum(0)
+    b = sum(b for _, b in losses)
+    log_masses = -x0 @ g + sigma2 * g.dot(g) / 2 - b
+    log_masses = log_masses - torch.tensor(float(len(x0)), dtype=torch.float64).log()
+    evidence = log_masses.logsumexp(0)
+    return x0 - sigma2 * g, log_masses - evidence, evidence
+
+
+def run(losses: list, weighting: str, sigma2: float = SIGMA2, **options) -> tuple:
+    particles = points()
+    optimizer = torch.optim.SGD(particles.parameters(), lr=sigma2)
+    pf = ol.WeightedParticleFilter(particles, optimizer, weighting=weighting, **options)
+    for g, b in losses:
+        pf.step(lambda g=g, b=b: particles(g) + b)
+    return particles, pf
+
+
+@pytest.mark.parametrize("weighting", ["trapezoid", "linearized"])
+@pytest.mark.parametrize("order", list(permutations(range(4))), ids=str)
+def test_linear_losses_give_the_exact_posterior(weighting: str, order: tuple[int, ...]) -> None:
+    losses = linear_losses()
+    means, log_weights, evidence = closed_form(points().x.detach(), losses, SIGMA2)
+    particles, pf = run([losses[i] for i in order], weighting)
+    exact = {"rtol": 0, "atol": 1e-12}
+    torch.testing.assert_close(particles.x.detach(), means, **exact)
+    torch.testing.assert_close(pf.log_weights, log_weights, **exact)
+    torch.testing.assert_close(pf.log_evidence, evidence, **exact)
+
+
+@pytest.mark.parametrize("weighting", ["trapezoid", "linearized"])
+def test_several_closures_are_one_loss(weighting: str) -> None:
+    losses = linear_losses()
+    means, log_weights, evidence = closed_form(points().x.detach(), losses, SIGMA2)
+    particles = points()
+    optimizer = torch.optim.SGD(particles.parameters(), lr=SIGMA2)
+    pf = ol.WeightedParticleFilter(particles, optimizer, weighting=weighting)
+    info = pf.step([lambda g=g, b=b: particles(g) + b for g, b in losses])
+    torch.testing.assert_close(particles.x.detach(), means, rtol=0, atol=1e-12)
+    torch.testing.assert_close(pf.log_weights, log_weights, rtol=0, atol=1e-12)
+    torch.testing.assert_close(pf.log_evidence, evidence, rtol=0, atol=1e-12)
+    total = sum(g for g, _ in losses)
+    assert torch.allclose(info.loss_before, points()(total) + sum(b for _, b in losses))
+
+
+@pytest.mark.parametrize("weighting", ["trapezoid", "linearized"])
+def test_a_weighed_penalty_is_part_of_the_loss(weighting: str) -> None:
+    """loss + penalty, both linear: the posterior is that of their sum."""
+    losses = linear_losses(2)
+    means, log_weights, evidence = closed_form(points().x.detach(), losses, SIGMA2)
+    particles = points()
+    optimizer = torch.optim.SGD(particles.parameters(), lr=SIGMA2)
+    pf = ol.WeightedParticleFilter(particles, optimizer, weighting=weighting, weigh_penalty=True)
+    (g, b), (g_penalty, b_penalty) = losses
+    pf.step(lambda: particles(g) + b, penalty=lambda: particles(g_penalty) + b_penalty)
+    torch.testing.assert_close(particles.x.detach(), means, rtol=0, atol=1e-12)
+    torch.testing.assert_close(pf.log_weights, log_weights, rtol=0, atol=1e-12)
+    torch.testing.assert_close(pf.log_evidence, evidence, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("weighting", ["trapezoid", "linearized"])
+def test_loss_scale_multiplies_the_loss_in_the_weights_only(weighting: str) -> None:
+    losses = linear_losses()
+    plain, pf_plain = run(losses, weighting)
+    scaled, pf_scaled = run(losses, weighting, loss_scale=3.0)
+    assert torch.equal(plain.x, scaled.x)
+    expected = (3.0 * pf_plain.log_weights).log_softmax(0)
+    torch.testing.assert_close(pf_scaled.log_weights, expected, rtol=0, atol=1e-12)
+
+
+def test_the_weight_ratio_is_the_likelihood_ratio_where_particles_end() -> None:
+    """Theorem 3, in the form that holds: w_i / w_j = prod_t e^{-L_t(x_i)} / prod_t e^{-L_t(x_j)}."""
+    losses = linear_losses()
+    particles, pf = run(losses, "trapezoid")
+    with torch.no_grad():
+        log_likelihood = -sum(particles(g) + b for g, b in losses)
+    ratios = log_likelihood[:, None] - log_likelihood[None, :]
+    ours = pf.log_weights[:, None] - pf.log_weights[None, :]
+    torch.testing.assert_close(ours, ratios, rtol=0, atol=1e-12)
+
+
+class Curved(Point):
+    """A smooth, non-linear loss: sum_k softplus-like waves along the data's directions."""
+
+    def forward(self, g: torch.Tensor) -> torch.Tensor:
+        return torch.cos(g @ self.x).mean() + 0.1 * (self.x - g[0]).square().sum()
+
+
+def order_gap(sigma2: float, weighting: str) -> tuple[float, float]:
+    generator = torch.Generator().manual_seed(5)
+    data = torch.randn(2, 6, 3, generator=generator, dtype=torch.float64)
+    ends = []
+    for order in ((0, 1), (1, 0)):
+        particles = ol.Ensemble(Curved, 4).double()
+        optimizer = torch.optim.SGD(particles.parameters(), lr=sigma2)
+        pf = ol.WeightedParticleFilter(particles, optimizer, weighting=weighting)
+        for i in order:
+            pf.step(lambda i=i: particles(data[i]))
+        ends.append((particles.x.detach(), pf.log_weights))
+    (x1, w1), (x2, w2) = ends
+    return (x1 - x2).norm().item(), (w1 - w2).norm().item()
+
+
+@pytest.mark.parametrize("weighting", ["trapezoid", "linearized"])
+def test_the_gap_between_two_orders_falls_with_the_square_of_sigma2(weighting: str) -> None:
+    """O(sigma^4): halving sigma^2 divides it by 4, up to the next order (10% at this size)."""
+    positions, weights = order_gap(0.01, weighting)
+    half_positions, half_weights = order_gap(0.005, weighting)
+    assert positions > 1e-6
+    assert weights > 1e-6
+    assert positions / half_positions == pytest.approx(4, rel=0.1)
+    assert weights / half_weights == pytest.approx(4, rel=0.1)
+
+
+def test_identical_particles_keep_uniform_weights() -> None:
+    module = Point()
+    particles = ol.Ensemble.from_modules([module] * 7)
+    pf = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
+    for g in torch.randn(20, 3):
+        pf.step(lambda g=g: particles(g).square())
+    uniform = torch.full((7,), 1 / 7, dtype=torch.float64)
+    torch.testing.assert_close(pf.weights, uniform, rtol=0, atol=1e-15)
+    assert pf.ess.item() == pytest.approx(7)
+
+
+def test_evidence_read_earlier_does_not_change_later() -> None:
+    _, pf = run(linear_losses(1), "trapezoid")
+    earlier, weights = pf.log_evidence, pf.log_weights
+    value, copies = earlier.item(), weights.clone()
+    pf.step(lambda: pf.particles(torch.ones(3, dtype=torch.float64)))
+    assert earlier.item() == value
+    assert torch.equal(weights, copies)
+    assert pf.log_evidence.item() != value

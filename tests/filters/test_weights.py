@@ -1,0 +1,155 @@
+"""Log-weights: huge losses, effective sample size, tempering on read, predictions."""
+
+import math
+
+import pytest
+import torch
+from oracles import batches, cross_entropy, mlp, points
+
+import orderless as ol
+from orderless.filters.weights import effective_sample_size, temper, temperature_for
+
+
+def weighted(n: int = 4, **options) -> ol.WeightedParticleFilter:
+    particles = points(n)
+    optimizer = torch.optim.SGD(particles.parameters(), lr=1e-300)
+    return ol.WeightedParticleFilter(particles, optimizer, **options)
+
+
+def test_log_weights_survive_a_hundred_thousand_losses_of_ten_thousand() -> None:
+    """The update itself, 1e5 times: differences of 1e-3 per step among losses of 1e4."""
+    pf, count = weighted(3), 100_000
+    losses = torch.tensor([1e4, 1e4 + 1e-3, 1e4 + 1.0], dtype=torch.float64)
+    alive = torch.ones(3, dtype=torch.bool)
+    for _ in range(count):
+        pf._reweigh(-losses, alive)
+    expected = (-count * (losses - 1e4)).log_softmax(0)
+    # 1e4 in float64 is exact to 2e-12, so 1e5 steps are to 2e-7
+    torch.testing.assert_close(pf.log_weights, expected, rtol=1e-9, atol=1e-6)
+    assert pf.log_evidence.item() == pytest.approx(-1e4 * count - math.log(3), rel=1e-9)
+    assert pf.steps.item() == count
+
+
+def test_steps_with_losses_of_ten_thousand_keep_every_weight() -> None:
+    pf = weighted(4)
+    levels = torch.tensor([1e4, 1e4 + 1, 2e4, 9e4], dtype=torch.float64)
+    for _ in range(50):
+        pf.step(lambda: levels + 0.0 * pf.particles(torch.ones(3, dtype=torch.float64)))
+    torch.testing.assert_close(pf.log_weights, (-50 * (levels - 1e4)).log_softmax(0))
+    assert pf.alive.all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 100])
+def test_ess_is_n_when_all_share_and_1_when_one_has_it_all(n: int) -> None:
+    pf = weighted(n)
+    assert pf.ess.item() == pytest.approx(n, rel=1e-12)
+    pf._reweigh(torch.tensor([0.0] + [-1e5] * (n - 1), dtype=torch.float64), pf.alive.clone())
+    assert pf.ess.item() == 1.0
+
+
+def test_ess_is_one_over_the_sum_of_squares() -> None:
+    weights = torch.tensor([0.5, 0.2, 0.2, 0.1, 0.0], dtype=torch.float64)
+    assert effective_sample_size(weights.log()).item() == pytest.approx(1 / 0.34)
+
+
+@pytest.mark.parametrize("spread", [0.1, 3.0, 100.0, 1e6])
+@pytest.mark.parametrize("min_ess", [1.0, 2.5, 5.0, 7.9])
+def test_the_temperature_is_the_largest_that_keeps_min_ess(spread: float, min_ess: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    log_weights = (spread * torch.randn(8, generator=generator).double()).log_softmax(0)
+    tau = temperature_for(log_weights, min_ess).item()
+    grid = torch.cat([torch.linspace(0, 1, 2001), torch.logspace(-9, 0, 2001)]).double()
+    holds = [effective_sample_size(temper(log_weights, t)).item() >= min_ess - 1e-9 for t in grid]
+    best = max(t for t, h in zip(grid.tolist(), holds, strict=True) if h)
+    assert effective_sample_size(temper(log_weights, tau)).item() >= min_ess - 1e-9
+    assert tau >= best - 1e-12
+    above = [t for t, h in zip(grid.tolist(), holds, strict=True) if not h]
+    assert all(tau <= t for t in above)
+
+
+@pytest.mark.parametrize("n", [1, 3, 7, 49, 100])
+def test_weights_that_suffice_are_not_tempered(n: int) -> None:
+    """Uniform weights have ESS n, whatever the last bit of their logarithms says."""
+    assert weighted(n, min_ess=n).temperature.item() == 1.0
+
+
+def test_tempering_happens_on_read_only() -> None:
+    plain, tempered = weighted(6), weighted(6, min_ess=4)
+    for g in torch.randn(10, 3, dtype=torch.float64):
+        for pf in (plain, tempered):
+            pf.step(lambda pf=pf, g=g: 5 * pf.particles(g))
+    assert torch.equal(plain.raw_log_weights, tempered.raw_log_weights)
+    assert torch.equal(plain.log_evidence, tempered.log_evidence)
+    assert plain.ess < 4
+    assert tempered.ess.item() == pytest.approx(4)
+    assert 0 < tempered.temperature.item() < 1
+    expected = (tempered.temperature * tempered.raw_log_weights).log_softmax(0)
+    torch.testing.assert_close(tempered.log_weights, expected)
+    raw = tempered.raw_log_weights.clone()
+    tempered.predict(torch.randn(3, dtype=torch.float64))
+    assert torch.equal(tempered.raw_log_weights, raw)
+
+
+def test_the_dead_do_not_count_for_min_ess() -> None:
+    log_weights = torch.tensor([-1.0, -9.0, -torch.inf, -torch.inf], dtype=torch.float64)
+    log_weights = log_weights.log_softmax(0)
+    tau = temperature_for(log_weights, 3.0)
+    tempered = temper(log_weights, tau)
+    assert effective_sample_size(tempered).item() == pytest.approx(2)
+    assert tempered[2:].isneginf().all()
+
+
+@pytest.mark.parametrize("min_ess", [0, 0.5, 5, -1, float("nan")])
+def test_min_ess_outside_of_1_to_n_is_refused(min_ess: float) -> None:
+    with pytest.raises(ValueError, match=f"between 1 and n=4, got {min_ess}"):
+        weighted(4, min_ess=min_ess)
+
+
+def test_predictions_are_weighted_mixtures() -> None:
+    particles = ol.Ensemble(mlp, 4)
+    pf = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), lr=1.0))
+    for x, y in batches(5):
+        pf.step(lambda x=x, y=y: cross_entropy(particles(x), y))
+    x = torch.randn(7, 6)
+    outputs = torch.stack([particles[i](x) for i in range(4)]).detach()
+    weights = pf.log_weights.exp().float()
+    probabilities = torch.einsum("n,nbc->bc", weights, outputs.softmax(-1))
+    logits = torch.einsum("n,nbc->bc", weights, outputs)
+    torch.testing.assert_close(pf.predict(x), probabilities)
+    torch.testing.assert_close(pf.predict(x, combine="logits"), logits.softmax(-1))
+    torch.testing.assert_close(pf.outputs(x), outputs)
+    for link, expected in (("identity", logits), (torch.sigmoid, None)):
+        pf.link = link
+        if expected is None:
+            expected = torch.einsum("n,nbc->bc", weights, outputs.sigmoid())
+        torch.testing.assert_close(pf.predict(x), expected)
+    with pytest.raises(ValueError, match="got 'mean'"):
+        pf.predict(x, combine="mean")
+
+
+def test_a_particle_of_weight_0_may_hold_nan() -> None:
+    values = torch.tensor([[1.0, 2.0], [float("nan"), float("inf")]])
+    average = ol.ParticleFilter.average(values, torch.tensor([1.0, 0.0], dtype=torch.float64))
+    assert torch.equal(average, values[0])
+
+
+def test_predicting_leaves_every_layer_in_its_mode() -> None:
+    """A layer that was frozen into evaluation mode is not woken up."""
+
+    def make() -> torch.nn.Module:
+        module = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4))
+        module[1].eval()
+        return module
+
+    particles = ol.Ensemble(make, 2)
+    pf = ol.AveragingParticles(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
+    x = torch.randn(5, 6)
+    before = particles.get_buffer("1.running_mean").clone()
+    pf.predict(x)
+    particles(x)
+    assert torch.equal(particles.get_buffer("1.running_mean"), before)
+    assert particles.training
+    particles.eval()
+    pf.predict(x)
+    assert not particles.training
+    assert not particles.template.training
