@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor
@@ -75,8 +74,9 @@ def _encode(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
         tensors[name] = value.detach().contiguous().cpu().clone()
         return {"$tensor": name}
     if isinstance(value, dict):
-        items = [[_encode(k, tensors, ""), _encode(v, tensors, f"{name}/{k}")]
-                 for k, v in value.items()]
+        items = [
+            [_encode(k, tensors, ""), _encode(v, tensors, f"{name}/{k}")] for k, v in value.items()
+        ]
         return {"$dict": items}
     if isinstance(value, (list, tuple)):
         items = [_encode(v, tensors, f"{name}/{i}") for i, v in enumerate(value)]
@@ -85,8 +85,10 @@ def _encode(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
         return {"$float": str(value)}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise TypeError(f"cannot save {name or 'this'}: a {type(value).__name__} is neither a tensor "
-                    "nor a plain value")
+    raise TypeError(
+        f"cannot save {name or 'this'}: a {type(value).__name__} is neither a tensor "
+        "nor a plain value"
+    )
 
 
 def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:

@@ -43,8 +43,8 @@ def run(n: int, variant: str, perturbation: float, seed: int = 0, **options) -> 
     pf = ol.BootstrapParticleFilter(
         particles, perturbation=perturbation, variant=variant, **options
     )
-    for y in OBSERVATIONS:
-        pf.step(lambda y=torch.tensor(y): particles(y))
+    for y in torch.tensor(OBSERVATIONS, dtype=torch.float64):
+        pf.step(lambda y=y: particles(y))
     x, weights = particles.x.detach(), pf.weights
     mean = (weights * x).sum().item()
     return mean, (weights * (x - mean).square()).sum().item(), pf.log_evidence.item()
@@ -133,15 +133,15 @@ def test_particles_are_resampled_as_wholes(variant: str) -> None:
     owner = particles.get_parameter("0.bias")[:, 0]
     assert len(owner.unique()) < 30
     for tensor in (*particles.parameters(), *particles.particle_buffers().values()):
-        assert torch.equal(tensor.flatten(start_dim=1) if tensor.dim() > 1 else tensor[:, None],
-                           owner.to(tensor.dtype)[:, None].expand(-1, tensor[0].numel()))
+        assert torch.equal(
+            tensor.flatten(start_dim=1) if tensor.dim() > 1 else tensor[:, None],
+            owner.to(tensor.dtype)[:, None].expand(-1, tensor[0].numel()),
+        )
 
 
 def test_noise_differs_between_steps_particles_and_tensors() -> None:
     particles = ol.Ensemble(mlp, 5)
-    pf = ol.BootstrapParticleFilter(
-        particles, perturbation=0.1, variant="sir", ess_threshold=0.0
-    )
+    pf = ol.BootstrapParticleFilter(particles, perturbation=0.1, variant="sir", ess_threshold=0.0)
     moves = []
     for _ in range(2):
         before = particles.get_parameter("0.weight").detach().clone()

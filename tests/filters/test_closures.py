@@ -113,7 +113,7 @@ def test_the_second_evaluation_uses_batch_statistics() -> None:
 
 @pytest.mark.parametrize("weighting", ["trapezoid", "linearized"])
 def test_gradients_see_the_penalty_and_weights_do_not(weighting: str) -> None:
-    """x moves by loss + penalty; log w falls by the loss at both ends of that move (linear: exact)."""
+    """x moves by loss + penalty; log w falls by the loss at both ends of that move."""
     particles = points(4)
     x0 = particles.x.detach().clone()
     pf = ol.WeightedParticleFilter(particles, sgd(particles), weighting=weighting)
@@ -158,9 +158,7 @@ def test_a_penalty_may_use_the_closures_outputs(weighting: str) -> None:
     pf = ol.WeightedParticleFilter(shared, sgd(shared), weighting=weighting)
     pf.step(closure, penalty=lambda: held["outputs"].square().mean((1, 2)))
     other = ol.WeightedParticleFilter(apart, sgd(apart), weighting=weighting)
-    other.step(
-        lambda: cross_entropy(apart(x), Y), penalty=lambda: apart(x).square().mean((1, 2))
-    )
+    other.step(lambda: cross_entropy(apart(x), Y), penalty=lambda: apart(x).square().mean((1, 2)))
     for name, tensor in apart.state_dict().items():
         torch.testing.assert_close(shared.state_dict()[name], tensor, rtol=0, atol=1e-12)
     torch.testing.assert_close(pf.log_weights, other.log_weights, rtol=0, atol=1e-12)

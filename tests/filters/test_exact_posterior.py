@@ -94,7 +94,7 @@ def test_loss_scale_multiplies_the_loss_in_the_weights_only(weighting: str) -> N
 
 
 def test_the_weight_ratio_is_the_likelihood_ratio_where_particles_end() -> None:
-    """Theorem 3, in the form that holds: w_i / w_j = prod_t e^{-L_t(x_i)} / prod_t e^{-L_t(x_j)}."""
+    """Theorem 3, as it holds: w_i / w_j = prod_t e^{-L_t(x_i)} / prod_t e^{-L_t(x_j)}."""
     losses = linear_losses()
     particles, pf = run(losses, "trapezoid")
     with torch.no_grad():
@@ -105,7 +105,7 @@ def test_the_weight_ratio_is_the_likelihood_ratio_where_particles_end() -> None:
 
 
 class Curved(Point):
-    """A smooth, non-linear loss: sum_k softplus-like waves along the data's directions."""
+    """A smooth, non-linear loss: waves along the data's directions in a shallow bowl."""
 
     def forward(self, g: torch.Tensor) -> torch.Tensor:
         return torch.cos(g @ self.x).mean() + 0.1 * (self.x - g[0]).square().sum()
@@ -120,7 +120,7 @@ def order_gap(sigma2: float, weighting: str) -> tuple[float, float]:
         optimizer = torch.optim.SGD(particles.parameters(), lr=sigma2)
         pf = ol.WeightedParticleFilter(particles, optimizer, weighting=weighting)
         for i in order:
-            pf.step(lambda i=i: particles(data[i]))
+            pf.step(lambda p=particles, i=i: p(data[i]))
         ends.append((particles.x.detach(), pf.log_weights))
     (x1, w1), (x2, w2) = ends
     return (x1 - x2).norm().item(), (w1 - w2).norm().item()

@@ -1,6 +1,7 @@
 """Plain descent never writes a Linear layer's gradient down; the result is as if it had."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -16,11 +17,10 @@ def pair(make, n: int = 4, **options):
     factored = ol.Ensemble(make, n).double()
     written = copy.deepcopy(factored)
     written.fast = False
-    filters = [
+    return [
         ol.WeightedParticleFilter(p, torch.optim.SGD(p.parameters(), lr=0.1), **options)
         for p in (factored, written)
     ]
-    return filters
 
 
 def assert_equal_filters(left, right, tolerance: float = 1e-12) -> None:
@@ -31,14 +31,11 @@ def assert_equal_filters(left, right, tolerance: float = 1e-12) -> None:
     torch.testing.assert_close(left.log_evidence, right.log_evidence, rtol=0, atol=tolerance)
 
 
-def step_both(filters, losses, count: int = 3, **kwargs) -> None:
+def step_both(filters, losses, count: int = 3, penalty=None) -> None:
     for x, y in batches(count, dtype=torch.float64):
         for pf in filters:
-            penalty = kwargs.get("penalty")
-            pf.step(
-                lambda pf=pf, x=x, y=y: losses(pf.particles, x, y),
-                penalty=None if penalty is None else lambda pf=pf: penalty(pf.particles),
-            )
+            own = None if penalty is None else partial(penalty, pf.particles)
+            pf.step(partial(losses, pf.particles, x, y), penalty=own)
 
 
 def plain(particles, x: Tensor, y: Tensor) -> Tensor:

@@ -130,15 +130,17 @@ def test_clipping_is_per_particle(name: str, make) -> None:
     particles = ol.Ensemble(make, 4).double()
     with torch.no_grad():  # particles of very different gradients: some are clipped, some not
         for parameter in particles.parameters():
-            parameter.mul_(torch.tensor([0.1, 1.0, 3.0, 10.0]).view(-1, *[1] * (parameter.dim() - 1)))
+            parameter.mul_(
+                torch.tensor([0.1, 1.0, 3.0, 10.0]).view(-1, *[1] * (parameter.dim() - 1))
+            )
     data = list(batches(3, IMAGES if make is cnn else (4, 6), torch.float64))
     modules, _ = loop(particles, OPTIMIZERS[name], data, max_grad_norm=1.0)
     unclipped = copy.deepcopy(particles)
     train(particles, OPTIMIZERS[name], data, max_grad_norm=1.0)
     assert_same_networks(particles, modules, 1e-10)
     train(unclipped, OPTIMIZERS[name], data)
-    moved = [torch.equal(a, b) for a, b in zip(*map(list, (p.parameters() for p in (particles, unclipped))), strict=True)]
-    assert not all(moved)
+    pairs = zip(particles.parameters(), unclipped.parameters(), strict=True)
+    assert not all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_several_closures_accumulate() -> None:
@@ -189,7 +191,7 @@ def test_one_particle_is_sgd_bit_for_bit(make) -> None:
 
 @pytest.mark.parametrize("init", ["fresh", ol.Perturb(), ol.Perturb(base="fresh")], ids=str)
 def test_a_particle_lives_the_same_life_among_5_and_among_50(init) -> None:
-    """Whole trajectories, dropout included; 1e-6 because products of other sizes round otherwise."""
+    """Whole trajectories, dropout included; 1e-6: products of other sizes round otherwise."""
     data = list(batches(5))
     few, many = (ol.Ensemble(dropout_mlp, n, init, seed=4) for n in (5, 50))
     for particles in (few, many):

@@ -28,7 +28,8 @@ class Concatenate(nn.Module):
 
     @property
     def out_features(self) -> int:
-        return sum(int(part.out_features) for part in self.maps)  # type: ignore[arg-type]
+        sizes: list[int] = [part.out_features for part in self.maps]  # type: ignore[misc]
+        return sum(sizes)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([part(x).flatten(1) for part in self.maps], dim=1)

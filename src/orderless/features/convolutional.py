@@ -134,7 +134,7 @@ class RandomConvolution(nn.Module):
         x = round_inputs(x, self.input_limit, torch.float32)
         patches = self._normalized(F.unfold(x, self.kernel_size, stride=self.stride).mT)
         responses = F.linear(patches, self.weight, self.bias)  # [B, places^2, filters]
-        responses = responses.round_().clamp_(0.0, 2.0 ** (_RESPONSE_BITS + 4))
+        responses = responses.round_().clamp(0.0, 2.0 ** (_RESPONSE_BITS + 4))
         sums = self.regions_matrix @ responses
         sizes = self.regions_matrix.sum(1, keepdim=True) * 2.0**_RESPONSE_BITS
         return (sums / sizes).flatten(1)
@@ -148,7 +148,7 @@ class RandomConvolution(nn.Module):
         squares = whole.square().sum(-1, keepdim=True)
         # Times 1/count, not divided by it: there CPU and GPU round differently.
         mean = total * (1.0 / count)
-        variance = (squares * (1.0 / count) - mean.square()).clamp_(min=0.0) * unit**2
+        variance = (squares * (1.0 / count) - mean.square()).clamp(min=0.0) * unit**2
         centred = (whole - mean) * unit
         normalized = centred / (variance + self.contrast).sqrt()
         return round_inputs(normalized, _PATCH_LIMIT, torch.float32)

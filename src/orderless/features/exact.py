@@ -29,7 +29,7 @@ def round_inputs(x: Tensor, limit: float, dtype: torch.dtype) -> Tensor:
     """x to the nearest multiple of `limit / 256`, at most `limit` in size; NaN stays NaN."""
     unit = limit / 2**INPUT_BITS
     x = x if x.dtype == torch.float64 else x.float()
-    return (x / unit).round_().clamp_(-(2**INPUT_BITS), 2**INPUT_BITS).to(dtype).mul_(unit)
+    return (x / unit).round_().clamp(-(2**INPUT_BITS), 2**INPUT_BITS).to(dtype).mul_(unit)
 
 
 def round_weights(weight: Tensor, bias: Tensor, limit: float) -> tuple[Tensor, Tensor]:

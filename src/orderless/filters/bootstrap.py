@@ -4,9 +4,9 @@
 variance q, are weighted by e^{-L}, and are resampled when few of them count. It converges to the
 Bayesian posterior of a parameter that drifts with process noise q.
 
-`variant="paper"` is the paper's baseline: resample by w e^{-L}, perturb, then weigh by e^{-L} at the
-new place. It uses every loss twice, so with small noise it converges to the posterior of the data
-counted twice, p_0(x) e^{-2 sum L(x)}.
+`variant="paper"` is the paper's baseline: resample by w e^{-L}, perturb, then weigh by e^{-L} at
+the new place. It uses every loss twice, so with small noise it converges to the posterior of the
+data counted twice, p_0(x) e^{-2 sum L(x)}.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +73,19 @@ class CompiledStep:
         return info
 
 
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """No collection while recording: freeing an old graph's memory would spoil the new one."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class _Graph:
     """One recorded step with the buffers it reads and writes."""
 
@@ -79,7 +94,7 @@ class _Graph:
         closure, penalty = step._closures(self.inputs)
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with torch.cuda.graph(self.graph, pool=pool, stream=step._stream):
+        with _no_garbage(), torch.cuda.graph(self.graph, pool=pool, stream=step._stream):
             self.info = step.filter._advance([closure], penalty)
 
     def replay(self, batch: tuple[Tensor, ...]) -> StepInfo:

@@ -94,7 +94,7 @@ class GradientFilter(SteppedFilter):
                 move.move(clip)
                 for consolidation in self.consolidations:
                     consolidation.after_update()
-                weighed = losses if not weighs_penalty else losses + penalties
+                weighed = losses if not weighs_penalty else losses + penalties  # type: ignore[operator]
                 after = again = slope = None
                 if self.evaluates_twice:
                     # the penalty after the losses, as the first time: it draws the same noise

@@ -75,12 +75,17 @@ class Move:
         """A number per particle that is finite only if its gradient is: `[N]`."""
         return self.squared_norms()
 
+    def move(self, clip: Tensor | None) -> None:
+        """Take the step, each particle's gradient multiplied by `clip` `[N]`."""
+        raise TypeError(f"{type(self).__name__} does not say how to move")
+
     @torch.no_grad()
     def settle(self, alive: Tensor) -> None:
         """Put back everything of particles that are not `alive` `[N]`."""
         if not (_on_host(alive) and alive.all()):
             for tensor, before in self.before:
-                tensor.copy_(torch.where(_keep(alive, tensor), tensor, before))
+                if tensor.device == alive.device:  # Adam counts steps on the CPU, if it may
+                    tensor.copy_(torch.where(_keep(alive, tensor), tensor, before))
         self.before = []
 
     @torch.no_grad()

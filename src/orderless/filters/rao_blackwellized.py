@@ -315,8 +315,8 @@ class RaoBlackwellizedFilter(ParticleFilter):
         if not chosen:
             return torch.zeros(n, len(x), count, dtype=torch.float64, device=device)
         means, variances = self._moments(x)
-        sharpness = torch.tensor([[s] for _, s in self._posterior()], device=device)
-        scores = means[..., chosen] * (sharpness.double() / variances.sqrt()).unsqueeze(2)
+        sharpness = means.new_tensor([[factor] for _, factor in self._posterior()])
+        scores = means[..., chosen] * (sharpness / variances.sqrt()).unsqueeze(2)
         scores = scores - scores.amax(2, keepdim=True)
         logits = torch.full((n, len(x), count), -torch.inf, dtype=torch.float64, device=device)
         for label in {columns[k][1] for k in chosen}:

@@ -28,7 +28,8 @@ def multinomial(weights: Tensor, uniforms: Tensor) -> Tensor:
 def stratified(weights: Tensor, uniforms: Tensor) -> Tensor:
     """One draw in each of N equal strata of the unit interval."""
     n = len(weights)
-    return _inverse_cdf(weights, (torch.arange(n, device=weights.device) + uniforms.to(weights)) / n)
+    strata = torch.arange(n, device=weights.device)
+    return _inverse_cdf(weights, (strata + uniforms.to(weights)) / n)
 
 
 def systematic(weights: Tensor, uniforms: Tensor) -> Tensor:

@@ -97,9 +97,11 @@ class HeadStatistics:
 
     @classmethod
     def from_state(cls, state: dict[str, Any], device: torch.device) -> HeadStatistics:
-        tensors = [state[name].to(device).clone() for name in ("gram", "moments", "squares")]
+        gram, moments, squares = (
+            state[name].to(device).clone() for name in ("gram", "moments", "squares")
+        )
         columns = [(int(task), int(label)) for task, label in state["columns"]]
-        return cls(*tensors, columns, int(state["samples"]), int(state["clipped"]))
+        return cls(gram, moments, squares, columns, int(state["samples"]), int(state["clipped"]))
 
 
 def check_memory(n: int, features: int, device: torch.device) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from operator import index
 from typing import Any, SupportsIndex
 
 import torch
@@ -43,6 +43,8 @@ class Ensemble(nn.Module):
 
     n: int
     seed: int
+    _draws: Tensor
+    _indices: Tensor
 
     def __init__(
         self,
@@ -56,9 +58,9 @@ class Ensemble(nn.Module):
         fast: bool = True,
         device: torch.device | str | None = None,
     ) -> None:
-        if not isinstance(n, SupportsIndex) or index(n) < 1:
+        if not isinstance(n, SupportsIndex) or operator.index(n) < 1:
             raise ValueError(f"n must be a whole number of at least 1, got {n}")
-        modules = list(initial_modules(make_model, range(index(n)), init, seed))
+        modules = list(initial_modules(make_model, range(operator.index(n)), init, seed))
         self._build(modules, seed, chunk_size, precision, fast)
         self.to(device)
 
@@ -94,6 +96,7 @@ class Ensemble(nn.Module):
         # The template runs every forward pass with other tensors in it. It hides in a tuple, so
         # that its own parameters are neither trained, moved nor saved.
         self._hidden = (copy.deepcopy(modules[0]),)
+        self._places = _places(self._hidden[0])
         self._mirror(self._hidden[0], modules)
         super().train(modules[0].training)  # the template keeps its own, layer by layer
         self.register_buffer("_draws", torch.zeros((), dtype=torch.int64), persistent=False)
@@ -103,7 +106,8 @@ class Ensemble(nn.Module):
 
     def _mirror(self, template: nn.Module, modules: list[nn.Module]) -> None:
         """Give this module the template's tree of names, with stacked tensors as leaves."""
-        stacked: dict[int, Tensor] = {}  # tied tensors are one tensor under several names
+        stacked: dict[int, Tensor] = {}  # tied tensors are one tensor under several names,
+        holders: dict[int, nn.Module] = {}  # and so are shared modules
 
         def fill(mirror: nn.Module, originals: list[nn.Module]) -> None:
             first = originals[0]
@@ -118,9 +122,10 @@ class Ensemble(nn.Module):
                 mirror._buffers[name] = None if buffer is None else stacked[id(buffer)]
             mirror._non_persistent_buffers_set |= first._non_persistent_buffers_set
             for name, child in first._modules.items():
-                if child is not None:
-                    mirror._modules[name] = holder = nn.Module()
-                    fill(holder, [o._modules[name] for o in originals])  # type: ignore[misc]
+                if child is not None and id(child) not in holders:
+                    holders[id(child)] = nn.Module()
+                    fill(holders[id(child)], [o._modules[name] for o in originals])  # type: ignore[misc]
+                mirror._modules[name] = None if child is None else holders[id(child)]
 
         # Written into the registries directly: a network may use any name, also one that
         # this class uses for something else.
@@ -161,7 +166,8 @@ class Ensemble(nn.Module):
         arg_dims = tuple(self._axis(a, d) for a, d in zip(args, arg_dims, strict=True))
         own = 0 if per_particle else None
         kwarg_dims = {name: self._axis(value, own) for name, value in kwargs.items()}
-        parameters, buffers = dict(self.named_parameters()), self.particle_buffers()
+        parameters: dict[str, Tensor] = dict(self.named_parameters())
+        buffers = self.particle_buffers()
         draw = self._draws.clone()
         outputs, new_buffers, drawn = [], [], 0
         chunks = self._chunks(parameters, buffers, args, arg_dims, kwargs, kwarg_dims)
@@ -219,8 +225,10 @@ class Ensemble(nn.Module):
                 return random.particle_keys(self.seed, draw, index, stream)
 
             with ParticleRules(keys, self._update, self.fast) as rules:
-                tensors = {**parameters, **buffers}  # a buffer assigned anew comes back in here
-                output = functional_call(self.template, tensors, args, kwargs)
+                given = {**parameters, **buffers}
+                tensors = {place: given[name] for place, name in self._places.items()}
+                # in `tensors` comes back what the network assigned anew (a running mean, say)
+                output = functional_call(self.template, tensors, args, kwargs, tie_weights=False)
             drawn = rules.drawn
             return output, {name: tensors[name] for name in buffers}
 
@@ -228,8 +236,8 @@ class Ensemble(nn.Module):
         with matrix_precision(self.precision, self.device):
             if len(indices) == 1:  # one network is that network, bit for bit
                 first = tree_map(lambda t: t[0], (parameters, buffers, indices))
-                plain = _unbatched(args, arg_dims), _unbatched_kwargs(kwargs, kwarg_dims)
-                output, updated = network(*first, *plain)
+                plain = _unbatched(args, arg_dims)
+                output, updated = network(*first, plain, _unbatched_kwargs(kwargs, kwarg_dims))  # type: ignore[call-arg]
                 output = tree_map(lambda t: t.unsqueeze(0), output)
                 updated = {name: buffer.unsqueeze(0) for name, buffer in updated.items()}
             else:
@@ -349,6 +357,21 @@ class Ensemble(nn.Module):
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _places(module: nn.Module) -> dict[str, str]:
+    """Every place of a tensor in a module, and the name by which that tensor is known.
+
+    Tied tensors have one name and several places, a shared module's tensors one place:
+    `functional_call` must fill each place once, or it leaves what it filled in behind.
+    """
+    names = {id(tensor): name for name, tensor in _tensors(module).items()}
+    places = {}
+    for prefix, part in module.named_modules():
+        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+            if tensor is not None:
+                places[f"{prefix}.{name}" if prefix else name] = names[id(tensor)]
+    return places
 
 
 def _slice(value: Any, dim: Any, span: slice) -> Any:

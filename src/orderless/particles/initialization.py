@@ -76,7 +76,7 @@ def make_particle(
 
 def refuse_lazy(module: nn.Module) -> None:
     """A lazy layer has no shape to stack."""
-    lazy = nn.parameter.UninitializedTensorMixin
+    lazy = torch.nn.parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
     if any(isinstance(tensor, lazy) for tensor in (*module.parameters(), *module.buffers())):
         raise TypeError(
             f"{type(module).__name__} has lazy layers without shapes yet: run one batch through "
@@ -104,7 +104,7 @@ def initial_modules(
     if init != "fresh" and not isinstance(init, Perturb):
         raise ValueError(f"init must be 'fresh' or an ol.Perturb, got {init!r}")
     for index in indices:
-        if init == "fresh":
+        if not isinstance(init, Perturb):
             yield make_particle(make_model, seed, index)
         else:
             base = 0 if init.base == "one" else index

@@ -152,10 +152,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if _shared(x) and x.device.type == "cuda":  # all layers side by side: one wide product
         n, outputs, inputs = weight.shape
         wide = weight.reshape(n * outputs, inputs).mT
-        if bias is None:
-            y = torch.mm(x[0], wide)
-        else:
-            y = torch.addmm(bias.reshape(-1), x[0], wide)
+        y = torch.mm(x[0], wide) if bias is None else torch.addmm(bias.reshape(-1), x[0], wide)
         return y.unflatten(1, (n, outputs)).transpose(0, 1)
     if bias is None:
         return torch.bmm(x, weight.mT)

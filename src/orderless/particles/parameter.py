@@ -36,5 +36,5 @@ def squared_norms(tensors: list[Tensor]) -> Tensor:
 
 def inner_products(left: list[Tensor], right: list[Tensor]) -> Tensor:
     """Each particle's inner product over pairs of `[N, ...]` tensors: `[N]`, in float64."""
-    pairs = zip(left, right, strict=True)
-    return torch.stack([(a.double() * b.double()).reshape(len(a), -1).sum(1) for a, b in pairs]).sum(0)
+    products = [a.double() * b.double() for a, b in zip(left, right, strict=True)]
+    return torch.stack([product.reshape(len(product), -1).sum(1) for product in products]).sum(0)

@@ -12,7 +12,7 @@ PRECISIONS = ("float32", "tf32", "bf16")
 
 @contextmanager
 def matrix_precision(precision: str, device: torch.device) -> Iterator[None]:
-    """Run with `float32` (no reduced products anywhere), `tf32` (tensor cores) or `bf16` (autocast).
+    """Run in `float32` (no reduced products anywhere), `tf32` (tensor cores) or `bf16` (autocast).
 
     torch lets convolutions use TF32 by default; here nothing is reduced unless asked for.
     """
@@ -22,9 +22,11 @@ def matrix_precision(precision: str, device: torch.device) -> Iterator[None]:
                 stack.enter_context(torch.autocast(device.type, torch.bfloat16))
             yield
         return
-    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    products = torch.backends.cuda.matmul
+    convolutions = torch.backends.cudnn.conv  # type: ignore[attr-defined]
     before = products.fp32_precision, convolutions.fp32_precision
-    products.fp32_precision = convolutions.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+    wanted = "tf32" if precision == "tf32" else "ieee"
+    products.fp32_precision = convolutions.fp32_precision = wanted
     try:
         with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
             yield

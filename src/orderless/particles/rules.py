@@ -51,7 +51,7 @@ def _leading(tensor: Any, dim: int | None) -> Any:
 
 
 class ParticleRules(TorchFunctionMode):
-    """The mode. `keys(stream)` gives this particle's random key, `update` a pending step or None."""
+    """The mode. `keys(stream)` gives this particle's random key, `update` a pending step."""
 
     def __init__(
         self,

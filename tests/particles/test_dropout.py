@@ -1,0 +1,219 @@
+"""Dropout keyed on (seed, draw, particle)."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import orderless as ol
+
+
+class Masks(nn.Module):
+    """Shows its own masks: dropout of ones. A parameter makes it a network."""
+
+    def __init__(self, layer: nn.Module, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.scale, self.layer, self.shape = nn.Parameter(torch.ones(())), layer, shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.scale * torch.ones(self.shape) + x)
+
+
+def masks(layer: nn.Module, shape: tuple[int, ...], n: int = 4, **options) -> ol.Ensemble:
+    return ol.Ensemble(lambda: Masks(layer, shape), n, **options)
+
+
+ZERO = torch.zeros(())
+SHAPE = (50, 40)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_the_share_kept_is_1_minus_p_and_the_mean_stays(p: float) -> None:
+    out = masks(nn.Dropout(p), SHAPE)(ZERO).detach()
+    kept = out != 0
+    for i in range(4):
+        share = kept[i].float().mean().item()
+        assert share == pytest.approx(1 - p, abs=5 * (p * (1 - p) / 2000) ** 0.5)
+    torch.testing.assert_close(out[kept], torch.full_like(out[kept], 1 / (1 - p)))
+
+
+def test_extreme_probabilities() -> None:
+    assert torch.equal(masks(nn.Dropout(0.0), SHAPE)(ZERO), torch.ones(4, *SHAPE))
+    assert torch.equal(masks(nn.Dropout(1.0), SHAPE)(ZERO), torch.zeros(4, *SHAPE))
+
+    class Wrong(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(3))
+
+        def forward(self) -> Tensor:
+            return F.dropout(self.w, 1.5)
+
+    with pytest.raises(ValueError, match=r"1\.5"):
+        ol.Ensemble(Wrong, 2)()
+
+
+def test_masks_differ_between_particles_draws_seeds_and_layers() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(2000))
+
+        def forward(self) -> Tensor:
+            return torch.stack([F.dropout(self.w), F.dropout(self.w)])
+
+    particles = ol.Ensemble(Two, 4)
+    rows = [particles().detach().flatten(0, 1) for _ in range(3)]
+    rows.append(ol.Ensemble(Two, 4, seed=1)().detach().flatten(0, 1))
+    rows = torch.cat(rows)
+    correlations = torch.corrcoef(rows) - torch.eye(len(rows))
+    assert correlations.abs().max() < 5 / 2000**0.5  # independent: five standard errors
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("chunk_size", [None, 1, 3])
+def test_a_particle_draws_the_same_mask_in_any_company(fast: bool, chunk_size) -> None:
+    few = masks(nn.Dropout(0.5), SHAPE, 4)
+    many = masks(nn.Dropout(0.5), SHAPE, 20, fast=fast, chunk_size=chunk_size)
+    one = masks(nn.Dropout(0.5), SHAPE, 1)
+    for _ in range(3):
+        expected = few(ZERO)
+        assert torch.equal(many(ZERO)[:4], expected)
+        assert torch.equal(one(ZERO), expected[:1])
+
+
+def test_gradients_use_the_mask_of_the_forward_pass() -> None:
+    for chunk_size in (None, 2):
+        particles = ol.Ensemble(
+            lambda: nn.Sequential(nn.Linear(6, 50), nn.Dropout(0.5)), 5, chunk_size=chunk_size
+        )
+        out = particles(torch.ones(3, 6))
+        out.sum().backward()
+        kept = (out != 0).float() * 2
+        torch.testing.assert_close(particles.get_parameter("0.bias").grad, kept.sum(1))
+
+
+def test_evaluation_mode_drops_nothing_and_draws_nothing() -> None:
+    particles = masks(nn.Dropout(0.5), SHAPE)
+    first = particles(ZERO)
+    particles.eval()
+    assert torch.equal(particles(ZERO), torch.ones(4, *SHAPE))
+    particles.train()
+    undisturbed = masks(nn.Dropout(0.5), SHAPE)
+    assert torch.equal(undisturbed(ZERO), first)
+    assert torch.equal(undisturbed(ZERO), particles(ZERO))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "lead"),
+    [
+        (nn.Dropout1d(0.5), (8, 50, 7), 2),
+        (nn.Dropout1d(0.5), (200, 7), 1),
+        (nn.Dropout2d(0.5), (8, 50, 3, 4), 2),
+        (nn.Dropout3d(0.5), (8, 50, 2, 3, 2), 2),
+        (nn.Dropout3d(0.5), (200, 2, 3, 2), 1),
+        (nn.FeatureAlphaDropout(0.5), (8, 50, 3, 4), 2),
+    ],
+)
+def test_whole_channels_are_dropped(layer: nn.Module, shape: tuple[int, ...], lead: int) -> None:
+    out = masks(layer, shape)(ZERO).detach().flatten(lead + 1)
+    assert (out == out[..., :1]).all()
+    highest = out[..., 0].flatten(1).max()
+    share = (out[..., 0].flatten(1) == highest).float().mean(1)
+    assert ((share - 0.5).abs() < 5 * (0.25 / share.numel() / 50) ** 0.5 + 0.1).all()
+    assert len(out.flatten(1).unique(dim=0)) == 4
+
+
+def test_dropout2d_takes_three_dimensions_as_torch_does() -> None:
+    """[B, C, L], not [C, H, W]."""
+    out = masks(nn.Dropout2d(0.5), (8, 50, 7))(ZERO).detach()
+    assert (out == out[..., :1]).all()
+    assert len(out[0, 0, :, 0].unique()) == 2
+
+
+def test_alpha_dropout_keeps_mean_and_variance() -> None:
+    z = (torch.rand(200, 200) * 2 - 1) * 3**0.5  # mean 0, variance 1, above what is dropped to
+    particles = masks(nn.AlphaDropout(0.3), (1,), 3)
+    with torch.no_grad():
+        particles.scale.zero_()
+    out = particles(z).detach()
+    torch.testing.assert_close(out.mean((1, 2)), torch.zeros(3), rtol=0, atol=0.03)
+    torch.testing.assert_close(out.var((1, 2)), torch.ones(3), rtol=0, atol=0.05)
+    twin = masks(nn.AlphaDropout(0.3), (1,), 3, chunk_size=2)
+    with torch.no_grad():
+        twin.scale.zero_()
+    assert torch.equal(twin(z), out)
+    lowest = out.min()
+    assert (out == lowest).float().mean().item() == pytest.approx(0.3, abs=0.01)
+    values = nn.AlphaDropout(0.3)(z)
+    torch.testing.assert_close(lowest, values.min())
+
+
+def test_dropout_in_place_on_an_input_that_all_share() -> None:
+    x = torch.ones(5, 100)
+    particles = ol.Ensemble(
+        lambda: nn.Sequential(nn.Dropout(0.5, inplace=True), nn.Linear(100, 2)), 3
+    )
+    copied = ol.Ensemble(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(100, 2)), 3)
+    assert torch.equal(particles(x), copied(x))
+    assert torch.equal(x, torch.ones(5, 100))
+
+
+class Attention(nn.Module):
+    def __init__(self, need_weights: bool) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
+        self.need_weights = need_weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x, need_weights=self.need_weights)[0]
+
+
+class Scaled(nn.Module):
+    """scaled_dot_product_attention with everything it takes."""
+
+    def __init__(self, causal: bool = False) -> None:
+        super().__init__()
+        self.inlet, self.causal = nn.Linear(8, 24), causal
+
+    def forward(self, x: Tensor, dropout: float = 0.5) -> Tensor:
+        q, k, v = self.inlet(x).chunk(3, -1)
+        return F.scaled_dot_product_attention(
+            q, k, v, dropout_p=dropout, is_causal=self.causal, scale=0.3
+        )
+
+
+MAKERS = {
+    "weights": lambda: Attention(True),
+    "no weights": lambda: Attention(False),
+    "causal": lambda: Scaled(True),
+    "transformer": lambda: nn.TransformerEncoderLayer(8, 2, 8, dropout=0.5, batch_first=True),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_attention_drops_its_weights_keyed_too(name: str) -> None:
+    x = torch.randn(2, 6, 8)
+    few, again, many = (
+        ol.Ensemble(MAKERS[name], n, chunk_size=c) for n, c in ((3, None), (3, 2), (7, None))
+    )
+    torch.manual_seed(0)
+    first, second = few(x), few(x)
+    torch.manual_seed(1)  # torch's own generator has no say
+    torch.testing.assert_close(again(x), first)
+    torch.testing.assert_close(many(x)[:3], first)
+    assert not torch.allclose(first, second)
+
+
+def test_dropped_attention_is_right_on_average() -> None:
+    """Over many masks the mean is attention without dropout."""
+    x = torch.randn(2, 6, 8)
+    for causal in (False, True):
+        module = Scaled(causal)
+        particles = ol.Ensemble.from_modules([module] * 400)
+        with torch.no_grad():
+            out = particles(x)
+            exact = module(x, dropout=0.0)
+        error = out.std(0) / 400**0.5
+        assert ((out.mean(0) - exact).abs() <= 5 * error + 1e-6).all()
+        assert (out.std(0) > 0).any()

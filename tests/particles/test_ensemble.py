@@ -1,0 +1,290 @@
+"""Building an ensemble, and getting networks in and out of it."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from networks import Shared, Tokens
+from torch import Tensor, nn
+
+import orderless as ol
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, "3", None, float("nan")])
+def test_n_must_be_a_whole_number_of_at_least_1(n) -> None:
+    with pytest.raises(ValueError, match=f"n must be a whole number of at least 1, got {n}"):
+        ol.Ensemble(mlp, n)
+
+
+def test_any_kind_of_integer_will_do() -> None:
+    assert ol.Ensemble(mlp, np.int64(3)).n == 3
+    assert len(ol.Ensemble(mlp, torch.tensor(2))) == 2
+
+
+class Nothing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Anonymous(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "error", "message"),
+    [
+        (Nothing, {}, ValueError, "Nothing has no parameters"),
+        (lambda: nn.LazyLinear(3), {}, TypeError, "LazyLinear has lazy layers"),
+        (lambda: nn.LazyLinear(3), {"init": ol.Perturb()}, TypeError, "has lazy layers"),
+        (nn.LazyLinear(3), {}, TypeError, "has lazy layers"),
+        (lambda: nn.Sequential(nn.Linear(2, 2), nn.LazyBatchNorm1d()), {}, TypeError, "lazy"),
+        (lambda: 3, {}, TypeError, "must return an nn.Module, got int"),
+        (Anonymous(), {}, TypeError, "'Anonymous' has parameters but no reset_parameters"),
+        (mlp, {"init": "zeros"}, ValueError, "got 'zeros'"),
+        (mlp, {"precision": "fp8"}, ValueError, "got 'fp8'"),
+        (mlp, {"chunk_size": 0}, ValueError, "chunk_size must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_an_ensemble_is_named(make, options, error, message) -> None:
+    with pytest.raises(error, match=message):
+        ol.Ensemble(make, 2, **options)
+
+
+def test_networks_of_different_architectures_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least one module"):
+        ol.Ensemble.from_modules([])
+    with pytest.raises(ValueError, match=r"module 1 .* 'weight' is \(2, 4\), not \(2, 3\)"):
+        ol.Ensemble.from_modules([nn.Linear(3, 2), nn.Linear(4, 2)])
+    with pytest.raises(ValueError, match="'bias' is not in both"):
+        ol.Ensemble.from_modules([nn.Linear(3, 2), nn.Linear(3, 2, bias=False)])
+    with pytest.raises(ValueError, match="another architecture"):
+        ol.Ensemble(mlp, 2).load_particle(0, nn.Linear(3, 2))
+
+
+def test_names_are_the_networks_own_and_tensors_have_a_leading_n() -> None:
+    for make in (mlp, Tokens, Shared):
+        particles, module = ol.Ensemble(make, 5), make()
+        assert list(particles.state_dict()) == list(module.state_dict())
+        for name, tensor in module.state_dict().items():
+            assert particles.state_dict()[name].shape == (5, *tensor.shape)
+        ours = [name for name, _ in particles.named_parameters()]
+        assert ours == [name for name, _ in module.named_parameters()]
+
+
+def test_parameters_know_their_particles_also_when_copied_moved_or_pickled() -> None:
+    particles = ol.Ensemble(mlp, 5)
+    copies = [copy.deepcopy(particles), pickle.loads(pickle.dumps(particles))]
+    for e in (particles, *copies, copy.deepcopy(particles).double()):
+        for parameter in e.parameters():
+            assert type(parameter) is ol.ParticleParameter
+            assert parameter.n_particles == 5
+            assert parameter.is_leaf
+
+
+def test_a_copy_is_independent() -> None:
+    particles = ol.Ensemble(mlp, 3)
+    twin = copy.deepcopy(particles)
+    x = torch.randn(6, 3)
+    particles.eval()
+    assert twin.training
+    assert twin.template.training
+    assert not particles.template.training
+    expected = particles(x)
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+    twin(x).sum().backward()
+    optimizer.step()
+    assert torch.equal(particles(x), expected)
+    assert not torch.equal(twin.eval()(x), expected)
+    pickled = pickle.loads(pickle.dumps(particles))
+    assert torch.equal(pickled(x), expected)
+
+
+def test_a_member_is_an_ordinary_module_of_its_own() -> None:
+    particles = ol.Ensemble(mlp, 3)
+    member = particles[1]
+    assert type(member) is nn.Sequential
+    assert all(type(p) is nn.Parameter for p in member.parameters())
+    before = copy.deepcopy(particles.state_dict())
+    optimizer = torch.optim.SGD(member.parameters(), lr=0.1)
+    member(torch.randn(5, 3)).sum().backward()
+    optimizer.step()
+    for name, tensor in particles.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    assert torch.equal(particles[-1][0].weight, particles[2][0].weight)
+    assert len(list(particles)) == 3
+    for index in (3, -4):
+        with pytest.raises(IndexError, match=f"particle {index} does not exist: there are 3"):
+            particles[index]
+
+
+def test_networks_survive_the_round_trip() -> None:
+    modules = [mlp() for _ in range(4)]
+    for module in modules:
+        module(torch.randn(5, 3))  # statistics of its own
+    particles = ol.Ensemble.from_modules(modules)
+    other = ol.Ensemble(mlp, 4, seed=9)
+    for i, module in enumerate(modules):
+        other.load_particle(i, particles[i])
+        for name, tensor in module.state_dict().items():
+            assert torch.equal(particles[i].state_dict()[name], tensor)
+            assert torch.equal(other[i].state_dict()[name], tensor)
+    modules[0][0].weight.data.zero_()
+    assert not (particles.get_parameter("0.weight")[0] == 0).any()  # a copy was stacked
+
+
+def test_other_types_of_number() -> None:
+    particles = ol.Ensemble(mlp, 3).to(torch.float64)
+    assert particles(torch.randn(5, 3, dtype=torch.float64)).dtype == torch.float64
+    member = particles[0]
+    assert member[0].weight.dtype == torch.float64
+    assert member[1].num_batches_tracked.dtype == torch.int64
+    particles.load_particle(1, member)
+    assert torch.equal(particles[1][0].weight, member[0].weight)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+def test_tied_weights_stay_tied(optimizer) -> None:
+    particles = ol.Ensemble(Tokens, 3).double()
+    assert particles.get_parameter("outlet.weight") is particles.get_parameter("embedding.weight")
+    pf = ol.WeightedParticleFilter(particles, optimizer(particles.parameters(), lr=0.1))
+    tokens = torch.randint(0, 7, (2, 5))
+    before = particles.get_parameter("embedding.weight").detach().clone()
+    for _ in range(2):
+        pf.step(lambda: particles(tokens)["logits"].square().mean((1, 2, 3)))
+    state = particles.state_dict()
+    assert not torch.equal(state["embedding.weight"], before)
+    assert torch.equal(state["embedding.weight"], state["outlet.weight"])
+    for e in (particles, copy.deepcopy(particles)):
+        assert e.get_parameter("outlet.weight") is e.get_parameter("embedding.weight")
+        member = e[1]
+        assert member.outlet.weight is member.embedding.weight
+        assert torch.equal(member.outlet.weight, state["outlet.weight"][1])
+    restored = ol.Ensemble(Tokens, 3, seed=5).double()
+    restored.load_state_dict(state)
+    assert torch.equal(restored(tokens)["logits"], particles(tokens)["logits"])
+
+
+def test_a_shared_block_stays_shared() -> None:
+    particles = ol.Ensemble(Shared, 3).double()
+    x = torch.randn(5, 6, dtype=torch.float64)
+    particles(x)
+    block, again = (particles.get_submodule(name) for name in ("block.1", "again.1"))
+    assert block.running_mean is again.running_mean
+    assert block.num_batches_tracked.tolist() == [3, 3, 3]
+    member = particles[0]
+    assert member.block is member.again
+
+
+def test_frozen_parameters_stay_frozen() -> None:
+    def make() -> nn.Module:
+        module = mlp()
+        module[0].requires_grad_(False)
+        return module
+
+    particles = ol.Ensemble(make, 3)
+    frozen = [name for name, p in particles.named_parameters() if not p.requires_grad]
+    assert frozen == ["0.weight", "0.bias"]
+    assert not particles[1][0].weight.requires_grad
+    before = copy.deepcopy(particles.state_dict())
+    for optimizer in (torch.optim.SGD, torch.optim.Adam):
+        pf = ol.WeightedParticleFilter(particles, optimizer(particles.parameters(), lr=0.1))
+        x = torch.randn(5, 3)
+        pf.step(lambda x=x: particles(x).square().mean((1, 2)))
+    for name in frozen:
+        assert torch.equal(particles.state_dict()[name], before[name])
+    assert not torch.equal(particles.state_dict()["2.weight"], before["2.weight"])
+
+
+NAMES = ["n", "seed", "device", "fast", "precision", "chunk_size", "template", "loss"]
+METHODS = ["replay", "factoring", "evaluating", "from_modules", "load_particle"]
+
+
+def test_a_network_may_use_names_that_an_ensemble_uses() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name in NAMES:
+                self.register_parameter(name, nn.Parameter(torch.randn(2)))
+            for name in METHODS:
+                self.add_module(name, nn.Linear(2, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for name in METHODS:
+                x = self.get_submodule(name)(x)
+            return x + sum(getattr(self, name) for name in NAMES)
+
+    particles = ol.Ensemble(Named, 3, seed=4).double()
+    assert (particles.n, particles.seed, particles.fast) == (3, 4, True)
+    assert list(particles.state_dict()) == list(Named().state_dict())
+    x = torch.randn(5, 2, dtype=torch.float64)
+    expected = torch.stack([particles[i](x) for i in range(3)])
+    torch.testing.assert_close(particles(x), expected)
+    before = copy.deepcopy(particles.state_dict())
+    pf = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
+    pf.step(lambda: particles(x).square().mean((1, 2)))
+    for name, tensor in particles.state_dict().items():
+        assert not torch.equal(tensor, before[name]), name
+
+
+def test_layers_keep_the_mode_they_were_made_in() -> None:
+    def make() -> nn.Module:
+        module = mlp()
+        module[1].eval()
+        return module
+
+    particles = ol.Ensemble(make, 2)
+    particles(torch.randn(5, 3))
+    assert particles.get_buffer("1.num_batches_tracked").tolist() == [0, 0]
+    particles.train()
+    particles(torch.randn(5, 3))
+    assert particles.get_buffer("1.num_batches_tracked").tolist() == [1, 1]
+    assert not ol.Ensemble(lambda: mlp().eval(), 2).training
+
+
+def test_buffers_without_a_place_in_the_state_are_stacked_all_the_same() -> None:
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inlet = nn.Linear(3, 2, bias=False)
+            self.register_buffer("shift", torch.randn(2), persistent=False)
+            self.register_buffer("nothing", None)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inlet(x) + self.shift
+
+    particles = ol.Ensemble(Positions, 3)
+    assert list(particles.state_dict()) == ["inlet.weight"]
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(particles(x), torch.stack([m(x) for m in particles]))
+
+
+def test_losses_per_particle_are_each_networks_own() -> None:
+    outputs, targets = torch.randn(3, 5, 4), torch.randint(0, 4, (5,))
+    own_targets = torch.randint(0, 4, (3, 5))
+    cross_entropy = nn.functional.cross_entropy
+    shared = ol.per_particle(cross_entropy)(outputs, targets, label_smoothing=0.1)
+    own = ol.per_particle(cross_entropy, in_dims=(0, 0))(outputs, own_targets)
+    for i in range(3):
+        expected = cross_entropy(outputs[i], targets, label_smoothing=0.1)
+        torch.testing.assert_close(shared[i], expected)
+        torch.testing.assert_close(own[i], cross_entropy(outputs[i], own_targets[i]))
+    half = ol.per_particle(cross_entropy)(outputs.bfloat16(), targets)
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(
+        half, ol.per_particle(cross_entropy)(outputs.bfloat16().float(), targets)
+    )
+    nested = ol.per_particle(lambda out, y: cross_entropy(out["a"][0], y))
+    torch.testing.assert_close(
+        nested({"a": (outputs,)}, targets), ol.per_particle(cross_entropy)(outputs, targets)
+    )
+    torch.testing.assert_close(
+        ol.per_particle(nn.MSELoss())(outputs, torch.zeros(5, 4)), outputs.square().mean((1, 2))
+    )

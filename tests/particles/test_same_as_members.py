@@ -1,0 +1,219 @@
+"""An ensemble's forward and backward are its members' own, whatever the network."""
+
+import copy
+
+import pytest
+import torch
+from networks import NETWORKS, SEQUENCES, Tokens
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+import orderless as ol
+
+WAYS = {
+    "fast": {},
+    "vmap": {"fast": False},
+    "chunked": {"chunk_size": 2},
+    "chunked vmap": {"chunk_size": 3, "fast": False},
+    "one by one": {"chunk_size": 1},
+}
+
+
+def inputs(shape: tuple[int, ...]) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+
+def assert_like_members(particles: ol.Ensemble, *args, in_dims=None, **kwargs) -> None:
+    """Outputs, gradients and buffers against one member after another."""
+    members = [particles[i] for i in range(particles.n)]
+    pairs = list(zip(args, in_dims or [None] * len(args), strict=True))
+    given = [[a if d is None else a.select(d, i) for a, d in pairs] for i in range(particles.n)]
+    expected = [member(*own, **kwargs) for member, own in zip(members, given, strict=True)]
+    outputs = particles(*args, in_dims=in_dims, **kwargs)
+    stacked = tree_map(lambda *parts: torch.stack(parts), *expected)
+    for ours, theirs in zip(tree_leaves(outputs), tree_leaves(stacked), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+    sum(leaf.sin().sum() for leaf in tree_leaves(outputs)).backward()
+    sum(leaf.sin().sum() for leaf in tree_leaves(stacked)).backward()
+    for i, member in enumerate(members):
+        for name, parameter in member.named_parameters():
+            ours = particles.get_parameter(name).grad
+            if parameter.grad is None:
+                assert ours is None or (ours[i] == 0).all(), name
+            else:
+                torch.testing.assert_close(ours[i], parameter.grad, rtol=0, atol=1e-10, msg=name)
+        for name, buffer in member.named_buffers():
+            ours = particles.get_buffer(name)[i]
+            torch.testing.assert_close(ours, buffer, rtol=0, atol=1e-10, msg=name)
+
+
+# Chunks recompute activations through autograd's hooks, which torch.func.grad does not allow.
+CASES = [
+    (name, way)
+    for name in NETWORKS
+    for way in WAYS
+    if name != "torch.func inside" or "chunk_size" not in WAYS[way]
+]
+
+
+@pytest.mark.parametrize(("name", "way"), CASES)
+def test_any_network_in_any_way(name: str, way: str) -> None:
+    make, shape = NETWORKS[name]
+    particles = ol.Ensemble(make, 4, **WAYS[way]).double()
+    assert_like_members(particles, inputs(shape))
+    if name not in ("plain batch norm", "filters"):  # those have no other mode
+        particles.eval()
+        particles.zero_grad()
+        assert_like_members(particles, inputs(shape))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["mlp", "conv", "grouped first", "batch norm first", "pool first"])
+def test_inputs_of_their_own(name: str, way: str) -> None:
+    make, shape = NETWORKS[name]
+    particles = ol.Ensemble(make, 4, **WAYS[way]).double()
+    x = inputs((4, *shape))
+    assert_like_members(particles, x, in_dims=(0,))
+    particles = ol.Ensemble(make, 4, **WAYS[way]).double()
+    assert_like_members(particles, x.movedim(0, 2).contiguous(), in_dims=(2,))
+    torch.testing.assert_close(particles(x, per_particle=True), particles(x, in_dims=0))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_attention_over_embeddings_with_tied_weights(way: str) -> None:
+    particles = ol.Ensemble(Tokens, 4, **WAYS[way]).double()
+    tokens = torch.randint(0, 7, (3, 5), generator=torch.Generator().manual_seed(0))
+    mask = torch.triu(torch.full((5, 5), -torch.inf, dtype=torch.float64), 1)
+    assert_like_members(particles, tokens)
+    particles.zero_grad()
+    assert_like_members(particles, tokens, mask=mask)
+
+
+class Options(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inlet = nn.Linear(3, 2)
+
+    def forward(self, x, scale: Tensor, double: bool = False, shift: Tensor | None = None):
+        y = self.inlet(x["left"] + x["right"][0]) * scale
+        y = 2 * y if double else y
+        return (y if shift is None else y + shift), [{"y": y}]
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_nested_inputs_keywords_and_things_that_are_not_tensors(chunk_size: int | None) -> None:
+    particles = ol.Ensemble(Options, 3, chunk_size=chunk_size)
+    x = {"left": torch.randn(3, 4, 3), "right": (torch.randn(3, 4, 3),)}
+    scale, shift = torch.randn(3), torch.randn(3, 2)
+    ours, rest = particles(x, scale, double=True, shift=shift, per_particle=True)
+    no_shift, _ = particles(x, scale, True, None, per_particle=True)
+    mixed, _ = particles(x, scale[0], in_dims=(0, None))
+    for i in range(3):
+        own = tree_map(lambda t, i=i: t[i], x)
+        expected, parts = particles[i](own, scale[i], double=True, shift=shift[i])
+        torch.testing.assert_close(ours[i], expected)
+        torch.testing.assert_close(rest[0]["y"][i], parts[0]["y"])
+        torch.testing.assert_close(no_shift[i], particles[i](own, scale[i], True)[0])
+        torch.testing.assert_close(mixed[i], particles[i](own, scale[0])[0])
+
+
+@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_inputs_for_another_number_of_particles_are_refused(n: int, chunk_size) -> None:
+    particles = ol.Ensemble(lambda: nn.Linear(3, 2), n, chunk_size=chunk_size)
+    with pytest.raises(ValueError, match=rf"needs {n} entries along axis 0, got shape \(8, 5, 3\)"):
+        particles(torch.randn(8, 5, 3), per_particle=True)
+    with pytest.raises(ValueError, match="in_dims has 2 entries for 1 inputs"):
+        particles(torch.randn(5, 3), in_dims=(0, None))
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float64, torch.float16])
+def test_an_input_of_the_wrong_type_is_an_error_as_in_torch(fast: bool, dtype) -> None:
+    """Pixels that nobody converted must not be multiplied by weights rounded to integers."""
+    particles = ol.Ensemble(lambda: nn.Linear(3, 2), 4, fast=fast)
+    with pytest.raises(RuntimeError):
+        particles(torch.ones(5, 3).to(dtype))
+
+
+def test_an_empty_batch_is_an_empty_result() -> None:
+    particles = ol.Ensemble(lambda: nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)), 4)
+    assert particles(torch.zeros(0, 3)).shape == (4, 0, 2)
+
+
+def test_an_input_on_another_device_is_named() -> None:
+    particles = ol.Ensemble(lambda: nn.Linear(3, 2), 4)
+    with pytest.raises(ValueError, match="on meta but the particles are on cpu"):
+        particles(torch.zeros(5, 3, device="meta"))
+
+
+@pytest.mark.parametrize("way", ["fast", "chunked"])
+def test_a_batch_norm_layer_has_statistics_of_its_own_in_every_particle(way: str) -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+
+    particles = ol.Ensemble(make, 4, **WAYS[way])
+    particles(torch.randn(2, 3, 8, 8))
+    means = particles.get_buffer("1.running_mean")
+    assert len(means.unique(dim=0)) == 4
+    assert particles.get_buffer("1.num_batches_tracked").tolist() == [1, 1, 1, 1]
+    held = means.clone()
+    particles.eval()
+    particles(torch.randn(2, 3, 8, 8))
+    assert torch.equal(particles.get_buffer("1.running_mean"), held)
+
+
+def test_one_particle_is_the_network_bit_for_bit() -> None:
+    for name in ("mlp", "conv", "batch norm", "recurrent", "transformer"):
+        make, shape = NETWORKS[name]
+        particles = ol.Ensemble(make, 1)
+        module = particles[0]
+        x = inputs(shape).float()
+        assert torch.equal(particles(x)[0], module(x)), name
+
+
+def test_chunks_keep_no_activations() -> None:
+    """Between forward and backward a chunked ensemble holds less than the activations."""
+    saved: dict[str, int] = {}
+    for way, options in (("whole", {}), ("chunked", {"chunk_size": 1})):
+        particles = ol.Ensemble(
+            lambda: nn.Sequential(nn.Linear(2, 512), nn.Tanh(), nn.Linear(512, 1)), 4, **options
+        )
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t, kept=kept: (kept.append(t.numel()), t)[1], lambda t: t
+        ):
+            particles(torch.randn(64, 2)).sum()
+        saved[way] = sum(kept)
+    assert saved["chunked"] < saved["whole"] / 10
+
+
+def test_gradients_reach_the_inputs() -> None:
+    x = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
+    make, _ = NETWORKS["mlp"]
+    particles = ol.Ensemble(make, 3).double()
+    (ours,) = torch.autograd.grad(particles(x).square().sum(), x)
+    (theirs,) = torch.autograd.grad(sum(m(x).square().sum() for m in particles), x)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_second_derivatives_are_right() -> None:
+    x = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
+    particles = ol.Ensemble(lambda: nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 1)), 3)
+    particles.double()
+    members = [copy.deepcopy(particles[i]) for i in range(3)]
+
+    def curvature(outputs: Tensor) -> Tensor:
+        (slope,) = torch.autograd.grad(outputs.sum(), x, create_graph=True)
+        return slope.square().sum()
+
+    (ours,) = torch.autograd.grad(curvature(particles(x)), particles.get_parameter("0.weight"))
+    total = curvature(torch.stack([m(x) for m in members]))
+    theirs = torch.autograd.grad(total, [m[0].weight for m in members])
+    torch.testing.assert_close(ours, torch.stack(theirs))
+
+
+def test_sequences_may_have_any_number_of_axes() -> None:
+    particles = ol.Ensemble(lambda: nn.Linear(6, 2), 3).double()
+    for shape in ((6,), (2, 6), SEQUENCES, (2, 3, 4, 6)):
+        assert particles(inputs(shape)).shape == (3, *shape[:-1], 2)
