@@ -106,7 +106,7 @@ class LwF(Consolidation):
 
     def _run(self, x: Tensor) -> Any:
         """The particles on x once more in this step: no buffer may count the batch twice."""
-        if self.particles._replaying:
+        if self.particles.replaying:
             return self.particles(x)
         draw: Tensor = self.particles._draws.clone()  # type: ignore[operator]
         with self.particles.replay(draw):

@@ -38,6 +38,7 @@ class ParticleFilter:
         if min_ess is not None and not 1 <= min_ess <= particles.n:
             raise ValueError(f"min_ess must lie between 1 and n={particles.n}, got {min_ess}")
         self.particles, self.link, self.min_ess = particles, link, min_ess
+        self.loads = 0  # how often another state was taken over
         device, n = particles.device, particles.n
         uniform = torch.full((n,), 1.0 / n, dtype=torch.float64, device=device)
         self.raw_log_weights = uniform.log()  # normalised, untempered
@@ -135,6 +136,7 @@ class ParticleFilter:
         self.particles.seed = state["seed"]  # the noise to come is keyed on it
         for name, tensor in self._tensors().items():
             tensor.copy_(state[name])
+        self.loads += 1
 
     def _check_state(self, state: dict[str, Any]) -> None:
         name, kind = type(self).__name__, state.get("kind")

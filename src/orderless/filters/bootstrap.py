@@ -20,7 +20,7 @@ from ..particles import Ensemble, Perturb, random
 from ..particles.parameter import per_particle_view
 from .base import Link
 from .resampling import SCHEMES
-from .stepping import Closure, StepInfo, SteppedFilter
+from .stepping import Closure, StepInfo, SteppedFilter, sum_of
 from .weights import effective_sample_size, normalize
 
 _RESAMPLING = 1 << 20  # random streams of their own, apart from the networks' dropout
@@ -78,7 +78,7 @@ class BootstrapParticleFilter(SteppedFilter):
         self.steps.copy_(steps)  # one step, though "paper" weighs twice
         self._put_back(tensors, old, ~self._failed)
         self.alive.fill_(True)  # a particle of weight 0 is not dead: resampling replaces it
-        log_weights = self.raw_log_weights.clone()
+        log_weights = self.raw_log_weights
         return StepInfo(before, after, None, ~log_weights.isneginf(), log_weights)
 
     def _move(self, closures: Sequence[Closure], draw: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -93,12 +93,12 @@ class BootstrapParticleFilter(SteppedFilter):
         self._reweigh(-before.double(), before.isfinite())
         self._resample(torch.ones_like(self._failed))
         self._perturb()
-        after = self._losses_again(closures, draw, noise).sum(0)
+        after = sum_of(self._losses_again(closures, draw, noise))
         self._reweigh(-after.double(), after.isfinite())
         return before, after
 
     def _sum(self, closures: Sequence[Closure]) -> Tensor:
-        return torch.stack([self._losses(closure) for closure in closures]).sum(0)
+        return sum_of([self._losses(closure) for closure in closures])
 
     def _particle_tensors(self) -> list[Tensor]:
         return [*self.particles.parameters(), *self.particles.particle_buffers().values()]

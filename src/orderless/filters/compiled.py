@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,16 +29,25 @@ class CompiledStep:
         penalty: Callable[..., Tensor] | None,
     ) -> None:
         self.filter, self.loss_fn, self.penalty = filter, loss_fn, penalty
-        self._graphs: dict[Any, _Graph | None] = {}
-        device, optimizer = filter.particles.device, getattr(filter, "optimizer", None)
-        self._rates = None if optimizer is None else _Rates(optimizer, device)
+        device = filter.particles.device
+        self._forget()
         # Steps that are not replayed run on the stream that records: what autograd remembers of
         # them (where gradients accumulate) must not lead a recording to another stream.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
+    def _forget(self) -> None:
+        """Drop all recordings: a loaded optimizer state, say, lies in other memory."""
+        self._loads = self.filter.loads
+        self._graphs: dict[Any, _Graph | None] = {}
+        optimizer = getattr(self.filter, "optimizer", None)
+        device = self.filter.particles.device
+        self._rates = None if optimizer is None else _Rates(optimizer, device)
+
     def __call__(self, *batch: Tensor) -> StepInfo:
         if self.filter.particles.device.type != "cuda":
             return self._eager(batch)
+        if self._loads != self.filter.loads:
+            self._forget()
         self.filter.particles._check_devices(batch)
         rates = () if self._rates is None else self._rates.key()
         training = self.filter.particles.training
@@ -102,8 +110,7 @@ class _Graph:
             static.copy_(tensor)
         self.graph.replay()
         # The graph writes the same memory every time; what is handed out must stay as it is.
-        tensors = {f.name: getattr(self.info, f.name) for f in fields(self.info)}
-        return replace(self.info, **{k: v.clone() for k, v in tensors.items() if v is not None})
+        return self.info.copied()
 
 
 class _Rates:

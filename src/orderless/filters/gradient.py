@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..particles import Ensemble
 from .base import Link
 from .moves import choose_move
-from .stepping import Closure, StepInfo, SteppedFilter
+from .stepping import Closure, StepInfo, SteppedFilter, sum_of
 from .weights import is_finite
 
 
@@ -71,17 +71,15 @@ class GradientFilter(SteppedFilter):
             getattr(each, "reads_gradients", True) for each in self.consolidations
         )
         move = choose_move(self.optimizer, self.particles, needs_gradients)
-        buffers = self.particles.particle_buffers()
-        old_buffers = {name: buffer.clone() for name, buffer in buffers.items()}
-        draw, noise = self.particles._draws.clone(), self._noise()
-
-        with self._nothing_half_done(), self._precision(), self.particles.factoring(move.update):
+        noise, factoring = self._noise(), self.particles.factoring(move.update)
+        with self._nothing_half_done() as (old_buffers, draw), self._precision(), factoring:
             move.begin()
             losses, penalties, gradients = self._backward(closures, penalty, move)
             weighs_penalty = penalties is not None and self.weigh_penalty
-            alive = self.alive & is_finite(losses) & is_finite(move.bound())
+            everything = losses + move.bound()
             if penalties is not None:
-                alive = alive & is_finite(penalties)
+                everything = everything + penalties
+            alive = self.alive & is_finite(everything)
             self._refuse_if_none(alive)
 
             clip = None
@@ -100,7 +98,7 @@ class GradientFilter(SteppedFilter):
                     # the penalty after the losses, as the first time: it draws the same noise
                     last = [penalty] if weighs_penalty and penalty is not None else []
                     rows = self._losses_again([*closures, *last], draw, noise)
-                    after, again = rows[: len(closures)].sum(0), rows.sum(0)
+                    after, again = sum_of(rows[: len(closures)]), sum_of(rows)
                 if gradients is not None:
                     slope = move.along_gradient(gradients)  # type: ignore[attr-defined]
                 alive = self._weigh(weighed, again, slope, alive)
@@ -111,11 +109,10 @@ class GradientFilter(SteppedFilter):
             move.settle(alive & self.alive)
 
         with torch.no_grad():
-            for name, buffer in buffers.items():
+            for name, buffer in self.particles.particle_buffers().items():
                 keep = alive.view(-1, *[1] * (buffer.dim() - 1))
                 buffer.copy_(torch.where(keep, buffer, old_buffers[name]))
-        now = self.alive.clone(), self.raw_log_weights.clone()
-        return StepInfo(losses, after, penalties, *now)
+        return StepInfo(losses, after, penalties, self.alive, self.raw_log_weights)
 
     def _backward(
         self, closures: Sequence[Closure], penalty: Closure | None, move: Any
@@ -145,7 +142,7 @@ class GradientFilter(SteppedFilter):
             move.gathered()
             if self.linearizes and not apart:
                 gradients = _copies(move.moving())
-        total = torch.stack([losses.detach() for losses in rows]).sum(0)
+        total = sum_of([losses.detach() for losses in rows])
         return total, None if penalties is None else penalties.detach(), gradients
 
     def _differentiable_losses(self, closure: Closure) -> Tensor:

@@ -178,15 +178,16 @@ class Descent(Move):
 
     @torch.no_grad()
     def move(self, clip: Tensor | None) -> None:
-        scales: dict[int, Tensor] = {}
+        scales: dict[int, Tensor | float] = {}
         for group in self.optimizer.param_groups:
-            first = group["params"][0]
-            rate = first.new_full((first.shape[0],), -1.0) if clip is None else -clip
-            scale = rate * group["lr"]
-            scales |= {id(p): scale.to(p.dtype) for p in group["params"]}
+            scale = -group["lr"] if clip is None else -clip * group["lr"]
+            scales |= dict.fromkeys(map(id, group["params"]), scale)
         for parameter, gradient in zip(self.moving(), self.gradients(), strict=True):
             self.before.append((parameter, parameter.detach().clone()))
-            parameter.add_(per_particle_view(scales[id(parameter)], parameter) * gradient)
+            scale = scales[id(parameter)]
+            if clip is not None:
+                scale = per_particle_view(scale, parameter).to(parameter.dtype)  # type: ignore[arg-type]
+            parameter.add_(scale * gradient)
         self.update.scale(scales)
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # or schedulers complain
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -38,6 +38,11 @@ class StepInfo:
     def ess(self) -> Tensor:
         return effective_sample_size(self.log_weights)
 
+    def copied(self) -> StepInfo:
+        """With tensors of its own: a step hands out its working memory."""
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        return StepInfo(**{k: None if v is None else v.clone() for k, v in tensors.items()})
+
 
 class SteppedFilter(ParticleFilter):
     """A filter fed by closures. Subclasses say in `_advance` what one step does.
@@ -69,7 +74,7 @@ class SteppedFilter(ParticleFilter):
             raise ValueError("step needs at least one closure, got an empty list")
         info = self._advance(closures, penalty)
         self.check()
-        return info
+        return info.copied()
 
     def compile(
         self,
@@ -106,13 +111,15 @@ class SteppedFilter(ParticleFilter):
             raise ValueError(f"the {what} returned losses on {losses.device}, not on {device}")
         return losses
 
-    def _losses_again(self, closures: Sequence[Closure], draw: Tensor, rng: Any) -> Tensor:
+    def _losses_again(
+        self, closures: Sequence[Closure], draw: Tensor, rng: Any
+    ) -> list[Tensor]:
         """The losses where particles now stand: same noise as before, no buffer changed.
 
         One row `[N]` for each closure.
         """
         with torch.no_grad(), self._precision(), self.particles.replay(draw), _same_noise(rng):
-            return torch.stack([self._losses(closure) for closure in closures])
+            return [self._losses(closure) for closure in closures]
 
     def _precision(self) -> Any:
         return matrix_precision(self.particles.precision, self.particles.device)
@@ -127,13 +134,13 @@ class SteppedFilter(ParticleFilter):
         return torch.get_rng_state(), torch.cuda.get_rng_state(device)
 
     @contextmanager
-    def _nothing_half_done(self) -> Iterator[None]:
-        """If the closure fails, buffers and the noise counter are as they were."""
+    def _nothing_half_done(self) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+        """Buffers and the noise counter as they are now; and again if what follows fails."""
         buffers = self.particles.particle_buffers()
         held = {name: buffer.clone() for name, buffer in buffers.items()}
         draw = self.particles._draws.clone()
         try:
-            yield
+            yield held, draw
         except BaseException:
             with torch.no_grad():
                 for name, buffer in buffers.items():
@@ -149,11 +156,11 @@ class SteppedFilter(ParticleFilter):
         When nobody is left, weights and evidence stay as they are and `check` will say so.
         """
         alive = alive & is_finite(log_likelihood)
-        grown = torch.where(alive, self.raw_log_weights + log_likelihood, -torch.inf)
-        someone = ~grown.isneginf().all()
+        grown = (self.raw_log_weights + log_likelihood).masked_fill(~alive, -torch.inf)
         log_weights, total = normalize(grown)
+        someone = is_finite(total)
         self.raw_log_weights.copy_(torch.where(someone, log_weights, self.raw_log_weights))
-        self._log_evidence.add_(torch.where(someone, total, 0.0))
+        self._log_evidence.add_(total.masked_fill(~someone, 0.0))
         self.alive.copy_(torch.where(someone, alive, self.alive))
         self._failed.logical_or_(~someone)
         self.steps.add_(someone)
@@ -178,6 +185,11 @@ class SteppedFilter(ParticleFilter):
                 "no particle is left with a finite loss and gradient; all stand where they stood "
                 "before the step: lower the learning rate or look at the data"
             )
+
+
+def sum_of(losses: list[Tensor]) -> Tensor:
+    """The sum of one or several `[N]`."""
+    return losses[0] if len(losses) == 1 else torch.stack(losses).sum(0)
 
 
 @contextmanager

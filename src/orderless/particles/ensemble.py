@@ -101,7 +101,7 @@ class Ensemble(nn.Module):
         super().train(modules[0].training)  # the template keeps its own, layer by layer
         self.register_buffer("_draws", torch.zeros((), dtype=torch.int64), persistent=False)
         self.register_buffer("_indices", torch.arange(self.n), persistent=False)
-        self._replaying = False
+        self._replayed: Tensor | None = None  # the noise counter of a replay
         self._update: FactoredUpdate | None = None
 
     def _mirror(self, template: nn.Module, modules: list[nn.Module]) -> None:
@@ -139,6 +139,10 @@ class Ensemble(nn.Module):
         return self._hidden[0]
 
     @property
+    def replaying(self) -> bool:
+        return self._replayed is not None
+
+    @property
     def device(self) -> torch.device:
         return self._draws.device
 
@@ -168,7 +172,8 @@ class Ensemble(nn.Module):
         kwarg_dims = {name: self._axis(value, own) for name, value in kwargs.items()}
         parameters: dict[str, Tensor] = dict(self.named_parameters())
         buffers = self.particle_buffers()
-        draw = self._draws.clone()
+        counter = self._draws if self._replayed is None else self._replayed
+        draw = counter.clone() if self._recomputes() else counter
         outputs, new_buffers, drawn = [], [], 0
         chunks = self._chunks(parameters, buffers, args, arg_dims, kwargs, kwarg_dims)
         for chunk in chunks:
@@ -176,10 +181,10 @@ class Ensemble(nn.Module):
             output, updated, drawn = run(draw, *chunk)
             outputs.append(output)
             new_buffers.append(updated)
-        if not self._replaying:
+        if self._replayed is None:
             self._store(buffers, new_buffers)
         if drawn:
-            self._draws.add_(1)
+            counter.add_(1)
         return outputs[0] if len(outputs) == 1 else tree_map(lambda *o: torch.cat(o), *outputs)
 
     def _axis(self, value: Any, dim: Any) -> Any:
@@ -302,14 +307,11 @@ class Ensemble(nn.Module):
     @contextmanager
     def replay(self, draw: Tensor) -> Iterator[None]:
         """Forward passes draw the noise of `draw` again and leave buffers and counter alone."""
-        now = self._draws.clone()
-        self._draws.copy_(draw)
-        self._replaying = True
+        before, self._replayed = self._replayed, draw.clone()
         try:
             yield
         finally:
-            self._replaying = False
-            self._draws.copy_(now)
+            self._replayed = before
 
     @contextmanager
     def factoring(self, update: FactoredUpdate | None) -> Iterator[None]:

@@ -19,13 +19,22 @@ from torch import Tensor, nn
 class LinearStep:
     """One use of one layer in the step: dW = delta^T inputs and db = sum_b delta.
 
-    delta `[N, B, O]`, inputs `[N, B, I]` (expanded where all particles saw the same).
+    delta `[N, B, O]`, inputs `[N, B, I]` (expanded where all particles saw the same). Where the
+    inputs are the data itself, `outputs` keeps what the layer made of them: looking at the same
+    data again after the step needs the displacement only, not another pass over W.
     """
 
     weight: Tensor
     bias: Tensor | None
     delta: Tensor
     inputs: Tensor
+    outputs: Tensor | None
+    version: int  # of the inputs' memory when they were used
+
+    def saw(self, x: Tensor) -> bool:
+        """Whether x is the very same, unchanged memory as the inputs were."""
+        same = x.data_ptr() == self.inputs.data_ptr() and x.stride() == self.inputs.stride()
+        return same and x.shape == self.inputs.shape and x._version == self.version
 
 
 class FactoredUpdate:
@@ -50,9 +59,16 @@ class FactoredUpdate:
     def records(self, weight: Tensor) -> bool:
         return self.recording and id(weight) in self.parameters
 
-    def record(self, weight: Tensor, bias: Tensor | None, delta: Tensor, inputs: Tensor) -> None:
+    def record(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        delta: Tensor,
+        inputs: Tensor,
+        outputs: Tensor | None = None,
+    ) -> None:
         factors = delta.to(weight.dtype), inputs.to(weight.dtype)
-        self.steps.append(LinearStep(weight, bias, *factors))
+        self.steps.append(LinearStep(weight, bias, *factors, outputs, inputs._version))
 
     @torch.no_grad()
     def write_out_mixed(self) -> None:
@@ -81,9 +97,13 @@ class FactoredUpdate:
         """A bound on each particle's |dW|: `[N]`. Finite means that the gradient is finite."""
         if not self.steps:
             return None
-        deltas = [torch.linalg.vector_norm(step.delta, dim=(1, 2)) for step in self.steps]
-        inputs = [_input_norm(step.inputs) for step in self.steps]
-        return (torch.stack(deltas) * torch.stack(inputs)).sum(0)
+        own = [step.delta for step in self.steps]
+        own += [step.inputs for step in self.steps if not _shared(step.inputs)]
+        norm = torch.linalg.vector_norm(torch.cat([t.flatten(1) for t in own], 1), dim=1)
+        for step in self.steps:
+            if _shared(step.inputs):
+                norm = norm + torch.linalg.vector_norm(step.inputs[0])
+        return norm.square()  # |delta| |inputs| is at most the square of their sum
 
     def squared_norms(self) -> Tensor | None:
         """Each particle's squared gradient norm over all layers, by Gram matrices: `[N]`."""
@@ -100,32 +120,43 @@ class FactoredUpdate:
             totals.append((torch.bmm(delta, delta.mT) * gram).sum((1, 2)))
         return torch.stack(totals).sum(0) if totals else None
 
-    def scale(self, scales: dict[int, Tensor]) -> None:
-        """Turn gradients into displacements; `scales[id(weight)]` is `[N]`, e.g. -sigma^2."""
+    def scale(self, scales: dict[int, Tensor | float]) -> None:
+        """Turn gradients into displacements; `scales[id(weight)]` is -sigma^2, or `[N]` of them."""
         for step in self.steps:
-            step.delta = step.delta * scales[id(step.weight)].view(-1, 1, 1)
+            scale = scales[id(step.weight)]
+            of_particles = isinstance(scale, Tensor) and scale.dim() == 1
+            step.delta = step.delta * (scale.view(-1, 1, 1) if of_particles else scale)  # type: ignore[union-attr]
         self.pending = True
 
-    def displace(self, y: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        """y + x dW^T + db for the pending step of this layer: `[N, B, O]`."""
-        if self.pending:
-            for step in self.steps:
-                if step.weight is weight:
-                    one = step.inputs.new_full((1, 1, 1), 0.0 if step.bias is None else 1.0)
-                    overlap = torch.baddbmm(one, x.to(one.dtype), step.inputs.mT)
-                    y = torch.baddbmm(y.to(one.dtype), overlap, step.delta).to(y.dtype)
+    def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """x (W + dW)^T + b + db with the pending step of this layer, if there is one."""
+        steps = [step for step in self.steps if step.weight is weight] if self.pending else []
+        if len(steps) == 1 and steps[0].outputs is not None and steps[0].saw(x):
+            y = steps[0].outputs
+        else:
+            y = _product(x, weight, bias)
+        for step in steps:
+            dtype = step.inputs.dtype
+            overlap = _overlap(x.to(dtype), step.inputs)
+            if step.bias is not None:  # a bias is a weight whose input is 1
+                overlap = overlap + 1.0
+            overlap = overlap.expand(x.shape[0], -1, -1)
+            y = torch.baddbmm(y.to(dtype), overlap, step.delta).to(x.dtype)
         return y
 
     @torch.no_grad()
     def commit(self, alive: Tensor) -> None:
         """W += dW and b += db for the particles of `alive` `[N]`."""
-        keep = alive.view(-1, 1, 1)
+        everyone = alive.device.type == "cpu" and bool(alive.all())
+        dead = ~alive.view(-1, 1, 1)
         for step in self.steps:
-            delta = torch.where(keep, step.delta, 0.0)
-            if _shared(step.inputs):  # the data itself: if not finite, nobody is alive
-                inputs = step.inputs[0].nan_to_num(0.0, 0.0, 0.0).expand_as(step.inputs)
-            else:
-                inputs = torch.where(keep, step.inputs, 0.0)
+            delta, inputs = step.delta, step.inputs
+            if not everyone:  # 0 times NaN is NaN: both factors must go
+                delta = delta.masked_fill(dead, 0.0)
+                if _shared(inputs):  # the data itself: if not finite, nobody is alive
+                    inputs = inputs[0].nan_to_num(0.0, 0.0, 0.0).expand_as(inputs)
+                else:
+                    inputs = inputs.masked_fill(dead, 0.0)
             step.weight.baddbmm_(delta.mT, inputs)
             if step.bias is not None:
                 step.bias.add_(delta.sum(1))
@@ -141,14 +172,16 @@ def _shared(x: Tensor) -> bool:
     return x.stride(0) == 0 and x.shape[0] > 1
 
 
-def _input_norm(inputs: Tensor) -> Tensor:
-    if _shared(inputs):
-        return torch.linalg.vector_norm(inputs[0]).expand(inputs.shape[0])
-    return torch.linalg.vector_norm(inputs, dim=(1, 2))
+def _overlap(x: Tensor, inputs: Tensor) -> Tensor:
+    """Inner products of new and old inputs: `[N, B, B']`, or `[1, B, B']` where all share both."""
+    if _shared(x) and _shared(inputs):
+        return torch.mm(x[0], inputs[0].mT).unsqueeze(0)
+    return torch.bmm(x, inputs.mT)
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x_n W_n^T + b_n: `[N, B, O]`."""
+    """x_n W_n^T + b_n: `[N, B, O]`, computed in x's precision."""
+    weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
     if _shared(x) and x.device.type == "cuda":  # all layers side by side: one wide product
         n, outputs, inputs = weight.shape
         wide = weight.reshape(n * outputs, inputs).mT
@@ -170,21 +203,22 @@ class BatchedLinear(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, update: FactoredUpdate | None
     ) -> Tensor:
-        ctx.save_for_backward(x, weight, bias)
         ctx.update = update
-        y = _product(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
-        return y if update is None else update.displace(y, x, weight)
+        y = _product(x, weight, bias) if update is None else update.apply(x, weight, bias)
+        ctx.save_for_backward(x, weight, bias, y if update is not None and _shared(x) else None)
+        return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         (delta,) = grads
-        x, weight, bias = ctx.saved_tensors
+        x, weight, bias, outputs = ctx.saved_tensors
         update: FactoredUpdate | None = ctx.update
         wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
         grad_x = torch.bmm(delta, weight.to(delta.dtype)) if wants_x else None
         if wants_weight and update is not None and update.records(weight):
             factored = bias is None or (wants_bias and update.records(bias))
-            update.record(weight, bias if factored else None, delta, x)
+            outputs = outputs if factored else None  # a bias that moves by itself spoils them
+            update.record(weight, bias if factored else None, delta, x, outputs)
             grad_bias = None if factored else delta.sum(1).to(weight.dtype)
             return grad_x, None, grad_bias, None
         grad_weight = torch.bmm(delta.mT, x).to(weight.dtype) if wants_weight else None
