@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,13 +18,13 @@ from rich.table import Table
 from . import __version__
 from .experiments import Grid, Store, StoreError, run_grid
 from .experiments.estimate import estimate
-from .experiments.progress import GridProgress
+from .experiments.progress import GridProgress, OnceOfAKind
 from .experiments.store import read_cell
 from .experiments.tuning import sweep
 from .methods import METHODS
 from .report import ReportError, format_json, format_table, summarize, write_report
 from .scenarios import DATASETS, DataError, check, fetch, find
-from .settings import PRESETS, find_preset
+from .settings import GRIDS, PRESETS, find_preset
 
 app = typer.Typer(
     help="Learning whose result does not depend on the order of the data.",
@@ -33,18 +34,24 @@ app = typer.Typer(
 data_app = typer.Typer(help="Data sets: list, check, fetch.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
+# What goes wrong for a user's reasons; the text of each is a sentence.
 PROBLEMS = (ValueError, IndexError, OSError, FloatingPointError, DataError, ReportError, StoreError)
 
 
 @contextmanager
 def problems_as_sentences() -> Iterator[None]:
-    """What can go wrong for a user's reasons is one sentence and exit code 2, no traceback."""
+    """One sentence and exit code 2, no traceback; warnings as sentences, too."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = OnceOfAKind()
+            yield
     except PROBLEMS as error:
         typer.echo(f"orderless: {error}", err=True)
         raise typer.Exit(2) from None
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        # torch has no error of its own for the host's memory
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
         typer.echo(
             "orderless: out of memory: use fewer --particles or --set chunk_size=K", err=True
         )
@@ -81,14 +88,21 @@ def run(
     benchmark: Annotated[str, typer.Argument(help="splitmnist or splitcifar100")],
     methods: Methods = "all",
     scenario: Annotated[str, typer.Option(help="domain, task or class")] = "domain",
-    permutations: Annotated[int | None, typer.Option(help="Orders of the tasks [10].")] = None,
-    seeds: Annotated[int, typer.Option(help="Seeds of networks and batches.")] = 1,
+    permutations: Annotated[
+        int | None, typer.Option(help="Orders of the tasks [10; demo: 3].")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Seeds of networks and batches [1; table1: 3].")
+    ] = None,
     particles: Annotated[int | None, typer.Option(help="Networks in a filter.")] = None,
     preset: Annotated[str, typer.Option(help=", ".join(PRESETS))] = "table1",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda")] = "auto",
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Run directory [runs/BENCHMARK-PRESET].")] = None,
-    workers: Annotated[int, typer.Option(help="Processes that compute cells.")] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes, of one thread each, that compute cells [cores; GPU: 1]."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option(help="Say what would be done.")] = False,
     checkpoint_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 60.0,
     set: Set = None,
@@ -100,18 +114,22 @@ def run(
     Example: orderless run splitmnist --preset demo --permutations 3
     """
     with problems_as_sentences():
-        settings = find_preset(preset).with_text(set or [])
-        if particles is not None:
-            settings = settings.changed(particles=_at_least_one("particles", particles))
-        if permutations is None:
-            permutations = 3 if preset == "demo" else 10
+        chosen = [] if particles is None else [f"particles={particles}"]
+        settings = find_preset(preset).with_text([*chosen, *(set or [])])
         names = _method_names(methods, settings)
-        grid = Grid(benchmark, scenario, preset, names, permutations, seeds, settings)
+        orders, starts = GRIDS[preset]
+        orders = orders if permutations is None else permutations
+        starts = starts if seeds is None else seeds
+        grid = Grid(benchmark, scenario, preset, names, orders, starts, settings)
         where = _device(device)
+        for name, value in (("workers", workers), ("checkpoint-every", checkpoint_every)):
+            least = 1 if name == "workers" else 0
+            if value is not None and not value >= least:
+                raise ValueError(f"--{name} must be at least {least}, got {value}")
         store = Store(out or Path("runs") / f"{benchmark}-{preset}")
         root = None if data_dir is None else str(data_dir)
         if dry_run:
-            typer.echo(estimate(grid, store, root, where))
+            typer.echo(estimate(grid, store, root, where, workers))
             return
         with GridProgress() as progress:
             computed = run_grid(
@@ -130,17 +148,12 @@ def run(
 
 def _method_names(methods: str, settings: Any) -> tuple[str, ...]:
     if methods != "all":
-        return tuple(name.strip() for name in methods.split(",") if name.strip())
+        named = (name.strip() for name in methods.split(","))
+        return tuple(dict.fromkeys(name for name in named if name))
     untuned = {k for k in ("ewc", "si", "lwf") if getattr(settings, f"{k}_tuned") is None}
     return tuple(
         name for name in METHODS if "-tuned" not in name or name.split("-")[0] not in untuned
     )
-
-
-def _at_least_one(what: str, value: int) -> int:
-    if value < 1:
-        raise ValueError(f"{what} must be at least 1, got {value}")
-    return value
 
 
 def _device(name: str) -> torch.device:

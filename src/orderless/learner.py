@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from .consolidation import EWC, SI, LwF
 from .filters.stepping import StepInfo, SteppedFilter
@@ -63,7 +63,7 @@ class Learner:
         """One step on a batch; labels in the network's output space, `task` per sample `[B]`."""
         if task is None:
             task = torch.full_like(y, self.seen[-1])
-        batch = x, y, task
+        batch: tuple[Tensor, ...] = x, y, task
         if self.replay is not None:
             batch = self.replay.mix(*batch)
         info = self._fast(*batch)
@@ -117,6 +117,21 @@ class Learner:
     @property
     def weights(self) -> Tensor:
         return self.filter.weights
+
+    def check(self) -> None:
+        """Raise if no particle is left."""
+        self.filter.check(now=True)
+
+    @torch.no_grad()
+    def representation(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """What the last linear layer of the heaviest network sees, and that network's weights."""
+        network = self.filter.particles[int(self.weights.argmax())].eval()
+        seen: list[Tensor] = []
+        last = [layer for layer in network.modules() if isinstance(layer, nn.Linear)][-1]
+        hook = last.register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0]))
+        network(x)
+        hook.remove()
+        return seen[0], list(network.parameters())
 
     # ------------------------------------------------------------------ state
 

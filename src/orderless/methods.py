@@ -12,18 +12,24 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import torch
 from torch import nn
 
 from .consolidation import EWC, SI, LwF
+from .continual import ContinualLearner
+from .exact_learner import ExactLearner, feature_map
 from .filters import (
     AveragingParticles,
     BootstrapParticleFilter,
+    GaussianSumFilter,
     GradientDescent,
+    RaoBlackwellizedFilter,
     WeightedParticleFilter,
 )
 from .filters.gradient import GradientFilter
+from .gaussian_sum_learner import GaussianSumLearner
 from .learner import Consolidation, Learner
 from .particles import Ensemble, Perturb
 from .replay import Reservoir
@@ -86,19 +92,18 @@ class Method:
 
     name: str
     description: str
-    build: Callable[[Setup], Learner]
+    build: Callable[[Setup], ContinualLearner]
     particles: bool
 
 
 METHODS: dict[str, Method] = {}
+Build = TypeVar("Build", bound=Callable[[Setup], ContinualLearner])
 
 
-def method(
-    name: str, description: str, particles: bool = False
-) -> Callable[[Callable[[Setup], Learner]], Callable[[Setup], Learner]]:
-    """Register a function `Setup -> Learner` under a name."""
+def method(name: str, description: str, particles: bool = False) -> Callable[[Build], Build]:
+    """Register a function `Setup -> learner` under a name."""
 
-    def register(build: Callable[[Setup], Learner]) -> Callable[[Setup], Learner]:
+    def register(build: Build) -> Build:
         METHODS[name] = Method(name, description, build, particles)
         return build
 
@@ -128,9 +133,28 @@ def _averaging(setup: Setup) -> Learner:
 @method("bootstrap", "resample and perturb, no gradients", particles=True)
 def _bootstrap(setup: Setup) -> Learner:
     s, particles = setup.settings, setup.ensemble(setup.settings.particles)
-    return Learner(
-        setup.scenario, BootstrapParticleFilter(particles, perturbation=s.perturbation)
+    return Learner(setup.scenario, BootstrapParticleFilter(particles, perturbation=s.perturbation))
+
+
+@method("gsf", "Gaussian-sum filter, particles with their own precision", particles=True)
+def _gsf(setup: Setup) -> GaussianSumLearner:
+    s, particles = setup.settings, setup.ensemble(setup.settings.particles)
+    filter = GaussianSumFilter(
+        particles, sigma2=s.gsf_sigma2, curvature=s.gsf_curvature, min_ess=s.min_ess
     )
+    return GaussianSumLearner(setup.scenario, filter)
+
+
+@method("rb", "exact Gaussian heads on random features; no order at all", particles=True)
+def _rb(setup: Setup) -> ExactLearner:
+    s, scenario = setup.settings, setup.scenario
+    make_map = feature_map(scenario.input_shape, s.rb_features)
+    place = str(scenario.device)
+    maps = copy.deepcopy(_initial(make_map, s.rb_particles, "fresh", setup.seed, place))
+    maps.chunk_size = s.chunk_size
+    classes = scenario.outputs if scenario.kind == "class" else scenario.classes_per_task
+    filter = RaoBlackwellizedFilter(maps, weights=s.rb_weights, classes=classes)
+    return ExactLearner(scenario, filter, s.rb_block)
 
 
 # ---------------------------------------------------------------------- single networks
@@ -182,8 +206,8 @@ def _register_consolidation(
 
     def with_filter(filter: GradientFilter, setup: Setup, tuned: bool) -> Learner:
         settings = setup.settings
-        strength = settings.tuned_strength(name) if tuned else settings.strength(
-            name, setup.scenario.kind
+        strength = (
+            settings.tuned_strength(name) if tuned else settings.strength(name, setup.scenario.kind)
         )
         consolidation = build(setup, filter.particles, strength)
         return Learner(setup.scenario, filter, consolidation=consolidation)

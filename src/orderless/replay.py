@@ -27,9 +27,14 @@ class Reservoir:
         size = batch[0].shape[0]
         mixed = batch
         if self.count:
+            self.stored = tuple(  # after a resume they lie on the host
+                s.to(b.device) for s, b in zip(self.stored, batch, strict=True)
+            )
             held = min(self.count, self.capacity)
             chosen = torch.randint(held, (size,), generator=self._generator).to(batch[0].device)
-            mixed = tuple(torch.cat([b, s[chosen]]) for b, s in zip(batch, self.stored, strict=True))
+            mixed = tuple(
+                torch.cat([b, s[chosen]]) for b, s in zip(batch, self.stored, strict=True)
+            )
         self._add(batch)
         return mixed
 

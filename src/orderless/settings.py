@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from dataclasses import dataclass
 from typing import Any
-
 
 # van de Ven et al. (2022), by scenario
 STRENGTHS = {
@@ -14,6 +14,24 @@ STRENGTHS = {
     "si": {"task": 10.0, "domain": 5e4, "class": 5e3},
     "lwf": {"task": 1.0, "domain": 1.0, "class": 1.0},
 }
+
+# What each setting may be. Said here, so that a bad value stops a run before its first cell.
+CHOICES = {
+    "source": ("full", "embedded"),
+    "normalize": ("unit", "symmetric"),
+    "assign": ("fixed", "random"),
+    "network": ("mlp", "released"),
+    "init": ("fresh", "perturb"),
+    "optimizer": ("sgd", "adam"),
+    "weighting": ("trapezoid", "linearized"),
+    "ewc_mode": ("separate", "online"),
+    "fisher": ("exact", "sampled", "empirical"),
+    "rb_weights": ("uniform", "evidence", "tempered"),
+    "gsf_curvature": ("none", "diagonal", "full"),
+    "precision": ("float32", "tf32", "bf16"),
+}
+POSITIVE = ("lr", "adam_lr", "loss_scale", "si_xi", "lwf_temperature", "gsf_sigma2")
+FREE = ("order_seed", "batch_seed")  # any whole number
 
 
 @dataclass(frozen=True)
@@ -80,6 +98,18 @@ class Settings:
     """SI's damping."""
     lwf_temperature: float = 2.0
     """LwF's temperature."""
+    rb_features: int = 2048
+    """M, how many random features each map of the exact filter has."""
+    rb_particles: int = 8
+    """How many maps the exact filter has."""
+    rb_weights: str = "uniform"
+    """How the exact filter weighs its maps: "uniform", "evidence" or "tempered"."""
+    rb_block: int = 4096
+    """So many samples are gathered before they are added; changes the speed and nothing else."""
+    gsf_sigma2: float = 1e-3
+    """Variance of every particle of the Gaussian-sum filter at the start."""
+    gsf_curvature: str = "diagonal"
+    """The Gaussian-sum filter's curvature: "diagonal", "none" or "full"."""
     replay_buffer: int = 200
     """How many samples experience replay keeps."""
     order_seed: int = 0
@@ -94,6 +124,23 @@ class Settings:
     """At most so many particles at a time."""
     test_batch: int = 1000
     """Samples per step when scoring."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None and field.name not in FREE:
+                _check(field.name, str(field.type).split()[0], value)
+        if self.perturb_low > self.perturb_high:
+            raise ValueError(
+                f"perturb_low must be at most perturb_high={self.perturb_high}, "
+                f"got {self.perturb_low}"
+            )
+        if self.min_ess is not None and not 1 <= self.min_ess <= self.particles:
+            raise ValueError(
+                f"min_ess must lie between 1 and particles={self.particles}, got {self.min_ess}"
+            )
+        if self.validation >= 1:
+            raise ValueError(f"validation must be a share below 1, got {self.validation}")
 
     def strength(self, name: str, kind: str) -> float:
         """The strength of a consolidation method at the literature's default or as set."""
@@ -136,11 +183,25 @@ def _parse(key: str, text: str, kind: Any) -> Any:
     try:
         return base(text)
     except ValueError:
-        raise ValueError(f"--set {key} needs a {base.__name__}, got {text!r}") from None
+        needed = "whole number" if base is int else "number"
+        raise ValueError(f"--set {key} needs a {needed}, got {text!r}") from None
+
+
+def _check(key: str, kind: str, value: Any) -> None:
+    if kind == "str":
+        if value not in CHOICES[key]:
+            raise ValueError(f"{key} must be one of {', '.join(CHOICES[key])}, got {value!r}")
+    elif kind == "int":
+        if value < 1:
+            raise ValueError(f"{key} must be at least 1, got {value}")
+    elif key in POSITIVE and not 0 < value < math.inf:
+        raise ValueError(f"{key} must be a positive number, got {value}")
+    elif not 0 <= value < math.inf:
+        raise ValueError(f"{key} must be 0 or larger, got {value}")
 
 
 PRESETS: dict[str, Settings] = {
-    "demo": Settings(source="embedded", hidden=100, batch_size=8, particles=20),
+    "demo": Settings(source="embedded", hidden=100, batch_size=8, particles=20, rb_features=512),
     "table1": Settings(),
     "table1-low": Settings(lr=1e-4),
     "paper": Settings(
@@ -149,6 +210,16 @@ PRESETS: dict[str, Settings] = {
     "strong": Settings(
         assign="random", optimizer="adam", iterations=2000, particles=1, fisher_samples=None
     ),
+}
+
+
+# (permutations, seeds) of a preset where the command line does not say
+GRIDS = {
+    "demo": (3, 1),
+    "table1": (10, 3),
+    "table1-low": (10, 3),
+    "paper": (10, 1),
+    "strong": (10, 1),
 }
 
 

@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..learner import Learner
+from ..continual import ContinualLearner
 from ..methods import Setup, find_method
 from ..scenarios import Scenario
 from ..settings import Settings
 from .benchmarks import find_benchmark
-from .evaluation import COMBINES, plasticity, score_task
+from .evaluation import COMBINES, displacement, plasticity, score_task
+from .snapshots import as_arrays, snapshot
 from .store import Store, device_name, versions
 
-TRACES = 40  # points per task at which weights and loss are recorded
-PROJECTION = 64  # dimensions kept of a particle's position in a snapshot
+TRACES = 40  # at most so many points per task at which weights and loss are recorded
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Progress:
     trace: dict[str, list[float]] = field(
         default_factory=lambda: {"step": [], "ess": [], "largest_weight": [], "loss": []}
     )
-    plasticity: dict[str, list[float]] = field(default_factory=dict)
+    plasticity: dict[str, list[float | None]] = field(default_factory=dict)
     snapshots: list[Any] = field(default_factory=list)
 
 
@@ -92,10 +92,14 @@ class CellRun:
         # one cell's worth of pictures is enough
         self.snapshots = cell.method == "wpf" and cell.order_index == cell.seed == 0
         network = find_benchmark(cell.benchmark).network(scenario, cell.settings)
-        setup = Setup(scenario, cell.settings, network, cell.seed)
-        self.learner: Learner = find_method(cell.method).build(setup)
+        self.setup = Setup(scenario, cell.settings, network, cell.seed)
+        self.learner = self._build()
+        self.stages = self._stages()
         self.progress = Progress()
         self._pending: list[tuple[int, Any]] = []  # step infos not yet fetched from the device
+
+    def _build(self) -> ContinualLearner:
+        return find_method(self.cell.method).build(self.setup)
 
     # ------------------------------------------------------------------ the course of a cell
 
@@ -107,9 +111,8 @@ class CellRun:
         if not self.progress.scores[COMBINES[0]]:
             self._score([])
             self._snapshot()
-        stages = self._stages()
-        while self.progress.position < len(stages):
-            seen, count = stages[self.progress.position]
+        while self.progress.position < len(self.stages):
+            seen, count = self.stages[self.progress.position]
             self.learner.begin_task(seen)
             for x, y, task in self._batches(seen):
                 self._learn(x, y, task, count)
@@ -121,7 +124,7 @@ class CellRun:
         self.progress.seconds = before + time.monotonic() - begun
         record = self._record(command)
         if self.snapshots:
-            self.store.write_snapshots(self.cell.name, self._snapshot_arrays())
+            self.store.write_snapshots(self.cell.name, as_arrays(self.progress.snapshots))
         self.store.write_cell(self.cell.name, record)
         return record
 
@@ -130,6 +133,11 @@ class CellRun:
         order = list(self.cell.order)
         seen = [order] if self.learner.joint else [order[: k + 1] for k in range(len(order))]
         return [(tasks, self._count(tasks)) for tasks in seen]
+
+    def _steps(self) -> int:
+        """Steps since the first task began; tasks may differ in length."""
+        before = self.stages[: self.progress.position]
+        return sum(count for _, count in before) + self.progress.batch
 
     def _stream(self, seen: list[int]) -> dict[str, Any]:
         s = self.cell.settings
@@ -164,27 +172,32 @@ class CellRun:
         except FloatingPointError:
             # A result like any other (a penalty too strong for its learning rate, say): the
             # networks stay as they were, and the record says so.
-            progress.died_at = progress.batch
+            progress.died_at = self._steps()
             return
-        every = max(1, count // TRACES)
-        if progress.batch % every == 0 or progress.batch == count:
-            self._pending.append((progress.position * count + progress.batch, info))
+        every = math.ceil(count / TRACES)
+        if info is not None and (progress.batch % every == 0 or progress.batch == count):
+            self._pending.append((self._steps(), info))
 
-    def _finish_task(self, seen: list[int]) -> None:
-        self._fetch()
+    def _check(self) -> None:
+        """Ask now whether anything is left; on CUDA the answer may still be on the device."""
         if self.progress.died_at is None:
             try:
-                self.learner.filter.check(now=True)
+                self.learner.check()
             except FloatingPointError:
-                self.progress.died_at = self.progress.batch
-        self.learner.end_task()
+                self.progress.died_at = self._steps()
+
+    def _finish_task(self, seen: list[int]) -> None:
+        self._check()
+        info = self.learner.end_task()
+        if info is not None:
+            self._pending.append((self._steps(), info))
+        self._fetch()
         self._score(seen)
         if self.learner.joint:  # there is no intermediate row to speak of
             for rows in self.progress.scores.values():
-                missing = [[None] * len(seen) for _ in range(len(seen) - 1)]
-                rows[1:1] = missing  # type: ignore[list-item]
+                rows[1:1] = [[None for _ in seen] for _ in seen[1:]]
         for name, value in plasticity(self.learner, seen[-1]).items():
-            self.progress.plasticity.setdefault(name, []).append(value)
+            self.progress.plasticity.setdefault(name, []).append(_finite(value))
         self._snapshot()
         self.progress.position += 1
         self.progress.batch = 0
@@ -211,58 +224,39 @@ class CellRun:
             trace["loss"].append(float(losses.sum()))
         self._pending = []
 
-    @torch.no_grad()
     def _snapshot(self) -> None:
-        """Positions of all particles under a fixed random projection, and their weights."""
-        if not self.snapshots:
-            return
-        particles = self.learner.filter.particles
-        total = torch.zeros(particles.n, PROJECTION, device=particles.device)
-        generator = torch.Generator().manual_seed(0)
-        for parameter in particles.parameters():
-            flat = parameter.detach().flatten(1)
-            for part in flat.split(65536, dim=1):
-                directions = torch.randn(part.shape[1], PROJECTION, generator=generator)
-                total += part.float() @ directions.to(total)
-        step = self.progress.trace["step"][-1] if self.progress.trace["step"] else 0
-        position = total.cpu() / math.sqrt(PROJECTION)
-        self.progress.snapshots.append(
-            {"position": position, "log_weights": self.learner.filter.log_weights.cpu(), "step": step}
-        )
-
-    def _snapshot_arrays(self) -> dict[str, np.ndarray]:
-        taken = self.progress.snapshots
-        return {
-            "positions": np.stack([s["position"].numpy() for s in taken]),
-            "log_weights": np.stack([s["log_weights"].numpy() for s in taken]),
-            "step": np.array([s["step"] for s in taken]),
-        }
+        if self.snapshots:
+            self.progress.snapshots.append(snapshot(self.learner.filter, self._steps()))
 
     # ------------------------------------------------------------------ checkpoint and record
 
     def _checkpoint(self) -> None:
+        self._check()
         self._fetch()
         progress = {
             f.name: getattr(self.progress, f.name) for f in dataclasses.fields(self.progress)
         }
-        state = {"cell": self.cell.describe(), "progress": progress}
-        self.store.save_checkpoint(self.cell.name, {**state, "learner": self.learner.state_dict()})
+        state = {**self._identity(), "progress": progress, "learner": self.learner.state_dict()}
+        self.store.save_checkpoint(self.cell.name, state)
+
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same for a checkpoint to be of use."""
+        return {"cell": self.cell.describe(), "versions": versions()}
 
     def _resume(self) -> None:
         state = self.store.load_checkpoint(self.cell.name)
-        if state is None or state["cell"] != self.cell.describe():
+        ours = self._identity()
+        if state is None or any(state.get(key) != value for key, value in ours.items()):
             return
         self.progress = Progress(**state["progress"])
-        stages = self._stages()
-        if self.progress.position < len(stages):
-            self.learner.begin_task(stages[self.progress.position][0])
+        self.learner.begin_task(self.stages[self.progress.position][0])
         self.learner.load_state_dict(state["learner"])
-        done = sum(count for _, count in stages[: self.progress.position])
-        self.tick(done + self.progress.batch)
+        self.tick(self._steps())
 
     def _record(self, command: str) -> dict[str, Any]:
         filter, progress = self.learner.filter, self.progress
-        curves = _areas(progress.trace["loss"], len(progress.plasticity["dormant"]))
+        moved = np.mean(displacement(filter.particles, self._build().filter.particles))
+        curves = _areas(progress.trace, [count for _, count in self.stages])
         return {
             "format": 1,
             **self.cell.describe(),
@@ -272,9 +266,11 @@ class CellRun:
             "nll": [_finite(score.nll) for score in self.last],
             "ece": [_finite(score.ece) for score in self.last],
             "predictions": [score.predictions for score in self.last],
-            "trace": {name: [_finite(v) for v in values] for name, values in progress.trace.items()},
+            "trace": {k: [_finite(v) for v in values] for k, values in progress.trace.items()},
             "log_evidence": _finite(float(filter.log_evidence)),
             "temperature": float(filter.temperature),
+            "ess": float(filter.ess),
+            "moved": _finite(float(moved)),
             "alive": int(filter.alive.sum()),
             "died_at": progress.died_at,
             "plasticity": {**progress.plasticity, "learning_curve_area": curves},
@@ -285,10 +281,15 @@ class CellRun:
         }
 
 
-def _areas(losses: list[float], tasks: int) -> list[float | None]:
+def _areas(trace: dict[str, list[float]], counts: list[int]) -> list[float | None]:
     """Mean training loss over each task: the area under its learning curve, per step."""
-    return [_finite(float(np.mean(part))) if len(part) else None
-            for part in np.array_split(np.array(losses), tasks)]
+    steps, losses = np.array(trace["step"]), np.array(trace["loss"])
+    ends = np.cumsum(counts)
+    parts = [
+        losses[(steps > end - count) & (steps <= end)]
+        for end, count in zip(ends, counts, strict=True)
+    ]
+    return [_finite(float(part.mean())) if len(part) else None for part in parts]
 
 
 def _finite(value: float) -> float | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 
@@ -11,51 +13,69 @@ from ..scenarios import Scenario
 from .benchmarks import find_benchmark
 from .cell import Cell
 from .evaluation import score_task
-from .grid import Grid
+from .grid import Grid, processes, unfinished
 from .store import Store
+from .workers import one_thread
 
 
-def estimate(grid: Grid, store: Store, root: str | None, device: torch.device) -> str:
-    """Cells to compute, memory of the largest, and time, as text."""
-    scenario = grid.scenarios(root, device)[0]
+def estimate(
+    grid: Grid, store: Store, root: str | None, device: torch.device, workers: int | None = 1
+) -> str:
+    """Cells to compute, memory of the largest, and time, as text. Writes nothing."""
+    scenarios = grid.scenarios(root, device)
+    scenario = scenarios[0]
     cells = list(grid.cells(len(scenario)))
-    missing = [cell for cell in cells if store.finished(cell.name) is None]
+    missing = unfinished(cells, store)
+    workers = min(workers or processes(grid, scenarios, len(missing)), max(1, len(missing)))
     lines = [f"{len(cells)} cells, {len(cells) - len(missing)} finished, {len(missing)} to compute"]
     seconds, memory = 0.0, 0
     for name in grid.methods:
         of_method = [cell for cell in missing if cell.method == name]
         if of_method:
-            each, bytes_held = _try(of_method[0], scenario)
+            with one_thread():
+                each, bytes_held = _try(of_method[0], scenario)
             seconds += each * len(of_method)
             memory = max(memory, bytes_held)
             lines.append(f"  {name}: {len(of_method)} cells of about {each:.1f} s")
-    lines.append(f"parameters of the largest method: {memory / 2**20:.0f} MiB; a step needs up to")
-    lines.append(f"3 times that and activations; estimated time: {_span(seconds)}")
+    lines.append(
+        f"memory: {memory / 2**20:.0f} MiB for the parameters of the largest method; learning "
+        f"takes about 3 times that and activations, in each of {workers} process(es)"
+    )
+    lines.append(f"estimated time: {_span(seconds / workers)}")
     return "\n".join(lines)
 
 
 def _try(cell: Cell, scenario: Scenario, steps: int = 3) -> tuple[float, int]:
-    """Seconds for one cell and bytes of its parameters, from a few steps and one scoring."""
+    """Seconds for one cell and bytes of its parameters: a few steps, a task's end, a scoring."""
     network = find_benchmark(cell.benchmark).network(scenario, cell.settings)
     learner = find_method(cell.method).build(Setup(scenario, cell.settings, network, cell.seed))
-    s = cell.settings
+    s, tasks = cell.settings, len(scenario)
+
+    def learn() -> None:
+        batches = scenario.batches(0, batch_size=s.batch_size, seed=0, iterations=steps)
+        with suppress(FloatingPointError):  # a step that breaks the networks takes its time, too
+            for x, y in batches:
+                learner.learn(x, y)
+
     learner.begin_task([0])
-    batches = scenario.batches(0, batch_size=s.batch_size, seed=0, iterations=2 * steps)
-    begun = time.monotonic()
-    for number, (x, y) in enumerate(batches):
-        if number == steps:  # the first half was warming up
-            begun = time.monotonic()
-        learner.learn(x, y)
-    _wait(scenario)
-    per_step = (time.monotonic() - begun) / steps
-    begun = time.monotonic()
-    score_task(learner, 0, s.test_batch)
-    _wait(scenario)
-    per_task = time.monotonic() - begun
-    tasks = len(scenario)
+    learn()  # warms up
+    per_end = _seconds(learner.end_task, scenario)
+    if not learner.joint:
+        learner.begin_task([*range(1, tasks), 0])  # with a penalty for the past, if there is one
+    per_step = _seconds(learn, scenario) / steps
+    per_score = _seconds(lambda: score_task(learner, 0, s.test_batch), scenario)
     counts = [scenario.n_batches(t, s.batch_size, s.epochs, s.iterations) for t in range(tasks)]
     held = sum(p.numel() * p.element_size() for p in learner.filter.particles.parameters())
-    return per_step * sum(counts) + per_task * tasks * (tasks + 1), held
+    scorings = tasks * (2 if learner.joint else tasks + 1)
+    return per_step * sum(counts) + per_score * scorings + per_end * tasks, held
+
+
+def _seconds(action: Callable[[], object], scenario: Scenario) -> float:
+    _wait(scenario)
+    begun = time.monotonic()
+    action()
+    _wait(scenario)
+    return time.monotonic() - begun
 
 
 def _wait(scenario: Scenario) -> None:

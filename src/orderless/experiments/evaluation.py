@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from .. import metrics
+from ..continual import ContinualLearner
 from ..filters.base import ParticleFilter
-from ..learner import Learner
+from ..particles import Ensemble
 
 COMBINES = ("accuracy", "logits", "probs")
 
@@ -28,7 +27,7 @@ class TaskScore:
 
 
 @torch.no_grad()
-def score_task(learner: Learner, task: int, test_batch: int) -> TaskScore:
+def score_task(learner: ContinualLearner, task: int, test_batch: int) -> TaskScore:
     """`accuracy`: weighted mean of the particles' own; `logits`, `probs`: of the mixture."""
     x, y = learner.scenario.test_set(task)
     weights = learner.weights
@@ -46,28 +45,37 @@ def score_task(learner: Learner, task: int, test_batch: int) -> TaskScore:
         chances.append(probabilities.double().cpu().numpy())
         answers.append(probabilities.argmax(-1).to(torch.uint8).cpu().numpy())
     labels, mixture = y.cpu().numpy(), np.concatenate(chances)
+    with np.errstate(invalid="ignore"):  # a network that broke down may say NaN
+        ece = metrics.ece(mixture, labels)
     return TaskScore(
         {name: count / len(labels) for name, count in right.items()},
         metrics.nll(mixture, labels),
-        metrics.ece(mixture, labels),
+        ece,
         base64.b64encode(np.concatenate(answers).tobytes()).decode(),
     )
 
 
 @torch.no_grad()
-def plasticity(learner: Learner, task: int, samples: int = 512) -> dict[str, float]:
+def plasticity(learner: ContinualLearner, task: int, samples: int = 512) -> dict[str, float]:
     """Dormant units, effective rank and weight size of the particle that weighs most."""
-    best = int(learner.weights.argmax())
-    network = learner.filter.particles[best].eval()
-    seen: list[Tensor] = []
-    heads = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
-    hook: Any = heads[-1].register_forward_pre_hook(lambda layer, args: seen.append(args[0]))
-    network(learner.scenario.test_set(task)[0][:samples])
-    hook.remove()
-    features = seen[0].double().cpu().numpy()
-    parameters = [p.detach().double().cpu().numpy() for p in network.parameters()]
+    seen, weights = learner.representation(learner.scenario.test_set(task)[0][:samples])
+    features = seen.double().cpu().numpy()
+    whole = bool(np.isfinite(features).all())  # singular values of a NaN are an error
+    parameters = [p.detach().double().cpu().numpy() for p in weights]
     return {
         "dormant": metrics.dormant_share(features),
-        "effective_rank": metrics.effective_rank(features),
+        "effective_rank": metrics.effective_rank(features) if whole else float("nan"),
         "mean_abs_weight": metrics.mean_abs_weight(parameters),
     }
+
+
+@torch.no_grad()
+def displacement(particles: Ensemble, initial: Ensemble) -> list[float]:
+    """|x_i - x_i(0)| / |x_i(0)| over all parameters of each particle: how far it has moved.
+
+    After resampling, x_i may descend from another particle's start: it has moved there, too.
+    """
+    pairs = list(zip(particles.parameters(), initial.parameters(), strict=True))
+    moved = [(now.double() - then.double()).square().flatten(1).sum(1) for now, then in pairs]
+    length = [then.double().square().flatten(1).sum(1) for _, then in pairs]
+    return (sum(moved) / sum(length)).sqrt().tolist()  # type: ignore[union-attr]

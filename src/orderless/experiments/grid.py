@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from ..methods import find_method
+from ..methods import METHODS, find_method
 from ..scenarios import orders
 from ..settings import Settings
 from .benchmarks import find_benchmark
 from .cell import Cell, CellRun
 from .scenarios import Scenarios
 from .store import Store, StoreError
-from .workers import run_in_processes
+from .workers import automatic_workers, one_thread, run_in_processes
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,13 @@ class Grid:
 
     def __post_init__(self) -> None:
         find_benchmark(self.benchmark)
+        if not self.methods:
+            raise ValueError(f"name at least one method: {', '.join(METHODS)}")
         for name in self.methods:
             find_method(name)
+            base, tuned, _ = name.partition("-tuned")
+            if tuned:
+                self.settings.tuned_strength(base)
         for what in ("permutations", "seeds"):
             if getattr(self, what) < 1:
                 raise ValueError(f"{what} must be at least 1, got {getattr(self, what)}")
@@ -60,6 +65,16 @@ class Grid:
                         self.settings,
                     )
 
+    def asks_for(self, record: dict[str, Any]) -> bool:
+        """Whether a finished cell is one of these."""
+        table = self.benchmark, self.scenario, self.preset
+        return (
+            tuple(record[key] for key in ("benchmark", "scenario", "preset")) == table
+            and record["method"] in self.methods
+            and record["order_index"] < self.permutations
+            and record["seed"] < self.seeds
+        )
+
 
 @dataclass
 class Report:
@@ -77,46 +92,86 @@ def run_grid(
     *,
     root: str | None = None,
     device: torch.device | str = "cpu",
-    workers: int = 1,
+    workers: int | None = 1,
     checkpoint_every: float = 60.0,
     command: str = "",
     report: Report | None = None,
 ) -> int:
-    """Compute the missing cells of a grid; returns how many were computed."""
-    if workers < 1:
+    """Compute the missing cells of a grid; returns how many were computed.
+
+    Args:
+        workers: processes; None: as many as there are cores and memory for.
+        checkpoint_every: seconds between checkpoints of the cell that is being computed.
+        command: what was typed, for the records.
+    """
+    if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     report = report or Report()
-    store.prepare()
     scenarios = grid.scenarios(root, device)
+    cells = list(grid.cells(len(scenarios[0])))
+    store.prepare()
     with store.lock():
-        cells = list(grid.cells(len(scenarios[0])))
-        missing = [cell for cell in cells if not _is_finished(store, cell)]
+        missing = unfinished(cells, store)
+        waiting = {cell.name for cell in missing}
+        for cell in cells:
+            # an earlier run may have been killed between writing a cell and tidying up
+            (store.set_aside if cell.name in waiting else store.drop_checkpoints)(cell.name)
         report.begin(len(cells) - len(missing), len(cells))
         options: dict[str, Any] = {"checkpoint_every": checkpoint_every}
+        workers = min(workers or processes(grid, scenarios, len(missing)), max(1, len(missing)))
         if workers > 1:
             shared = {"run": options, "command": command}
             for cell, record in run_in_processes(missing, scenarios, store, workers, shared):
                 report.done(cell, record)
             return len(missing)
-        for cell in missing:
-            report.start(cell)
-            run = CellRun(cell, scenarios[cell.seed], store, tick=report.tick, **options)
-            report.done(cell, run.run(command))
+        with one_thread():
+            for cell in missing:
+                report.start(cell)
+                run = CellRun(cell, scenarios[cell.seed], store, tick=report.tick, **options)
+                report.done(cell, run.run(command))
     return len(missing)
 
 
-def _is_finished(store: Store, cell: Cell) -> bool:
-    record = store.finished(cell.name)
-    if record is None:
-        return False
-    ours = cell.describe()["settings"]
-    theirs = {**ours, **record["settings"]}
-    different = sorted(key for key in ours if ours[key] != theirs[key])
-    if different or record["order"] != list(cell.order):
-        key = different[0] if different else "order"
-        old = record["settings"].get(key, record["order"])
-        raise StoreError(
-            f"{store.directory} holds {cell.name} with {key}={old}, not "
-            f"{ours.get(key, list(cell.order))}: choose another --out"
-        )
-    return True
+def processes(grid: Grid, scenarios: Scenarios, cells: int) -> int:
+    """How many to use where nobody says."""
+    network = find_benchmark(grid.benchmark).network(scenarios[0], grid.settings)()
+    held = 4 * grid.settings.particles * sum(p.numel() for p in network.parameters())
+    # gradients, the teacher or importances of a consolidation, activations; torch and the data
+    return automatic_workers(cells, scenarios[0].device, 8 * held + 2**29)
+
+
+def unfinished(cells: list[Cell], store: Store) -> list[Cell]:
+    """Cells without a readable result; a directory that holds other settings is refused."""
+    records = store.finished()
+    table = cells[0].describe()
+    for name, record in records.items():
+        if all(record[key] == table[key] for key in ("benchmark", "scenario", "preset")):
+            _refuse_other_settings(table["settings"], record, f"{store.directory} holds {name}")
+    for cell in cells:
+        if cell.name in records and records[cell.name]["order"] != list(cell.order):
+            raise StoreError(
+                f"{store.directory} holds {cell.name} with order={records[cell.name]['order']}, "
+                f"not {list(cell.order)}: choose another --out"
+            )
+    return [cell for cell in cells if cell.name not in records]
+
+
+# Settings that leave results as they are, and families of settings that only some methods read.
+IMMATERIAL = ("chunk_size", "test_batch", "rb_block")
+FAMILIES = ("ewc", "si", "lwf", "rb", "gsf")
+
+
+def _matters(key: str, method: str) -> bool:
+    family, _, rest = key.partition("_")
+    if family in FAMILIES:
+        return method.startswith(f"{family}-tuned" if rest == "tuned" else family)
+    return key not in IMMATERIAL
+
+
+def _refuse_other_settings(ours: dict[str, Any], record: dict[str, Any], what: str) -> None:
+    theirs = record["settings"]
+    for key in ours:
+        if key in theirs and theirs[key] != ours[key] and _matters(key, record["method"]):
+            raise StoreError(
+                f"{what} with {key}={theirs[key]}, not {ours[key]}: choose another --out"
+            )

@@ -1,8 +1,11 @@
-"""One bar over all cells with the time left; plain lines where there is no terminal."""
+"""What a run says: one bar over all cells with the time left, or plain lines; warnings once."""
 
 from __future__ import annotations
 
+import re
+import sys
 import time
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
@@ -62,7 +65,7 @@ class GridProgress:
             average = sum(final) / len(final)
             self._console.print(
                 f"[{self._finished}/{self._total}] {_name(cell)}: average {100 * average:.2f}, "
-                f"{record['duration']:.1f} s, {self._left()}",
+                f"{_broken(record)}{record['duration']:.1f} s, {self._left()}",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -73,8 +76,29 @@ class GridProgress:
             return "time left: ?"
         spent = time.monotonic() - self._begun
         seconds = spent / done * (self._total - self._finished)
-        return f"time left: {int(seconds // 60)}:{int(seconds % 60):02d}"
+        return f"time left: {timedelta(seconds=round(seconds))}"
+
+
+def _broken(record: dict[str, Any]) -> str:
+    step = record["died_at"]
+    return "" if step is None else f"no finite network left at step {step}, "
 
 
 def _name(cell: Cell) -> str:
     return f"{cell.method} order {cell.order_index} seed {cell.seed}"
+
+
+class OnceOfAKind:
+    """Says a warning the first time: the next, with other numbers in it, is no news.
+
+    A grid of a thousand cells may have the same to say about each.
+    """
+
+    def __init__(self) -> None:
+        self.said: set[str] = set()
+
+    def __call__(self, message: Warning | str, *where: Any, **more: Any) -> None:
+        kind = re.sub(r"[0-9]+", "0", str(message))
+        if kind not in self.said:
+            self.said.add(kind)
+            print(f"orderless: warning (said once): {message}", file=sys.stderr)

@@ -1,8 +1,8 @@
 """A run directory: finished cells, checkpoints of unfinished ones, and nothing half written.
 
-    DIR/cells/NAME.json          one finished cell each, with a checksum
-    DIR/checkpoints/NAME.K.st    the last two states of a cell that is being computed
-    DIR/snapshots/NAME.npz       particle positions over training, for the density figure
+DIR/cells/NAME.json          one finished cell each, with a checksum
+DIR/checkpoints/NAME.K.st    the last two states of a cell that is being computed
+DIR/snapshots/NAME.npz       particle positions over training, for the density figure
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ import hashlib
 import io
 import json
 import os
+import warnings
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from .. import storage
 
@@ -31,6 +36,17 @@ class StoreError(Exception):
 def _digest(cell: dict[str, Any]) -> str:
     text = json.dumps(cell, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _fingerprint(state: Any) -> int:
+    """Of every value and tensor: safetensors itself does not notice a flipped bit."""
+
+    def checked(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        return zlib.crc32(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+
+    return zlib.crc32(repr(tree_map(checked, state)).encode())
 
 
 def read_cell(path: Path) -> dict[str, Any]:
@@ -72,6 +88,8 @@ class Store:
                     f"another run is writing to {self.directory}: wait for it or choose another "
                     "--out"
                 ) from None
+            for part in self.directory.glob("*/.*.part"):  # of a run that was killed
+                part.unlink(missing_ok=True)
             yield
 
     # ------------------------------------------------------------------ cells
@@ -79,20 +97,30 @@ class Store:
     def cell_path(self, name: str) -> Path:
         return self.directory / "cells" / f"{name}.json"
 
-    def finished(self, name: str) -> dict[str, Any] | None:
-        """A finished cell, or None. A damaged file is set aside, so it will be computed again."""
+    def finished(self) -> dict[str, dict[str, Any]]:
+        """All finished cells by name, without the damaged ones. Changes nothing."""
+        records = {}
+        for path in sorted((self.directory / "cells").glob("*.json")):
+            with suppress(ValueError):
+                records[path.stem] = read_cell(path)
+        return records
+
+    def set_aside(self, name: str) -> None:
+        """Move away a cell that cannot be read, so that it is computed again."""
         path = self.cell_path(name)
-        if not path.exists():
-            return None
-        try:
-            return read_cell(path)
-        except ValueError:
-            path.replace(path.with_suffix(".damaged"))
-            return None
+        if path.exists():
+            aside = path.with_suffix(".damaged")
+            path.replace(aside)
+            warnings.warn(
+                f"{path} was damaged: it is now {aside}, and computed again", stacklevel=2
+            )
 
     def write_cell(self, name: str, cell: dict[str, Any]) -> None:
         wrapper = {"format": FORMAT, "checksum": _digest(cell), "cell": cell}
         self._write(self.cell_path(name), json.dumps(wrapper, indent=1, allow_nan=False).encode())
+        self.drop_checkpoints(name)
+
+    def drop_checkpoints(self, name: str) -> None:
         for path in self._checkpoints(name):
             path.unlink(missing_ok=True)
 
@@ -112,16 +140,19 @@ class Store:
         paths = self._checkpoints(name)
         oldest = min(paths, key=lambda p: p.stat().st_mtime_ns if p.exists() else 0)
         with self._space():
-            storage.save(oldest, state)
+            storage.save(oldest, {"fingerprint": _fingerprint(state), "state": state})
 
     def load_checkpoint(self, name: str) -> dict[str, Any] | None:
         """The newer state that can be read; a damaged one is passed over."""
         present = [path for path in self._checkpoints(name) if path.exists()]
         for path in sorted(present, key=lambda p: p.stat().st_mtime_ns, reverse=True):
             try:
-                return storage.load(path)
-            except ValueError:
-                path.unlink()
+                saved = storage.load(path)
+                if saved["fingerprint"] == _fingerprint(saved["state"]):
+                    return saved["state"]
+            except (ValueError, KeyError, TypeError):
+                pass  # not even a whole file
+            path.unlink()
         return None
 
     def _write(self, path: Path, data: bytes) -> None:
@@ -141,14 +172,10 @@ class Store:
 
 
 def versions() -> dict[str, str]:
-    import torch
-
     from .. import __version__
 
     return {"orderless": __version__, "torch": torch.__version__, "numpy": np.__version__}
 
 
-def device_name(device: Any) -> str:
-    import torch
-
+def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else os.uname().machine

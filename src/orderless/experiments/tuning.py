@@ -24,16 +24,21 @@ def sweep(
     """(value, validation average) for each value; finished ones are read, not run again."""
     if not grid.settings.validation > 0:
         raise ValueError("a sweep needs validation data: set validation, e.g. to 0.1")
+    if not values:
+        raise ValueError(f"name at least one value of {key} to try")
+    # all of them before the first is run: a bad one should not come up hours later
+    grids = [
+        dataclasses.replace(grid, settings=grid.settings.with_text([f"{key}={value}"]))
+        for value in values
+    ]
     results = []
-    for value in values:
-        settings = grid.settings.with_text([f"{key}={value}"])
-        one = dataclasses.replace(grid, settings=settings)
+    for value, one in zip(values, grids, strict=True):
         store = Store(directory / f"{key}={value}")
         run_grid(one, store, root=root, device=device)
         finals = [
             np.mean(record["scores"]["accuracy"][-1])
-            for path in sorted((store.directory / "cells").glob("*.json"))
-            if (record := store.finished(path.stem)) is not None
+            for record in store.finished().values()
+            if one.asks_for(record)
         ]
         results.append((value, float(np.mean(finals))))
     return results

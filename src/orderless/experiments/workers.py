@@ -3,44 +3,108 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import warnings
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
 from typing import Any
 
 import torch
 
 from .cell import Cell, CellRun
 from .scenarios import Scenarios
-from .store import Store
+from .store import Store, StoreError
 
 _scenarios: Scenarios | None = None  # of this worker, loaded once
+
+
+def automatic_workers(cells: int, device: torch.device, bytes_each: int) -> int:
+    """A process per core where cells and half the memory suffice; one on a GPU, which fills it."""
+    if device.type == "cuda":
+        return 1
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(cores, cells, memory // 2 // bytes_each))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Cells are small and there are many: a thread each, and no digit depends on the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def run_in_processes(
     cells: list[Cell], scenarios: Scenarios, store: Store, workers: int, options: dict[str, Any]
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Finished cells as they come. Processes are spawned: CUDA does not survive a fork."""
-    threads = max(1, (os.cpu_count() or 1) // workers)
     pool = ProcessPoolExecutor(
-        workers, get_context("spawn"), initializer=_begin, initargs=(scenarios, threads)
+        workers, get_context("spawn"), initializer=_begin, initargs=(scenarios,)
     )
-    futures: dict[Future[dict[str, Any]], Cell] = {}
     try:
-        futures = {pool.submit(_run, cell, store, options): cell for cell in cells}
+        with _deaf_children():
+            futures = {pool.submit(_run, cell, store, options): cell for cell in cells}
         for future in as_completed(futures):
-            yield futures[future], future.result()
+            record, warned = future.result()
+            for text in warned:
+                warnings.warn(text, stacklevel=2)
+            yield futures[future], record
+    except BrokenProcessPool:
+        raise StoreError(
+            f"a worker process was killed, perhaps for lack of memory: use fewer than {workers} "
+            "--workers; the same command goes on from here"
+        ) from None
+    except BaseException:
+        # An interrupt, or a cell that failed. What runs has its checkpoint and need not end.
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begin(scenarios: Scenarios, threads: int) -> None:
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes started here never hear Ctrl-C, which a terminal sends to all: we end them."""
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _begin(scenarios: Scenarios) -> None:
     global _scenarios
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     _scenarios = scenarios
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
 
 
-def _run(cell: Cell, store: Store, options: dict[str, Any]) -> dict[str, Any]:
+def _leave_with_parent() -> None:
+    """A run that was killed must not go on writing behind the back of the next one."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _run(cell: Cell, store: Store, options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The record, and what was warned about: the parent says it, once for all."""
     assert _scenarios is not None
-    command = options["command"]
-    return CellRun(cell, _scenarios[cell.seed], store, **options["run"]).run(command)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        run = CellRun(cell, _scenarios[cell.seed], store, **options["run"])
+        record = run.run(options["command"])
+    return record, [str(each.message) for each in caught]

@@ -4,16 +4,21 @@ from .averaging import AveragingParticles
 from .base import ParticleFilter
 from .bootstrap import BootstrapParticleFilter
 from .descent import GradientDescent
+from .gaussian_sum import GaussianSumFilter
 from .gradient import GradientFilter
+from .rao_blackwellized import Predictive, RaoBlackwellizedFilter
 from .stepping import StepInfo
 from .weighted import WeightedParticleFilter
 
 __all__ = [
     "AveragingParticles",
     "BootstrapParticleFilter",
+    "GaussianSumFilter",
     "GradientDescent",
     "GradientFilter",
     "ParticleFilter",
+    "Predictive",
+    "RaoBlackwellizedFilter",
     "StepInfo",
     "WeightedParticleFilter",
 ]

@@ -26,7 +26,6 @@ from ..particles.parameter import per_particle_view
 from . import curvature as second
 from .base import Link
 from .stepping import Closure, StepInfo, SteppedFilter
-from .weights import effective_sample_size
 
 _LARGEST_FULL = 2000
 
@@ -127,8 +126,7 @@ class GaussianSumFilter(SteppedFilter):
             for name, buffer in buffers.items():
                 keep = per_particle_view(alive, buffer)
                 buffer.copy_(torch.where(keep, buffer, old_buffers[name]))
-            ess = effective_sample_size(self.raw_log_weights)
-        return StepInfo(losses, None, None, self.alive.clone(), ess)
+        return StepInfo(losses, None, None, self.alive, self.raw_log_weights)
 
     def _expansion(
         self, closure: Closure, parameters: list[nn.Parameter], probe: second.Probe

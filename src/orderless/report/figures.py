@@ -30,6 +30,7 @@ STYLES = {
     "er": ("#56B4E9", "<"),
     "joint": ("#56B4E9", ">"),
     "rb": ("#7A5C00", "h"),
+    "gsf": ("#7A5C00", "d"),
 }
 OTHER_STYLES = [("#555555", marker) for marker in "dp8H1234"]
 

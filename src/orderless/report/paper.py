@@ -21,6 +21,7 @@ METHOD_LABELS = {
     "er": "Experience replay",
     "joint": "Joint training (upper bound)",
     "rb": "Rao-Blackwellized filter",
+    "gsf": "Gaussian-sum filter",
 }
 
 BENCHMARK_LABELS = {"splitmnist": "SplitMNIST", "splitcifar100": "SplitCIFAR100"}
