@@ -46,7 +46,7 @@ def _fingerprint(state: Any) -> int:
             return leaf
         return zlib.crc32(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
-    return zlib.crc32(repr(tree_map(checked, state)).encode())
+    return zlib.crc32(json.dumps(tree_map(checked, state)).encode())
 
 
 def read_cell(path: Path) -> dict[str, Any]:

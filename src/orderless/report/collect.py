@@ -107,6 +107,7 @@ def _summarize_method(cells: dict[Place, Cell]) -> dict[str, Any]:
         "order_indices": orders,
         "seed_values": seeds,
         "cells": len(cells),
+        "died": sum(cell.get("died_at") is not None for cell in cells.values()),
         "duration": float(sum(cell.get("duration") or 0.0 for cell in cells.values())),
         "particles": _only(cell.get("particles") for cell in used),
         "ess_final": _mean(_last(cell, "ess") for cell in used),
@@ -189,15 +190,22 @@ def _plasticity(cells: list[Cell]) -> dict[str, list[float]]:
 
 def _notes(methods: dict[str, dict[str, Any]]) -> list[str]:
     """What a reader must know before comparing rows."""
-    notes = []
+    by_text: dict[str, list[str]] = {}
     for name, entry in methods.items():
         left_out = entry["cells"] - entry["orders"] * entry["seeds"]
         if left_out:
-            notes.append(
-                f"{name}: {entry['cells']} cells are finished; the row uses the largest "
-                f"complete block, {entry['seeds']} seeds x {entry['orders']} orders, "
-                f"and leaves out {left_out}."
+            text = (
+                f"{entry['cells']} cells are finished; the row uses the largest complete block, "
+                f"{entry['seeds']} seeds x {entry['orders']} orders, and leaves out {left_out}."
             )
+            by_text.setdefault(text, []).append(name)
+        if entry["died"]:
+            text = (
+                f"in {entry['died']} of {entry['cells']} cells no particle kept a finite loss; "
+                "scores are those of the networks as they stood before that step."
+            )
+            by_text.setdefault(text, []).append(name)
+    notes = [f"{', '.join(names)}: {text}" for text, names in by_text.items()]
     blocks = {(tuple(e["seed_values"]), tuple(e["order_indices"])) for e in methods.values()}
     if len(blocks) > 1:
         notes.append("The rows do not all stand on the same seeds and orders.")

@@ -32,7 +32,7 @@ STYLES = {
     "rb": ("#7A5C00", "h"),
     "gsf": ("#7A5C00", "d"),
 }
-OTHER_STYLES = [("#555555", marker) for marker in "dp8H1234"]
+OTHER_STYLES = [("#555555", marker) for marker in "dp8Ho^vs"]
 
 
 def _new_figure(width: float, height: float) -> Figure:
@@ -87,10 +87,11 @@ def figure2(summaries: list[dict[str, Any]]) -> Figure:
 
 
 def _styles(names: list[str]) -> dict[str, tuple[str, str, bool]]:
-    """method -> (colour, marker, filled): a method and its + WPF twin share colour and shape."""
+    """method -> (colour, marker, filled): a method, its + WPF twin and its tuned
+    kin (drawn smaller) share colour and shape."""
     styles, unknown = {}, 0
     for name in names:
-        base = name.removesuffix("+wpf")
+        base = name.removesuffix("+wpf").removesuffix("-tuned")
         if base in STYLES:
             colour, marker = STYLES[base]
         else:
@@ -121,7 +122,7 @@ def _scatter(
         axes.scatter(
             100 * entry["average"],
             entry[variance],
-            s=210 if marker == "*" else 85,
+            s=(210 if marker == "*" else 85) / (2 if "-tuned" in name else 1),
             marker=marker,
             facecolors=colour if filled else "white",
             edgecolors="white" if filled else colour,
