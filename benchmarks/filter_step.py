@@ -13,15 +13,19 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from timing import machine, medians, print_table
 from torch import Tensor, nn
 
 import orderless as ol
+from timing import machine, medians, print_table
 
 
 def make_network(hidden: int) -> nn.Module:
     return nn.Sequential(
-        nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 2)
+        nn.Linear(784, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, 2),
     )
 
 

@@ -1,6 +1,6 @@
 """Forward and backward of N IMPALA networks (64x64 images), in TFLOP/s of useful work.
 
-    python benchmarks/impala.py [--particles 64] [--batch 256] [--precision bf16] [--device cuda]
+python benchmarks/impala.py [--particles 64] [--batch 256] [--precision bf16] [--device cuda]
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from timing import machine, medians, print_table
 from torch import Tensor, nn
 
 import orderless as ol
+from timing import machine, medians, print_table
 
 
 class Residual(nn.Module):

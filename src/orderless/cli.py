@@ -22,6 +22,7 @@ from .experiments.progress import GridProgress, OnceOfAKind
 from .experiments.store import read_cell
 from .experiments.tuning import sweep
 from .methods import METHODS
+from .regime_command import draw_map
 from .report import ReportError, format_json, format_table, summarize, write_report
 from .scenarios import DATASETS, DataError, check, fetch, find
 from .settings import GRIDS, PRESETS, find_preset
@@ -85,7 +86,7 @@ Set = Annotated[list[str] | None, typer.Option("--set", help="Change a setting: 
 
 @app.command()
 def run(
-    benchmark: Annotated[str, typer.Argument(help="splitmnist or splitcifar100")],
+    benchmark: Annotated[str, typer.Argument(help="splitmnist, splitcifar100 or regime")],
     methods: Methods = "all",
     scenario: Annotated[str, typer.Option(help="domain, task or class")] = "domain",
     permutations: Annotated[
@@ -109,11 +110,29 @@ def run(
 ) -> None:
     """Train methods on a benchmark over permutations of the task order.
 
-    Run the same command again and it does only what is missing.
+    Run the same command again and it does only what is missing. `regime` draws the map of when
+    weighting helps (--preset demo, or full).
 
     Example: orderless run splitmnist --preset demo --permutations 3
     """
     with problems_as_sentences():
+        if benchmark == "regime":
+            paths = draw_map(
+                "full" if preset == "table1" else preset,  # table1's settings, all of the map
+                permutations=permutations,
+                seeds=seeds,
+                particles=particles,
+                changes=set,
+                device=_device(device),
+                root=None if data_dir is None else str(data_dir),
+                out=out,
+                dry_run=dry_run,
+                command=_command(),
+                say=typer.echo,
+            )
+            for path in paths:
+                typer.echo(f"wrote {path}")
+            return
         chosen = [] if particles is None else [f"particles={particles}"]
         settings = find_preset(preset).with_text([*chosen, *(set or [])])
         names = _method_names(methods, settings)

@@ -33,8 +33,7 @@ def batches_seen(cell, folder):
 
 def same_batches(ours, theirs):
     return len(ours) == len(theirs) and all(
-        torch.equal(a, b) and torch.equal(c, d)
-        for (a, c), (b, d) in zip(ours, theirs, strict=True)
+        torch.equal(a, b) and torch.equal(c, d) for (a, c), (b, d) in zip(ours, theirs, strict=True)
     )
 
 

@@ -1,6 +1,7 @@
 """How often a closure is called, under which noise, and what the penalty may do."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -69,6 +70,28 @@ def test_several_closures_and_a_weighed_penalty_replay_their_own_masks() -> None
     assert not torch.equal(seen["first"][0], seen["penalty"][0])
     assert torch.equal(info.loss_before, info.loss_after)
     torch.testing.assert_close(info.penalty, seen["penalty"][0].detach())
+
+
+def test_one_step_may_weigh_the_penalty_though_the_filter_does_not() -> None:
+    particles = ol.Ensemble(mlp, 3)
+    pf = ol.WeightedParticleFilter(particles, sgd(particles, lr=0.0))
+    tilt = torch.tensor([0.0, 1.0, 2.0])
+    closure = lambda: cross_entropy(particles(X), Y)  # noqa: E731
+    unweighed = pf.step(closure, penalty=lambda: tilt)
+    weighed = pf.step(closure, penalty=lambda: tilt, weigh_penalty=True)
+    again = pf.step(closure, penalty=lambda: tilt)
+    first = unweighed.log_weights + math.log(3)
+    torch.testing.assert_close(first, -unweighed.loss_before.double() - _level(unweighed))
+    change = weighed.log_weights - unweighed.log_weights + weighed.loss_before.double()
+    torch.testing.assert_close(change - change[0], -tilt.double())
+    assert not pf.weigh_penalty
+    last = again.log_weights - weighed.log_weights + again.loss_before.double()
+    torch.testing.assert_close(last - last[0], torch.zeros(3, dtype=torch.float64))
+
+
+def _level(info: ol.filters.StepInfo) -> Tensor:
+    """log of the mean likelihood of a first step."""
+    return torch.logsumexp(-info.loss_before.double(), 0) - math.log(3)
 
 
 def test_torchs_own_random_numbers_are_repeated_and_then_go_on() -> None:

@@ -58,11 +58,14 @@ def sgd_readings(
 
 @torch.no_grad()
 def read(
-    learner: ContinualLearner, readings: Sequence[Reading], moved: list[float], test_batch: int
+    learner: ContinualLearner,
+    log_weights: Tensor,
+    readings: Sequence[Reading],
+    moved: list[float],
+    test_batch: int,
 ) -> list[dict[str, Any]]:
     """Every reading's scores by task and combination, its ESS, and how far its particles went."""
-    raw = learner.filter.raw_log_weights
-    chosen = [reading.weights(raw) for reading in readings]
+    chosen = [reading.weights(log_weights) for reading in readings]
     scores = [{name: [] for name in COMBINES} for _ in readings]  # type: ignore[var-annotated]
     for task in range(len(learner.scenario)):
         counts = [dict.fromkeys(COMBINES, 0.0) for _ in readings]
@@ -71,8 +74,8 @@ def read(
             outputs = learner.outputs(xs, task)
             own = (outputs.argmax(-1) == ys).double().sum(1)
             probabilities = outputs.softmax(-1)
-            for (log_weights, _), count in zip(chosen, counts, strict=True):
-                weights, n = log_weights.exp(), len(log_weights)
+            for (own_weights, _), count in zip(chosen, counts, strict=True):
+                weights, n = own_weights.exp(), len(own_weights)
                 votes = ParticleFilter.average(outputs[:n].nan_to_num(neginf=-1e30), weights)
                 mixture = ParticleFilter.average(probabilities[:n], weights)
                 count["accuracy"] += float(ParticleFilter.average(own[:n], weights))
@@ -85,9 +88,9 @@ def read(
         {
             **asdict(reading),
             "power": power,
-            "ess": float(effective_sample_size(log_weights)),
+            "ess": float(effective_sample_size(own_weights)),
             "moved": sum(moved[: reading.n]) / reading.n,
             "scores": rows,
         }
-        for reading, (log_weights, power), rows in zip(readings, chosen, scores, strict=True)
+        for reading, (own_weights, power), rows in zip(readings, chosen, scores, strict=True)
     ]

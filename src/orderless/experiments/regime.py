@@ -24,6 +24,7 @@ from .evaluation import displacement
 from .readings import Reading, read, sgd_readings
 from .scenarios import Scenarios
 from .store import Store, StoreError, device_name, versions
+from .workers import one_thread
 
 BENCHMARK, KIND = "splitmnist", "domain"
 
@@ -64,12 +65,12 @@ class Regime:
 REGIMES = {
     "demo": Regime(
         Settings(source="embedded", hidden=100, batch_size=8, rb_features=512),
-        rates=(1e-5, 1e-4, 3e-4, 1e-3, 1e-2, 1e-1),
+        rates=(1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 1e-1),
         inits=("fresh", "perturb"),
         particles=(5, 20),
         loss_scales=(0.1, 8.0),
         min_ess=(0.1, 0.5),
-        gsf_variances=(1e-4, 1e-2),
+        gsf_variances=(1e-5, 1e-4, 1e-3),
         gsf_particles=2,
         permutations=5,
         seeds=2,
@@ -145,25 +146,23 @@ def run_regime(
 ) -> list[dict[str, Any]]:
     """All records of a map; those that lie finished in the store are read, not run again."""
     store.prepare()
-    with store.lock():
+    with store.lock(), one_thread():
         scenarios = Scenarios(BENCHMARK, KIND, regime.settings, root, str(device))
         everything = list(trainings(regime, len(scenarios[0])))
-        records = []
+        finished, records = store.finished(), []
         for done, training in enumerate(everything):
-            record = _finished(store, training, regime)
+            record = finished.get(training.name)
             if record is None:
                 report(done, len(everything), training)
                 record = run_training(training, scenarios[training.seed], regime)
                 record["command"] = command
                 store.write_cell(training.name, record)
+            _require_same(store, record, training, regime)
             records.append(record)
     return records
 
 
-def _finished(store: Store, training: Training, regime: Regime) -> dict[str, Any] | None:
-    record = store.finished(training.name)
-    if record is None:
-        return None
+def _require_same(store: Store, record: dict[str, Any], training: Training, regime: Regime) -> None:
     ours = {**dataclasses.asdict(training.settings), "readings": _described(training, regime)}
     theirs = {**record["settings"], "readings": record["readings_wanted"]}
     for key, value in ours.items():
@@ -172,7 +171,6 @@ def _finished(store: Store, training: Training, regime: Regime) -> dict[str, Any
                 f"{store.directory} holds {training.name} with {key}={theirs.get(key)}, not "
                 f"{value}: choose another --out"
             )
-    return record
 
 
 def _readings(training: Training, regime: Regime) -> list[Reading]:
@@ -200,7 +198,9 @@ def run_training(training: Training, scenario: Scenario, regime: Regime) -> dict
     died_at = _learn(learner, training)
     start = method.build(setup).filter.particles
     moved = displacement(learner.filter.particles, start)
-    readings = read(learner, _readings(training, regime), moved, training.settings.test_batch)
+    filter, test_batch = learner.filter, training.settings.test_batch
+    weights = filter.raw_log_weights if training.method == "sgd" else filter.log_weights
+    readings = read(learner, weights, _readings(training, regime), moved, test_batch)
     return {
         "format": 1,
         "training": training.method,

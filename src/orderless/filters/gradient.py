@@ -66,6 +66,21 @@ class GradientFilter(SteppedFilter):
 
     # ------------------------------------------------------------------ one step
 
+    def step(
+        self,
+        closure: Closure | Sequence[Closure],
+        *,
+        penalty: Closure | None = None,
+        weigh_penalty: bool | None = None,
+    ) -> StepInfo:
+        """As `SteppedFilter.step`; `weigh_penalty` overrides the filter's own for this step."""
+        usual = self.weigh_penalty
+        self.weigh_penalty = usual if weigh_penalty is None else weigh_penalty
+        try:
+            return super().step(closure, penalty=penalty)
+        finally:
+            self.weigh_penalty = usual
+
     def _advance(self, closures: Sequence[Closure], penalty: Closure | None) -> StepInfo:
         needs_gradients = self.linearizes or any(
             getattr(each, "reads_gradients", True) for each in self.consolidations

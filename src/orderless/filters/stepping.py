@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -41,7 +41,7 @@ class StepInfo:
     def copied(self) -> StepInfo:
         """With tensors of its own: a step hands out its working memory."""
         tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        return StepInfo(**{k: None if v is None else v.clone() for k, v in tensors.items()})
+        return replace(self, **{k: v.clone() for k, v in tensors.items() if v is not None})
 
 
 class SteppedFilter(ParticleFilter):
@@ -111,9 +111,7 @@ class SteppedFilter(ParticleFilter):
             raise ValueError(f"the {what} returned losses on {losses.device}, not on {device}")
         return losses
 
-    def _losses_again(
-        self, closures: Sequence[Closure], draw: Tensor, rng: Any
-    ) -> list[Tensor]:
+    def _losses_again(self, closures: Sequence[Closure], draw: Tensor, rng: Any) -> list[Tensor]:
         """The losses where particles now stand: same noise as before, no buffer changed.
 
         One row `[N]` for each closure.
@@ -159,9 +157,9 @@ class SteppedFilter(ParticleFilter):
         grown = (self.raw_log_weights + log_likelihood).masked_fill(~alive, -torch.inf)
         log_weights, total = normalize(grown)
         someone = is_finite(total)
-        self.raw_log_weights.copy_(torch.where(someone, log_weights, self.raw_log_weights))
-        self._log_evidence.add_(total.masked_fill(~someone, 0.0))
-        self.alive.copy_(torch.where(someone, alive, self.alive))
+        torch.where(someone, log_weights, self.raw_log_weights, out=self.raw_log_weights)
+        self._log_evidence.add_(total.nan_to_num(nan=0.0, neginf=0.0))
+        torch.where(someone, alive, self.alive, out=self.alive)
         self._failed.logical_or_(~someone)
         self.steps.add_(someone)
         return alive

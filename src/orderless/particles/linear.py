@@ -132,16 +132,15 @@ class FactoredUpdate:
         """x (W + dW)^T + b + db with the pending step of this layer, if there is one."""
         steps = [step for step in self.steps if step.weight is weight] if self.pending else []
         if len(steps) == 1 and steps[0].outputs is not None and steps[0].saw(x):
-            y = steps[0].outputs
+            y = steps[0].outputs.clone()
         else:
             y = _product(x, weight, bias)
         for step in steps:
             dtype = step.inputs.dtype
             overlap = _overlap(x.to(dtype), step.inputs)
             if step.bias is not None:  # a bias is a weight whose input is 1
-                overlap = overlap + 1.0
-            overlap = overlap.expand(x.shape[0], -1, -1)
-            y = torch.baddbmm(y.to(dtype), overlap, step.delta).to(x.dtype)
+                overlap.add_(1.0)
+            y = y.to(dtype).baddbmm_(overlap.expand(x.shape[0], -1, -1), step.delta).to(x.dtype)
         return y
 
     @torch.no_grad()

@@ -1,0 +1,61 @@
+"""`orderless run regime`: the map of when weighting helps, from training to figure."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from .experiments.regime import find_regime, run_regime, trainings
+from .experiments.store import Store
+from .report.regime import summarize_regime
+from .report.regime_figure import regime_figure
+
+NAME = "when-weighting-helps"
+
+
+def draw_map(
+    preset: str,
+    *,
+    permutations: int | None = None,
+    seeds: int | None = None,
+    particles: int | None = None,
+    changes: list[str] | None = None,
+    device: torch.device | str = "cpu",
+    root: str | None = None,
+    out: Path | None = None,
+    dry_run: bool = False,
+    command: str = "",
+    say: Callable[[str], None] = print,
+) -> list[Path]:
+    """Train what is missing, then write the map's JSON and figure; returns their paths."""
+    regime = find_regime(preset)
+    counts = {"permutations": permutations, "seeds": seeds}
+    regime = dataclasses.replace(
+        regime,
+        settings=regime.settings.with_text(changes or []),
+        particles=regime.particles if particles is None else (particles,),
+        **{name: count for name, count in counts.items() if count is not None},  # type: ignore[arg-type]
+    )
+    store = Store(out or Path("runs") / f"regime-{preset}")
+    if dry_run:
+        wanted, finished = list(trainings(regime, tasks=5)), store.finished()
+        missing = sum(training.name not in finished for training in wanted)
+        say(f"{len(wanted)} trainings, {missing} to compute")
+        return []
+    records = run_regime(
+        regime,
+        store,
+        root=root,
+        device=device,
+        command=command,
+        report=lambda done, total, training: say(f"[{done + 1}/{total}] {training.name}"),
+    )
+    summary = summarize_regime(records)
+    data, picture = (store.directory / f"{NAME}.{end}" for end in ("json", "png"))
+    data.write_text(json.dumps(summary, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    regime_figure(summary).savefig(picture, dpi=150)
+    return [data, picture]

@@ -1,0 +1,149 @@
+"""The map of when weighting helps, drawn: gain against movement and ESS, accuracy, variance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from orderless.report.figures import STYLES, _new_figure
+from orderless.report.paper import method_label
+from orderless.report.regime import COMBINES, Point, chosen, inits, sizes, variants
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MARKERS = {"fresh": "o", "perturb": "s"}
+VARIANT_MARKERS = "o^v<>DPX*"
+COMBINE_COLOURS = {"accuracy": "#D55E00", "logits": "#009E73", "probs": "#0072B2"}
+
+
+def regime_figure(summary: dict[str, Any]) -> Figure:
+    """Four panels: where weighting gains, which weights gain, accuracy and order variance."""
+    points = summary["points"]
+    figure = _new_figure(12.5, 9.2)
+    ((top_left, top_right), (bottom_left, bottom_right)) = figure.subplots(2, 2)
+    _gain_against_movement(figure, top_left, points)
+    _gain_against_ess(top_right, points)
+    _by_rate(bottom_left, points, "average", 100.0)
+    bottom_left.set_ylabel("average accuracy, %")
+    bottom_left.set_title("Accuracy", loc="left", fontsize=10)
+    _by_rate(bottom_right, points, "order_variance", 1.0)
+    _variance_scale(bottom_right, points)
+    bottom_right.set_ylabel("variance of the order alone")
+    bottom_right.set_title("Order variance", loc="left", fontsize=10)
+    bottom_right.legend(
+        loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=8, borderaxespad=0
+    )
+    for axes in (top_left, top_right, bottom_left, bottom_right):
+        axes.grid(True, color="#e5e5e5", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    s = summary["settings"]
+    figure.suptitle(
+        f"SplitMNIST ({s.get('source')}), domain, batch {s.get('batch_size')}, "
+        f"{summary['orders']} orders x {summary['seeds']} seeds",
+        fontsize=11,
+    )
+    return figure
+
+
+def _gain_against_movement(figure: Figure, axes: Axes, points: list[Point]) -> None:
+    from matplotlib.colors import LogNorm
+
+    scale = LogNorm(1.0, max(sizes(points) + [2]))
+    image = None
+    for init in inits(points):
+        for n in sizes(points):
+            found = chosen(points, "wpf", init=init, n=n)
+            moved = [p["moved"] for p in found]
+            gains = [[100 * value for value in p["gain"]["accuracy"]] for p in found]
+            for x, (_, low, high) in zip(moved, gains, strict=True):
+                axes.plot([x, x], [low, high], color="#999999", linewidth=0.8, zorder=1)
+            image = axes.scatter(
+                moved,
+                [gain[0] for gain in gains],
+                c=[p["ess"] for p in found],
+                norm=scale,
+                cmap="viridis",
+                marker=MARKERS.get(init, "D"),
+                s=90 if n == max(sizes(points)) else 35,
+                edgecolors="black",
+                linewidths=0.6,
+                label=f"{init}, N={n}",
+                zorder=3,
+            )
+    axes.axhline(0, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_xlabel("how far particles moved, mean |x_T - x_0| / |x_0|")
+    axes.set_ylabel("gain of weighting over averaging, points of accuracy")
+    axes.set_title("Where weighting helps", loc="left", fontsize=10)
+    axes.legend(frameon=False, fontsize=8)
+    if image is not None:
+        bar = figure.colorbar(image, ax=axes, pad=0.01)
+        bar.set_label("effective sample size at the end", fontsize=8)
+
+
+def _gain_against_ess(axes: Axes, points: list[Point]) -> None:
+    n = max(sizes(points))
+    for (words, arguments), marker in zip(variants(points), VARIANT_MARKERS, strict=False):
+        found = chosen(points, "wpf", n=n, **arguments)  # type: ignore[arg-type]
+        for combine in COMBINES:
+            axes.scatter(
+                [p["ess"] for p in found],
+                [100 * p["gain"][combine][0] for p in found],
+                marker=marker,
+                s=34,
+                facecolors="none",
+                edgecolors=COMBINE_COLOURS[combine],
+                linewidths=1.2,
+            )
+        axes.scatter([], [], marker=marker, color="#555555", s=34, label=words)
+    for combine in COMBINES:
+        axes.scatter([], [], marker="s", color=COMBINE_COLOURS[combine], s=34, label=combine)
+    axes.axhline(0, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_xlabel(f"effective sample size of the weights that answer, of N={n}")
+    axes.set_ylabel("gain over averaging, points")
+    axes.set_title("Other weights, other ways to combine", loc="left", fontsize=10)
+    axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=8)
+
+
+def _by_rate(axes: Axes, points: list[Point], measure: str, factor: float) -> None:
+    n, init = max(sizes(points)), inits(points)[0]
+    lines: list[tuple[str, str, list[Point]]] = [
+        ("wpf", "accuracy", chosen(points, "wpf", init=init, n=n)),
+        ("wpf", "probs", chosen(points, "wpf", init=init, n=n)),
+        ("averaging", "accuracy", chosen(points, "averaging", init=init, n=n)),
+        ("averaging", "probs", chosen(points, "averaging", init=init, n=n)),
+        ("gd", "accuracy", chosen(points, "gd", init=init)),
+        ("adam", "accuracy", chosen(points, "adam", init=init)),
+        ("gsf", "accuracy", chosen(points, "gsf")),
+    ]
+    for method, combine, found in lines:
+        colour, marker = STYLES[method]
+        many = method in ("wpf", "averaging")
+        axes.plot(
+            [p["rate"] for p in found],
+            [factor * p[combine][measure] for p in found],
+            color=colour,
+            marker=marker,
+            markersize=9 if marker == "*" else 5,
+            linestyle="--" if combine == "probs" or method == "adam" else "-",
+            markerfacecolor="white" if combine == "probs" else colour,
+            linewidth=1.2,
+            label=f"{method_label(method)}, {combine}" if many else method_label(method),
+        )
+    for point in chosen(points, "rb"):
+        value = factor * point["accuracy"][measure]
+        colour = STYLES["rb"][0]
+        axes.axhline(value, color=colour, linestyle=":", linewidth=1.6, label=method_label("rb"))
+    axes.set_xscale("log")
+    axes.set_xlabel(f"learning rate ({init} init, N={n}); Gaussian-sum filter: sigma^2")
+
+
+def _variance_scale(axes: Axes, points: list[Point]) -> None:
+    """Logarithmic, with a linear stretch at the bottom: a variance of exactly 0 has its place."""
+    values = [p["accuracy"]["order_variance"] for p in points]
+    smallest = min((value for value in values if value > 1e-7), default=1e-7)
+    axes.set_yscale("symlog", linthresh=smallest, linscale=0.4)
+    axes.set_ylim(bottom=-0.15 * smallest)

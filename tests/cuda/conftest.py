@@ -1,0 +1,5 @@
+"""These tests need a CUDA device: `python -m pytest tests/cuda` on a machine that has one."""
+
+import torch
+
+collect_ignore_glob = [] if torch.cuda.is_available() else ["test_*.py"]

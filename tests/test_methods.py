@@ -1,0 +1,102 @@
+"""The registry: which methods there are, and that they start alike."""
+
+import pytest
+import torch
+from torch import nn
+
+from orderless.filters import GradientDescent, WeightedParticleFilter
+from orderless.learner import Learner
+from orderless.methods import METHODS, Setup, find_method, method
+from orderless.scenarios import Scenario, Task
+from orderless.settings import Settings
+
+PARTICLES = ["wpf", "averaging", "bootstrap", "ewc+wpf", "lwf+wpf", "si+wpf", "ewc-tuned+wpf"]
+SINGLE = ["gd", "adam", "er", "joint", "ewc", "lwf", "si", "ewc-tuned"]
+
+
+def make_model():
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+
+
+def setup(seed=0, **changes):
+    x, y = torch.randn(10, 4, generator=torch.Generator().manual_seed(0)), torch.arange(10) % 2
+    scenario = Scenario([Task(x, y, x, y), Task(-x, y, -x, y)])
+    return Setup(scenario, Settings(particles=3, ewc_tuned=2.0, **changes), make_model, seed)
+
+
+def test_all_methods_are_there():
+    assert set(PARTICLES + SINGLE) <= set(METHODS)
+    assert all(METHODS[name].description for name in METHODS)
+
+
+@pytest.mark.parametrize("name", PARTICLES + SINGLE)
+def test_methods_start_from_the_same_networks(name):
+    particles = METHODS[name].build(setup()).filter.particles
+    assert particles.n == (3 if name in PARTICLES else 1)
+    assert METHODS[name].particles == (name in PARTICLES)
+    reference = METHODS["wpf"].build(setup()).filter.particles
+    other = METHODS["wpf"].build(setup(seed=1)).filter.particles
+    for key, value in particles.state_dict().items():
+        assert torch.equal(value, reference.state_dict()[key][: particles.n])
+        assert not torch.equal(value, other.state_dict()[key][: particles.n])
+
+
+def test_learning_leaves_the_next_cells_networks_alone():
+    first = METHODS["gd"].build(setup())
+    before = {k: v.clone() for k, v in first.filter.particles.state_dict().items()}
+    first.begin_task([0])
+    first.learn(*first.scenario.train_set(0))
+    second = METHODS["gd"].build(setup()).filter.particles.state_dict()
+    assert all(torch.equal(before[key], second[key]) for key in before)
+
+
+def test_perturbed_particles_surround_one_network():
+    fresh = METHODS["gd"].build(setup()).filter.particles
+    near = METHODS["wpf"].build(setup(init="perturb", perturb_high=0.01)).filter.particles
+    for key, value in near.state_dict().items():
+        assert not torch.equal(value[0], value[1])
+        assert (value - fresh.state_dict()[key]).abs().max() < 0.06  # 6 deviations
+
+
+def test_settings_reach_the_parts():
+    wpf = METHODS["wpf"].build(setup(weighting="linearized", loss_scale=2.0, min_ess=2.0)).filter
+    assert isinstance(wpf, WeightedParticleFilter)
+    assert (wpf.weighting, wpf.loss_scale, wpf.min_ess) == ("linearized", 2.0, 2.0)
+    assert METHODS["er"].build(setup(replay_buffer=7)).replay.capacity == 7
+    ewc = METHODS["ewc"].build(setup(ewc_strength=5.0, fisher="sampled", fisher_samples=3))
+    assert (ewc.consolidation.strength, ewc.consolidation.fisher) == (5.0, "sampled")
+    assert METHODS["ewc-tuned+wpf"].build(setup()).consolidation.strength == 2.0
+    assert METHODS["si"].build(setup(si_xi=0.3)).consolidation.xi == 0.3
+    assert METHODS["lwf"].build(setup(lwf_temperature=3.0)).consolidation.temperature == 3.0
+    chunked = METHODS["wpf"].build(setup(chunk_size=2, precision="bf16")).filter.particles
+    assert (chunked.chunk_size, chunked.precision) == (2, "bf16")
+
+
+def test_optimizers_are_as_set():
+    def optimizer(name, **changes):
+        return METHODS[name].build(setup(**changes)).filter.optimizer
+
+    sgd = optimizer("wpf", lr=0.3)
+    assert isinstance(sgd, torch.optim.SGD) and float(sgd.param_groups[0]["lr"]) == 0.3
+    for adam in (optimizer("adam", adam_lr=0.2), optimizer("gd", optimizer="adam", adam_lr=0.2)):
+        assert isinstance(adam, torch.optim.Adam)
+        assert float(adam.param_groups[0]["lr"]) == 0.2
+
+
+def test_an_unknown_method_names_the_known_ones():
+    with pytest.raises(ValueError, match="unknown method 'x': choose from wpf, averaging"):
+        find_method("x")
+
+
+def test_anyone_can_register_a_method(monkeypatch):
+    monkeypatch.delitem(METHODS, "mine", raising=False)
+
+    @method("mine", "one network, my way")
+    def mine(setup):
+        particles = setup.ensemble(1)
+        return Learner(setup.scenario, GradientDescent(particles, setup.optimizer(particles)))
+
+    learner = find_method("mine").build(setup())
+    learner.begin_task([0])
+    assert learner.learn(*learner.scenario.train_set(0)).loss_before.shape == (1,)
+    monkeypatch.delitem(METHODS, "mine")
