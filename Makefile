@@ -3,13 +3,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-long lint results clean
+.PHONY: demo test test-browser test-long lint results clean
 
 demo: $(VENV)/.demo            ## every method on 5,000 digits, three orders of the tasks
 	$(BIN)/orderless run splitmnist --preset demo --permutations 3 --out runs/demo
 
 test: $(VENV)/.dev             ## all tests that CI runs
 	$(BIN)/python -m pytest
+
+test-browser: $(VENV)/.dev     ## the report page in headless Chromium
+	$(BIN)/python -m pytest -m browser
 
 test-long: $(VENV)/.dev        ## the sweeps that take long
 	$(BIN)/python -m pytest -m long

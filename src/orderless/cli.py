@@ -51,7 +51,8 @@ def problems_as_sentences() -> Iterator[None]:
         raise typer.Exit(2) from None
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         # torch has no error of its own for the host's memory
-        if isinstance(error, RuntimeError) and "memory" not in str(error):
+        known = ("out of memory", "allocate memory", "not enough memory")
+        if type(error) is RuntimeError and not any(text in str(error) for text in known):
             raise
         typer.echo(
             "orderless: out of memory: use fewer --particles or --set chunk_size=K", err=True
@@ -171,7 +172,9 @@ def _method_names(methods: str, settings: Any) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for name in named if name))
     untuned = {k for k in ("ewc", "si", "lwf") if getattr(settings, f"{k}_tuned") is None}
     return tuple(
-        name for name in METHODS if "-tuned" not in name or name.split("-")[0] not in untuned
+        name
+        for name, each in METHODS.items()
+        if each.in_all and ("-tuned" not in name or name.split("-")[0] not in untuned)
     )
 
 
@@ -277,11 +280,10 @@ def data_check(
     with problems_as_sentences():
         wrong = 0
         for each in [name] if name else list(DATASETS):
-            try:
-                results = check(each, data_dir)
-            except DataError:
+            results = check(each, data_dir)
+            if not any(result.file.exists() for result in results):
                 if name:
-                    raise
+                    find(name, data_dir)  # says how to get it
                 typer.echo(f"{each}: not found")
                 continue
             for result in results:
@@ -299,7 +301,7 @@ def data_fetch(
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
     columns = "{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn()
-    with problems_as_sentences(), Progress(*columns) as bar:
+    with problems_as_sentences(), Progress(*columns, console=Console(stderr=True)) as bar:
         bars: dict[str, Any] = {}
 
         def show(file: str, done: int, total: int | None) -> None:
@@ -308,7 +310,7 @@ def data_fetch(
             bar.update(bars[file], completed=done, total=total)
 
         place = fetch(name, data_dir, progress=show)
-        bar.console.print(f"{name} is in {place}")
+        typer.echo(f"{name} is in {place}")
 
 
 if __name__ == "__main__":

@@ -88,23 +88,30 @@ class Setup:
 
 @dataclass(frozen=True)
 class Method:
-    """A named way to learn. `particles` tells whether it keeps many networks or one."""
+    """A named way to learn.
+
+    `particles` tells whether it keeps many networks or one, `in_all` whether "all methods" means
+    this one, too; the others are run when they are named.
+    """
 
     name: str
     description: str
     build: Callable[[Setup], ContinualLearner]
     particles: bool
+    in_all: bool = True
 
 
 METHODS: dict[str, Method] = {}
 Build = TypeVar("Build", bound=Callable[[Setup], ContinualLearner])
 
 
-def method(name: str, description: str, particles: bool = False) -> Callable[[Build], Build]:
+def method(
+    name: str, description: str, particles: bool = False, in_all: bool = True
+) -> Callable[[Build], Build]:
     """Register a function `Setup -> learner` under a name."""
 
     def register(build: Build) -> Build:
-        METHODS[name] = Method(name, description, build, particles)
+        METHODS[name] = Method(name, description, build, particles, in_all)
         return build
 
     return register
@@ -136,7 +143,7 @@ def _bootstrap(setup: Setup) -> Learner:
     return Learner(setup.scenario, BootstrapParticleFilter(particles, perturbation=s.perturbation))
 
 
-@method("gsf", "Gaussian-sum filter, particles with their own precision", particles=True)
+@method("gsf", "Gaussian-sum filter, a precision per particle", particles=True, in_all=False)
 def _gsf(setup: Setup) -> GaussianSumLearner:
     s, particles = setup.settings, setup.ensemble(setup.settings.particles)
     filter = GaussianSumFilter(

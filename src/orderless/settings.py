@@ -20,6 +20,7 @@ CHOICES = {
     "source": ("full", "embedded"),
     "normalize": ("unit", "symmetric"),
     "assign": ("fixed", "random"),
+    "augment": ("flip-crop", "none"),
     "network": ("mlp", "released"),
     "init": ("fresh", "perturb"),
     "optimizer": ("sgd", "adam"),
@@ -44,6 +45,8 @@ class Settings:
     """MNIST inputs in [0, 1] ("unit") or [-1, 1] ("symmetric")."""
     assign: str = "fixed"
     """Classes to tasks: "fixed" as in the paper, or "random" by the seed."""
+    augment: str = "flip-crop"
+    """CIFAR training images: "flip-crop" (at random), or "none" (as they are)."""
     network: str = "mlp"
     """"mlp" (two hidden layers) or "released" (the convolutional networks of the paper's code)."""
     hidden: int = 400

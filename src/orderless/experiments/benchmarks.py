@@ -46,6 +46,7 @@ def split_cifar100(
         assign=settings.assign,  # type: ignore[arg-type]
         assign_seed=seed,
         validation=settings.validation,
+        augment=settings.augment == "flip-crop",
         device=device,
     )
 

@@ -166,10 +166,11 @@ def _require_same(store: Store, record: dict[str, Any], training: Training, regi
     ours = {**dataclasses.asdict(training.settings), "readings": _described(training, regime)}
     theirs = {**record["settings"], "readings": record["readings_wanted"]}
     for key, value in ours.items():
-        if theirs.get(key) != value:
+        # A setting that did not exist then had no effect.
+        if theirs.get(key, value) != value:
             raise StoreError(
-                f"{store.directory} holds {training.name} with {key}={theirs.get(key)}, not "
-                f"{value}: choose another --out"
+                f"{store.directory} holds {training.name} with {key}={theirs[key]}, not {value}: "
+                "choose another --out"
             )
 
 

@@ -34,7 +34,9 @@ def automatic_workers(cells: int, device: torch.device, bytes_each: int) -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Cells are small and there are many: a thread each, and no digit depends on the machine."""
+    """Cells are small and there are many: a thread each, so that neither cores nor --workers
+    change a sum, and threads that wait for each other on a busy machine do not cost a hundredfold.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

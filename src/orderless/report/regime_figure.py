@@ -24,10 +24,11 @@ def regime_figure(summary: dict[str, Any]) -> Figure:
     ((top_left, top_right), (bottom_left, bottom_right)) = figure.subplots(2, 2)
     _gain_against_movement(figure, top_left, points)
     _gain_against_ess(top_right, points)
-    _by_rate(bottom_left, points, "average", 100.0)
+    batch = summary["settings"]["batch_size"]
+    _by_rate(bottom_left, points, "average", 100.0, batch)
     bottom_left.set_ylabel("average accuracy, %")
     bottom_left.set_title("Accuracy", loc="left", fontsize=10)
-    _by_rate(bottom_right, points, "order_variance", 1.0)
+    _by_rate(bottom_right, points, "order_variance", 1.0, batch)
     _variance_scale(bottom_right, points)
     bottom_right.set_ylabel("variance of the order alone")
     bottom_right.set_title("Order variance", loc="left", fontsize=10)
@@ -108,7 +109,8 @@ def _gain_against_ess(axes: Axes, points: list[Point]) -> None:
     axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=8)
 
 
-def _by_rate(axes: Axes, points: list[Point], measure: str, factor: float) -> None:
+def _by_rate(axes: Axes, points: list[Point], measure: str, factor: float, batch: int) -> None:
+    """One line per method; the Gaussian-sum filter at its first step's rate, B sigma^2."""
     n, init = max(sizes(points)), inits(points)[0]
     lines: list[tuple[str, str, list[Point]]] = [
         ("wpf", "accuracy", chosen(points, "wpf", init=init, n=n)),
@@ -123,7 +125,7 @@ def _by_rate(axes: Axes, points: list[Point], measure: str, factor: float) -> No
         colour, marker = STYLES[method]
         many = method in ("wpf", "averaging")
         axes.plot(
-            [p["rate"] for p in found],
+            [p["rate"] * (batch if method == "gsf" else 1) for p in found],
             [factor * p[combine][measure] for p in found],
             color=colour,
             marker=marker,
@@ -138,7 +140,7 @@ def _by_rate(axes: Axes, points: list[Point], measure: str, factor: float) -> No
         colour = STYLES["rb"][0]
         axes.axhline(value, color=colour, linestyle=":", linewidth=1.6, label=method_label("rb"))
     axes.set_xscale("log")
-    axes.set_xlabel(f"learning rate ({init} init, N={n}); Gaussian-sum filter: sigma^2")
+    axes.set_xlabel(f"learning rate ({init}, N={n}); Gaussian-sum filter: B sigma^2")
 
 
 def _variance_scale(axes: Axes, points: list[Point]) -> None:

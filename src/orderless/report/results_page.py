@@ -2,7 +2,8 @@
 nothing else.
 
 ``python -m orderless.report.results_page`` writes ``docs/results/table1.md`` (and
-``literature.md`` where a report of the preset ``strong`` is there) from ``docs/results/*.json``;
+``literature.md`` where a report of the preset ``strong`` is there, and ``when-weighting-helps.md``
+where the map of ``orderless run regime`` lies beside it) from ``docs/results/*.json``;
 with ``--check`` it writes nothing and exits 1 when a page differs from what the JSON says.
 ``table1.remarks.txt`` beside the JSON, if it exists, is printed in the page: why a figure is what
 it is cannot be computed.
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from orderless.report import regime_page
 from orderless.report.literature import literature_page
 from orderless.report.paper import TABLE_1, method_label
 from orderless.report.tables import columns_of, markdown_table, percent, title
@@ -193,12 +195,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         reports = read_reports(options.directory)
-    except (OSError, ValueError) as error:
+        pages = {name: render(reports) for name, render in PAGES.items()}
+        pages[f"{regime_page.NAME}.md"] = regime_page.regime_page(options.directory)
+    except (OSError, ValueError, KeyError) as error:
         print(f"The results in {options.directory} cannot be read: {error}.", file=sys.stderr)
         return 2
     status = 0
-    for name, render in PAGES.items():
-        path, text = options.directory / name, render(reports)
+    for name, text in pages.items():
+        path = options.directory / name
         found = path.read_text(encoding="utf-8") if path.exists() else None
         if text == found:
             continue

@@ -1,4 +1,4 @@
-"""Writing a run directory's report: the table in five forms, and the figures."""
+"""Writing a run directory's report: the table in five forms, the page, and the figures."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from orderless.report import figures
 from orderless.report.cells import Cell, ReportError
 from orderless.report.collect import summarize
+from orderless.report.page import write_page
 from orderless.report.tables import Kind, format_csv, format_json, format_table, title
 
 
@@ -17,7 +18,7 @@ def write_report(
     out: str | Path | None = None,
     read: Callable[[Path], Cell] | None = None,
 ) -> list[Path]:
-    """Write report.txt, .md, .csv, .tex, .json and the figures' PNGs; returns the paths written.
+    """Write report.txt, .md, .csv, .tex, .json, .html and the figures' PNGs; returns the paths.
 
     Args:
         directory: a run directory with ``cells/*.json`` and, for figure 1, ``snapshots/*.npz``.
@@ -46,6 +47,7 @@ def write_report(
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
             written.append(folder / name)
+        written.append(write_page(Path(directory), folder, summaries, read))
         return written + _write_figures(Path(directory), folder, summaries)
     except OSError as error:
         raise ReportError(f"The report cannot be written to {folder}: {error}.") from error

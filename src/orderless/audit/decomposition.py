@@ -1,0 +1,127 @@
+r"""How much of the spread of scores is the order's, how much the seed's, and is it chance?
+
+Scores are S[s, o, t]: seed s, order o, task t. Per task, with S seeds and O orders,
+
+    S[s, o] = m + a_o + b_s + e_so        sum_o a_o = sum_s b_s = sum_o e_so = sum_s e_so = 0
+
+    order_effect = mean_o a_o^2      seed_effect = mean_s b_s^2      interaction = mean_so e_so^2
+
+and the variance over everything is exactly their sum. The two variances that the experiments report
+contain the interaction as well, because a run meets one order with one seed:
+
+    order_variance = mean_s Var_o S[s, o] = order_effect + interaction
+    seed_variance  = mean_o Var_s S[s, o] = seed_effect  + interaction
+
+All are population variances, per task and then averaged over tasks. A population variance of k
+values is (k - 1)/k of the true one on average, and seeds are few: where the two are compared, each
+is divided by that factor (`fair_order_variance`, `fair_seed_variance`). Without any effect of order
+or seed both then have the same expectation.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import metrics
+
+Array = NDArray[np.float64]
+PERMUTATIONS = 9999
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """The parts of the variance of S[seed, order, task]; `[T]` arrays are per task."""
+
+    average: float
+    variance: float
+    order_variance: float
+    seed_variance: float
+    order_effect: float
+    seed_effect: float
+    interaction: float
+    fair_order_variance: float
+    fair_seed_variance: float
+    task_order_variance: Array
+    task_seed_variance: Array
+    p_value: float
+    smallest_p_value: float
+
+
+def decompose(scores: Array, *, permutations: int = PERMUTATIONS, seed: int = 0) -> Decomposition:
+    """Variance components of scores `[S, O, T]`, and the permutation test of the order effect."""
+    seeds, orders, _ = scores.shape
+    # Measured from the first order of each seed, equal orders have a variance of exactly 0.
+    shifted = scores - scores[:, :1]
+    order_means, seed_means = shifted.mean(axis=0), shifted.mean(axis=1, keepdims=True)
+    rest = shifted - order_means - seed_means + shifted.mean(axis=(0, 1))
+    from_first_seed = scores - scores[:1]
+    return Decomposition(
+        average=metrics.average(scores),
+        variance=metrics.variance(scores),
+        order_variance=metrics.order_variance(scores),
+        seed_variance=metrics.seed_variance(scores),
+        order_effect=float(order_means.var(axis=0).mean()),
+        seed_effect=float(from_first_seed.mean(axis=1).var(axis=0).mean()),
+        interaction=float((rest**2).mean()),
+        fair_order_variance=metrics.order_variance(scores) * orders / max(orders - 1, 1),
+        fair_seed_variance=metrics.seed_variance(scores) * seeds / max(seeds - 1, 1),
+        task_order_variance=shifted.var(axis=1).mean(axis=0),
+        task_seed_variance=from_first_seed.var(axis=0).mean(axis=0),
+        p_value=order_p_value(scores, permutations=permutations, seed=seed),
+        smallest_p_value=smallest_p_value(seeds, orders, permutations),
+    )
+
+
+def smallest_p_value(seeds: int, orders: int, permutations: int = PERMUTATIONS) -> float:
+    """The smallest p-value that so many runs can give: 1 / number of different relabellings."""
+    return 1.0 / min(math.factorial(orders) ** (seeds - 1), permutations + 1)
+
+
+def order_p_value(scores: Array, *, permutations: int = PERMUTATIONS, seed: int = 0) -> float:
+    """p-value of "the order has no effect", by permuting orders within each seed.
+
+    Null hypothesis: given the seed, the runs are exchangeable, whatever orders they were given.
+    Then the labels of the orders can be shuffled within each seed, independently between seeds.
+    Statistic: the variance of the orders' means over seeds, mean_t Var_o mean_s S[s, o, t], the
+    `order_effect`: large where the *same* orders do well or badly with every seed. The scores of
+    all tasks of one run stay together. Relabelling all seeds alike changes nothing, so the first
+    stays as it is: (O!)^(S-1) cases, all of them where that is at most `permutations`, else so many
+    drawn at random with p = (1 + count) / (1 + permutations).
+    """
+    seeds, orders, tasks = scores.shape
+    # From the first order, as in `decompose`; then each seed's own mean, which no relabelling moves
+    centred = scores - scores[:, :1]
+    centred = centred - centred.mean(axis=1, keepdims=True)
+    # products[s, o, r, q] = mean_t centred[s, o, t] centred[r, q, t]: all that the statistic needs
+    products = np.einsum("sot,rqt->sorq", centred, centred) / tasks
+    cases = math.factorial(orders) ** (seeds - 1)
+    if cases <= permutations:
+        arrangements = np.array(list(itertools.permutations(range(orders))))
+        chosen = np.array(list(itertools.product(range(len(arrangements)), repeat=seeds - 1)))
+        labels = arrangements[chosen.reshape(cases, seeds - 1)]
+    else:
+        generator = np.random.default_rng(seed)
+        labels = np.tile(np.arange(orders), (permutations, seeds - 1, 1))
+        labels = generator.permuted(labels, axis=2)
+    same = np.broadcast_to(np.arange(orders), (len(labels), 1, orders))
+    statistics = _agreement(products, np.concatenate([same, labels], axis=1))
+    observed = _agreement(products, np.broadcast_to(np.arange(orders), (1, seeds, orders)))[0]
+    # Sums in another order may differ in their last bits: what is equal must count as equal.
+    slack = 1e-10 * float(np.trace(products.reshape(seeds * orders, -1)))
+    count = int((statistics >= observed - slack).sum())
+    return count / cases if cases <= permutations else (1 + count) / (1 + permutations)
+
+
+def _agreement(products: Array, labels: NDArray[np.int64]) -> Array:
+    """The statistic, up to constants, for each of the relabellings `[P, S, O]`: sums over pairs of
+    seeds of the products of what they scored under the same label.
+    """
+    total = np.zeros(len(labels))
+    for first, second in itertools.combinations(range(products.shape[0]), 2):
+        total += products[first, labels[:, first], second, labels[:, second]].sum(axis=1)
+    return total

@@ -1,0 +1,166 @@
+"""What can be audited, and adapters that make a network or an estimator into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..scenarios.streams import count_batches, keyed_generator, shuffled_batches
+
+MakeLearner = Callable[[int], Any]
+
+
+class Learner(Protocol):
+    """Anything that learns task by task and predicts.
+
+    `learn` gets all training data of one task, x `[n, ...]` and labels y `[n]`, and the task's
+    number; `predict` gives labels `[B]` or one score per class `[B, C]`, as tensors or arrays.
+    """
+
+    def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> Any: ...
+
+    def predict(self, x: Tensor) -> Any: ...
+
+
+def batches_of(
+    x: Tensor, y: Tensor, task: int | None, *, seed: int, batch_size: int, epochs: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Shuffled batches that depend on (seed, task) and never on the task's place in the order."""
+    total = count_batches(len(y), batch_size, epochs, None)
+    chosen = shuffled_batches(
+        "audit",
+        (seed, -1 if task is None else task),
+        samples=len(y),
+        batch_size=batch_size,
+        total=total,
+        start=0,
+        device=x.device,
+    )
+    return ((x[at], y[at]) for _, at in chosen)
+
+
+class TorchLearner:
+    """A network and its optimizer, trained by batches. See `from_torch`."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        seed: int,
+        *,
+        loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+        batch_size: int = 32,
+        epochs: int = 1,
+    ) -> None:
+        self.module, self.optimizer, self.seed, self.loss = module, optimizer, seed, loss
+        self.batch_size, self.epochs = batch_size, epochs
+
+    def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> None:
+        """`epochs` passes over one task; batches and dropout depend on (seed, task) alone."""
+        key = self.seed, -1 if task is None else task
+        torch.manual_seed(keyed_generator("audit", *key).initial_seed())
+        self.module.train()
+        options: Any = {"seed": self.seed, "batch_size": self.batch_size, "epochs": self.epochs}
+        for inputs, labels in batches_of(x, y, task, **options):
+            self.optimizer.zero_grad()
+            self.loss(self.module(inputs), labels).backward()
+            self.optimizer.step()
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Tensor:
+        """The network's outputs in evaluation mode: `[B, C]`."""
+        self.module.eval()
+        return torch.cat([self.module(part) for part in x.split(1024)])
+
+
+def from_torch(
+    make_module: Callable[[], nn.Module],
+    make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+    *,
+    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+    batch_size: int = 32,
+    epochs: int = 1,
+) -> MakeLearner:
+    """`make_learner` for a plain network and optimizer.
+
+    Args:
+        make_module: makes one network; called with torch's generator set by the seed, so that the
+            seed decides the initialisation and every order starts from the same network.
+        make_optimizer: from parameters to an optimizer, `lambda p: torch.optim.SGD(p, lr=0.1)`.
+        loss: `(outputs, labels) -> scalar`.
+        batch_size, epochs: passes over each task. Batches depend on (seed, task); the short batch
+            at the end of a pass is dropped.
+    """
+    for name, value in (("make_module", make_module), ("make_optimizer", make_optimizer)):
+        if not callable(value) or isinstance(value, nn.Module):
+            raise ValueError(
+                f"{name} must be a function that makes a new one for every run, got "
+                f"{type(value).__name__}"
+            )
+
+    def make_learner(seed: int) -> TorchLearner:
+        torch.manual_seed(seed)
+        module = make_module()
+        optimizer = make_optimizer(module.parameters())
+        options: Any = {"loss": loss, "batch_size": batch_size, "epochs": epochs}
+        return TorchLearner(module, optimizer, seed, **options)
+
+    return make_learner
+
+
+class PartialFitLearner:
+    """An estimator with `partial_fit`. See `from_partial_fit`."""
+
+    def __init__(
+        self, estimator: Any, seed: int, classes: Sequence[int], batch_size: int, epochs: int
+    ) -> None:
+        if not hasattr(estimator, "partial_fit"):
+            raise ValueError(
+                f"{type(estimator).__name__} has no partial_fit, so it cannot learn task by task"
+            )
+        self.estimator, self.seed, self.classes = estimator, seed, np.asarray(classes)
+        self.batch_size, self.epochs = batch_size, epochs
+
+    def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> None:
+        """`epochs` passes of `partial_fit` over one task."""
+        options: Any = {"seed": self.seed, "batch_size": self.batch_size, "epochs": self.epochs}
+        for inputs, labels in batches_of(x, y, task, **options):
+            self.estimator.partial_fit(_rows(inputs), labels.cpu().numpy(), classes=self.classes)
+
+    def predict(self, x: Tensor) -> Any:
+        """The estimator's labels `[B]`."""
+        return self.estimator.predict(_rows(x))
+
+
+def from_partial_fit(
+    make_estimator: Callable[[int], Any],
+    *,
+    classes: int | Sequence[int],
+    batch_size: int = 32,
+    epochs: int = 1,
+) -> MakeLearner:
+    """`make_learner` for a scikit-learn estimator with `partial_fit`.
+
+    Args:
+        make_estimator: from a seed to an estimator, `lambda seed: SGDClassifier(random_state=seed)`
+            (without `random_state` the seed sets numpy's generator).
+        classes: all labels that will come, or how many, as `partial_fit` itself wants to know.
+        batch_size, epochs: as for `from_torch`. Inputs are flattened to `[B, d]`.
+    """
+    known = list(range(classes)) if isinstance(classes, int) else list(classes)
+    if len(known) < 2:
+        raise ValueError(f"classes must be at least 2, got {classes}")
+
+    def make_learner(seed: int) -> PartialFitLearner:
+        return PartialFitLearner(make_estimator(seed), seed, known, batch_size, epochs)
+
+    return make_learner
+
+
+def _rows(x: Tensor) -> np.ndarray:
+    return x.flatten(1).cpu().numpy()

@@ -1,0 +1,214 @@
+"""What an audit found: numbers, and what may be claimed from them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .decomposition import Array, Decomposition, decompose
+
+LEVEL = 0.05  # of the permutation test
+Verdict = Literal["sensitive", "below reseeding", "not shown", "none", "undecided"]
+
+
+@dataclass(frozen=True, eq=False)
+class LearnerAudit:
+    """One learner's runs over S seeds and O orders of T tasks.
+
+    `scores` `[S, O, T]` are accuracies; `disagreement` `[O, O]` is the share of test samples on
+    which two orders predict different labels, averaged over seeds; `seed_disagreement` the same
+    between two seeds of one order, averaged. `ignores_seed`: every seed gave bit-identical
+    predictions in every order. `same_in_every_order`: every order gave bit-identical predictions
+    with every seed. `broken_runs`: runs with predictions that are not finite, which count as wrong.
+    """
+
+    name: str
+    scores: Array
+    disagreement: Array
+    seed_disagreement: float
+    ignores_seed: bool
+    same_in_every_order: bool
+    broken_runs: int = 0
+
+    @cached_property
+    def parts(self) -> Decomposition:
+        """Order, seed and interaction variance, and the permutation test."""
+        return decompose(self.scores)
+
+    @property
+    def order_variance(self) -> float:
+        """mean_t mean_s Var_o S[s, o, t]."""
+        return self.parts.order_variance
+
+    @property
+    def seed_variance(self) -> float:
+        """mean_t mean_o Var_s S[s, o, t]."""
+        return self.parts.seed_variance
+
+    @property
+    def p_value(self) -> float | None:
+        """Of "the order has no effect"; None where seeds are no replicates, or all is equal."""
+        return None if self.ignores_seed or self.same_in_every_order else self.parts.p_value
+
+    @property
+    def verdict(self) -> Verdict:
+        """What may be claimed.
+
+        - `"none"`: every order gave the same predictions to the bit.
+        - `"sensitive"`: the scores vary more between orders than between seeds (each corrected for
+          how many there are), *and* the permutation test rejects "no effect" at 5 %. For a learner
+          that ignores its seed: they vary at all.
+        - `"below reseeding"`: the test rejects, but another seed matters as much or more.
+        - `"not shown"`: the test does not reject.
+        - `"undecided"`: so few runs that the test could never reject.
+        """
+        if self.same_in_every_order:
+            return "none"
+        if self.ignores_seed:
+            return "sensitive" if self.order_variance > 0 else "not shown"
+        if self.parts.smallest_p_value > LEVEL:
+            return "undecided"
+        if self.parts.p_value > LEVEL:
+            return "not shown"
+        exceeds = self.parts.fair_order_variance > self.parts.fair_seed_variance
+        return "sensitive" if exceeds else "below reseeding"
+
+    @property
+    def sensitive(self) -> bool:
+        return self.verdict == "sensitive"
+
+    @property
+    def order_averages(self) -> Array:
+        """`[O]`: the average over seeds and tasks."""
+        return self.scores.mean(axis=(0, 2))
+
+    @property
+    def worst_order(self) -> int:
+        """Which order does worst on average."""
+        return int(self.order_averages.argmin())
+
+    @property
+    def best_order(self) -> int:
+        return int(self.order_averages.argmax())
+
+    @property
+    def suffering_task(self) -> int:
+        """The task whose score depends most on the order: the largest order variance."""
+        return int(self.parts.task_order_variance.argmax())
+
+    @property
+    def mean_disagreement(self) -> float:
+        """Over all pairs of different orders."""
+        count = len(self.disagreement)
+        return float(self.disagreement.sum() / (count * (count - 1)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON."""
+        parts = {
+            key: value.tolist() if isinstance(value, np.ndarray) else value
+            for key, value in vars(self.parts).items()
+            if key != "p_value"
+        }
+        return {
+            "name": self.name,
+            "verdict": self.verdict,
+            "p_value": self.p_value,
+            **parts,
+            "worst_order": self.worst_order,
+            "best_order": self.best_order,
+            "suffering_task": self.suffering_task,
+            "order_averages": self.order_averages.tolist(),
+            "mean_disagreement": self.mean_disagreement,
+            "seed_disagreement": self.seed_disagreement,
+            "disagreement": self.disagreement.tolist(),
+            "ignores_seed": self.ignores_seed,
+            "same_in_every_order": self.same_in_every_order,
+            "broken_runs": self.broken_runs,
+            "scores": self.scores.tolist(),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class OrderSensitivity:
+    """The audit: the learner, and others on the same tasks, orders and seeds.
+
+    `str(result)` and `print(result)` give the table and the findings in words, `markdown()` the
+    whole report, `as_dict()` and `json()` every number, `save(folder)` report.md and report.json.
+    """
+
+    learner: LearnerAudit
+    comparisons: tuple[LearnerAudit, ...]
+    tasks: tuple[str, ...]
+    orders: tuple[tuple[int, ...], ...]
+    seeds: int
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether the learner's result depends on the order beyond chance; see `verdict`."""
+        return self.learner.sensitive
+
+    @property
+    def learners(self) -> tuple[LearnerAudit, ...]:
+        return self.learner, *self.comparisons
+
+    def __getitem__(self, name: str) -> LearnerAudit:
+        """A learner of this audit by its name."""
+        for each in self.learners:
+            if each.name == name:
+                return each
+        names = ", ".join(each.name for each in self.learners)
+        raise KeyError(f"this audit has {names}, not {name!r}")
+
+    def order_name(self, order: int) -> str:
+        """An order in words: the tasks' names in the order in which they were learned."""
+        return " > ".join(self.tasks[task] for task in self.orders[order])
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "tasks": list(self.tasks),
+            "orders": [list(order) for order in self.orders],
+            "seeds": self.seeds,
+            "learner": self.learner.as_dict(),
+            "comparisons": [each.as_dict() for each in self.comparisons],
+        }
+
+    def json(self) -> str:
+        return json.dumps(self.as_dict(), indent=1, allow_nan=False) + "\n"
+
+    def text(self) -> str:
+        """The table and the findings in words."""
+        from .words import text
+
+        return text(self)
+
+    def markdown(self) -> str:
+        """The whole report: table, findings, variance parts, tasks, orders."""
+        from .words import markdown
+
+        return markdown(self)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_markdown_(self) -> str:
+        return self.markdown()
+
+    def save(self, folder: Path | str) -> list[Path]:
+        """Write report.md and report.json into `folder`, made if need be; returns their paths."""
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        paths = [place / "report.md", place / "report.json"]
+        for path, content in zip(paths, (self.markdown(), self.json()), strict=True):
+            path.write_text(content, encoding="utf-8")
+        return paths
+
+
+def pairwise_disagreement(labels: NDArray[np.int64]) -> Array:
+    """`[K, K]`: the share of samples on which two of K rows of labels `[K, B]` differ."""
+    return np.stack([(labels != row).mean(axis=1) for row in labels])

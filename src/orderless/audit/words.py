@@ -1,0 +1,188 @@
+"""An audit as text and Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .result import LEVEL, LearnerAudit, OrderSensitivity
+
+
+def text(result: OrderSensitivity) -> str:
+    """Table and findings, for a terminal."""
+    headings, rows = _summary(result)
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        first, *rest = (
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "  ".join([first, *rest]).rstrip()
+
+    table = [line(headings), "  ".join("-" * width for width in widths), *map(line, rows)]
+    words = [sentence for each in result.learners for sentence in (*findings(result, each), "")]
+    return "\n".join([_title(result), "", *table, "", *words[:-1]])
+
+
+def markdown(result: OrderSensitivity) -> str:
+    """The whole report."""
+    names = [each.name for each in result.learners]
+    sections = [f"# {_title(result)}", _table(*_summary(result)), _LEGEND]
+    for each in result.learners:
+        sections += [f"## {each.name}", "\n".join(f"- {s}" for s in findings(result, each))]
+    parts = [
+        [each.name, *map(_small, (p.variance, p.order_effect, p.seed_effect, p.interaction))]
+        for each in result.learners
+        for p in [each.parts]
+    ]
+    headings = ["learner", "variance", "= order", "+ seed", "+ interaction"]
+    sections += ["## Parts of the variance", _table(headings, parts)]
+    tasks = []
+    for task, name in enumerate(result.tasks):
+        row = [name]
+        for each in result.learners:
+            means = each.scores[:, :, task].mean(axis=0)
+            row.append(
+                f"{_percent(means.mean())} ({_percent(means.min())}-{_percent(means.max())})"
+            )
+        tasks.append(row)
+    sections += [
+        "## Tasks\n\nAccuracy in percent: the mean, and the worst and best order in brackets.",
+        _table(["task", *names], tasks),
+    ]
+    orders = [
+        [str(o), result.order_name(o), *(_percent(e.order_averages[o]) for e in result.learners)]
+        for o in range(len(result.orders))
+    ]
+    sections += ["## Orders", _table(["order", "tasks in turn", *names], orders)]
+    return "\n\n".join(sections) + "\n"
+
+
+_LEGEND = """\
+Scores are test accuracies in percent after the last task, averaged over tasks and seeds; variances
+are of fractions. `order var.`: variance over orders, mean over seeds; `seed var.`: variance over
+seeds, mean over orders (population variances, per task, then averaged). `p`: permutation test of
+"the order has no effect", order labels shuffled within each seed. `disagree`: share of test samples
+on which two orders, on average, predict different labels."""
+
+
+def _title(result: OrderSensitivity) -> str:
+    shape = f"{len(result.tasks)} tasks, {len(result.orders)} orders x {result.seeds} seeds"
+    return f"Order sensitivity of {result.learner.name}: {shape}"
+
+
+def _summary(result: OrderSensitivity) -> tuple[list[str], list[list[str]]]:
+    headings = "learner,average,worst order,order var.,seed var.,p,disagree,order matters"
+    rows = [
+        [
+            each.name,
+            _percent(each.parts.average),
+            _percent(each.order_averages[each.worst_order]),
+            _small(each.order_variance),
+            _small(each.seed_variance),
+            "-" if each.p_value is None else _probability(each.p_value),
+            f"{_percent(each.mean_disagreement)} %",
+            _VERDICTS[each.verdict],
+        ]
+        for each in result.learners
+    ]
+    return headings.split(","), rows
+
+
+_VERDICTS = {
+    "sensitive": "yes",
+    "below reseeding": "less than seed",
+    "not shown": "not shown",
+    "none": "not at all",
+    "undecided": "undecided",
+}
+
+
+def findings(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
+    """What was found about one learner, one sentence after another."""
+    said = [_claim(learner)]
+    if learner.ignores_seed and not learner.same_in_every_order:
+        said.append(
+            f"{learner.name} gave the same predictions with every seed: it ignores `seed`, or its "
+            "seeds cannot be told apart on this data. Seeds then say nothing about chance, and its "
+            "order variance is compared with 0."
+        )
+    if learner.broken_runs:
+        total = learner.scores.shape[0] * learner.scores.shape[1]
+        said.append(
+            f"In {learner.broken_runs} of {total} runs {learner.name} predicted values that are "
+            "not finite; they count as wrong."
+        )
+    if learner.same_in_every_order:
+        return said
+    worst, best, averages = learner.worst_order, learner.best_order, learner.order_averages
+    if averages[worst] < averages[best]:
+        said.append(
+            f"Worst order: {result.order_name(worst)} ({_percent(averages[worst])} %); best: "
+            f"{result.order_name(best)} ({_percent(averages[best])} %)."
+        )
+    if learner.order_variance > 0:
+        task = learner.suffering_task
+        means = learner.scores[:, :, task].mean(axis=0)
+        low = int(means.argmin())
+        said.append(
+            f"Task {result.tasks[task]} suffers most: {_percent(means.min())} % after "
+            f"{result.order_name(low)}, {_percent(means.max())} % in its best order."
+        )
+    said.append(
+        f"Two orders disagree on {_percent(learner.mean_disagreement)} % of the test samples, two "
+        f"seeds on {_percent(learner.seed_disagreement)} %."
+    )
+    return said
+
+
+def _claim(learner: LearnerAudit) -> str:
+    name, parts, verdict = learner.name, learner.parts, learner.verdict
+    order, seed = (math.sqrt(v) for v in (parts.fair_order_variance, parts.fair_seed_variance))
+    spread = f"standard deviation {100 * order:.2f} points against {100 * seed:.2f}"
+    p = f"p = {_probability(parts.p_value)}"
+    if verdict == "none":
+        return f"{name} does not depend on the order: every order gave the same bits."
+    if verdict == "undecided":
+        return (
+            f"Nothing can be claimed about {name}: with so few orders and seeds the test cannot "
+            f"reach {LEVEL:g}, its smallest p-value is {_probability(parts.smallest_p_value)}; use "
+            "more of either."
+        )
+    if verdict == "sensitive" and learner.ignores_seed:
+        return f"{name} is sensitive to the order: standard deviation {100 * order:.2f} points."
+    if verdict == "sensitive":
+        many = f"{(order / seed) ** 2:.1f} times as much" if seed > 0 else "more"
+        return (
+            f"{name} is sensitive to the order: its scores vary {many} between orders "
+            f"{'as' if seed > 0 else 'than'} between seeds ({spread}, {p})."
+        )
+    if verdict == "below reseeding":
+        return (
+            f"The order matters to {name} ({p}), but no more than the seed does ({spread}): not "
+            "called sensitive."
+        )
+    if learner.ignores_seed:
+        return f"The order changes some predictions of {name}, but not one of its scores."
+    return (
+        f"No effect of the order on {name} was shown: what differs between orders is no more "
+        f"consistent than chance ({spread}, {p})."
+    )
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    rule = [":--", *["--:"] * (len(headings) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (headings, rule, *rows))
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _small(value: float) -> str:
+    return "0" if value == 0 else f"{value:.2g}"
+
+
+def _probability(value: float) -> str:
+    return f"{value:.4f}" if value < 0.01 else f"{value:.2f}"

@@ -1,0 +1,44 @@
+"""Reinforcement learning with particles: ProcGen levels, PPO, behaviour cloning."""
+
+from .cloning import BehaviourCloning, Score, cloning_loss, play
+from .environment import VectorEnvironment
+from .mixture import Decision, MixturePolicy, mixture_log_probabilities
+from .networks import ActorCritic, Compact, Impala, policy_and_values, policy_logits
+from .policy_filter import LineageBootstrapFilter, PolicyWeightedFilter
+from .ppo import PPO
+from .procgen import GAMES, RETURN_RANGES, ProcgenLevels, normalized_return
+from .reports import Episode, UpdateInfo
+from .rollout import Rollout, advantages
+from .scaling import RewardScaler
+from .settings import PPOSettings
+from .surrogate import Surrogate
+
+__all__ = [
+    "GAMES",
+    "PPO",
+    "RETURN_RANGES",
+    "ActorCritic",
+    "BehaviourCloning",
+    "Compact",
+    "Decision",
+    "Episode",
+    "Impala",
+    "LineageBootstrapFilter",
+    "MixturePolicy",
+    "PPOSettings",
+    "PolicyWeightedFilter",
+    "ProcgenLevels",
+    "RewardScaler",
+    "Rollout",
+    "Score",
+    "Surrogate",
+    "UpdateInfo",
+    "VectorEnvironment",
+    "advantages",
+    "cloning_loss",
+    "mixture_log_probabilities",
+    "normalized_return",
+    "play",
+    "policy_and_values",
+    "policy_logits",
+]

@@ -1,0 +1,162 @@
+"""Behaviour cloning of an expert's actions over particles, and play to measure what it is worth.
+
+Cloning is supervised learning: particle i's loss on a batch is the cross-entropy of its policy
+against the expert's actions, so any filter of this library learns it.
+
+A level's score is a return. `"accuracy"`, in analogy to the paper's test accuracy, is the weighted
+mean of the particles' own returns, sum_i w_i R(pi_i); `"probs"` is the return of the mixture policy
+sum_i w_i pi_i. Actions are sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..filters.base import ParticleFilter
+from ..filters.stepping import SteppedFilter
+from ..particles import Ensemble, per_particle
+from .environment import Array, VectorEnvironment
+from .keyed import ACTION, gumbel, permutation
+from .mixture import mixture_log_probabilities
+from .networks import policy_logits
+
+
+def cloning_loss(particles: Ensemble) -> Callable[[Tensor, Tensor], Tensor]:
+    """`loss(observations [B, ...], actions [B]) -> [N]`: -E log pi_i(action | observation)."""
+    cross_entropy = per_particle(F.cross_entropy)
+
+    def loss(observations: Tensor, actions: Tensor) -> Tensor:
+        return cross_entropy(policy_logits(particles(observations)), actions)
+
+    return loss
+
+
+class BehaviourCloning:
+    """Fits a filter's particles to transitions, level after level.
+
+    A level's batches depend on (seed, level) and not on when the level comes. `learn` may be called
+    in pieces: batch k is the same whoever computed batch k - 1, so a run resumes from the filter's
+    state and the number of batches done.
+    """
+
+    def __init__(self, filter: SteppedFilter, *, batch_size: int = 256, seed: int = 0) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        self.filter, self.batch_size, self.seed = filter, batch_size, seed
+        self._step = filter.compile(cloning_loss(filter.particles))
+
+    def learn(
+        self,
+        observations: Tensor,
+        actions: Tensor,
+        *,
+        level: int,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> Tensor:
+        """Take steps `start` to `stop` (default: one pass) on `observations` `[M, ...]` uint8.
+
+        Each pass goes through all M transitions in an order of its own, without a short last batch.
+        Returns the losses before each step, `[stop - start, N]`.
+        """
+        a_pass = len(observations) // self.batch_size
+        if len(observations) != len(actions):
+            raise ValueError(f"{len(observations)} observations but {len(actions)} actions")
+        if a_pass == 0:
+            raise ValueError(
+                f"{len(observations)} transitions do not fill one batch of {self.batch_size}"
+            )
+        device = self.filter.particles.device
+        losses, order, current = [], torch.empty(0), -1
+        for number in range(start, a_pass if stop is None else stop):
+            if number // a_pass != current:
+                current = number // a_pass
+                count = len(observations)
+                order = permutation(self.seed, level, current, count, observations.device)
+            place = number % a_pass * self.batch_size
+            index = order[place : place + self.batch_size]
+            batch = observations[index].to(device), actions[index].to(device)
+            losses.append(self._step(*batch).loss_before)
+        return torch.stack(losses) if losses else torch.empty(0, self.filter.particles.n)
+
+
+@dataclass(frozen=True)
+class Score:
+    """Returns of one evaluation: `mean` (weighted, for `"accuracy"`), and where it comes from.
+
+    `episodes` `[E, K]`: every environment's first K returns; `per_particle` `[N]`: each particle's
+    mean return, only with `"accuracy"`.
+    """
+
+    mean: float
+    episodes: Array
+    per_particle: Array | None
+
+
+@torch.no_grad()
+def play(
+    filter: ParticleFilter,
+    env: VectorEnvironment,
+    *,
+    combine: str = "probs",
+    episodes: int = 1,
+    normalize: bool = True,
+    seed: int = 0,
+) -> Score:
+    """Play `episodes` whole episodes in every environment and return what they brought.
+
+    With `combine="accuracy"`, environment e is played by particle e // (E / N), so E must be a
+    multiple of N; with `"probs"` by the mixture everywhere. Each environment counts its first
+    episodes only: short episodes are not favoured over long ones. `normalize` gives normalised
+    returns where the environment knows how.
+    """
+    n = filter.particles.n
+    if combine not in ("accuracy", "probs"):
+        raise ValueError(f"combine must be 'accuracy' or 'probs', got {combine!r}")
+    if combine == "accuracy" and env.n_envs % n:
+        raise ValueError(
+            f"'accuracy' needs as many environments for each of {n} particles, got {env.n_envs}"
+        )
+    if episodes < 1:
+        raise ValueError(f"episodes must be at least 1, got {episodes}")
+    returns = _play(filter, env, combine, episodes, seed)
+    returns = env.normalize(returns) if normalize else returns
+    if combine == "probs":
+        return Score(float(returns.mean()), returns, None)
+    own = returns.reshape(n, -1).mean(1)
+    return Score(float(filter.weights.cpu().numpy() @ own), returns, own)
+
+
+def _play(
+    filter: ParticleFilter, env: VectorEnvironment, combine: str, episodes: int, seed: int
+) -> Array:
+    """Raw returns `[E, K]`."""
+    particles, device, weights = filter.particles, filter.particles.device, filter.log_weights
+    indices = torch.arange(env.n_envs, device=device)
+    finished = np.zeros(env.n_envs, dtype=np.int64)
+    returns = np.zeros((env.n_envs, episodes))
+    env.reset()
+    draw = 0
+    while (finished < episodes).any():
+        frames = torch.from_numpy(env.observations).to(device)
+        with particles.evaluating():
+            if combine == "probs":
+                logits = policy_logits(particles(frames))
+                policy = mixture_log_probabilities(logits.log_softmax(-1), weights)
+            else:
+                own = frames.view(particles.n, -1, *frames.shape[1:])
+                policy = policy_logits(particles(own, per_particle=True)).flatten(0, 1)
+                policy = policy.log_softmax(-1)
+        noise = gumbel(seed, torch.tensor(draw, device=device), indices, policy.shape[-1], ACTION)
+        info = env.step((policy + noise).argmax(-1).cpu().numpy())[-1]
+        counted = np.flatnonzero(env.ended & (finished < episodes))
+        returns[counted, finished[counted]] = info["episode_return"][counted]
+        finished[counted] += 1
+        draw += 1
+    return returns

@@ -1,0 +1,137 @@
+"""What PPO asks of an environment: many copies stepped together, episodes that start anew.
+
+The conventions are Gymnasium's for vector environments with *next-step* automatic resets. The step
+that ends an episode returns its true last frame. The step after it ignores the action and returns
+the first frame of the next episode with reward 0: that transition is not experience, and
+`info["valid"]` is False for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[Any]
+Step = tuple[Array, Array, Array, Array, dict[str, Array]]
+
+
+class VectorEnvironment:
+    """E copies of one environment with A actions; subclasses say how they start and step.
+
+    A subclass gives `_start() -> observations`, `_send(actions)` and `_receive() -> (observations,
+    rewards, terminated, truncated)`, with next-step resets and new arrays every time. This class
+    checks actions, keeps count of returns and says which transitions are real:
+
+    - `observations` `[E, ...]`: the frames that the next actions answer.
+    - `first` `[E]`: that frame is the first of its episode.
+    - `ended` `[E]`: that frame is the last of its episode, so the next action will be ignored.
+    - `info["valid"]` `[E]`: this step's action counted, i.e. `ended` was False before it.
+    - `info["episode_return"]`, `info["episode_length"]` `[E]`: of episodes that end with this step,
+      NaN and 0 elsewhere.
+    """
+
+    level: int = 0
+
+    def __init__(self, n_envs: int, actions: int) -> None:
+        if n_envs < 1:
+            raise ValueError(f"n_envs must be at least 1, got {n_envs}")
+        self.n_envs, self.actions = n_envs, actions
+        self.observations: Array = np.empty(0)
+        self.first = np.zeros(n_envs, dtype=bool)
+        self.ended = np.zeros(n_envs, dtype=bool)
+        self.returns = np.zeros(n_envs)
+        self.lengths = np.zeros(n_envs, dtype=np.int64)
+        self._started = self._waiting = False
+
+    # ------------------------------------------------------------------ for subclasses
+
+    def _start(self) -> Array:
+        raise TypeError(f"{type(self).__name__} does not say how it starts: define _start")
+
+    def _send(self, actions: Array) -> None:
+        raise TypeError(f"{type(self).__name__} does not say how it steps: define _send")
+
+    def _receive(self) -> tuple[Array, Array, Array, Array]:
+        raise TypeError(f"{type(self).__name__} does not say how it steps: define _receive")
+
+    def switch(self, level: int) -> tuple[Array, dict[str, Array]]:
+        """Go to another level and start there."""
+        raise TypeError(f"{type(self).__name__} has no levels to switch to")
+
+    def normalize(self, returns: ArrayLike) -> Array:
+        """Returns on the scale in which games are compared; as they are, unless a game says so."""
+        return np.asarray(returns, dtype=np.float64)
+
+    # ------------------------------------------------------------------ the interface
+
+    def reset(self) -> tuple[Array, dict[str, Array]]:
+        """Start a new episode everywhere: `(observations [E, ...], info)`."""
+        if self._waiting:
+            self.recv()
+        self.observations = self._start()
+        self.first[:], self.ended[:] = True, False
+        self.returns[:], self.lengths[:] = 0.0, 0
+        self._started = True
+        return self.observations, {"valid": np.ones(self.n_envs, dtype=bool)}
+
+    def step(self, actions: ArrayLike) -> Step:
+        """`(observations, rewards, terminated, truncated, info)`, each with a leading E."""
+        self.send(actions)
+        return self.recv()
+
+    def send(self, actions: ArrayLike) -> None:
+        """Begin a step; the copies work on it until `recv` is called."""
+        if not self._started:
+            raise RuntimeError(
+                "the environment has not started: call reset() before the first step"
+            )
+        if self._waiting:
+            raise RuntimeError("a step is under way: call recv() before the next send()")
+        self._send(self._checked(actions))
+        self._waiting = True
+
+    def recv(self) -> Step:
+        """Wait for the step that `send` began."""
+        if not self._waiting:
+            raise RuntimeError("no step is under way: call send(actions) first")
+        observations, rewards, terminated, truncated = self._receive()
+        self._waiting = False
+        valid = ~self.ended
+        self.returns = np.where(valid, self.returns + rewards, 0.0)
+        self.lengths = np.where(valid, self.lengths + 1, 0)
+        self.observations, self.first = observations, ~valid
+        self.ended = terminated | truncated
+        info = {
+            "valid": valid,
+            "episode_return": np.where(self.ended, self.returns, np.nan),
+            "episode_length": np.where(self.ended, self.lengths, 0),
+        }
+        return observations, rewards, terminated, truncated, info
+
+    def _checked(self, actions: ArrayLike) -> Array:
+        """Actions as int32 `[E]`; the games themselves would take any number."""
+        array = np.asarray(actions)
+        if array.shape != (self.n_envs,):
+            raise ValueError(
+                f"actions must have shape ({self.n_envs},), one for each copy, got {array.shape}"
+            )
+        if not np.issubdtype(array.dtype, np.integer):
+            raise TypeError(f"actions must be whole numbers, got {array.dtype}")
+        outside = (array < 0) | (array >= self.actions)
+        if outside.any():
+            raise ValueError(
+                f"actions must lie in 0..{self.actions - 1}, got {int(array[outside][0])}"
+            )
+        return array.astype(np.int32)
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Enough to go on from here; see `load_state_dict`."""
+        raise TypeError(f"{type(self).__name__} cannot be saved: define state_dict")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put `observations`, `first`, `ended`, `returns` and `lengths` where they were."""
+        raise TypeError(f"{type(self).__name__} cannot be resumed: define load_state_dict")

@@ -1,0 +1,159 @@
+r"""The policy that acts: the weighted mixture of the particles' policies.
+
+    mu(a | s) = sum_j w_j pi_j(a | s)
+    log mu = logsumexp_j (log w_j + log pi_j)
+
+`act="mixture"` draws every action from mu. `act="episode"` draws one particle j ~ w at the start of
+an episode and plays the whole episode with pi_j, which explores more consistently. Both report
+log mu(a | s) as the behaviour: for episodes that is the balance heuristic, which treats
+each step as if the particle had been drawn anew, and keeps the importance weights
+pi_i / mu bounded by 1 / w_i.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..filters.base import ParticleFilter
+from .keyed import ACTION, PARTICLE, gumbel
+from .networks import policy_and_values
+
+
+def mixture_log_probabilities(log_policies: Tensor, log_weights: Tensor) -> Tensor:
+    """log sum_j w_j pi_j: `log_policies` `[N, ...]`, `log_weights` `[N]` -> `[...]`.
+
+    A particle of weight 0 may hold NaN. With one particle the result is its policy, bit for bit.
+    """
+    shares = log_weights.to(log_policies.dtype).view(-1, *[1] * (log_policies.dim() - 1))
+    terms = torch.where(shares.isneginf(), -torch.inf, shares + log_policies)
+    return torch.logsumexp(terms, 0)
+
+
+class Decision(NamedTuple):
+    """What E copies of an environment are told to do, and what each particle thinks of it.
+
+    `actions` `[E]`; `log_policies` `[N, E]`: log pi_i of that action; `log_behaviour` `[E]`:
+    log mu of it; `values` `[N, E]`.
+    """
+
+    actions: Tensor
+    log_policies: Tensor
+    log_behaviour: Tensor
+    values: Tensor
+
+
+class MixturePolicy:
+    """Draws actions for E environments from a filter's particles.
+
+    The weights are those at the last `begin()`, however often the filter is updated meanwhile.
+    Choices are keyed on (seed, draw, environment): they depend neither on the device nor on how
+    many environments there are. On CUDA a decision is recorded once and then replayed as a graph.
+    """
+
+    def __init__(
+        self, filter: ParticleFilter, n_envs: int, *, act: str = "mixture", seed: int = 0
+    ) -> None:
+        if act not in ("mixture", "episode"):
+            raise ValueError(f"act must be 'mixture' or 'episode', got {act!r}")
+        self.filter, self.particles, self.act, self.seed = filter, filter.particles, act, seed
+        device = self.particles.device
+        self.log_weights = filter.log_weights
+        self.draws = torch.zeros((), dtype=torch.int64, device=device)
+        self.playing = torch.zeros(n_envs, dtype=torch.int64, device=device)
+        self._indices = torch.arange(n_envs, device=device)
+        self._graph: _Recorded | None = None
+        self._ran_before = False
+
+    def begin(self) -> None:
+        """From now on act by the filter's weights as they are now."""
+        self.log_weights.copy_(self.filter.log_weights)
+
+    @torch.no_grad()
+    def __call__(self, observations: Tensor, first: Tensor) -> Decision:
+        """Decide for `observations` `[E, ...]`; `first` `[E]` marks those that start an episode.
+
+        On CUDA the tensors handed out are overwritten by the next call.
+        """
+        if self.particles.device.type != "cuda" or not self._ran_before:
+            self._ran_before = True
+            return self._decide(observations, first)
+        if self._graph is None:
+            self._graph = _Recorded(self, observations, first)
+        return self._graph(observations, first)
+
+    @torch.no_grad()
+    def values(self, observations: Tensor) -> Tensor:
+        """Every particle's value of `observations`: `[N, E]`."""
+        return policy_and_values(self._outputs(observations))[1]
+
+    def _outputs(self, observations: Tensor) -> Any:
+        with self.particles.evaluating():
+            return self.particles(observations)
+
+    def _decide(self, observations: Tensor, first: Tensor) -> Decision:
+        logits, values = policy_and_values(self._outputs(observations))
+        log_policies = logits.log_softmax(-1)  # [N, E, A]
+        log_mixture = mixture_log_probabilities(log_policies, self.log_weights)
+        acting = log_mixture
+        if self.act == "episode":
+            self._choose_particles(first)
+            acting = log_policies[self.playing, self._indices]
+        noise = gumbel(self.seed, self.draws, self._indices, acting.shape[-1], ACTION)
+        actions = (acting + noise).argmax(-1)
+        self.draws.add_(1)
+        chosen = actions.expand(len(log_policies), -1).unsqueeze(-1)
+        return Decision(
+            actions,
+            log_policies.gather(-1, chosen).squeeze(-1),
+            log_mixture.gather(-1, actions.unsqueeze(-1)).squeeze(-1),
+            values,
+        )
+
+    def _choose_particles(self, first: Tensor) -> None:
+        """j ~ w for every environment that starts an episode; the others keep theirs."""
+        noise = gumbel(self.seed, self.draws, self._indices, self.particles.n, PARTICLE)
+        drawn = (self.log_weights + noise).argmax(-1)
+        self.playing.copy_(torch.where(first, drawn, self.playing))
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seed": self.seed, "draws": self.draws.clone(), "playing": self.playing.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["playing"].shape != self.playing.shape:
+            raise ValueError(
+                f"this state is of {len(state['playing'])} environments, not of {len(self.playing)}"
+            )
+        if state["seed"] != self.seed:
+            raise ValueError(f"this state is of seed {state['seed']}, not of seed {self.seed}")
+        self.draws.copy_(state["draws"])
+        self.playing.copy_(state["playing"])
+
+
+class _Recorded:
+    """One decision as a CUDA graph, with the memory that it reads."""
+
+    def __init__(self, policy: MixturePolicy, observations: Tensor, first: Tensor) -> None:
+        self.inputs = observations.clone(), first.clone()
+        self.graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        gc.collect()
+        collects = gc.isenabled()
+        gc.disable()  # freeing an old graph's memory would spoil a recording
+        try:
+            with torch.cuda.graph(self.graph):
+                self.decision = policy._decide(*self.inputs)
+        finally:
+            if collects:
+                gc.enable()
+
+    def __call__(self, observations: Tensor, first: Tensor) -> Decision:
+        for static, tensor in zip(self.inputs, (observations, first), strict=True):
+            static.copy_(tensor)
+        self.graph.replay()
+        return self.decision

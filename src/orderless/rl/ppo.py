@@ -1,0 +1,268 @@
+r"""Proximal policy optimisation over particles.
+
+N policies pi_i and value functions V_i share one stream of experience. Each round:
+
+1. The mixture mu = sum_j w_j pi_j acts for T steps in E environments, with the weights as they are.
+2. Every particle computes its own advantages A_i from its own V_i on that experience. The data is
+   mu's, so **V_i estimates the value of mu**, not of pi_i.
+3. For some epochs of minibatches the filter takes steps on the N losses of `surrogate.py`.
+
+What the weights see is the filter's business: `WeightedParticleFilter` weighs by the whole loss
+(`weigh_by="loss"`, the paper's), `PolicyWeightedFilter` by the importance-weighted advantage in the
+first epoch (`weigh_by="policy"`); `AveragingParticles` and `GradientDescent` do not weigh. With one
+particle this is PPO (Schulman et al. 2017), step for step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..filters import BootstrapParticleFilter, GradientFilter, WeightedParticleFilter
+from ..filters.stepping import SteppedFilter
+from .environment import VectorEnvironment
+from .keyed import permutation
+from .mixture import MixturePolicy
+from .policy_filter import LineageBootstrapFilter, PolicyWeightedFilter
+from .reports import Episode, UpdateInfo
+from .rollout import Rollout
+from .scaling import RewardScaler
+from .settings import PPOSettings
+from .surrogate import TERMS, Surrogate
+
+
+class PPO:
+    """PPO of a filter's particles in an environment.
+
+    Args:
+        filter: a `GradientFilter` (`WeightedParticleFilter`, `PolicyWeightedFilter`,
+            `AveragingParticles`, `GradientDescent`) or a `LineageBootstrapFilter`, over networks
+            that return (logits, values). Its `max_grad_norm` clips per particle (0.5 is usual).
+        env: a `VectorEnvironment`, such as `ProcgenLevels`.
+        settings: see `PPOSettings`; the defaults are ProcGen's.
+        seed: of actions and minibatches.
+        penalty: `penalty(*minibatch) -> [N]`, added to what the gradient sees (EWC, say).
+
+    `steps` counts environment steps (E per step), `updates` rounds; `episodes` collects what
+    finished, until somebody takes it. `state_dict` is whole between rounds: a resumed run goes on
+    as if nothing had happened.
+    """
+
+    def __init__(
+        self,
+        filter: SteppedFilter,
+        env: VectorEnvironment,
+        settings: PPOSettings | None = None,
+        *,
+        seed: int = 0,
+        penalty: Callable[..., Tensor] | None = None,
+    ) -> None:
+        self.settings = settings or PPOSettings()
+        _check(filter, env, self.settings)
+        self.filter, self.env, self.seed = filter, env, seed
+        self.particles, self.device = filter.particles, filter.particles.device
+        self.policy = MixturePolicy(filter, env.n_envs, act=self.settings.act, seed=seed)
+        lineage = filter.lineage if isinstance(filter, LineageBootstrapFilter) else None
+        self.loss = Surrogate(
+            self.particles,
+            clip=self.settings.clip,
+            value_coefficient=self.settings.value_coefficient,
+            entropy_coefficient=self.settings.entropy_coefficient,
+            importance_limit=self.settings.importance_limit,
+            clip_values=self.settings.clip_values,
+            report=filter.report if isinstance(filter, PolicyWeightedFilter) else None,
+            lineage=lineage,
+        )
+        self.set_penalty(penalty)
+        self.steps = self.updates = 0
+        self.episodes: list[Episode] = []
+        self.scaler = self._new_scaler()
+        self._rollout: Rollout | None = None
+        self._staging: Tensor | None = None
+        env.reset()
+
+    def set_penalty(self, penalty: Callable[..., Tensor] | None) -> None:
+        """Have the gradient see another penalty, or the same one with other Python inside."""
+        self._step = self.filter.compile(self.loss, penalty)
+
+    def _new_scaler(self) -> RewardScaler:
+        return RewardScaler(self.env.n_envs, self.settings.discount, self.settings.reward_limit)
+
+    # ------------------------------------------------------------------ the loop
+
+    def learn(
+        self, steps: int, callback: Callable[[PPO, UpdateInfo], None] | None = None
+    ) -> UpdateInfo | None:
+        """Collect and update until `self.steps` has grown by at least `steps`, in whole rounds."""
+        target, info = self.steps + steps, None
+        while self.steps < target:
+            info = self.update(self.collect())
+            if callback is not None:
+                callback(self, info)
+        return info
+
+    def switch(self, level: int) -> None:
+        """Go to another level of the environment; the scale of rewards starts anew."""
+        self.env.switch(level)
+        self.scaler = self._new_scaler()
+
+    def take_episodes(self) -> list[Episode]:
+        """The episodes finished since the last call, in the order of their ends."""
+        taken, self.episodes = self.episodes, []
+        return taken
+
+    # ------------------------------------------------------------------ experience
+
+    def collect(self) -> Rollout:
+        """T steps of the mixture; the rollout is overwritten by the next call.
+
+        While the environments work on a step, its observations and probabilities are stored;
+        rewards and flags stay on the host until the end.
+        """
+        length, env = self.settings.steps, self.env
+        host = np.zeros((length, env.n_envs))
+        flags = np.zeros((3, length, env.n_envs), dtype=bool)
+        self.policy.begin()
+        rollout = self._rollout
+        for t in range(length):
+            observations, first = self._observed(), env.first
+            decision = self.policy(observations, torch.from_numpy(first).to(self.device))
+            env.send(decision.actions.cpu().numpy())
+            if rollout is None:
+                rollout = Rollout.empty(length, observations, decision.values, decision.actions)
+            rollout.observations[t].copy_(observations)
+            rollout.actions[t].copy_(decision.actions)
+            rollout.log_policies[:, t].copy_(decision.log_policies)
+            rollout.log_behaviour[t].copy_(decision.log_behaviour)
+            rollout.values[:, t].copy_(decision.values)
+            _, rewards, terminated, truncated, info = env.recv()
+            host[t] = self.scaler(rewards, first, info["valid"])
+            flags[:, t] = terminated, truncated, info["valid"]
+            self.steps += env.n_envs
+            self._keep_episodes(info)
+        assert rollout is not None
+        self._rollout = rollout
+        rollout.values[:, length].copy_(self.policy.values(self._observed()))
+        rollout.rewards.copy_(torch.from_numpy(host))
+        for tensor, flag in zip(
+            (rollout.terminated, rollout.truncated, rollout.valid), flags, strict=True
+        ):
+            tensor.copy_(torch.from_numpy(flag))
+        rollout.log_weights.copy_(self.policy.log_weights)
+        return rollout
+
+    def _observed(self) -> Tensor:
+        """The environment's frames on the particles' device, by way of pinned memory."""
+        frames = torch.from_numpy(self.env.observations)
+        if self.device.type != "cuda":
+            return frames
+        if self._staging is None:
+            self._staging = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=True)
+        # free to be overwritten: reading the last step's actions waited for its copy
+        self._staging.copy_(frames)
+        return self._staging.to(self.device, non_blocking=True)
+
+    def _keep_episodes(self, info: dict[str, Any]) -> None:
+        for number in np.flatnonzero(self.env.ended):
+            value, length = info["episode_return"][number], info["episode_length"][number]
+            self.episodes.append(Episode(self.env.level, self.steps, float(value), int(length)))
+
+    # ------------------------------------------------------------------ learning
+
+    def update(self, rollout: Rollout) -> UpdateInfo:
+        """Epochs of minibatches on one rollout."""
+        settings, n = self.settings, self.particles.n
+        advantages = rollout.advantages(settings.discount, settings.trace)
+        # the recursion is linear in V: the mixture of advantages is that of the mixture's V
+        shared = self.filter.average(advantages, rollout.log_weights.exp())
+        targets = advantages + rollout.values[:, :-1]
+        per_particle = [rollout.log_policies, advantages, targets]
+        log_old, advantages, targets = (tensor.reshape(n, -1) for tensor in per_particle)
+        observations, actions = rollout.observations.flatten(0, 1), rollout.actions.flatten()
+        log_behaviour, shared = rollout.log_behaviour.flatten(), shared.flatten()
+        valid = rollout.valid.flatten()
+        if isinstance(self.filter, LineageBootstrapFilter):
+            self.filter.begin_lineage()
+        self.loss.clear()
+        for epoch in range(settings.epochs):
+            counts = torch.full((), float(epoch == 0), device=self.device)
+            order = permutation(self.seed, self.updates, epoch, len(actions), self.device)
+            for index in order.chunk(settings.minibatches):
+                self._step(
+                    observations[index],
+                    actions[index],
+                    log_old[:, index],
+                    log_behaviour[index],
+                    advantages[:, index],
+                    targets[:, index],
+                    shared[index],
+                    valid[index],
+                    counts,
+                )
+        self.updates += 1
+        return self._info()
+
+    def _info(self) -> UpdateInfo:
+        means = self.loss.means()
+        energy = means.pop("energy")
+        parts = torch.zeros((len(TERMS), self.particles.n), dtype=torch.float64, device=self.device)
+        if isinstance(self.filter, WeightedParticleFilter):
+            taken = self.settings.epochs * self.settings.minibatches
+            if isinstance(self.filter, PolicyWeightedFilter):
+                parts[0] = energy
+            else:
+                parts = torch.stack([means[name] for name in TERMS])
+            parts = -self.filter.loss_scale * taken * parts
+        log_weights, alive = self.filter.raw_log_weights.clone(), self.filter.alive.clone()
+        return UpdateInfo(**means, log_weight_parts=parts, log_weights=log_weights, alive=alive)
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything between two rounds: particles, weights, optimizer, environment, counters."""
+        return {
+            "filter": self.filter.state_dict(),
+            "env": self.env.state_dict(),
+            "policy": self.policy.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "steps": self.steps,
+            "updates": self.updates,
+            "episodes": [list(episode) for episode in self.episodes],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state of `state_dict`, with equal settings, seed and environment."""
+        self.policy.load_state_dict(state["policy"])
+        self.filter.load_state_dict(state["filter"])
+        self.env.load_state_dict(state["env"])
+        self.scaler = self._new_scaler()
+        self.scaler.load_state_dict(state["scaler"])
+        self.steps, self.updates = state["steps"], state["updates"]
+        self.episodes = [Episode(*episode) for episode in state["episodes"]]
+
+
+def _check(filter: SteppedFilter, env: VectorEnvironment, settings: PPOSettings) -> None:
+    """What fits together and what does not, in sentences."""
+    if isinstance(filter, BootstrapParticleFilter):
+        if not isinstance(filter, LineageBootstrapFilter):
+            raise TypeError(
+                "PPO must know whose copy a resampled particle is: "
+                "use LineageBootstrapFilter instead of BootstrapParticleFilter"
+            )
+    elif not isinstance(filter, GradientFilter):
+        raise TypeError(f"PPO needs a filter that steps on losses, got {type(filter).__name__}")
+    by_policy = isinstance(filter, PolicyWeightedFilter)
+    if by_policy != (settings.weigh_by == "policy"):
+        raise ValueError(
+            f"weigh_by={settings.weigh_by!r} does not go with {type(filter).__name__}: "
+            "'policy' needs a PolicyWeightedFilter, 'loss' any other filter"
+        )
+    if settings.steps * env.n_envs % settings.minibatches:
+        raise ValueError(
+            f"{settings.steps} steps x {env.n_envs} environments do not divide into "
+            f"{settings.minibatches} minibatches of equal size"
+        )

@@ -1,0 +1,208 @@
+"""ProcGen's games, one level at a time, through envpool.
+
+ProcGen (Cobbe et al. 2020) makes levels from numbers: level k of a game is always the same, and on
+one fixed level an episode repeats exactly under equal actions. Distribution mode is hard.
+Rewards and episode ends equal those of the package procgen 0.10.7, step for step.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from typing import Any, SupportsIndex
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from .environment import Array, VectorEnvironment
+from .networks import ACTIONS
+from .runtime import load_envpool
+
+# (R - low) / (high - low) is the normalised return in hard mode.
+RETURN_RANGES = {"starpilot": (1.5, 35.0), "fruitbot": (-0.5, 27.2), "dodgeball": (1.5, 19.0)}
+GAMES = tuple(RETURN_RANGES)
+EPISODE_LIMIT = 1000  # the games' own
+_LEVELS_END = 2**31 - 1
+
+
+def normalized_return(game: str, returns: ArrayLike) -> Array:
+    """(R - R_min) / (R_max - R_min) of a game in hard mode; below 0 for less than R_min."""
+    low, high = RETURN_RANGES[_known(game)]
+    return (np.asarray(returns, dtype=np.float64) - low) / (high - low)
+
+
+class ProcgenLevels(VectorEnvironment):
+    """E copies of one game on level `level`, or on `num_levels` levels from there on.
+
+    Observations are uint8 `[E, 3, 64, 64]`; there are 15 actions. `reset`, `step`, `send` / `recv`
+    and `info` are as in `VectorEnvironment`; `switch(level)` closes the old copies and opens new
+    ones. An episode that reaches the limit of 1000 steps is truncated, not terminated.
+
+    Args:
+        game: `"starpilot"`, `"fruitbot"` or `"dodgeball"`.
+        n_envs: E, how many copies are stepped together.
+        level: the level's number, or the first of several.
+        num_levels: how many levels episodes are drawn from, by `seed`; with 1 the seed is idle.
+        seed: which levels come in which order, when there are several.
+        threads: how many threads step the copies (default: one for every core).
+
+    `state_dict` holds the actions of the running episodes, and `load_state_dict` plays them again:
+    on one level everything then goes on exactly as it was. On several levels a resumed environment
+    starts new episodes, drawn from a seed of their own.
+    """
+
+    def __init__(
+        self,
+        game: str,
+        n_envs: int,
+        level: int = 0,
+        *,
+        num_levels: int = 1,
+        seed: int = 0,
+        threads: int | None = None,
+    ) -> None:
+        super().__init__(n_envs, ACTIONS)
+        self.game = _known(game)
+        self.level, self.num_levels = _checked_levels(level, num_levels)
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads must be at least 1, got {threads}")
+        self.seed, self.threads, self.resumes = seed, threads, 0
+        self._envpool = load_envpool()
+        # envpool shares the cores with torch: more threads than copies would only wait
+        self._workers = min(n_envs, threads or os.cpu_count() or 1)
+        self._history = np.zeros((n_envs, EPISODE_LIMIT), dtype=np.int8)
+        self._pool: Any = None
+        self._open()
+
+    # ------------------------------------------------------------------ pools
+
+    def _open(self) -> None:
+        """A new pool. The old one's threads and memory go when nobody holds it any more."""
+        self.close()
+        seed = (self.seed + 1_000_003 * self.resumes) % _LEVELS_END
+        self._pool = self._envpool.make_gymnasium(
+            f"{self.game.capitalize()}Hard-v0",
+            num_envs=self.n_envs,
+            num_threads=self._workers,
+            start_level=self.level,
+            num_levels=self.num_levels,
+            max_episode_steps=EPISODE_LIMIT,
+            seed=seed,
+        )
+        self._owner = os.getpid()
+
+    def close(self) -> None:
+        """Give the copies back. `reset` or `switch` opens new ones."""
+        if self._pool is not None and self._waiting and self._owner == os.getpid():
+            self._pool.recv()
+        self._waiting = self._started = False
+        if self._pool is not None:
+            self._pool.close()
+        self._pool = None
+
+    def switch(self, level: int) -> tuple[Array, dict[str, Array]]:
+        """Close this level, open another and start there: `(observations, info)`."""
+        self.level, _ = _checked_levels(level, self.num_levels)
+        self._check_process()
+        self._open()
+        return self.reset()
+
+    def _check_process(self) -> None:
+        if self._owner != os.getpid():
+            raise RuntimeError(
+                "these ProcGen copies belong to another process and would hang in a forked child: "
+                "start children with the 'spawn' method and make the environment there"
+            )
+
+    # ------------------------------------------------------------------ stepping
+
+    def _start(self) -> Array:
+        self._check_process()
+        if self._pool is None:
+            self._open()
+        observations, _ = self._pool.reset()
+        return observations
+
+    def _send(self, actions: Array) -> None:
+        self._check_process()
+        playing = np.flatnonzero(~self.ended)
+        self._history[playing, self.lengths[playing]] = actions[playing]
+        self._pool.send(actions)
+
+    def _receive(self) -> tuple[Array, Array, Array, Array]:
+        self._check_process()
+        observations, rewards, terminated, truncated, _ = self._pool.recv()
+        return observations, rewards.astype(np.float64), terminated, truncated & ~terminated
+
+    def normalize(self, returns: ArrayLike) -> Array:
+        """Returns of this game as `(R - R_min) / (R_max - R_min)`."""
+        return normalized_return(self.game, returns)
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._waiting:
+            raise RuntimeError("a step is under way: call recv() before state_dict()")
+        longest = int(self.lengths.max())
+        return {
+            "game": self.game,
+            "n_envs": self.n_envs,
+            "level": self.level,
+            "num_levels": self.num_levels,
+            "resumes": self.resumes,
+            "lengths": torch.from_numpy(self.lengths.copy()),
+            "actions": torch.from_numpy(self._history[:, :longest].copy()),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Open the saved level and, where there is one level, play the running episodes again."""
+        for name in ("game", "n_envs", "num_levels"):
+            if state.get(name) != getattr(self, name):
+                raise ValueError(
+                    f"this state is of another environment: its {name} is {state.get(name)!r}, "
+                    f"here it is {getattr(self, name)!r}"
+                )
+        self._check_process()
+        self.level, _ = _checked_levels(state["level"], self.num_levels)
+        several = self.num_levels > 1
+        self.resumes = int(state["resumes"]) + several
+        self._open()
+        self.reset()
+        if not several:
+            self._replay(state["actions"], state["lengths"])
+
+    def _replay(self, actions: Tensor, lengths: Tensor) -> None:
+        """Play each copy's own actions from the first frame; copies that are there wait."""
+        history, ends = actions.numpy(), lengths.numpy()
+        self._history[:, : history.shape[1]] = history
+        self.observations = self.observations.copy()
+        for place in range(int(ends.max())):
+            playing = np.flatnonzero(ends > place).astype(np.int32)
+            chosen = history[playing, place].astype(np.int32)
+            frames, rewards, terminated, truncated, info = self._pool.step(chosen, playing)
+            copies = info["env_id"]
+            self.observations[copies] = frames
+            self.returns[copies] += rewards
+            self.ended[copies] = terminated | truncated
+        self.lengths = ends.copy()
+        self.first = ends == 0
+
+
+def _known(game: str) -> str:
+    if game not in RETURN_RANGES:
+        raise ValueError(f"game must be one of {', '.join(GAMES)}, got {game!r}")
+    return game
+
+
+def _checked_levels(level: int, num_levels: int) -> tuple[int, int]:
+    """envpool takes any number; ProcGen's levels are 0 to 2^31 - 2."""
+    if not isinstance(level, SupportsIndex) or not isinstance(num_levels, SupportsIndex):
+        raise TypeError(f"levels must be whole numbers, got level={level}, num_levels={num_levels}")
+    level, num_levels = operator.index(level), operator.index(num_levels)
+    if num_levels < 1:
+        raise ValueError(f"num_levels must be at least 1, got {num_levels}")
+    if not 0 <= level <= _LEVELS_END - num_levels:
+        raise ValueError(f"level must lie in 0..{_LEVELS_END - num_levels}, got {level}")
+    return level, num_levels

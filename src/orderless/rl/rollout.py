@@ -1,0 +1,104 @@
+r"""Experience of T steps in E environments, and its advantages for N value functions at once.
+
+Generalised advantage estimation (Schulman et al. 2016), one for every value function V_i:
+
+    delta_t = r_t + gamma (1 - terminated_t) V(s_{t+1}) - V(s_t)
+    A_t = delta_t + gamma lambda (1 - ended_t) A_{t+1}
+
+An episode ends by termination (no future: its value is 0) or by truncation (there would have been
+one: V of the true last frame stands for it). With next-step resets that frame *is* s_{t+1}, the
+observation that the ignored action answers; the transition from it to the next
+episode's first frame is not experience, its advantage is 0 and its mask is False.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def advantages(
+    rewards: Tensor,
+    values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    valid: Tensor,
+    *,
+    discount: float,
+    trace: float,
+) -> Tensor:
+    """A `[N, T, E]` from `values` `[N, T + 1, E]` and `rewards`, flags `[T, E]`.
+
+    `valid` is False at the transitions that reset. `discount` is gamma, `trace` lambda. The
+    recursion is linear, so it is solved by doubling: log2(T) steps for all N, T and E together.
+    """
+    steps = rewards.shape[0]
+    if values.dim() != 3 or values.shape[1:] != (steps + 1, rewards.shape[1]):
+        raise ValueError(
+            f"values must have shape [N, {steps + 1}, {rewards.shape[1]}] for rewards of shape "
+            f"{list(rewards.shape)}, got {list(values.shape)}"
+        )
+    rewards = rewards.to(values.dtype)
+    future = discount * (~terminated).to(values.dtype)
+    total = rewards + future * values[:, 1:] - values[:, :-1]
+    total = torch.where(valid, total, 0.0)
+    # nothing flows back over an end, nor out of a transition that is none
+    gain = discount * trace * (valid & ~terminated & ~truncated).to(values.dtype)
+    reach = 1  # total[t] sums over t ... t + reach - 1, gain[t] multiplies over them
+    while reach < steps:
+        carried = gain[:-reach] * total[:, reach:]
+        total = torch.cat([total[:, :-reach] + carried, total[:, -reach:]], 1)
+        gain = torch.cat([gain[:-reach] * gain[reach:], gain[-reach:]], 0)
+        reach *= 2
+    return total
+
+
+@dataclass
+class Rollout:
+    """T steps of E environments, seen by N particles; written in place, step by step.
+
+    `observations` `[T, E, ...]`, `actions` `[T, E]`, `log_policies` `[N, T, E]` (log pi_i,old of
+    the action), `log_behaviour` `[T, E]` (log mu of it), `values` `[N, T + 1, E]`, `rewards`
+    `[T, E]` (scaled), `terminated`, `truncated`, `valid` `[T, E]`, and `log_weights` `[N]` at
+    collection.
+    """
+
+    observations: Tensor
+    actions: Tensor
+    log_policies: Tensor
+    log_behaviour: Tensor
+    values: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    log_weights: Tensor
+
+    @classmethod
+    def empty(cls, steps: int, observations: Tensor, values: Tensor, actions: Tensor) -> Rollout:
+        """Room for `steps` steps like these: `observations` `[E, ...]`, `values` `[N, E]`."""
+        n, n_envs = values.shape
+        flags = torch.zeros((steps, n_envs), dtype=torch.bool, device=values.device)
+        return cls(
+            observations=observations.new_zeros((steps, *observations.shape)),
+            actions=actions.new_zeros((steps, n_envs)),
+            log_policies=values.new_zeros((n, steps, n_envs)),
+            log_behaviour=values.new_zeros((steps, n_envs)),
+            values=values.new_zeros((n, steps + 1, n_envs)),
+            rewards=values.new_zeros((steps, n_envs)),
+            terminated=flags.clone(),
+            truncated=flags.clone(),
+            valid=flags,
+            log_weights=torch.zeros(n, dtype=torch.float64, device=values.device),
+        )
+
+    @property
+    def steps(self) -> int:
+        return self.rewards.shape[0]
+
+    def advantages(self, discount: float, trace: float) -> Tensor:
+        """Every particle's own A `[N, T, E]`."""
+        flags = self.terminated, self.truncated, self.valid
+        return advantages(self.rewards, self.values, *flags, discount=discount, trace=trace)

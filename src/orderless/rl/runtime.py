@@ -1,0 +1,47 @@
+"""Loading envpool, which needs Qt: from pip's PyQt5-Qt5, or else from the system."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+_INSTALL = "pip install 'orderless[procgen]'"
+_DEBIAN = "apt-get install libgl1 libglib2.0-0"
+
+
+def load_envpool() -> ModuleType:
+    """The module `envpool`, with Qt's libraries in memory before it asks for them."""
+    if importlib.util.find_spec("envpool") is None:
+        raise ImportError(f"ProcGen needs the package envpool, which is not installed: {_INSTALL}")
+    try:
+        for library in _qt_libraries():
+            ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+        return importlib.import_module("envpool")
+    except (ImportError, OSError) as error:
+        raise ImportError(_explain(str(error))) from error
+
+
+def _qt_libraries() -> list[Path]:
+    """pip's libQt5Core and libQt5Gui, in the order in which they need each other; or none."""
+    spec = importlib.util.find_spec("PyQt5")
+    places = [] if spec is None else list(spec.submodule_search_locations or [])
+    for place in places:
+        libraries = [Path(place, "Qt5", "lib", f"libQt5{name}.so.5") for name in ("Core", "Gui")]
+        if all(library.exists() for library in libraries):
+            return libraries
+    return []
+
+
+def _explain(message: str) -> str:
+    """One sentence that names what is missing and where it comes from."""
+    if "libQt5" in message and "cannot open" in message:
+        return f"ProcGen needs Qt 5, which was not found ({message}): {_INSTALL}"
+    if any(name in message for name in ("libGL", "libglib", "libgthread")):
+        return (
+            f"ProcGen needs the system libraries libGL and glib ({message}): install Debian's "
+            f"packages libgl1 and libglib2.0-0, e.g. with `{_DEBIAN}`"
+        )
+    return f"envpool could not be loaded ({message}): try {_INSTALL} in a new environment"

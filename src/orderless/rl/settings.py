@@ -1,0 +1,52 @@
+"""PPO's numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PPOSettings:
+    """The defaults are those of ProcGen's authors, for 64 environments and Adam with lr 5e-4."""
+
+    steps: int = 256
+    """T, the steps in every environment between two updates."""
+    epochs: int = 3
+    """How often an update goes through the rollout."""
+    minibatches: int = 8
+    """Into how many steps of the optimizer an epoch is divided."""
+    discount: float = 0.999
+    """gamma."""
+    trace: float = 0.95
+    """lambda of the advantage estimation."""
+    clip: float = 0.2
+    """eps: a particle gains nothing by moving r out of [1 - eps, 1 + eps]."""
+    entropy_coefficient: float = 0.01
+    """k_H, the reward for an undecided policy."""
+    value_coefficient: float = 0.5
+    """k_V, the weight of half the squared error of the values."""
+    clip_values: bool = True
+    """Clip the values' moves by eps as well, as ProcGen's PPO does."""
+    importance_limit: float = 2.0
+    """Where c = pi_i,old / mu is cut off."""
+    reward_limit: float = 10.0
+    """Where scaled rewards are cut off."""
+    act: str = "mixture"
+    """"mixture": every action from mu; "episode": one particle plays a whole episode."""
+    weigh_by: str = "loss"
+    """"loss": the whole loss, in all epochs; "policy": the importance-weighted advantage, once."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "epochs", "minibatches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("discount", "trace"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
+        for name in ("clip", "importance_limit", "reward_limit"):
+            if not getattr(self, name) > 0.0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.act not in ("mixture", "episode"):
+            raise ValueError(f"act must be 'mixture' or 'episode', got {self.act!r}")
+        if self.weigh_by not in ("loss", "policy"):
+            raise ValueError(f"weigh_by must be 'loss' or 'policy', got {self.weigh_by!r}")

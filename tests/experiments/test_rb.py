@@ -1,0 +1,178 @@
+"""The exact filter and the Gaussian-sum filter in the harness."""
+
+import pytest
+import torch
+from tiny import make_run, result_of, tiny_cell, tiny_scenario, without_time
+
+from orderless.exact_learner import ExactLearner, feature_map
+from orderless.experiments import Grid, Store, run_grid
+from orderless.experiments.benchmarks import find_benchmark
+from orderless.experiments.evaluation import score_task
+from orderless.experiments.store import read_cell
+from orderless.features import RandomConvolution, RandomReLU
+from orderless.filters.weights import normalize
+from orderless.methods import METHODS, Setup, find_method
+from orderless.report import summarize
+from orderless.scenarios import SplitMNIST
+from orderless.settings import PRESETS, Settings
+
+SMALL = Settings(
+    source="embedded", batch_size=8, iterations=10, rb_features=32, rb_particles=3, rb_block=50
+)
+
+
+@pytest.mark.parametrize("kind", ["domain", "class"])
+def test_the_order_variance_is_exactly_zero(kind, tmp_path):
+    grid = Grid("splitmnist", kind, "demo", ("rb",), 4, 2, SMALL)
+    run_grid(grid, Store(tmp_path))
+    (summary,) = summarize(tmp_path, read=read_cell)
+    entry = summary["methods"]["rb"]
+    assert (entry["orders"], entry["seeds"]) == (4, 2)
+    assert entry["order_variance"] == entry["normalized_order_variance"] == 0
+    assert entry["disagreement"] == 0
+    assert entry["seed_variance"] > 0
+    records = [read_cell(path) for path in sorted(tmp_path.glob("cells/*seed0.json"))]
+    for key in ("predictions", "nll", "ece", "log_evidence"):
+        assert all(record[key] == records[0][key] for record in records)
+    for record in records:
+        for combine in ("accuracy", "logits", "probs"):
+            assert record["scores"][combine][-1] == records[0]["scores"][combine][-1]
+
+
+@pytest.mark.parametrize("kind", ["domain", "task", "class"])
+def test_rows_traces_and_records_are_what_the_report_expects(kind, tmp_path):
+    record = result_of(tiny_cell("rb", scenario=kind), tmp_path)
+    assert record["moved"] == 0
+    assert record["particles"] == 2
+    for rows in record["scores"].values():
+        assert len(rows) == 4
+        assert all(len(row) == 3 for row in rows)
+    chance = 1 / 6 if kind == "class" else 1 / 2
+    assert sum(record["scores"]["probs"][-1]) / 3 > 1.1 * chance
+    trace = record["trace"]
+    assert len(trace["step"]) == len(trace["ess"]) == len(trace["loss"]) == 3
+    assert all(1 <= ess <= 2 for ess in trace["ess"])
+    assert trace["step"] == sorted(trace["step"])
+    assert [len(values) for values in record["plasticity"].values()] == [3] * 4
+
+
+def test_the_trace_shows_evidence_weights_and_answers_use_the_chosen_ones(tmp_path):
+    run = make_run(tiny_cell("rb"), tmp_path)
+    record = run.run("")
+    evidence = normalize(run.learner.filter.particle_log_evidence)[0].exp()
+    assert record["trace"]["largest_weight"][-1] == evidence.max().item()
+    assert torch.equal(run.learner.weights, torch.full((2,), 0.5, dtype=torch.float64))
+    by_evidence = make_run(tiny_cell("rb", rb_weights="evidence"), tmp_path / "evidence")
+    by_evidence.run("")
+    assert torch.equal(by_evidence.learner.weights, evidence)
+
+
+def test_how_many_samples_are_gathered_changes_no_digit(tmp_path):
+    records = [
+        without_time(result_of(tiny_cell("rb", rb_block=block), tmp_path / str(block)))
+        for block in (1, 5, 4096)
+    ]
+    for record in records:
+        del record["settings"]
+    assert records[0] == records[1] == records[2]
+
+
+@pytest.mark.parametrize("method", ["rb", "gsf"])
+def test_an_interrupted_cell_goes_on_digit_for_digit(method, tmp_path):
+    whole = result_of(tiny_cell(method), tmp_path / "whole")
+    left = 8
+
+    def stop(steps):
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        result_of(tiny_cell(method), tmp_path / "parts", checkpoint_every=0.0, tick=stop)
+    again = make_run(tiny_cell(method), tmp_path / "parts", checkpoint_every=1e9)
+    resumed = again.run("the command")
+    assert without_time(resumed) == without_time(whole)
+
+
+def test_in_the_task_setting_only_the_tasks_own_classes_are_possible():
+    scenario = tiny_scenario("task")
+    setup = Setup(scenario, Settings(rb_features=8, rb_particles=2), lambda: None, 0)
+    learner = find_method("rb").build(setup)
+    learner.begin_task([1])
+    learner.learn(*scenario.train_set(1))
+    x = scenario.test_set(1)[0]
+    for task in (0, 1, 2):
+        outputs = learner.outputs(x, task)
+        assert outputs.shape == (2, 20, 6)
+        possible = outputs.isfinite().all(0).all(0).nonzero().flatten().tolist()
+        assert possible == [2 * task, 2 * task + 1]
+    assert (learner.outputs(x, 0)[..., :2] == 0).all()  # never seen: both equally likely
+
+
+def test_the_demo_settings_reach_92_percent_on_the_embedded_digits():
+    settings = PRESETS["demo"].changed(rb_particles=3)
+    scenario = SplitMNIST("domain", source="embedded")
+    network = find_benchmark("splitmnist").network(scenario, settings)
+    learner = find_method("rb").build(Setup(scenario, settings, network, 0))
+    for position in range(5):
+        learner.begin_task(range(position + 1))
+        for x, y in scenario.batches(position, batch_size=8, seed=0):
+            learner.learn(x, y)
+    scores = [score_task(learner, task, 1000).accuracy["accuracy"] for task in range(5)]
+    assert sum(scores) / 5 >= 0.92
+
+
+def test_colour_images_get_convolutional_features_and_all_else_gets_relu():
+    assert isinstance(feature_map((3, 32, 32), 64)(), RandomConvolution)
+    assert feature_map((3, 32, 32), 64)().out_features == 64
+    assert isinstance(feature_map((1, 28, 28), 30)(), RandomReLU)
+    assert isinstance(feature_map((7,), 30)(), RandomReLU)
+    with pytest.raises(ValueError, match="multiple of 4"):
+        feature_map((3, 32, 32), 30)
+
+
+def test_a_block_of_nothing_and_samples_of_several_tasks_are_refused():
+    scenario = tiny_scenario()
+    setup = Setup(scenario, Settings(rb_features=8), lambda: None, 0)
+    learner = find_method("rb").build(setup)
+    with pytest.raises(ValueError, match="rb_block must be at least 1, got 0"):
+        ExactLearner(scenario, learner.filter, block=0)
+    x, y = scenario.train_set(0)
+    with pytest.raises(ValueError, match="one task at a time"):
+        learner.learn(x, y, torch.zeros_like(y))
+
+
+# ------------------------------------------------------------------ the Gaussian-sum filter
+
+
+def test_the_gaussian_sum_filter_is_run_when_it_is_named_and_not_as_one_of_all():
+    assert not METHODS["gsf"].in_all
+    assert METHODS["rb"].in_all
+
+
+def test_without_curvature_a_step_is_descent_on_the_sum_of_losses(tmp_path):
+    """sigma^2 on the sum of B losses is a learning rate of B sigma^2 on their mean."""
+    changes = {"particles": 1, "gsf_sigma2": 0.05 / 8, "gsf_curvature": "none"}
+    ours = make_run(tiny_cell("gsf", **changes), tmp_path / "a")
+    descent = make_run(tiny_cell("gd", lr=0.05), tmp_path / "b")
+    records = [run.run("") for run in (ours, descent)]
+    assert records[0]["scores"] == records[1]["scores"]
+    assert records[0]["trace"]["loss"] == pytest.approx(records[1]["trace"]["loss"], rel=1e-5)
+    assert records[0]["moved"] == pytest.approx(records[1]["moved"], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["domain", "task", "class"])
+def test_the_gaussian_sum_filter_learns_in_every_setting(kind, tmp_path):
+    record = result_of(tiny_cell("gsf", scenario=kind, gsf_sigma2=0.01, epochs=5), tmp_path)
+    assert record["died_at"] is None
+    assert record["moved"] > 0
+    chance = 1 / 6 if kind == "class" else 1 / 2
+    assert max(record["scores"]["accuracy"][-1]) > 1.2 * chance
+
+
+def test_precision_only_grows(tmp_path):
+    run = make_run(tiny_cell("gsf", gsf_sigma2=0.01), tmp_path)
+    run.run("")
+    assert (run.learner.filter.precision >= 100.0).all()
+    assert (run.learner.filter.precision > 100.0).any()

@@ -1,0 +1,79 @@
+"""Choosing a setting on held-out data, and saying beforehand what a run would take."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+import torch
+from tiny import tiny_grid, tiny_scenario
+
+from orderless.experiments import BENCHMARKS, Store, run_grid
+from orderless.experiments.estimate import estimate
+from orderless.experiments.tuning import sweep
+
+
+@pytest.fixture
+def held_out(monkeypatch):
+    """The benchmark as the real ones are: with `validation`, test data is replaced. It is NaN."""
+
+    def scenario(kind, settings, seed, root, device):
+        whole = tiny_scenario(kind)
+        for task in whole.tasks:
+            task.x_test.fill_(torch.nan)
+        return whole.validation(settings.validation)
+
+    broken = dataclasses.replace(BENCHMARKS["tiny"], scenario=scenario)
+    monkeypatch.setitem(BENCHMARKS, "tiny", broken)
+
+
+def test_a_sweep_scores_held_out_training_data_and_never_test_data(held_out, tmp_path):
+    grid = tiny_grid(("gd",), 2, validation=0.25, epochs=6)
+    results = dict(sweep(grid, "lr", ["1e-9", "0.05"], tmp_path))
+    assert results["0.05"] > results["1e-9"] + 0.1
+    store = Store(tmp_path / "lr=0.05")
+    finals = [np.mean(r["scores"]["accuracy"][-1]) for r in store.finished().values()]
+    assert len(finals) == 2 and results["0.05"] == pytest.approx(np.mean(finals))
+    assert all(None not in r["nll"] for r in store.finished().values())
+
+
+def test_a_sweep_reads_its_own_cells_only(held_out, tmp_path):
+    grid = tiny_grid(("gd",), 1, validation=0.25)
+    ((_, alone),) = sweep(grid, "lr", ["0.05"], tmp_path)
+    wider = dataclasses.replace(grid, methods=("adam",), permutations=3)
+    run_grid(wider, Store(tmp_path / "lr=0.05"))
+    assert sweep(grid, "lr", ["0.05"], tmp_path) == [("0.05", alone)]
+
+
+def test_a_sweep_without_held_out_data_or_with_a_bad_value_runs_nothing(tmp_path):
+    with pytest.raises(ValueError, match="needs validation data"):
+        sweep(tiny_grid(), "lr", ["0.1"], tmp_path / "a")
+    with pytest.raises(ValueError, match="lr must be a positive number, got -1"):
+        sweep(tiny_grid(validation=0.2), "lr", ["0.1", "-1"], tmp_path / "a")
+    with pytest.raises(ValueError, match="at least one value of lr"):
+        sweep(tiny_grid(validation=0.2), "lr", [], tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("method", ["gd", "ewc+wpf", "lwf", "er", "joint", "rb", "bootstrap"])
+def test_an_estimate_says_cells_memory_and_time_and_writes_nothing(method, tmp_path):
+    store = Store(tmp_path / "run")
+    text = estimate(tiny_grid((method,)), store, None, torch.device("cpu"))
+    assert "2 cells, 0 finished, 2 to compute" in text
+    assert re.search(rf"{re.escape(method)}: 2 cells of about [0-9.]+ s", text)
+    assert "memory: " in text and re.search("estimated time: [0-9]+ s", text)
+    assert not store.directory.exists()
+
+
+def test_an_estimate_counts_what_is_missing(tmp_path):
+    store = Store(tmp_path)
+    run_grid(tiny_grid(("gd",), 1), store)
+    text = estimate(tiny_grid(("gd",), 3), store, None, torch.device("cpu"))
+    assert "3 cells, 1 finished, 2 to compute" in text
+    done = estimate(tiny_grid(("gd",), 1), store, None, torch.device("cpu"))
+    assert "0 to compute" in done and "estimated time: 0 s" in done
+
+
+def test_an_estimate_survives_a_learning_rate_that_breaks_the_networks(tmp_path):
+    text = estimate(tiny_grid(("gd",), lr=1e30), Store(tmp_path), None, torch.device("cpu"))
+    assert "estimated time" in text

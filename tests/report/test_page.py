@@ -1,0 +1,284 @@
+"""The report page without a browser: what it holds, and that nothing can break out of it."""
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from synthetic_cells import LEVELS, TASKS, make_cell
+
+from orderless.report import load_cells, summarize, write_report
+from orderless.report.page import page_data, render
+from orderless.report.page.render import as_script_data
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+def data_of(directory):
+    return page_data(Path(directory), summarize(directory), load_cells(directory))
+
+
+class Elements(HTMLParser):
+    """All elements of a page, and the text of its scripts and styles."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.texts, self._open = [], [], None
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag in ("script", "style"):
+            self.texts.append("")
+            self._open = tag
+
+    def handle_endtag(self, tag):
+        if tag == self._open:
+            self._open = None
+
+    def handle_data(self, text):
+        if self._open:
+            self.texts[-1] += text
+
+
+def save_snapshots(directory, name, particles=12, moments=TASKS + 1):
+    generator = np.random.default_rng(0)
+    folder = directory / "snapshots"
+    folder.mkdir(exist_ok=True)
+    np.savez(
+        folder / f"{name}.npz",
+        positions=generator.normal(size=(moments, particles, 8)).astype(np.float32),
+        log_weights=-generator.exponential(size=(moments, particles)),
+        step=np.arange(moments) * 10,
+    )
+
+
+# ---------------------------------------------------------------------- the file
+
+
+def test_the_report_has_one_small_self_contained_page(full_run):
+    (path,) = [p for p in write_report(full_run) if p.suffix == ".html"]
+    page = path.read_text(encoding="utf-8")
+    assert path == full_run / "report.html"
+    assert len(page) < 500_000
+    for tag, attributes in Elements(page).tags:
+        assert "src" not in attributes, tag
+        assert attributes.get("href", "#").startswith("#"), tag
+        assert not any(name.startswith("on") for name in attributes), tag
+    assert not re.search(r"url\(|@import|fetch\(|XMLHttpRequest|import\(", page)
+
+
+def test_every_control_has_a_label(full_run):
+    elements = Elements(render(data_of(full_run))).tags
+    labelled = {attributes.get("for") for tag, attributes in elements if tag == "label"}
+    controls = [
+        attributes
+        for tag, attributes in elements
+        if tag in ("input", "select") and attributes.get("type") != "radio"
+    ]
+    assert len(controls) >= 5
+    assert all(attributes["id"] in labelled for attributes in controls)
+
+
+def test_the_policy_admits_this_script_and_this_style_and_no_network(full_run):
+    elements = Elements(render(data_of(full_run)))
+    (policy,) = [a["content"] for t, a in elements.tags if a.get("http-equiv")]
+    style, _, script = elements.texts
+    for kind, text in (("style", style), ("script", script)):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy and "http" not in policy and "data:" not in policy
+
+
+# ---------------------------------------------------------------------- names are data
+
+
+def test_a_hostile_name_stays_a_name(write_cells):
+    names = [HOSTILE, *["{{script}}", "<!--<script>", "&lt;", "\u2028\u2029", "\ud800"][: TASKS - 1]]
+    cells = [
+        make_cell(
+            HOSTILE,
+            order,
+            0,
+            benchmark=HOSTILE,
+            preset=HOSTILE,
+            scenario=HOSTILE,
+            task_names=names,
+            command=HOSTILE,
+            device=HOSTILE,
+            versions={HOSTILE: HOSTILE},
+            settings={HOSTILE: HOSTILE},
+        )
+        for order in range(2)
+    ]
+    page = render(data_of(write_cells(cells)))
+    elements = Elements(page)
+    assert [tag for tag, _ in elements.tags].count("script") == 2
+    assert "img" not in [tag for tag, _ in elements.tags]
+    assert page.count("<img") == 0 and page.count("<!--") == 0
+    (result,) = json.loads(elements.texts[1])["results"]
+    assert result["tasks"] == names
+    assert list(result["methods"]) == [HOSTILE]
+    assert result["command"] == result["benchmark"] == HOSTILE
+
+
+def test_no_character_can_end_the_data():
+    text = as_script_data({"name": HOSTILE + "<!-- ]]> & \u2028 \u2029 \ud800 \x00"})
+    assert not re.search("[<>&\u2028\u2029]", text) and text.isascii()
+    assert json.loads(text)["name"].startswith(HOSTILE)
+    with pytest.raises(ValueError):
+        as_script_data(float("nan"))
+
+
+# ---------------------------------------------------------------------- what is shown
+
+
+def test_best_entries_are_marked_and_broken_or_joint_runs_win_nothing(write_cells):
+    cells = [
+        make_cell(method, order, seed, **changes)
+        for method, changes in {
+            "wpf": {},
+            "gd": {},
+            "lwf+wpf": {},
+            "joint": {"scores": {"accuracy": np.ones((TASKS + 1, TASKS)).tolist()}},
+            "ewc": {"scores": {"accuracy": np.ones((TASKS + 1, TASKS)).tolist()}, "died_at": 3},
+        }.items()
+        for order in range(3)
+        for seed in range(2)
+    ]
+    table = data_of(write_cells(cells))["results"][0]["table"]
+    best = {row["method"]: row["best"] for row in table["rows"]}
+    headings = [column["heading"] for column in table["columns"]]
+    assert best["lwf+wpf"][headings.index("average")]
+    assert [name for name in best if best[name][headings.index("average")]] == ["lwf+wpf"]
+    assert not any(best["joint"]) and not any(best["ewc"])
+    assert any(column["honour"] == "lowest order variance" for column in table["columns"])
+
+
+def test_values_that_print_alike_are_best_together(write_cells):
+    level = np.full((TASKS + 1, TASKS), 0.71234)
+    cells = [
+        make_cell(name, order, 0, scores={"accuracy": (level + change).tolist()})
+        for name, change in {"wpf": 0.0, "gd": 1e-6, "si": -0.1}.items()
+        for order in range(2)
+    ]
+    rows = data_of(write_cells(cells))["results"][0]["table"]["rows"]
+    assert {row["method"]: row["best"][0] for row in rows} == {
+        "wpf": True,
+        "gd": True,
+        "si": False,
+    }
+
+
+def test_matrices_are_means_over_seeds(full_run):
+    result = data_of(full_run)["results"][0]
+    cells = [make_cell("ewc", 4, seed) for seed in range(3)]
+    expected = np.mean([cell["scores"]["accuracy"] for cell in cells], axis=0)
+    assert np.allclose(result["matrices"]["ewc"]["4"], expected, atol=6e-4)  # three decimals
+    assert result["orders"]["4"] == cells[0]["order"]
+    assert set(result["matrices"]) == set(LEVELS)
+
+
+def test_a_matrix_with_gaps_keeps_them(write_cells):
+    cell = make_cell("joint", 0, 0)
+    cell["scores"]["accuracy"][1] = [None] * TASKS
+    result = data_of(write_cells([cell]))["results"][0]
+    assert result["matrices"]["joint"]["0"][1] == [None] * TASKS
+    render(result)
+
+
+def test_each_order_is_a_dot_and_its_method_their_mean(full_run):
+    for point in data_of(full_run)["results"][0]["scatter"]["points"]:
+        index, average, total, order = np.array(point["dots"]).T
+        assert list(index) == list(range(10))
+        # four significant digits are kept
+        assert average.mean() == pytest.approx(point["average"], rel=1e-3)
+        assert total.mean() == pytest.approx(point["total"], rel=1e-3)
+        assert order.mean() == pytest.approx(point["order"], rel=1e-3, abs=1e-12)
+
+
+def test_weights_over_time_have_mean_and_extremes(write_cells):
+    traces = [
+        {"step": [0, 50, 99], "ess": [10, 6, 2], "largest_weight": [0.1, None, 0.5]},
+        {"step": [0, 50, 99], "ess": [10, 8, 4], "largest_weight": [0.1, 0.2, float("nan")]},
+    ]
+    cells = [make_cell("wpf", order, 0, trace=trace) for order, trace in enumerate(traces)]
+    cells += [make_cell("gd", order, 0, particles=1) for order in range(2)]
+    effective, largest = data_of(write_cells(cells))["results"][0]["weights"]
+    assert set(effective["lines"]) == {"wpf"}  # one network has no weights to speak of
+    line = effective["lines"]["wpf"]
+    assert effective["steps"] == pytest.approx(list(range(100)))
+    for name, expected in {"mean": [10, 7, 3], "low": [10, 6, 2], "high": [10, 8, 4]}.items():
+        assert [line[name][step] for step in (0, 50, 99)] == pytest.approx(expected)
+    # where one run has come no further, the other speaks alone
+    assert largest["lines"]["wpf"]["mean"][99] == pytest.approx(0.5)
+
+
+def test_returns_have_curves_and_variances_that_are_not_normalized(write_cells):
+    curves = {"step": [0, 10], "return": [-1.0, 5.0]}
+    cells = [
+        make_cell("gd", order, 0, score_kind="return", curves=curves, trace={})
+        for order in range(2)
+    ]
+    result = data_of(write_cells(cells))["results"][0]
+    assert result["score"] == "return" and not result["scatter"]["normalized"]
+    assert result["curves"]["lines"]["gd"]["mean"][-1] == 5.0
+    assert result["weights"] == [None, None]
+    render(result)
+
+
+# ---------------------------------------------------------------------- the particles
+
+
+def test_particles_are_placed_once_for_all_moments(write_cells):
+    directory = write_cells([make_cell("wpf", 0, 0)])
+    save_snapshots(directory, "splitmnist-domain-table1-wpf-order0-seed0")
+    data = data_of(directory)
+    (density,) = data["results"][0]["density"]
+    places = np.array(density["places"])
+    assert places.shape == (TASKS + 1, 12, 2)
+    assert places.min() >= 0 and places.max() <= 1
+    assert np.ptp(places, axis=(0, 1)).max() == pytest.approx(1, abs=2e-3)
+    assert np.sum(density["weights"], axis=1) == pytest.approx(1, abs=1e-3)
+    assert density["label"] == "Weighted particle filter, order 0, seed 0"
+    assert density["moments"] == [None, *make_cell("wpf", 0, 0)["order"]]
+    assert data["problems"] == []
+
+
+def test_each_result_shows_its_own_particles(write_cells):
+    directory = write_cells([make_cell("wpf", 0, 0), make_cell("wpf", 0, 0, preset="demo")])
+    save_snapshots(directory, "splitmnist-domain-demo-wpf-order0-seed0")
+    save_snapshots(directory, "from-elsewhere")
+    labels = {
+        result["preset"]: [density["label"] for density in result["density"]]
+        for result in data_of(directory)["results"]
+    }
+    assert labels["table1"] == ["from-elsewhere"]
+    assert labels["demo"] == ["from-elsewhere", "Weighted particle filter, order 0, seed 0"]
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04broken"])
+def test_a_broken_snapshot_costs_the_animation_and_not_the_page(write_cells, content):
+    directory = write_cells([make_cell("wpf", 0, 0)])
+    (directory / "snapshots").mkdir()
+    (directory / "snapshots" / "bad.npz").write_bytes(content)
+    data = data_of(directory)
+    assert data["results"][0]["density"] == []
+    assert len(data["problems"]) == 1 and "bad.npz" in data["problems"][0]
+    render(data)
+
+
+@pytest.mark.parametrize("key", ["positions", "log_weights", "step"])
+def test_a_snapshot_of_the_wrong_shape_is_named(write_cells, key):
+    directory = write_cells([make_cell("wpf", 0, 0)])
+    save_snapshots(directory, "odd")
+    path = directory / "snapshots" / "odd.npz"
+    with np.load(path) as arrays:
+        changed = {name: arrays[name] for name in arrays} | {key: np.zeros(3)}
+    np.savez(path, **changed)
+    assert "odd.npz" in data_of(directory)["problems"][0]

@@ -1,0 +1,174 @@
+"""PPO over particles: it learns, it reports what moved the weights, it resumes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from corridor import Corridor, Walker
+from torch import nn
+
+import orderless as ol
+from orderless.rl import PPO, LineageBootstrapFilter, PolicyWeightedFilter, PPOSettings
+
+SETTINGS = PPOSettings(steps=32, minibatches=4, discount=0.95)
+BY_POLICY = PPOSettings(steps=32, minibatches=4, discount=0.95, weigh_by="policy")
+
+
+def make(kind: type, n: int, settings: PPOSettings = SETTINGS, **options: Any) -> PPO:
+    particles = ol.Ensemble(Walker, n, seed=0)
+    optimizer = torch.optim.Adam(particles.parameters(), lr=1e-2)
+    return PPO(kind(particles, optimizer, max_grad_norm=0.5), Corridor(8), settings, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "n", "settings"),
+    [
+        (ol.GradientDescent, 1, SETTINGS),
+        (ol.WeightedParticleFilter, 3, SETTINGS),
+        (PolicyWeightedFilter, 3, BY_POLICY),
+        (ol.AveragingParticles, 3, PPOSettings(steps=32, minibatches=4, act="episode")),
+    ],
+)
+def test_it_learns_to_walk_to_the_end(kind: type, n: int, settings: PPOSettings) -> None:
+    ppo = make(kind, n, settings)
+    ppo.learn(10 * 8 * 32)
+    episodes = ppo.take_episodes()
+    first, last = episodes[:40], episodes[-40:]
+    assert sum(e.value for e in first) / 40 < 0.6  # +1 at the right end, -1 at the left
+    assert sum(e.value for e in last) / 40 > 0.9
+    assert ppo.take_episodes() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"), [(ol.WeightedParticleFilter, SETTINGS), (PolicyWeightedFilter, BY_POLICY)]
+)
+def test_the_parts_of_a_log_weight_add_up_to_it(kind: type, settings: PPOSettings) -> None:
+    ppo = make(kind, 3, settings)
+    before = ppo.filter.raw_log_weights.clone()
+    info = ppo.update(ppo.collect())
+    grown = before + info.log_weight_parts.sum(0)
+    # the loss is float32, and 12 of them are added
+    torch.testing.assert_close(grown.log_softmax(0), info.log_weights, atol=1e-5, rtol=0)
+    assert not torch.equal(info.log_weights, before)
+    if kind is PolicyWeightedFilter:
+        assert not info.log_weight_parts[1:].any()
+
+
+def test_weights_by_policy_see_the_first_epoch_only() -> None:
+    once, thrice = (
+        make(PolicyWeightedFilter, 3, PPOSettings(32, epochs, 4, weigh_by="policy"))
+        for epochs in (1, 3)
+    )
+    for ppo in (once, thrice):
+        ppo.update(ppo.collect())
+    torch.testing.assert_close(once.filter.log_weights, thrice.filter.log_weights)
+    assert not torch.equal(once.particles.policy.bias, thrice.particles.policy.bias)
+
+
+def test_weights_by_policy_favour_the_particle_that_makes_good_actions_likely() -> None:
+    """Particle 0 walks right, particle 1 left; nobody moves, so only the weights learn."""
+    particles = ol.Ensemble(Walker, 2, seed=0)
+    with torch.no_grad():
+        particles.policy.weight.zero_()
+        particles.policy.bias.copy_(torch.tensor([[-1.0, 1.0, 0.0], [1.0, -1.0, 0.0]]))
+    optimizer = torch.optim.SGD(particles.parameters(), lr=0.0)
+    ppo = PPO(PolicyWeightedFilter(particles, optimizer), Corridor(8), BY_POLICY)
+    ppo.learn(3 * 8 * 32)
+    assert ppo.filter.weights[0] > 0.9
+
+
+def test_particles_of_one_network_stay_alike_and_keep_uniform_weights() -> None:
+    network = ol.Ensemble(Walker, 1, seed=0)[0]
+    particles = ol.Ensemble.from_modules([network] * 3)
+    filter = ol.WeightedParticleFilter(particles, torch.optim.Adam(particles.parameters(), 1e-2))
+    info = PPO(filter, Corridor(8), SETTINGS).learn(3 * 8 * 32)
+    assert info is not None
+    torch.testing.assert_close(filter.weights, torch.full((3,), 1 / 3, dtype=torch.float64))
+    torch.testing.assert_close(particles.policy.bias[0], particles.policy.bias[2])
+    torch.testing.assert_close(info.importance, torch.ones(3, dtype=torch.float64))
+
+
+def test_the_bootstrap_filter_plays_too_and_knows_its_ancestors() -> None:
+    particles = ol.Ensemble(Walker, 8, seed=0)
+    filter = LineageBootstrapFilter(particles, perturbation=0.0)
+    bodies = particles.body[0].weight.detach().clone()
+    ppo = PPO(filter, Corridor(8), SETTINGS)
+    ppo.learn(8 * 32)
+    assert len(filter.lineage.unique()) < 8  # somebody was resampled away
+    assert torch.equal(particles.body[0].weight.detach(), bodies[filter.lineage])
+
+
+def test_a_dead_particle_does_not_stop_the_others() -> None:
+    ppo = make(ol.WeightedParticleFilter, 3)
+    with torch.no_grad():
+        ppo.particles.policy.bias[1] = float("nan")
+    info = ppo.learn(2 * 8 * 32)
+    assert info is not None and info.alive.tolist() == [True, False, True]
+    assert all(value == value for value in info.summary().values())  # no NaN
+
+
+def test_a_penalty_holds_particles_back() -> None:
+    plain, held = make(ol.AveragingParticles, 2), make(ol.AveragingParticles, 2)
+    start = held.particles.policy.weight.detach().clone()
+
+    def distance(ppo: PPO) -> torch.Tensor:
+        return (ppo.particles.policy.weight - start).square().sum((1, 2))
+
+    held.set_penalty(lambda *minibatch: 100.0 * distance(held))
+    for ppo in (plain, held):
+        ppo.learn(2 * 8 * 32)
+    assert (distance(held) < 0.1 * distance(plain)).all()
+
+
+@pytest.mark.parametrize("act", ["mixture", "episode"])
+def test_a_resumed_run_goes_on_bit_for_bit(act: str, tmp_path: Path) -> None:
+    settings = PPOSettings(steps=32, minibatches=4, act=act)
+    whole = make(ol.WeightedParticleFilter, 3, settings, seed=3)
+    whole.learn(2 * 8 * 32)
+    ol.save(tmp_path / "run.safetensors", whole)
+    resumed = make(ol.WeightedParticleFilter, 3, settings, seed=3)
+    ol.load(tmp_path / "run.safetensors", into=resumed)
+    for ppo in (whole, resumed):
+        ppo.learn(2 * 8 * 32)
+    assert whole.steps == resumed.steps and whole.episodes == resumed.episodes
+    assert torch.equal(whole.filter.raw_log_weights, resumed.filter.raw_log_weights)
+    for ours, theirs in zip(
+        whole.particles.parameters(), resumed.particles.parameters(), strict=True
+    ):
+        assert torch.equal(ours, theirs)
+
+
+def test_what_does_not_fit_together_is_refused() -> None:
+    with pytest.raises(ValueError, match="weigh_by='policy' does not go with Weighted"):
+        make(ol.WeightedParticleFilter, 2, BY_POLICY)
+    with pytest.raises(ValueError, match="weigh_by='loss' does not go with PolicyWeighted"):
+        make(PolicyWeightedFilter, 2)
+    with pytest.raises(ValueError, match="do not divide into 7 minibatches"):
+        make(ol.AveragingParticles, 2, PPOSettings(steps=32, minibatches=7))
+    particles = ol.Ensemble(Walker, 2)
+    with pytest.raises(TypeError, match="use LineageBootstrapFilter"):
+        PPO(ol.BootstrapParticleFilter(particles, perturbation=0.1), Corridor(8), SETTINGS)
+    classifiers = ol.Ensemble(lambda: nn.Linear(6, 3), 2)
+    filter = ol.AveragingParticles(classifiers, torch.optim.SGD(classifiers.parameters(), 0.1))
+    with pytest.raises(TypeError, match=r"a network that returns \(logits, values\)"):
+        PPO(filter, Corridor(8), SETTINGS).collect()
+    with pytest.raises(TypeError, match="Corridor has no levels"):
+        make(ol.AveragingParticles, 2).switch(3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"discount": 1.5}, r"discount must lie in \[0, 1\], got 1.5"),
+        ({"clip": 0.0}, "clip must be positive, got 0.0"),
+        ({"act": "greedy"}, "act must be 'mixture' or 'episode', got 'greedy'"),
+        ({"weigh_by": "return"}, "weigh_by must be 'loss' or 'policy', got 'return'"),
+    ],
+)
+def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PPOSettings(**options)
