@@ -13,34 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import orderless as ol
+from orderless.rl import Impala
 from timing import machine, medians, print_table
 
 
-class Residual(nn.Module):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(channels, channels, 3, padding=1)
-        self.second = nn.Conv2d(channels, channels, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.second(F.relu(self.first(F.relu(x))))
-
-
-class Impala(nn.Module):
-    def __init__(self, channels: tuple[int, ...] = (16, 32, 32), actions: int = 15) -> None:
-        super().__init__()
-        blocks: list[nn.Module] = []
-        before = 3
-        for count in channels:
-            blocks += [nn.Conv2d(before, count, 3, padding=1), nn.MaxPool2d(3, 2, 1)]
-            blocks += [Residual(count), Residual(count)]
-            before = count
-        self.body = nn.Sequential(*blocks)
-        self.dense = nn.Linear(before * 8 * 8, 256)
-        self.head = nn.Linear(256, actions)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(F.relu(self.dense(F.relu(self.body(x)).flatten(1))))
+def network() -> nn.Module:
+    """Logits only: the value head's 256 weights would not be seen in a figure."""
+    return Impala(value=False)
 
 
 def flops_per_image() -> int:
@@ -53,16 +32,16 @@ def flops_per_image() -> int:
         places = output.shape[-1] * output.shape[-2] if isinstance(layer, nn.Conv2d) else 1
         total += 2 * layer.weight.numel() * places
 
-    network = Impala()
-    for layer in network.modules():
+    one = network()
+    for layer in one.modules():
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             layer.register_forward_hook(count)
-    network(torch.zeros(1, 3, 64, 64))
+    one(torch.zeros(1, 3, 64, 64))
     return total
 
 
 def ensemble_pass(n: int, x: Tensor, precision: str, fast: bool) -> Callable[[], object]:
-    particles = ol.Ensemble(Impala, n, precision=precision, fast=fast).to(x.device)
+    particles = ol.Ensemble(network, n, precision=precision, fast=fast).to(x.device)
     y = torch.zeros(x.shape[0], dtype=torch.long, device=x.device)
     loss = ol.per_particle(F.cross_entropy)
 
@@ -74,15 +53,15 @@ def ensemble_pass(n: int, x: Tensor, precision: str, fast: bool) -> Callable[[],
 
 
 def loop_pass(n: int, x: Tensor, precision: str) -> Callable[[], object]:
-    networks = [Impala().to(x.device, memory_format=torch.channels_last) for _ in range(n)]
+    networks = [network().to(x.device, memory_format=torch.channels_last) for _ in range(n)]
     y = torch.zeros(x.shape[0], dtype=torch.long, device=x.device)
     images = x.contiguous(memory_format=torch.channels_last)
 
     def step() -> None:
-        for network in networks:
-            network.zero_grad(set_to_none=True)
+        for each in networks:
+            each.zero_grad(set_to_none=True)
             with torch.autocast(x.device.type, torch.bfloat16, enabled=precision == "bf16"):
-                outputs = network(images)
+                outputs = each(images)
             F.cross_entropy(outputs.float(), y).backward()
 
     return step

@@ -29,6 +29,7 @@ def tasks() -> ol.scenarios.Scenario:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # networks this small are fastest so
     result = ol.order_sensitivity(make_learner, tasks(), orders=10, seeds=3, name="sgd")
     print(result)
     sgd, rb = result["sgd"], result["rb"]

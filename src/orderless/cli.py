@@ -159,7 +159,6 @@ def run(
                 device=where,
                 workers=workers,
                 checkpoint_every=checkpoint_every,
-                command=_command(),
                 report=progress.report,
             )
         typer.echo(f"{computed} cells computed; results in {store.directory}")

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import fcntl
 import json
+import shlex
 import warnings
 
 import pytest
@@ -15,6 +16,7 @@ from orderless.experiments import Grid, Store, StoreError, run_grid
 from orderless.experiments.grid import Report
 from orderless.experiments.store import read_cell
 from orderless.experiments.workers import automatic_workers, one_thread
+from orderless.settings import PRESETS
 
 BOTH = ("gd", "wpf")
 
@@ -68,7 +70,7 @@ def test_the_grid_around_a_cell_changes_nothing(tmp_path):
     run_grid(tiny_grid(("gd", "er", "wpf"), 3), among)
     ours = records(among)
     for name, record in records(alone).items():
-        assert ours[name] == record
+        assert ours[name] == {**record, "command": ours[name]["command"]}
 
 
 def test_what_happens_is_reported(store):
@@ -275,3 +277,23 @@ def test_reading_a_directory_changes_nothing(store):
         warnings.simplefilter("error")
         assert store.finished() == {}
     assert path.exists()
+
+
+def test_the_recorded_command_makes_the_same_grid_again() -> None:
+    settings = PRESETS["demo"].changed(lr=0.5, ewc_tuned=10.0, chunk_size=2)
+    grid = Grid("splitmnist", "class", "demo", ("gd", "ewc-tuned+wpf"), 2, 3, settings)
+    words = shlex.split(grid.command())
+    assert words[:3] == ["orderless", "run", "splitmnist"]
+    options = list(zip(words[3::2], words[4::2], strict=True))
+    texts = [value for name, value in options if name == "--set"]
+    rest = {name: value for name, value in options if name != "--set"}
+    again = Grid(
+        words[2],
+        rest["--scenario"],
+        rest["--preset"],
+        tuple(rest["--methods"].split(",")),
+        int(rest["--permutations"]),
+        int(rest["--seeds"]),
+        PRESETS[rest["--preset"]].with_text(texts),
+    )
+    assert again == grid

@@ -99,7 +99,10 @@ def test_the_policy_admits_this_script_and_this_style_and_no_network(full_run):
 
 
 def test_a_hostile_name_stays_a_name(write_cells):
-    names = [HOSTILE, *["{{script}}", "<!--<script>", "&lt;", "\u2028\u2029", "\ud800"][: TASKS - 1]]
+    names = [
+        HOSTILE,
+        *["{{script}}", "<!--<script>", "&lt;", "\u2028\u2029", "\ud800"][: TASKS - 1],
+    ]
     cells = [
         make_cell(
             HOSTILE,

@@ -93,18 +93,27 @@ def test_particles_of_one_network_stay_alike_and_keep_uniform_weights() -> None:
 
 def test_the_bootstrap_filter_plays_too_and_knows_its_ancestors() -> None:
     particles = ol.Ensemble(Walker, 8, seed=0)
+    with torch.no_grad():
+        particles.value.bias.copy_(torch.arange(8.0).unsqueeze(1))  # some value better than others
     filter = LineageBootstrapFilter(particles, perturbation=0.0)
-    bodies = particles.body[0].weight.detach().clone()
+    weight = particles.get_parameter("body.0.weight")
+    bodies = weight.detach().clone()
     ppo = PPO(filter, Corridor(8), SETTINGS)
     ppo.learn(8 * 32)
     assert len(filter.lineage.unique()) < 8  # somebody was resampled away
-    assert torch.equal(particles.body[0].weight.detach(), bodies[filter.lineage])
+    assert torch.equal(weight.detach(), bodies[filter.lineage])
 
 
-def test_a_dead_particle_does_not_stop_the_others() -> None:
-    ppo = make(ol.WeightedParticleFilter, 3)
+@pytest.mark.parametrize(
+    ("kind", "settings"), [(ol.WeightedParticleFilter, SETTINGS), (PolicyWeightedFilter, BY_POLICY)]
+)
+@pytest.mark.parametrize("bias", [1e30, float("nan")])  # the square of 1e30 is infinite
+def test_a_dead_particle_does_not_stop_the_others(
+    kind: type, settings: PPOSettings, bias: float
+) -> None:
+    ppo = make(kind, 3, settings)
     with torch.no_grad():
-        ppo.particles.policy.bias[1] = float("nan")
+        ppo.particles.value.bias[1] = bias
     info = ppo.learn(2 * 8 * 32)
     assert info is not None and info.alive.tolist() == [True, False, True]
     assert all(value == value for value in info.summary().values())  # no NaN

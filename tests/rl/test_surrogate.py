@@ -78,7 +78,7 @@ def test_every_particle_has_the_loss_of_the_formula(clip_values: bool) -> None:
         **OPTIONS,
     )
     batch = minibatch()
-    losses, means = loss(*batch), loss.means()
+    losses, means = loss(*batch).detach(), loss.means()
     names = ("policy", "value", "entropy", "importance", "truncated", "energy")
     for i in range(N):
         expected = by_loop(particles[i], i, clip_values, batch)

@@ -162,13 +162,12 @@ def _audit(
     truth = np.concatenate([task.y_test.cpu().numpy() for task in tasks])
     ends = np.cumsum([len(task.y_test) for task in tasks])[:-1]
     correct = np.split(labels == truth, ends, axis=2)
+    between_seeds = [metrics.disagreement(row) for row in labels.swapaxes(0, 1)]
     return LearnerAudit(
         name=name,
         scores=np.stack([part.mean(axis=2) for part in correct], axis=2),
         disagreement=np.mean([pairwise_disagreement(row) for row in labels], axis=0),
-        seed_disagreement=float(
-            np.mean([metrics.disagreement(row) for row in labels.swapaxes(0, 1)])
-        ),
+        seed_disagreement=float(np.mean(between_seeds)),
         ignores_seed=bool((bits == bits[:1]).all()),
         same_in_every_order=bool((bits == bits[:, :1]).all()),
         broken_runs=sum(run.broken for row in runs for run in row),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 
 from ..methods import METHODS, find_method
 from ..scenarios import orders
-from ..settings import Settings
+from ..settings import PRESETS, Settings
 from .benchmarks import find_benchmark
 from .cell import Cell, CellRun
 from .scenarios import Scenarios
@@ -44,6 +45,18 @@ class Grid:
                 raise ValueError(f"{what} must be at least 1, got {getattr(self, what)}")
         if self.scenario not in ("domain", "task", "class"):
             raise ValueError(f"scenario must be domain, task or class, got {self.scenario!r}")
+
+    def command(self) -> str:
+        """The command that computes this, wherever to, on whatever and by however many workers."""
+        usual = PRESETS.get(self.preset, Settings())
+        words = ["orderless", "run", self.benchmark, "--preset", self.preset]
+        words += ["--scenario", self.scenario, "--methods", ",".join(self.methods)]
+        words += ["--permutations", str(self.permutations), "--seeds", str(self.seeds)]
+        for field in fields(self.settings):
+            value = getattr(self.settings, field.name)
+            if value != getattr(usual, field.name):
+                words += ["--set", f"{field.name}={value}"]
+        return shlex.join(words)
 
     def scenarios(self, root: str | None, device: torch.device | str) -> Scenarios:
         return Scenarios(self.benchmark, self.scenario, self.settings, root, str(device))
@@ -94,7 +107,6 @@ def run_grid(
     device: torch.device | str = "cpu",
     workers: int | None = 1,
     checkpoint_every: float = 60.0,
-    command: str = "",
     report: Report | None = None,
 ) -> int:
     """Compute the missing cells of a grid; returns how many were computed.
@@ -102,7 +114,6 @@ def run_grid(
     Args:
         workers: processes; None: as many as there are cores and memory for.
         checkpoint_every: seconds between checkpoints of the cell that is being computed.
-        command: what was typed, for the records.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
@@ -120,7 +131,7 @@ def run_grid(
         options: dict[str, Any] = {"checkpoint_every": checkpoint_every}
         workers = min(workers or processes(grid, scenarios, len(missing)), max(1, len(missing)))
         if workers > 1:
-            shared = {"run": options, "command": command}
+            shared = {"run": options, "command": grid.command()}
             for cell, record in run_in_processes(missing, scenarios, store, workers, shared):
                 report.done(cell, record)
             return len(missing)
@@ -128,7 +139,7 @@ def run_grid(
             for cell in missing:
                 report.start(cell)
                 run = CellRun(cell, scenarios[cell.seed], store, tick=report.tick, **options)
-                report.done(cell, run.run(command))
+                report.done(cell, run.run(grid.command()))
     return len(missing)
 
 

@@ -55,7 +55,8 @@ def _method(summary: dict[str, Any]) -> str:
         "same training run. *accuracy* is the weighted mean of the particles' accuracies, "
         "*logits* and *probs* score the weighted mean of their outputs. *Moved* is the mean of "
         "|x_T - x_0| / |x_0|; variances are of fractions, per task, then averaged. Intervals are "
-        "paired 95 % bootstrap intervals over orders.\n"
+        "paired 95 % bootstrap intervals over orders: they do not speak of other initialisations. "
+        "A low order variance near chance (50 %) is no merit: compare it at equal accuracy.\n"
     )
 
 

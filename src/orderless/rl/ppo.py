@@ -177,8 +177,11 @@ class PPO:
         """Epochs of minibatches on one rollout."""
         settings, n = self.settings, self.particles.n
         advantages = rollout.advantages(settings.discount, settings.trace)
-        # the recursion is linear in V: the mixture of advantages is that of the mixture's V
-        shared = self.filter.average(advantages, rollout.log_weights.exp())
+        # The recursion is linear in V: the mixture of advantages is that of the mixture's V. One
+        # particle that is about to die of its values must not take the others along.
+        finite = advantages.flatten(1).isfinite().all(1)
+        weights = torch.where(finite, rollout.log_weights.exp(), 0.0)
+        shared = self.filter.average(advantages, weights / weights.sum())
         targets = advantages + rollout.values[:, :-1]
         per_particle = [rollout.log_policies, advantages, targets]
         log_old, advantages, targets = (tensor.reshape(n, -1) for tensor in per_particle)

@@ -126,8 +126,7 @@ class Surrogate:
 
 def mean(values: Tensor, valid: Tensor) -> Tensor:
     """The mean over valid samples: `[..., B]` and `[B]` -> `[...]`."""
-    weights = valid.to(values.dtype)
-    return (values * weights).sum(-1) / weights.sum().clamp(min=1)
+    return torch.where(valid, values, 0.0).sum(-1) / valid.sum().clamp(min=1)
 
 
 def normalized(advantages: Tensor, valid: Tensor) -> Tensor:

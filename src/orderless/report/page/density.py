@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,11 @@ from orderless.report.paper import method_label
 
 POINTS = 4000  # t-SNE takes about ten seconds for so many
 FEWEST_FRAMES = 6
+LARGEST_ARRAY = 2**30  # bytes; a snapshot of 1,000 particles at 100 moments is 25 MB
+NEEDED = ("positions", "log_weights", "step")
+
+# All the ways in which numpy and zipfile say that a file is not what was written.
+DAMAGE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 
 
 def densities(
@@ -29,7 +35,7 @@ def densities(
     for path in sorted((directory / "snapshots").glob("*.npz")):
         try:
             drawn.append(_frames(path, by_name.get(path.stem), seed))
-        except (ReportError, OSError, ValueError, zipfile.BadZipFile) as error:
+        except (ReportError, *DAMAGE) as error:
             problems.append(f"The particles of {path.name} are not shown: {error}")
     return drawn, problems
 
@@ -41,11 +47,7 @@ def _name(cell: Cell) -> str:
 
 
 def _frames(path: Path, cell: Cell | None, seed: int) -> dict[str, Any]:
-    with np.load(path, allow_pickle=False) as data:
-        missing = [key for key in ("positions", "log_weights", "step") if key not in data]
-        if missing:
-            raise ReportError(f"it lacks {', '.join(missing)}.")
-        positions, log_weights, steps = data["positions"], data["log_weights"], data["step"]
+    positions, log_weights, steps = _load(path)
     if positions.ndim != 3 or log_weights.shape != positions.shape[:2]:
         raise ReportError(
             f"positions have shape {list(positions.shape)} and log_weights "
@@ -65,6 +67,19 @@ def _frames(path: Path, cell: Cell | None, seed: int) -> dict[str, Any]:
         "places": np.round(places, 3).tolist(),
         "weights": np.round(_weights(log_weights[chosen]), 4).tolist(),
     }
+
+
+def _load(path: Path) -> list[NDArray[Any]]:
+    """The needed arrays, their size checked before anything is unpacked."""
+    with zipfile.ZipFile(path) as archive:
+        sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
+    missing = [key for key in NEEDED if f"{key}.npy" not in sizes]
+    if missing:
+        raise ReportError(f"it lacks {', '.join(missing)}.")
+    if any(sizes[f"{key}.npy"] > LARGEST_ARRAY for key in NEEDED):
+        raise ReportError("it is larger than any snapshot can be.")
+    with np.load(path, allow_pickle=False) as data:
+        return [data[key] for key in NEEDED]
 
 
 def _label(path: Path, cell: Cell | None) -> str:

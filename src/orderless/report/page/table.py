@@ -46,7 +46,10 @@ def table_data(summary: dict[str, Any]) -> dict[str, Any]:
             for text, winner in zip(row["texts"], winners, strict=True)
         ]
     heads = [
-        {key: getattr(column, key) for key in ("heading", "explanation", "unit", "better", "honour")}
+        {
+            key: getattr(column, key)
+            for key in ("heading", "explanation", "unit", "better", "honour")
+        }
         for column in columns
     ]
     return {"columns": heads, "rows": rows}
@@ -158,9 +161,7 @@ def _columns(score_kind: str) -> list[TableColumn]:
             "Variance over seeds while the order is held fixed.",
             "seeds",
         ),
-        variance(
-            "total variance", "variance", "Variance over orders and seeds together.", None
-        ),
+        variance("total variance", "variance", "Variance over orders and seeds together.", None),
         score(
             "forgetting",
             "forgetting",

@@ -58,7 +58,7 @@ function tableRow(result, row) {
   const honours = columns.filter((column, place) => column.honour && row.best[place]);
   const tags = honours.map((column) => element("span", { class: "tag" }, column.honour));
   if (row.died) tags.push(element("span", { class: "tag warn" }, `diverged in ${row.died} of ${row.cells} runs`));
-  if (tags.length) name.append(element("br"), ...tags);
+  if (tags.length) name.append(element("br"), ...tags.flatMap((tag) => [tag, " "]));
   const node = element("tr", honours.length ? { class: "best" } : {}, name);
   node.dataset.method = row.method;
   row.texts.forEach((text, place) => {

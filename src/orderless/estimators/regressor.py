@@ -1,0 +1,136 @@
+"""The regressor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import column_or_1d, validate_data
+from torch import Tensor
+
+from .base import ParticleEstimator, scaling_of
+
+TARGET_LIMIT = 16.0  # in units of target_scale; targets beyond are refused
+
+
+class ParticleRegressor(RegressorMixin, ParticleEstimator):
+    """A weighted set of networks as a scikit-learn regressor with error bars.
+
+    Args: those of `ParticleClassifier`, and
+        target_mean, target_scale: y is learned as (y - target_mean) / target_scale; None: from the
+            data of `fit`, and 1 in a stream of `partial_fit`. Targets beyond 16 scales are refused.
+
+    >>> import numpy as np
+    >>> X = np.linspace(-3, 3, 200)[:, None]
+    >>> model = ParticleRegressor(random_state=0).fit(X, np.sin(X[:, 0]))
+    >>> mean, deviation = model.predict(X, return_std=True)
+    >>> bool(np.abs(mean - np.sin(X[:, 0])).max() < 0.1)
+    True
+    """
+
+    def __init__(
+        self,
+        method: str = "rb",
+        *,
+        n_particles: int = 4,
+        n_features: int = 256,
+        weights: str = "uniform",
+        hidden: tuple[int, ...] = (64,),
+        lr: float = 0.1,
+        epochs: int = 20,
+        batch_size: int = 32,
+        input_mean: Any = 0.0,
+        input_scale: Any = None,
+        target_mean: float = 0.0,
+        target_scale: float | None = None,
+        random_state: Any = None,
+        device: str = "cpu",
+    ) -> None:
+        super().__init__(
+            method,
+            n_particles=n_particles,
+            n_features=n_features,
+            weights=weights,
+            hidden=hidden,
+            lr=lr,
+            epochs=epochs,
+            batch_size=batch_size,
+            input_mean=input_mean,
+            input_scale=input_scale,
+            random_state=random_state,
+            device=device,
+        )
+        self.target_mean = target_mean
+        self.target_scale = target_scale
+
+    def fit(self, X: Any, y: Any) -> ParticleRegressor:
+        """Learn X `[n, d]` with values y `[n]`; forgets what was learned before."""
+        X, y = self._validated(X, y, reset=True)
+        self._begin_targets(X, y)
+        self._learn_values(X, y, self.epochs, shuffle=True)
+        return self
+
+    def partial_fit(self, X: Any, y: Any) -> ParticleRegressor:
+        """Learn more data."""
+        first = not hasattr(self, "filter_")
+        X, y = self._validated(X, y, reset=first)
+        if first:
+            self._begin_targets(None, None)
+        self._learn_values(X, y, 1, shuffle=False)
+        return self
+
+    def _validated(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        options: Any = {"dtype": [np.float64, np.float32], "y_numeric": True}
+        X, y = validate_data(self, X, y, reset=reset, multi_output=False, **options)
+        return X, column_or_1d(y, warn=True).astype(np.float64)
+
+    def _begin_targets(self, X: np.ndarray | None, y: np.ndarray | None) -> None:
+        mean, scale = scaling_of("target", self.target_mean, self.target_scale, y, ())
+        if y is not None and self.target_scale is None:
+            # a heavy tail gets a coarser grid instead of an error
+            scale = max(scale, float(np.abs(y - mean).max()) / (0.99 * TARGET_LIMIT))
+        self.target_mean_, self.target_scale_ = float(mean), float(scale)
+        self._squares, self._count = 0.0, 0
+        self._begin(X, 1)
+
+    def _learn_values(self, X: np.ndarray, y: np.ndarray, epochs: int, shuffle: bool) -> None:
+        values = (y - self.target_mean_) / self.target_scale_
+        if np.abs(values).max() > TARGET_LIMIT:
+            raise ValueError(
+                f"targets must lie within {TARGET_LIMIT:g} times target_scale="
+                f"{self.target_scale_:g} of target_mean={self.target_mean_:g}: set both to fit y"
+            )
+        self._learn(X, torch.from_numpy(values).to(self.device), epochs, shuffle)
+        if self.method != "rb":
+            residuals = y - self.predict(X)
+            self._squares += float(residuals @ residuals)
+            self._count += len(y)
+
+    def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.mse_loss(outputs.squeeze(-1), targets) / 2
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The mixture's mean `[n]`, and with `return_std` its standard deviation `[n]`.
+
+        rb: the exact predictive distribution, noise included. wpf and averaging: the spread of the
+        particles plus the mean squared residual of the training data, a rough figure.
+        """
+        means, variances = zip(*[self._moments(rows) for rows in self._rows(X)], strict=True)
+        mean = torch.cat(means).cpu().numpy() * self.target_scale_ + self.target_mean_
+        if not return_std:
+            return mean
+        noise = 0.0 if self.method == "rb" else self._squares / max(self._count, 1)
+        variance = torch.cat(variances).cpu().numpy() * self.target_scale_**2
+        return mean, np.sqrt(variance + noise)
+
+    def _moments(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance `[B]` of the mixture at scaled inputs, in scaled units."""
+        if self.method == "rb":
+            mean, variance = self.filter_.predictive(rows)
+            return mean[:, 0], variance[:, 0]
+        outputs, weights = self.filter_.outputs(rows).squeeze(-1), self.filter_.weights
+        mean = self.filter_.average(outputs, weights)
+        return mean, self.filter_.average((outputs - mean).square(), weights)

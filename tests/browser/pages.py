@@ -1,0 +1,40 @@
+"""Report pages made of synthetic cells."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orderless.report import load_cells, summarize
+from orderless.report.page import page_data, render
+
+# The cells are those of the report's own tests.
+sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
+from synthetic_cells import TASKS, make_cell  # noqa: E402
+
+__all__ = ["METHODS", "TASKS", "make_cell", "write_page"]
+
+METHODS = ("wpf", "averaging", "gd", "ewc", "ewc+wpf", "rb")
+
+
+def write_page(directory: Path, cells: list[dict[str, Any]], snapshots: str | None = None) -> Path:
+    """A report page from synthetic cells, and from snapshots under the given name."""
+    (directory / "cells").mkdir(parents=True)
+    for number, cell in enumerate(cells):
+        (directory / "cells" / f"{number:04d}.json").write_text(json.dumps(cell))
+    if snapshots is not None:
+        (directory / "snapshots").mkdir()
+        generator = np.random.default_rng(0)
+        np.savez(
+            directory / "snapshots" / f"{snapshots}.npz",
+            positions=generator.normal(size=(TASKS + 1, 20, 8)).astype(np.float32),
+            log_weights=-np.arange(TASKS + 1)[:, None] * generator.exponential(size=(1, 20)),
+            step=np.arange(TASKS + 1) * 100,
+        )
+    data = page_data(directory, summarize(directory), load_cells(directory))
+    (directory / "report.html").write_text(render(data), encoding="utf-8")
+    return directory / "report.html"
