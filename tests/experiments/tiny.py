@@ -83,7 +83,7 @@ def tiny_grid(methods: tuple[str, ...] = ("gd",), permutations: int = 2, **chang
 def run_into(folder: str, methods: tuple[str, ...], permutations: int, **options: Any) -> None:
     """For other processes."""
     torch.set_num_threads(1)
-    run_grid(tiny_grid(methods, permutations), Store(folder), command="the command", **options)
+    run_grid(tiny_grid(methods, permutations), Store(folder), **options)
 
 
 def without_time(record: dict[str, Any]) -> dict[str, Any]:

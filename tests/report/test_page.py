@@ -205,6 +205,12 @@ def test_each_order_is_a_dot_and_its_method_their_mean(full_run):
         assert order.mean() == pytest.approx(point["order"], rel=1e-3, abs=1e-12)
 
 
+def test_no_two_methods_share_colour_and_dashes_or_colour_and_shape(full_run):
+    methods = data_of(full_run)["results"][0]["methods"].values()
+    assert len({(m["colour"], m["dash"]) for m in methods}) == len(LEVELS)
+    assert len({(m["colour"], m["marker"], m["filled"]) for m in methods}) == len(LEVELS)
+
+
 def test_weights_over_time_have_mean_and_extremes(write_cells):
     traces = [
         {"step": [0, 50, 99], "ess": [10, 6, 2], "largest_weight": [0.1, None, 0.5]},

@@ -20,8 +20,9 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
 
     Args:
         method: `"rb"` (default): random features with an exact linear head; learns by sums, so the
-            order of the data cannot matter (see `orderless.estimators` about `input_scale`). `"wpf"`:
-            the weighted particle filter over small networks. `"averaging"`: the same, unweighted.
+            order of the data cannot matter (`orderless.estimators` says what `input_scale` has to
+            do with it). `"wpf"`: the weighted particle filter over small networks. `"averaging"`:
+            the same, unweighted.
         n_particles: feature maps, or networks.
         n_features: random features of each map (rb).
         weights: of the maps (rb): `"uniform"`, `"evidence"` or `"tempered"`.

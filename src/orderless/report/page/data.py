@@ -20,6 +20,7 @@ from orderless.report.page.table import table_data
 from orderless.report.paper import benchmark_label, method_label
 
 POINTS = 100  # moments at which a trace is drawn
+DASHES = 5  # kinds of line the style sheet knows
 
 
 def page_data(directory: Path, summaries: list[dict[str, Any]], cells: list[Cell]) -> Any:
@@ -76,18 +77,22 @@ def _result(summary: dict[str, Any], cells: list[Cell]) -> dict[str, Any]:
 
 
 def _methods(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """How each method is called and drawn: the same colours and shapes as in figure2.png."""
-    styles = _styles(list(summary["methods"]))
-    return {
-        name: {
+    """How each method is called and drawn: the same colours and shapes as in figure2.png.
+
+    Kin share a colour; ``dash`` tells their lines apart.
+    """
+    methods: dict[str, dict[str, Any]] = {}
+    for name, (colour, marker, filled) in _styles(list(summary["methods"])).items():
+        kin = sum(method["colour"] == colour for method in methods.values())
+        methods[name] = {
             "label": method_label(name),
             "colour": colour,
             "marker": marker,
             "filled": filled,
             "small": "-tuned" in name,
+            "dash": kin % DASHES,
         }
-        for name, (colour, marker, filled) in styles.items()
-    }
+    return methods
 
 
 def _scatter(summary: dict[str, Any]) -> dict[str, Any]:

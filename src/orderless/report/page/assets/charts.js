@@ -60,6 +60,13 @@ function symlogScale(threshold, high, from, to) {
   return { ticks, at: (value) => from + (inner(value) / size) * (to - from) };
 }
 
+// How wide a tick label will be.
+const ruler = document.createElement("canvas").getContext("2d");
+function textWidth(text) {
+  ruler.font = `12px ${getComputedStyle(document.body).fontFamily}`;
+  return ruler.measureText(text).width;
+}
+
 // Grid lines, tick labels and the names of both axes.
 function axes(picture, box, x, y, names) {
   const { left, right, top, bottom } = box;

@@ -60,8 +60,8 @@ function heatmap(result, method, index, width, { low, high }) {
   const letters = width < 420 ? 9 : 14;
   const columns = order.map((_, task) => shorten(taskName(result, task), letters));
   const rows = ["untrained", ...order.map((task) => shorten(taskName(result, task), letters))];
-  const longest = (texts) => 7 * Math.max(...texts.map((text) => text.length));
-  const left = 34 + longest(rows);
+  const longest = (texts) => Math.max(...texts.map(textWidth));
+  const left = 36 + longest(rows);
   const side = (width - left) / columns.length;
   const tall = Math.max(18, Math.min(40, side));
   const upright = longest(columns) > side - 4;

@@ -21,14 +21,8 @@ function showCurves(result) {
 }
 
 function seriesLegend(list, names, result, charts) {
-  const sample = (method) => drawing("g", { class: lineClass(method) }, drawing("path", { class: "mean", d: "M-14 0H14" }));
+  const sample = (method) => drawing("g", { class: `line dash-${method.dash}` }, drawing("path", { class: "mean", d: "M-14 0H14" }));
   legend(list, names, result.methods, charts, sample);
-}
-
-// Kin share a colour, so a second sign tells them apart: dashes for a method that also comes with
-// particles, dots for tuned ones.
-function lineClass(method) {
-  return `line${method.small ? " dotted" : method.filled ? "" : " dashed"}`;
 }
 
 function seriesScale(data, kind, from, to) {
@@ -51,7 +45,7 @@ function seriesChart(container, result, data, kind) {
     axes(picture, box, x, y, { x: "training step", y: data.title });
     for (const [name, line] of Object.entries(data.lines)) {
       const method = result.methods[name];
-      const group = drawing("g", { class: lineClass(method), "data-method": name });
+      const group = drawing("g", { class: `line dash-${method.dash}`, "data-method": name });
       group.append(
         drawing("path", { class: "band", d: bandPath(steps, line, x, y) }),
         drawing("path", { class: "mean", d: linePath(steps, line.mean, x, y) }),
@@ -95,6 +89,7 @@ function readValues(picture, result, data, x, box, cross) {
     cross.setAttribute("visibility", "visible");
     const lines = Object.entries(data.lines)
       .filter(([, line]) => line.mean[now] !== null)
+      .sort(([, one], [, other]) => other.mean[now] - one.mean[now])
       .map(([name, line]) => `${result.methods[name].label}: ${brief(line.mean[now])}`);
     const corner = picture.getBoundingClientRect();
     tooltip.show([`${data.title}, step ${Math.round(data.steps[now])}`, ...lines], corner.left + at, clientY ?? corner.top + box.top);
