@@ -6,11 +6,14 @@ import importlib
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -39,7 +42,7 @@ def run_audit(
             raise ValueError(f"{tasks} failed: {type(error).__name__}: {error}") from error
     names = [name.strip() for name in compare.split(",") if name.strip()]
     _, _, name = learner.partition(":")
-    with AuditProgress() as progress:
+    with AuditProgress() as progress, _stoppable():
         result = order_sensitivity(
             make_learner,
             given,
@@ -50,6 +53,16 @@ def run_audit(
             progress=progress.tell,
         )
     return result, [] if out is None else result.save(out)
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """An audit keeps nothing until its end: what Ctrl-C stops begins anew."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("\norderless: stopped; nothing was written", err=True)
+        raise typer.Exit(130) from None
 
 
 def find_object(reference: str, what: str) -> Any:

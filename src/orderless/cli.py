@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import __version__
+from .audit_command import run_audit
 from .experiments import Grid, Store, StoreError, run_grid
 from .experiments.estimate import estimate
 from .experiments.progress import GridProgress, OnceOfAKind
@@ -254,6 +255,34 @@ def tune(
         Console().print(table)
         best = max(results, key=lambda pair: pair[1])[0]
         typer.echo(f"best: {key}={best}")
+
+
+# ---------------------------------------------------------------------- audit
+
+
+@app.command()
+def audit(
+    learner: Annotated[str, typer.Argument(help="module:make_learner, called with a seed.")],
+    tasks: Annotated[str, typer.Option(help="module:tasks, a list of ol.Task or what makes one.")],
+    orders: Annotated[int, typer.Option(help="Orders of the tasks.")] = 10,
+    seeds: Annotated[int, typer.Option(help="Seeds.")] = 3,
+    compare: Annotated[str, typer.Option(help="Run beside it: wpf, averaging, rb, or ''.")] = (
+        "wpf,rb"
+    ),
+    out: Annotated[Path | None, typer.Option(help="Folder for report.md and report.json.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """How much the order of the tasks matters to your own learner, beyond what reseeding does.
+
+    Example: orderless audit my_module:make_learner --tasks my_module:tasks --out audit
+    """
+    with problems_as_sentences():
+        result, paths = run_audit(
+            learner, tasks, orders=orders, seeds=seeds, compare=compare, out=out
+        )
+        typer.echo(result.json() if json else result.text(), nl=not json)
+        for path in paths:
+            typer.echo(f"wrote {path}", err=json)
 
 
 # ---------------------------------------------------------------------- data

@@ -153,10 +153,10 @@ def _claim(learner: LearnerAudit) -> str:
     if verdict == "sensitive" and learner.ignores_seed:
         return f"{name} is sensitive to the order: standard deviation {100 * order:.2f} points."
     if verdict == "sensitive":
-        many = f"{(order / seed) ** 2:.1f} times as much" if seed > 0 else "more"
+        many = f"{(order / seed) ** 2:.1f} times" if seed > 0 else "above"
         return (
-            f"{name} is sensitive to the order: its scores vary {many} between orders "
-            f"{'as' if seed > 0 else 'than'} between seeds ({spread}, {p})."
+            f"{name} is sensitive to the order: the variance of its scores between orders is "
+            f"{many} that between seeds ({spread}, {p})."
         )
     if verdict == "below reseeding":
         return (
