@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from orderless.filters import GradientDescent, WeightedParticleFilter
-from orderless.learner import Learner
+from orderless.learners import Learner
 from orderless.methods import METHODS, Setup, find_method, method
 from orderless.scenarios import Scenario, Task
 from orderless.settings import Settings

@@ -18,8 +18,6 @@ import torch
 from torch import nn
 
 from .consolidation import EWC, SI, LwF
-from .continual import ContinualLearner
-from .exact_learner import ExactLearner, feature_map
 from .filters import (
     AveragingParticles,
     BootstrapParticleFilter,
@@ -29,10 +27,10 @@ from .filters import (
     WeightedParticleFilter,
 )
 from .filters.gradient import GradientFilter
-from .gaussian_sum_learner import GaussianSumLearner
-from .learner import Consolidation, Learner
+from .learners import ContinualLearner, ExactLearner, GaussianSumLearner, Learner, Reservoir
+from .learners.exact import feature_map
+from .learners.filtered import Consolidation
 from .particles import Ensemble, Perturb
-from .replay import Reservoir
 from .scenarios import Scenario
 from .settings import Settings
 

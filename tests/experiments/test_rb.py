@@ -4,13 +4,14 @@ import pytest
 import torch
 from tiny import make_run, result_of, tiny_cell, tiny_scenario, without_time
 
-from orderless.exact_learner import ExactLearner, feature_map
 from orderless.experiments import Grid, Store, run_grid
 from orderless.experiments.benchmarks import find_benchmark
 from orderless.experiments.evaluation import score_task
 from orderless.experiments.store import read_cell
 from orderless.features import RandomConvolution, RandomReLU
 from orderless.filters.weights import normalize
+from orderless.learners import ExactLearner
+from orderless.learners.exact import feature_map
 from orderless.methods import METHODS, Setup, find_method
 from orderless.report import summarize
 from orderless.scenarios import SplitMNIST

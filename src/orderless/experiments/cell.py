@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..continual import ContinualLearner
+from ..learners import ContinualLearner
 from ..methods import Setup, find_method
 from ..scenarios import Scenario
 from ..settings import Settings

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from .. import metrics
-from ..continual import ContinualLearner
 from ..filters.base import ParticleFilter
+from ..learners import ContinualLearner
 from ..particles import Ensemble
 
 COMBINES = ("accuracy", "logits", "probs")

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..continual import ContinualLearner
 from ..filters.base import ParticleFilter
 from ..filters.weights import effective_sample_size, normalize, temper, temperature_for
+from ..learners import ContinualLearner
 from .evaluation import COMBINES
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..continual import ContinualLearner
+from ..learners import ContinualLearner
 from ..methods import Setup, find_method
 from ..scenarios import Scenario, orders
 from ..settings import Settings

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from orderless.replay import Reservoir
+from orderless.learners import Reservoir
 from orderless.storage import load, save
 
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from .filters import ParticleFilter, StepInfo
-from .scenarios import Scenario
+from ..filters import ParticleFilter, StepInfo
+from ..scenarios import Scenario
 
 
 class ContinualLearner(Protocol):

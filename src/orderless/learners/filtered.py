@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .consolidation import EWC, SI, LwF
-from .filters.stepping import StepInfo, SteppedFilter
-from .particles import per_particle
+from ..consolidation import EWC, SI, LwF
+from ..filters.stepping import StepInfo, SteppedFilter
+from ..particles import per_particle
+from ..scenarios import Scenario
 from .replay import Reservoir
-from .scenarios import Scenario
 
 Consolidation = EWC | SI | LwF
 

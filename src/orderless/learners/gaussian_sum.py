@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from .filters import GaussianSumFilter, StepInfo
-from .learner import Learner
-from .scenarios import Scenario
+from ..filters import GaussianSumFilter, StepInfo
+from ..scenarios import Scenario
+from .filtered import Learner
 
 
 class GaussianSumLearner(Learner):

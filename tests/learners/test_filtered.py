@@ -9,9 +9,8 @@ from torch import nn
 
 from orderless.consolidation import EWC, SI, LwF
 from orderless.filters import AveragingParticles, GradientDescent
-from orderless.learner import Learner
+from orderless.learners import Learner, Reservoir
 from orderless.particles import Ensemble
-from orderless.replay import Reservoir
 from orderless.scenarios import Scenario, Task
 
 LR = 0.1

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .features import RandomConvolution, RandomReLU
-from .filters import RaoBlackwellizedFilter, StepInfo
-from .filters.weights import normalize
-from .scenarios import Scenario
+from ..features import RandomConvolution, RandomReLU
+from ..filters import RaoBlackwellizedFilter, StepInfo
+from ..filters.weights import normalize
+from ..scenarios import Scenario
 
 REGIONS = 2  # per side of an image, over which convolutional features are averaged
 

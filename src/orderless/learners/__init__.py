@@ -1,0 +1,9 @@
+"""Filters at work in a scenario: what the experiments train, task after task."""
+
+from .continual import ContinualLearner
+from .exact import ExactLearner
+from .filtered import Learner
+from .gaussian_sum import GaussianSumLearner
+from .replay import Reservoir
+
+__all__ = ["ContinualLearner", "ExactLearner", "GaussianSumLearner", "Learner", "Reservoir"]
