@@ -201,7 +201,7 @@ def _write_report(directory: Path) -> None:
     for summary in summarize(directory, read=read_cell):
         console.print(format_table(summary, "text"), markup=False, highlight=False, soft_wrap=True)
     for path in write_report(directory, read=read_cell):
-        if path.suffix in (".md", ".png"):
+        if path.suffix in (".md", ".html", ".png"):
             typer.echo(f"wrote {path}")
 
 
@@ -210,7 +210,7 @@ def report(
     directory: Annotated[Path, typer.Argument(help="A run directory.")],
     json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Tables and figures of a run: text, Markdown, CSV, LaTeX, JSON, PNG.
+    """Tables, figures and one page of a run: text, Markdown, CSV, LaTeX, JSON, PNG, HTML.
 
     Example: orderless report runs/splitmnist-demo
     """

@@ -120,6 +120,7 @@ def test_write_report_writes_tables_and_figures_next_to_the_cells(full_run):
         "figure1-wpf-0-0.png",
         "figure2.png",
         "report.csv",
+        "report.html",
         "report.json",
         "report.md",
         "report.tex",
@@ -144,3 +145,11 @@ def test_an_output_path_that_cannot_be_a_folder_gives_one_sentence(write_cells, 
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ReportError, match="The report cannot be written to .*file"):
         write_report(directory, tmp_path / "file")
+
+
+def test_a_damaged_snapshot_costs_a_figure_and_not_the_report(full_run):
+    (full_run / "snapshots").mkdir()
+    (full_run / "snapshots" / "wpf-0-0.npz").write_bytes(b"PK\x03\x04 and then nothing")
+    with pytest.warns(UserWarning, match="wpf-0-0.npz cannot be read"):
+        written = {path.name for path in write_report(full_run)}
+    assert {"report.md", "report.html", "figure2.png"} <= written

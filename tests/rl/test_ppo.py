@@ -181,3 +181,18 @@ def test_what_does_not_fit_together_is_refused() -> None:
 def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PPOSettings(**options)
+
+
+def test_a_particle_plays_from_the_first_frame_of_an_episode_to_its_end() -> None:
+    settings = PPOSettings(steps=1, minibatches=1, act="episode")
+    ppo = make(ol.AveragingParticles, 3, settings)
+    ppo.collect()
+    playing, redrawn = ppo.policy.playing.clone(), 0
+    assert len(playing.unique()) > 1  # also the very first episodes have their particle
+    for _ in range(60):
+        first = torch.from_numpy(ppo.env.first.copy())
+        ppo.collect()
+        changed = ppo.policy.playing != playing
+        assert not changed[~first].any()
+        playing, redrawn = ppo.policy.playing.clone(), redrawn + int(changed.sum())
+    assert redrawn > 5

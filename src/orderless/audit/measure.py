@@ -63,10 +63,14 @@ def order_sensitivity(
         name: of the learner, for the report.
         progress: called as `progress(done, total, text)` before each run, and once at the end.
 
-    >>> x = torch.randn(2, 40, 3)
-    >>> tasks = [Task(x[t], (x[t, :, t] > 0).long(), x[t], (x[t, :, t] > 0).long()) for t in (0, 1)]
-    >>> result = order_sensitivity(lambda seed: Majority(), tasks, 2, 2)    # doctest: +SKIP
-    >>> print(result)                                                       # doctest: +SKIP
+    >>> from orderless.audit import from_torch
+    >>> x, truth = torch.randn(2, 40, 3), lambda t: (x[t, :, t] > 0).long()
+    >>> tasks = [Task(x[t], truth(t), x[t], truth(t), name=f"day {t}") for t in (0, 1)]
+    >>> make_learner = from_torch(
+    ...     lambda: torch.nn.Linear(3, 2), lambda p: torch.optim.SGD(p, lr=1.0)
+    ... )
+    >>> order_sensitivity(make_learner, tasks, 2, 2, compare=()).learner.scores.shape
+    (2, 2, 2)
     """
     if not callable(make_learner):
         raise LearnerError(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from orderless.report.cells import ReportError
 from orderless.report.paper import method_label
+from orderless.report.snapshots import load_snapshots
 from orderless.report.tables import title
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def figure2(summaries: list[dict[str, Any]]) -> Figure:
     figure = _new_figure(11.5, 4.6 * len(shown))
     axes = figure.subplots(len(shown), 2, squeeze=False, sharex="row", sharey="row")
     for row, summary in zip(axes, shown, strict=True):
-        styles = _styles(list(summary["methods"]))
+        styles = method_styles(list(summary["methods"]))
         _scatter(row[0], summary, styles, "normalized_variance", "order_contributions")
         _scatter(
             row[1],
@@ -86,7 +87,7 @@ def figure2(summaries: list[dict[str, Any]]) -> Figure:
     return figure
 
 
-def _styles(names: list[str]) -> dict[str, tuple[str, str, bool]]:
+def method_styles(names: list[str]) -> dict[str, tuple[str, str, bool]]:
     """method -> (colour, marker, filled): a method, its + WPF twin and its tuned
     kin (drawn smaller) share colour and shape."""
     styles, unknown = {}, 0
@@ -172,7 +173,7 @@ def figure1(
             f"{list(positions.shape)}, {list(log_weights.shape)} and {list(steps.shape)}."
         )
     chosen = np.unique(np.linspace(0, len(steps) - 1, min(panels, len(steps))).round().astype(int))
-    places = _embed(positions[chosen].astype(np.float64), seed)
+    places = embed_snapshots(positions[chosen].astype(np.float64), seed)
     weights = np.exp(log_weights[chosen] - log_weights[chosen].max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
 
@@ -210,7 +211,7 @@ def figure1(
     return figure
 
 
-def _embed(snapshots: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+def embed_snapshots(snapshots: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
     """[S, N, P] -> [S, N, 2] by one t-SNE over all S * N points: the panels share their axes."""
     try:
         from sklearn.manifold import TSNE  # type: ignore[import-untyped]
@@ -243,13 +244,7 @@ def snapshot_figures(directory: str | Path, out: str | Path) -> list[Path]:
     """Figure 1 for every ``directory/snapshots/*.npz``, as ``out/figure1-NAME.png``."""
     written = []
     for path in sorted((Path(directory) / "snapshots").glob("*.npz")):
-        with np.load(path, allow_pickle=False) as data:
-            missing = [key for key in ("positions", "log_weights", "step") if key not in data]
-            if missing:
-                raise ReportError(f"{path} lacks {', '.join(missing)}.")
-            figure = figure1(
-                data["positions"], data["log_weights"], data["step"], heading=path.stem
-            )
+        figure = figure1(*load_snapshots(path), heading=path.stem)
         written.append(save(figure, Path(out) / f"figure1-{path.stem}.png"))
     return written
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from orderless.report.cells import Cell, group_key, score_matrix
-from orderless.report.figures import _styles
+from orderless.report.figures import method_styles
 from orderless.report.page.density import densities
 from orderless.report.page.table import table_data
 from orderless.report.paper import benchmark_label, method_label
@@ -82,7 +82,7 @@ def _methods(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
     Kin share a colour; ``dash`` tells their lines apart.
     """
     methods: dict[str, dict[str, Any]] = {}
-    for name, (colour, marker, filled) in _styles(list(summary["methods"])).items():
+    for name, (colour, marker, filled) in method_styles(list(summary["methods"])).items():
         kin = sum(method["colour"] == colour for method in methods.values())
         methods[name] = {
             "label": method_label(name),

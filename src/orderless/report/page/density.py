@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderless.report.cells import Cell, ReportError, group_key
-from orderless.report.figures import _embed
+from orderless.report.figures import embed_snapshots
 from orderless.report.paper import method_label
+from orderless.report.snapshots import load_snapshots
 
 POINTS = 4000  # t-SNE takes about ten seconds for so many
 FEWEST_FRAMES = 6
-LARGEST_ARRAY = 2**30  # bytes; a snapshot of 1,000 particles at 100 moments is 25 MB
-NEEDED = ("positions", "log_weights", "step")
-
-# All the ways in which numpy and zipfile say that a file is not what was written.
-DAMAGE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 
 
 def densities(
@@ -35,7 +29,7 @@ def densities(
     for path in sorted((directory / "snapshots").glob("*.npz")):
         try:
             drawn.append(_frames(path, by_name.get(path.stem), seed))
-        except (ReportError, *DAMAGE) as error:
+        except ReportError as error:
             problems.append(f"The particles of {path.name} are not shown: {error}")
     return drawn, problems
 
@@ -47,17 +41,10 @@ def _name(cell: Cell) -> str:
 
 
 def _frames(path: Path, cell: Cell | None, seed: int) -> dict[str, Any]:
-    positions, log_weights, steps = _load(path)
-    if positions.ndim != 3 or log_weights.shape != positions.shape[:2]:
-        raise ReportError(
-            f"positions have shape {list(positions.shape)} and log_weights "
-            f"{list(log_weights.shape)}."
-        )
-    if len(steps) != len(positions) or not np.isfinite(positions).all():
-        raise ReportError("its steps or positions are not usable.")
+    positions, log_weights, steps = load_snapshots(path)
     count = min(len(steps), max(FEWEST_FRAMES, POINTS // positions.shape[1]))
     chosen = np.unique(np.linspace(0, len(steps) - 1, count).round().astype(int))
-    places = _unit(_embed(positions[chosen].astype(np.float64), seed))
+    places = _unit(embed_snapshots(positions[chosen].astype(np.float64), seed))
     moments = _moments(cell, len(steps))
     return {
         "label": _label(path, cell),
@@ -67,19 +54,6 @@ def _frames(path: Path, cell: Cell | None, seed: int) -> dict[str, Any]:
         "places": np.round(places, 3).tolist(),
         "weights": np.round(_weights(log_weights[chosen]), 4).tolist(),
     }
-
-
-def _load(path: Path) -> list[NDArray[Any]]:
-    """The needed arrays, their size checked before anything is unpacked."""
-    with zipfile.ZipFile(path) as archive:
-        sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
-    missing = [key for key in NEEDED if f"{key}.npy" not in sizes]
-    if missing:
-        raise ReportError(f"it lacks {', '.join(missing)}.")
-    if any(sizes[f"{key}.npy"] > LARGEST_ARRAY for key in NEEDED):
-        raise ReportError("it is larger than any snapshot can be.")
-    with np.load(path, allow_pickle=False) as data:
-        return [data[key] for key in NEEDED]
 
 
 def _label(path: Path, cell: Cell | None) -> str:

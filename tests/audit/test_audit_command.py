@@ -1,0 +1,70 @@
+"""`orderless audit`: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from orderless.cli import app
+
+HERE = Path(__file__).parent
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, ["audit", *arguments])
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(HERE)  # modules of the current folder are found
+
+
+def test_the_table_is_printed_and_the_report_written(tmp_path: Path) -> None:
+    arguments = ["toys:LastTask", "--tasks", "toys:tasks", "--orders", "3", "--seeds", "2"]
+    result = run(*arguments, "--compare", "rb", "--out", str(tmp_path / "report"))
+    assert result.exit_code == 0, result.output
+    assert "LastTask is sensitive to the order" in result.stdout
+    assert "rb does not depend on the order" in result.stdout
+    written = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert written["learner"]["ignores_seed"] and written["seeds"] == 2
+    assert (tmp_path / "report" / "report.md").read_text().startswith("# Order sensitivity")
+
+
+def test_json_is_printed_and_nothing_else(tmp_path: Path) -> None:
+    arguments = ["toys:make_last_task", "--tasks", "toys:few", "--orders", "2", "--seeds", "2"]
+    result = run(*arguments, "--compare", "", "--out", str(tmp_path), "--json")
+    assert json.loads(result.stdout)["comparisons"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere:make", "--tasks", "toys:tasks"], "no module 'nowhere'"),
+        (["toys:nothing", "--tasks", "toys:tasks"], "has no 'nothing'"),
+        (["toys", "--tasks", "toys:tasks"], "given as module:name"),
+        (["toys:LastTask", "--tasks", "toys:numbers"], "list of int"),
+        (["toys:LastTask", "--tasks", "toys:Stumbling"], "toys:Stumbling failed: TypeError"),
+        (["toys:Mute", "--tasks", "toys:few", "--orders", "2"], "no method predict"),
+        (["toys:Stumbling", "--tasks", "toys:few", "--orders", "2"], "RuntimeError: no luck"),
+        (["toys:LastTask", "--tasks", "toys:broken", "--orders", "2"], "not finite"),
+        (["toys:LastTask", "--tasks", "toys:single"], "at least two tasks"),
+        (["toys:LastTask", "--tasks", "toys:few"], "orders must be at most 2"),
+        (["toys:LastTask", "--tasks", "toys:tasks", "--compare", "gd"], "compare knows"),
+    ],
+)
+def test_mistakes_are_sentences_with_exit_code_2(arguments: list[str], words: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("orderless: ") and words in lines[0]
+
+
+def test_a_module_that_does_not_import_is_named(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "needs_more.py").write_text("import surely_not_installed\n")
+    (tmp_path / "falls_over.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    assert "needs 'surely_not_installed'" in run("needs_more:a", "--tasks", "b:c").stderr
+    assert "cannot be imported: ZeroDivisionError" in run("falls_over:a", "--tasks", "b:c").stderr

@@ -1,0 +1,317 @@
+"""The audit calls learners what they are."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from toys import Guess, LastTask, Mute, Sums, make_sgd, toy_tasks
+
+import orderless as ol
+from orderless.audit import ComparisonSettings, LearnerAudit
+from orderless.scenarios import SplitMNIST
+
+SMALL = ComparisonSettings(particles=3, hidden=8, lr=0.5, batch_size=8, maps=2, features=16)
+
+
+def audit(make_learner, orders: int = 5, seeds: int = 3, **options) -> ol.audit.OrderSensitivity:
+    options = {"compare": (), "name": "mine", **options}
+    return ol.order_sensitivity(make_learner, toy_tasks(), orders, seeds, **options)
+
+
+def synthetic(scores: np.ndarray) -> LearnerAudit:
+    orders = scores.shape[1]
+    return LearnerAudit("mine", scores, np.zeros((orders, orders)), 0.0, False, False)
+
+
+# --- what is claimed -----------------------------------------------------------------------------
+
+
+def test_fast_sgd_on_split_mnist_is_sensitive_and_rb_has_no_order_variance_at_all() -> None:
+    make_learner = ol.audit.from_torch(
+        lambda: torch.nn.Sequential(
+            torch.nn.Linear(784, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2)
+        ),
+        lambda parameters: torch.optim.SGD(parameters, lr=0.3),
+        batch_size=16,
+    )
+    digits = SplitMNIST(source="embedded", flatten=True)
+    settings = ComparisonSettings(maps=2, features=64)
+    result = ol.order_sensitivity(make_learner, digits, 5, 2, compare=("rb",), settings=settings)
+    learner, exact = result.learner, result["rb"]
+    assert result.sensitive and learner.p_value == pytest.approx(1 / 120)
+    assert learner.order_variance > 5 * learner.seed_variance
+    assert exact.order_variance == 0.0 and exact.verdict == "none"
+    assert exact.mean_disagreement == 0.0 and exact.seed_variance > 0
+    assert exact.parts.average > 0.85
+    assert result.tasks == ("0v1", "2v3", "4v5", "6v7", "8v9")
+
+
+def test_a_learner_that_forgets_is_sensitive_and_the_last_task_does_best() -> None:
+    result = audit(make_sgd())
+    assert result.learner.verdict == "sensitive"
+    worst = result.learner.worst_order
+    assert result.learner.order_averages[worst] == min(result.learner.order_averages)
+    task = result.learner.suffering_task
+    order = result.orders[int(result.learner.scores[:, :, task].mean(axis=0).argmax())]
+    assert order[-1] == task or order[-2] == task
+
+
+def test_guessing_is_not_called_sensitive() -> None:
+    verdicts = [audit(Guess).learner.verdict for _ in range(20)]
+    # The test alone errs once in twenty; four or more errors in twenty have probability 0.02
+    assert verdicts.count("sensitive") <= 3
+    assert verdicts.count("not shown") >= 15
+
+
+def test_a_learner_that_ignores_its_seed_is_found_out_and_compared_with_nothing() -> None:
+    result = audit(LastTask)
+    assert result.learner.ignores_seed and result.learner.p_value is None
+    assert result.sensitive and result.learner.seed_variance == 0.0
+    assert "ignores `seed`" in str(result) and "compared with 0" in str(result)
+
+
+def test_the_same_bits_in_every_order_are_no_dependence_at_all() -> None:
+    result = audit(Sums)
+    assert result.learner.verdict == "none" and result.learner.order_variance == 0.0
+    assert "does not depend on the order" in str(result)
+
+
+def test_an_order_effect_below_that_of_the_seed_is_not_called_sensitive() -> None:
+    generator = np.random.default_rng(0)
+    orders, seeds = generator.normal(size=(1, 10, 4)), generator.normal(size=(3, 1, 4))
+    noise = generator.normal(size=(3, 10, 4))
+    learner = synthetic(0.5 + 0.01 * orders + 0.1 * seeds + 0.001 * noise)
+    assert learner.p_value is not None and learner.p_value < 0.001
+    assert learner.verdict == "below reseeding" and not learner.sensitive
+    assert synthetic(0.5 + 0.1 * orders + 0.01 * seeds + 0.001 * noise).sensitive
+
+
+def test_too_few_runs_decide_nothing() -> None:
+    result = audit(make_sgd(), orders=3, seeds=2)
+    assert result.learner.verdict == "undecided" and "use more" in str(result)
+
+
+# --- fair runs -----------------------------------------------------------------------------------
+
+
+def test_only_the_order_differs_between_the_runs_of_a_seed() -> None:
+    starts: dict[int, list[torch.Tensor]] = {}
+    batches: dict[tuple[int, int], list[torch.Tensor]] = {}
+
+    class Watched(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.training:
+                batches.setdefault(current, []).append(x.clone())
+            return super().forward(x)
+
+    make = ol.audit.from_torch(
+        lambda: Watched(2, 2), lambda p: torch.optim.SGD(p, lr=0.1), batch_size=4
+    )
+
+    def make_learner(seed: int):
+        learner = make(seed)
+        starts.setdefault(seed, []).append(learner.module.weight.detach().clone())
+        learn = learner.learn
+
+        def watched(x, y, task=None):
+            nonlocal current
+            current = seed, task
+            learn(x, y, task=task)
+
+        learner.learn = watched
+        return learner
+
+    current = 0, 0
+    audit(make_learner, orders=2, seeds=2)
+    for weights in starts.values():
+        assert len(weights) == 2 and torch.equal(*weights)
+    assert not torch.equal(starts[0][0], starts[1][0])
+    for seen in batches.values():  # both orders of a seed: the same batches of a task
+        first, second = torch.stack(seen).chunk(2)
+        assert torch.equal(first, second)
+
+
+def test_a_learner_that_works_in_place_cannot_change_the_next_run() -> None:
+    class Careless(LastTask):
+        def learn(self, x, y, task=None):
+            super().learn(x, y)
+            x.mul_(-5)
+            y.zero_()
+
+        def predict(self, x):
+            result = super().predict(x)
+            x.zero_()
+            return result
+
+    tasks = toy_tasks()
+    careless, careful = (
+        ol.order_sensitivity(make, tasks, 3, 2, compare=()).learner.scores
+        for make in (Careless, LastTask)
+    )
+    assert np.array_equal(careless, careful)
+
+
+def test_global_generators_are_set_by_the_seed_and_left_as_they_were() -> None:
+    drawn: list[tuple[float, float, float]] = []
+
+    class Drawing(LastTask):
+        def learn(self, x, y, task=None):
+            super().learn(x, y)
+            drawn.append((random.random(), np.random.rand(), torch.rand(()).item()))
+
+    random.seed(1), np.random.seed(2), torch.manual_seed(3)
+    expected = random.random(), np.random.rand(), torch.rand(()).item()
+    random.seed(1), np.random.seed(2), torch.manual_seed(3)
+    audit(Drawing, orders=2, seeds=2)
+    assert (random.random(), np.random.rand(), torch.rand(()).item()) == expected
+    runs = [drawn[4 * r : 4 * r + 4] for r in range(4)]
+    assert runs[0] == runs[1] != runs[2] == runs[3]
+
+
+# --- predictions ---------------------------------------------------------------------------------
+
+
+def test_labels_and_scores_tensors_and_arrays_are_the_same_to_the_audit() -> None:
+    class AsLabels(LastTask):
+        def predict(self, x):
+            return super().predict(x).argmax(1).numpy().astype(np.float32)
+
+    scores, labels = audit(LastTask).learner, audit(AsLabels).learner
+    assert np.array_equal(scores.scores, labels.scores)
+    assert np.array_equal(scores.disagreement, labels.disagreement)
+
+
+def test_disagreement_is_the_share_of_samples_with_other_labels() -> None:
+    result = audit(LastTask, orders=4)
+    pairs = result.learner.disagreement
+    assert np.array_equal(pairs, pairs.T) and (np.diag(pairs) == 0).all()
+    tests = torch.cat([task.x_test for task in toy_tasks()])
+    labels = []
+    for order in result.orders:
+        learner, last = LastTask(0), toy_tasks()[order[-1]]
+        learner.learn(last.x, last.y)
+        labels.append(learner.predict(tests).argmax(1))
+    assert pairs[0, 1] == pytest.approx((labels[0] != labels[1]).double().mean().item())
+    pair_shares = [(a != b).double().mean() for i, a in enumerate(labels) for b in labels[:i]]
+    assert result.learner.mean_disagreement == pytest.approx(np.mean(pair_shares))
+
+
+def test_predictions_that_are_not_finite_count_as_wrong_and_are_reported() -> None:
+    class Diverging(LastTask):
+        def predict(self, x):
+            return super().predict(x) * math.nan
+
+    result = audit(Diverging, orders=2, seeds=2)
+    assert result.learner.broken_runs == 4 and not result.learner.scores.any()
+    assert "In 4 of 4 runs" in str(result)
+
+
+def test_scikit_learn_estimators_with_partial_fit_can_be_audited() -> None:
+    from sklearn.linear_model import SGDClassifier
+
+    make_learner = ol.audit.from_partial_fit(
+        lambda seed: SGDClassifier(random_state=seed, learning_rate="constant", eta0=1.0),
+        classes=2,
+        batch_size=4,
+    )
+    result = audit(make_learner)
+    assert result.learner.parts.average > 0.4 and not result.learner.ignores_seed
+    assert result.learner.verdict == "sensitive"
+
+
+# --- beside it, and the report -------------------------------------------------------------------
+
+
+def test_filters_and_own_learners_run_beside_it() -> None:
+    result = audit(make_sgd(), 3, 2, compare=("wpf", "averaging", "rb"), settings=SMALL, name="sgd")
+    assert [each.name for each in result.learners] == ["sgd", "wpf", "averaging", "rb"]
+    assert result["rb"].verdict == "none" and result["wpf"].order_variance > 0
+    mine = audit(make_sgd(), 3, 2, compare={"last": LastTask})
+    assert mine["last"].ignores_seed
+
+
+@pytest.mark.parametrize("scale", [1.0, 1000.0])
+def test_data_of_any_scale_and_colour_images_fit_the_comparison(scale: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = []
+    for t in range(2):
+        y = torch.arange(24) % 2
+        x = torch.rand(24, 3, 8, 8, generator=generator) + y.view(-1, 1, 1, 1) * (t + 1)
+        images.append(ol.Task(scale * x, y, scale * x, y))
+    result = ol.order_sensitivity(Guess, images, 2, 2, compare=("wpf", "rb"), settings=SMALL)
+    assert result["rb"].verdict == "none"
+
+
+def test_progress_counts_every_run() -> None:
+    told: list[tuple[int, int, str]] = []
+    audit(LastTask, 2, 3, progress=lambda *what: told.append(what))
+    assert [done for done, _, _ in told] == list(range(7))
+    assert {total for _, total, _ in told} == {6} and told[-1][2] == "done"
+
+
+def test_the_report_says_it_all_in_text_markdown_and_json(tmp_path) -> None:
+    result = audit(make_sgd(), compare={"sums": Sums})
+    text = str(result)
+    assert "mine is sensitive to the order" in text and "Worst order: " in text
+    page = result.markdown()
+    for heading in ("# Order sensitivity of mine", "## Parts", "## Tasks", "## Orders"):
+        assert heading in page
+    assert page == result._repr_markdown_()
+    paths = result.save(tmp_path / "new" / "folder")
+    content = json.loads(paths[1].read_text())
+    assert content == json.loads(result.json())
+    assert np.array_equal(content["learner"]["scores"], result.learner.scores)
+    assert content["comparisons"][0]["verdict"] == "none"
+    assert content["comparisons"][0]["p_value"] is None
+    assert paths[0].read_text() == page
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_audited_is_refused_in_a_sentence() -> None:
+    tasks = toy_tasks()
+    cases = [
+        (lambda: audit(Mute), "no method predict"),
+        (lambda: audit(lambda seed: torch.nn.Linear(2, 2)), "from_torch"),
+        (lambda: audit(3), "function from a seed"),
+        (lambda: audit(LastTask, orders=25), "at most 24"),
+        (lambda: audit(LastTask, orders=1), "orders must be at least 2"),
+        (lambda: audit(LastTask, seeds=1), "seeds must be at least 2"),
+        (lambda: audit(LastTask, compare=("gd",)), "compare knows"),
+        (lambda: audit(LastTask, name="rb", compare=("rb",)), "another name"),
+        (lambda: ol.order_sensitivity(LastTask, tasks[:1]), "at least two tasks"),
+        (lambda: ol.order_sensitivity(LastTask, [1, 2]), "list of int"),
+        (lambda: ol.order_sensitivity(LastTask, None), "got NoneType"),
+        (lambda: ol.order_sensitivity(LastTask, tasks[:1] * 2), "same name"),
+        (lambda: ol.audit.from_torch(torch.nn.Linear(1, 1), print), "a new one for every run"),
+        (lambda: ol.audit.from_partial_fit(print, classes=1), "at least 2"),
+        (lambda: audit(ol.audit.from_partial_fit(LastTask, classes=2)), "no partial_fit"),
+    ]
+    for call, words in cases:
+        with pytest.raises(ValueError, match=words):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda x: x[:1, 0] > 0, "labels \\[B\\] or scores"),
+        (lambda x: x[:, :1], "at least two classes"),
+        (lambda x: x[:, 0], "no labels"),
+        (lambda x: ["a"] * len(x), "labels \\[B\\] or scores"),
+        (lambda x: 1 / 0, "while predicting task 'day 0' in order 0 with seed 0: ZeroDivision"),
+    ],
+)
+def test_predictions_that_are_none_are_refused(answer, words: str) -> None:
+    class Strange(LastTask):
+        def predict(self, x):
+            return answer(x)
+
+    with pytest.raises(ValueError, match=words):
+        audit(Strange)
