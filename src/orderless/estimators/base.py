@@ -75,7 +75,8 @@ class ParticleEstimator(BaseEstimator):
         inputs, values = self.n_features_in_, isinstance(self, RegressorMixin)
         options: dict[str, Any] = {"n": self.n_particles, "seed": self.seed_, "device": self.device}
         if self.method == "rb":
-            maps = Ensemble(RandomReLU(inputs, self.n_features, bias_scale=1.0), **options)
+            # larger biases make features that almost no sample has: wild beyond the data
+            maps = Ensemble(RandomReLU(inputs, self.n_features, bias_scale=0.5), **options)
             kind: dict[str, Any] = {"targets": "values"} if values else {"classes": outputs}
             return RaoBlackwellizedFilter(maps, weights=self.weights, **kind)
         # float64, so that a prediction does not depend on which rows are predicted together
