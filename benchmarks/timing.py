@@ -14,13 +14,18 @@ CALLS = 10  # on a GPU
 def medians(
     ways: dict[str, Callable[[], object]], device: torch.device, rounds: int = 30, warmup: int = 5
 ) -> dict[str, float]:
-    """Median milliseconds per call. Ways take turns, so a noisy minute hits all of them alike."""
+    """Median milliseconds per call. Ways take turns, so a noisy minute hits all of them alike.
+
+    Each timed call follows one of its own kind: it finds caches and threads as a training loop
+    would, not as some other way left them.
+    """
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(warmup):
         for way in ways.values():
             way()
     for _ in range(rounds):
         for name, way in ways.items():
+            way()
             times[name].append(_once(way, device))
     return {name: sorted(values)[len(values) // 2] for name, values in times.items()}
 

@@ -182,7 +182,7 @@ def test_a_short_batch_counts_for_what_is_in_it(iris) -> None:
     X, y = iris
     weights = []
     for rows in (X[:1], np.repeat(X[:1], 32, axis=0)):
-        model = ParticleClassifier("wpf", n_particles=1, lr=0.01, batch_size=32, random_state=0)
+        model = ParticleClassifier("wpf", n_particles=1, lr=1e-3, random_state=0)
         for _ in range(32 // len(rows)):
             model.partial_fit(rows, y[: len(rows)], classes=np.unique(y))
         weights.append(next(model.filter_.particles.parameters()).detach().clone())

@@ -1,4 +1,4 @@
-"""Every Python block of the README and the contributing page runs, top to bottom."""
+"""Every Python block of these pages runs, top to bottom."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+PAGES = ["README.md", "CONTRIBUTING.md", "docs/audit.md", "docs/scikit-learn.md", "docs/rl.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_the_code_on_the_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,9 +165,11 @@ def _claim(learner: LearnerAudit) -> str:
         )
     if learner.ignores_seed:
         return f"The order changes some predictions of {name}, but not one of its scores."
+    few = " With so few runs the test is weak: use more orders or seeds."
     return (
-        f"No effect of the order on {name} was shown: what differs between orders is no more "
-        f"consistent than chance ({spread}, {p})."
+        f"No effect of the order on {name} was shown: relabelling the orders by chance gives as "
+        f"large a one too often ({spread}, {p})."
+        f"{few if parts.smallest_p_value > LEVEL / 10 else ''}"
     )
 
 
