@@ -1,6 +1,7 @@
 """A filter in a scenario, against plain PyTorch loops over one network."""
 
 import copy
+from abc import ABC, abstractmethod
 
 import pytest
 import torch
@@ -144,20 +145,21 @@ def assert_same(learner, network):
 # ------------------------------------------------------------------ consolidation
 
 
-class ByHand:
+class ByHand(ABC):
     """What the literature says, for one network; `penalty` joins the loss from the second task."""
 
     def __init__(self, network):
         self.network = network
 
-    def penalty(self, kind, x, seen):
-        raise NotImplementedError
+    @abstractmethod
+    def penalty(self, kind, x, seen): ...
 
     def moved(self, before):
-        pass
+        """After a step, with the parameters before it; only SI looks."""
+        return None
 
-    def end_task(self, kind, tasks, seen):
-        raise NotImplementedError
+    @abstractmethod
+    def end_task(self, kind, tasks, seen): ...
 
 
 class EwcByHand(ByHand):

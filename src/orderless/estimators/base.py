@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,7 +24,7 @@ INPUT_LIMIT = 4.0  # inputs beyond are clipped
 ROWS = 4096  # predicted at a time
 
 
-class ParticleEstimator(BaseEstimator):
+class ParticleEstimator(BaseEstimator, ABC):
     """What classifier and regressor share: parameters, scaling, filters, batches."""
 
     def __init__(
@@ -107,8 +108,9 @@ class ParticleEstimator(BaseEstimator):
             rows = torch.randperm(count, generator=generator) if shuffle else torch.arange(count)
             yield from rows.split(self.batch_size)
 
+    @abstractmethod
     def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        raise NotImplementedError
+        """One network's loss on a batch, a scalar."""
 
     def _inputs(self, X: np.ndarray, *, learning: bool = True) -> Tensor:
         scaled = (X.astype(np.float64) - self.input_mean_) / self.input_scale_

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -44,7 +45,7 @@ class StepInfo:
         return replace(self, **{k: v.clone() for k, v in tensors.items() if v is not None})
 
 
-class SteppedFilter(ParticleFilter):
+class SteppedFilter(ParticleFilter, ABC):
     """A filter fed by closures. Subclasses say in `_advance` what one step does.
 
     A closure computes N losses (`[N]`, float32 or float64) and nothing else: it does not call
@@ -89,8 +90,9 @@ class SteppedFilter(ParticleFilter):
         """
         return CompiledStep(self, loss_fn, penalty)
 
+    @abstractmethod
     def _advance(self, closures: Sequence[Closure], penalty: Closure | None) -> StepInfo:
-        raise TypeError(f"{type(self).__name__} does not say what a step is: define _advance")
+        """One step: move the particles, weigh them with `_reweigh`, say what happened."""
 
     # ------------------------------------------------------------------ losses
 

@@ -15,11 +15,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
 from . import random
-from .initialization import Perturb, initial_modules, refuse_lazy
+from .initialization import Perturb, initial_modules
 from .linear import FactoredUpdate
-from .parameter import ParticleParameter
 from .precision import PRECISIONS, matrix_precision
 from .rules import ParticleRules
+from .stacking import check_same_shapes, check_stackable, places_of, stack_into, tensors_of
 
 
 class Ensemble(nn.Module):
@@ -86,7 +86,7 @@ class Ensemble(nn.Module):
         fast: bool,
     ) -> None:
         super().__init__()
-        _check_stackable(modules)
+        check_stackable(modules)
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
         if chunk_size is not None and chunk_size < 1:
@@ -96,40 +96,13 @@ class Ensemble(nn.Module):
         # The template runs every forward pass with other tensors in it. It hides in a tuple, so
         # that its own parameters are neither trained, moved nor saved.
         self._hidden = (copy.deepcopy(modules[0]),)
-        self._places = _places(self._hidden[0])
-        self._mirror(self._hidden[0], modules)
+        self._places = places_of(self._hidden[0])
+        stack_into(self, modules)
         super().train(modules[0].training)  # the template keeps its own, layer by layer
         self.register_buffer("_draws", torch.zeros((), dtype=torch.int64), persistent=False)
         self.register_buffer("_indices", torch.arange(self.n), persistent=False)
         self._replayed: Tensor | None = None  # the noise counter of a replay
         self._update: FactoredUpdate | None = None
-
-    def _mirror(self, template: nn.Module, modules: list[nn.Module]) -> None:
-        """Give this module the template's tree of names, with stacked tensors as leaves."""
-        stacked: dict[int, Tensor] = {}  # tied tensors are one tensor under several names,
-        holders: dict[int, nn.Module] = {}  # and so are shared modules
-
-        def fill(mirror: nn.Module, originals: list[nn.Module]) -> None:
-            first = originals[0]
-            for name, parameter in first._parameters.items():
-                if parameter is not None and id(parameter) not in stacked:
-                    data = torch.stack([o._parameters[name].detach() for o in originals])  # type: ignore[union-attr]
-                    stacked[id(parameter)] = ParticleParameter(data, parameter.requires_grad)
-                mirror._parameters[name] = None if parameter is None else stacked[id(parameter)]  # type: ignore[assignment]
-            for name, buffer in first._buffers.items():
-                if buffer is not None and id(buffer) not in stacked:
-                    stacked[id(buffer)] = torch.stack([o._buffers[name] for o in originals])  # type: ignore[misc]
-                mirror._buffers[name] = None if buffer is None else stacked[id(buffer)]
-            mirror._non_persistent_buffers_set |= first._non_persistent_buffers_set
-            for name, child in first._modules.items():
-                if child is not None and id(child) not in holders:
-                    holders[id(child)] = nn.Module()
-                    fill(holders[id(child)], [o._modules[name] for o in originals])  # type: ignore[misc]
-                mirror._modules[name] = None if child is None else holders[id(child)]
-
-        # Written into the registries directly: a network may use any name, also one that
-        # this class uses for something else.
-        fill(self, modules)
 
     # ------------------------------------------------------------------ the forward pass
 
@@ -332,7 +305,7 @@ class Ensemble(nn.Module):
         index = self._check_index(index)
         module = copy.deepcopy(self.template).to(self.device)
         with torch.no_grad():
-            for name, tensor in _tensors(module).items():
+            for name, tensor in tensors_of(module).items():
                 tensor.data = self._stacked()[name][index].detach().clone()
         return module
 
@@ -340,8 +313,8 @@ class Ensemble(nn.Module):
     def load_particle(self, index: int, module: nn.Module) -> None:
         """Write an ordinary module's parameters and buffers into particle `index`."""
         index = self._check_index(index)
-        stacked, tensors = self._stacked(), _tensors(module)
-        _check_same_shapes({n: t.shape[1:] for n, t in stacked.items()}, tensors, "the module")
+        stacked, tensors = self._stacked(), tensors_of(module)
+        check_same_shapes({n: t.shape[1:] for n, t in stacked.items()}, tensors, "the module")
         for name, tensor in tensors.items():
             stacked[name][index].copy_(tensor)
 
@@ -355,25 +328,6 @@ class Ensemble(nn.Module):
 
     def extra_repr(self) -> str:
         return f"n={self.n}, seed={self.seed}, precision={self.precision!r}"
-
-
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
-def _places(module: nn.Module) -> dict[str, str]:
-    """Every place of a tensor in a module, and the name by which that tensor is known.
-
-    Tied tensors have one name and several places, a shared module's tensors one place:
-    `functional_call` must fill each place once, or it leaves what it filled in behind.
-    """
-    names = {id(tensor): name for name, tensor in _tensors(module).items()}
-    places = {}
-    for prefix, part in module.named_modules():
-        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
-            if tensor is not None:
-                places[f"{prefix}.{name}" if prefix else name] = names[id(tensor)]
-    return places
 
 
 def _slice(value: Any, dim: Any, span: slice) -> Any:
@@ -392,27 +346,3 @@ def _unbatched(args: tuple[Any, ...], dims: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _unbatched_kwargs(kwargs: dict[str, Any], dims: dict[str, Any]) -> dict[str, Any]:
     return dict(zip(kwargs, _unbatched(tuple(kwargs.values()), tuple(dims.values())), strict=True))
-
-
-def _check_stackable(modules: list[nn.Module]) -> None:
-    first = modules[0]
-    refuse_lazy(first)
-    if not any(True for _ in first.parameters()):
-        raise ValueError(f"{type(first).__name__} has no parameters: there is nothing to learn")
-    shapes = {name: tensor.shape for name, tensor in _tensors(first).items()}
-    for number, module in enumerate(modules[1:], 1):
-        _check_same_shapes(shapes, _tensors(module), f"module {number}")
-
-
-def _check_same_shapes(
-    shapes: dict[str, torch.Size], tensors: dict[str, Tensor], what: str
-) -> None:
-    if shapes.keys() != tensors.keys():
-        odd = min(shapes.keys() ^ tensors.keys())
-        raise ValueError(f"{what} is of another architecture: {odd!r} is not in both")
-    for name, tensor in tensors.items():
-        if tensor.shape != shapes[name]:
-            raise ValueError(
-                f"{what} is of another architecture: {name!r} is {tuple(tensor.shape)}, "
-                f"not {tuple(shapes[name])}"
-            )

@@ -1,0 +1,78 @@
+"""From N modules of one architecture to one tree of stacked tensors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from .initialization import refuse_lazy
+from .parameter import ParticleParameter
+
+
+def stack_into(mirror: nn.Module, modules: list[nn.Module]) -> None:
+    """Give `mirror` the modules' tree of names, with stacked tensors `[N, ...]` as leaves."""
+    stacked: dict[int, Tensor] = {}  # tied tensors are one tensor under several names,
+    holders: dict[int, nn.Module] = {}  # and so are shared modules
+
+    def fill(holder: nn.Module, originals: list[nn.Module]) -> None:
+        first = originals[0]
+        for name, parameter in first._parameters.items():
+            if parameter is not None and id(parameter) not in stacked:
+                data = torch.stack([o._parameters[name].detach() for o in originals])  # type: ignore[union-attr]
+                stacked[id(parameter)] = ParticleParameter(data, parameter.requires_grad)
+            holder._parameters[name] = None if parameter is None else stacked[id(parameter)]  # type: ignore[assignment]
+        for name, buffer in first._buffers.items():
+            if buffer is not None and id(buffer) not in stacked:
+                stacked[id(buffer)] = torch.stack([o._buffers[name] for o in originals])  # type: ignore[misc]
+            holder._buffers[name] = None if buffer is None else stacked[id(buffer)]
+        holder._non_persistent_buffers_set |= first._non_persistent_buffers_set
+        for name, child in first._modules.items():
+            if child is not None and id(child) not in holders:
+                holders[id(child)] = nn.Module()
+                fill(holders[id(child)], [o._modules[name] for o in originals])  # type: ignore[misc]
+            holder._modules[name] = None if child is None else holders[id(child)]
+
+    # Written into the registries directly: a network may use any name, also one that
+    # the mirror's class uses for something else.
+    fill(mirror, modules)
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def places_of(module: nn.Module) -> dict[str, str]:
+    """Every place of a tensor in a module, and the name by which that tensor is known.
+
+    Tied tensors have one name and several places, a shared module's tensors one place:
+    `functional_call` must fill each place once, or it leaves what it filled in behind.
+    """
+    names = {id(tensor): name for name, tensor in tensors_of(module).items()}
+    places = {}
+    for prefix, part in module.named_modules():
+        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+            if tensor is not None:
+                places[f"{prefix}.{name}" if prefix else name] = names[id(tensor)]
+    return places
+
+
+def check_stackable(modules: list[nn.Module]) -> None:
+    first = modules[0]
+    refuse_lazy(first)
+    if not any(True for _ in first.parameters()):
+        raise ValueError(f"{type(first).__name__} has no parameters: there is nothing to learn")
+    shapes = {name: tensor.shape for name, tensor in tensors_of(first).items()}
+    for number, module in enumerate(modules[1:], 1):
+        check_same_shapes(shapes, tensors_of(module), f"module {number}")
+
+
+def check_same_shapes(shapes: dict[str, torch.Size], tensors: dict[str, Tensor], what: str) -> None:
+    if shapes.keys() != tensors.keys():
+        odd = min(shapes.keys() ^ tensors.keys())
+        raise ValueError(f"{what} is of another architecture: {odd!r} is not in both")
+    for name, tensor in tensors.items():
+        if tensor.shape != shapes[name]:
+            raise ValueError(
+                f"{what} is of another architecture: {name!r} is {tuple(tensor.shape)}, "
+                f"not {tuple(shapes[name])}"
+            )
