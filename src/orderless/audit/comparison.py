@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..experiments.benchmarks import mlp
 from ..features import RandomConvolution, RandomReLU
 from ..filters import AveragingParticles, RaoBlackwellizedFilter, WeightedParticleFilter
 from ..particles import Ensemble, per_particle
@@ -132,7 +133,7 @@ def comparisons(
     s = settings or ComparisonSettings()
     scenario, scaling = Scenario(tasks), _Scaling(tasks)
     shape, classes, device = scenario.input_shape, scenario.outputs, tasks[0].x.device
-    network = partial(_network, math.prod(shape), s.hidden, classes)
+    network = partial(mlp, math.prod(shape), s.hidden, classes)
     gradient: dict[str, Any] = {"wpf": WeightedParticleFilter, "averaging": AveragingParticles}
     made: dict[str, MakeLearner] = {}
     for name in names:
@@ -142,17 +143,6 @@ def comparisons(
         else:
             made[name] = partial(GradientComparison, gradient[name], network, scaling, s, device)
     return made
-
-
-def _network(inputs: int, hidden: int, classes: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(inputs, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, classes),
-    )
 
 
 def _feature_map(shape: tuple[int, ...], features: int) -> Callable[[], nn.Module]:
