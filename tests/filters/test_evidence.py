@@ -1,0 +1,111 @@
+"""The evidence, the posterior and their maximum against closed forms and scikit-learn."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from blobs import regression
+from scipy.stats import multivariate_normal
+from sklearn.linear_model import BayesianRidge
+from torch import nn
+
+from orderless.filters.evidence import maximize
+from orderless.filters.rao_blackwellized import RaoBlackwellizedFilter
+
+
+def test_fixed_hyperparameters_give_the_closed_form() -> None:
+    x, y = regression()
+    alpha, noise = 2.5, 0.3
+    rb = RaoBlackwellizedFilter(
+        nn.Identity(),
+        targets="values",
+        standardize=False,
+        prior_precision=alpha,
+        noise_variance=noise,
+    )
+    rb.update(x[:20], y[:20])
+    rb.update(x[20:], y[20:])
+    precision = x.T @ x / noise + alpha * torch.eye(8, dtype=torch.float64)
+    mean = torch.linalg.solve(precision, x.T @ y / noise)
+    test = regression(10)[0] + 0.125
+    predicted = rb.predictive(test)
+    variance = noise + (test @ torch.linalg.inv(precision) * test).sum(1)
+    assert torch.allclose(predicted.mean[:, 0], test @ mean, atol=1e-8)
+    assert torch.allclose(predicted.variance[:, 0], variance, atol=1e-8)
+    assert torch.equal(rb.predict(test), predicted.mean)
+
+
+def test_evidence_of_values_is_the_gaussian_marginal_density() -> None:
+    x, y = regression(30)
+    alpha, noise = 2.5, 0.3
+    rb = RaoBlackwellizedFilter(
+        nn.Identity(),
+        targets="values",
+        standardize=False,
+        prior_precision=alpha,
+        noise_variance=noise,
+    )
+    rb.update(x, torch.stack([y, y / 2], 1))
+    covariance = noise * np.eye(30) + (x @ x.T / alpha).numpy()
+    expected = sum(
+        multivariate_normal.logpdf(target.numpy(), np.zeros(30), covariance)
+        for target in (y, (y / 2 * 4096).round() / 4096)
+    )
+    assert rb.log_evidence.item() == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_evidence_of_classes_is_the_density_of_their_contrasts(standardize: bool) -> None:
+    """With an intercept the data are their n - 1 contrasts over samples: the mean is free."""
+    x, _ = regression(24)
+    x[:, 3] = 1.0  # a feature that never varies
+    labels = torch.arange(24) % 3
+    alpha, noise = 1.7, 0.2
+    rb = RaoBlackwellizedFilter(
+        nn.Identity(), standardize=standardize, prior_precision=alpha, noise_variance=noise
+    )
+    rb.update(x, labels)
+    contrasts = np.linalg.qr(np.eye(3) - 1 / 3)[0][:, :2]
+    targets, features = np.eye(3)[labels.numpy()] @ contrasts, x.numpy()
+    if standardize:
+        basis = np.linalg.qr(np.eye(24) - 1 / 24)[0][:, :23]
+        scale = np.where(features.std(0) > 0, features.std(0), np.inf)
+        targets, features = basis.T @ targets, basis.T @ ((features - features.mean(0)) / scale)
+    covariance = noise * np.eye(len(features)) + features @ features.T / alpha
+    expected = multivariate_normal.logpdf(targets.T, np.zeros(len(features)), covariance).sum()
+    assert rb.particle_log_evidence.item() == pytest.approx(expected, rel=1e-10)
+
+
+def test_maximised_evidence_agrees_with_bayesian_ridge() -> None:
+    x, y = regression(200, 12)
+    oracle = BayesianRidge(
+        fit_intercept=False, alpha_1=0, alpha_2=0, lambda_1=0, lambda_2=0, max_iter=5000, tol=1e-12
+    ).fit(x.numpy(), y.numpy())
+    rb = RaoBlackwellizedFilter(nn.Identity(), targets="values", standardize=False)
+    rb.update(x, y)
+    (head,) = rb.heads
+    assert head.noise_variance == pytest.approx(1 / oracle.alpha_, rel=1e-4)
+    assert head.prior_precision == pytest.approx(oracle.lambda_, rel=1e-4)
+    mean, deviation = oracle.predict(x[:5].numpy(), return_std=True)
+    predicted = rb.predictive(x[:5])
+    assert predicted.mean[:, 0].numpy() == pytest.approx(mean, rel=1e-4)
+    assert predicted.variance[:, 0].sqrt().numpy() == pytest.approx(deviation, rel=1e-4)
+
+
+def test_standardisation_makes_scale_and_shift_of_features_irrelevant() -> None:
+    x, y = regression()
+    filters = [RaoBlackwellizedFilter(nn.Identity(), targets="values") for _ in range(2)]
+    filters[0].update(x, y)
+    filters[1].update(x * 2 - 0.5, y)
+    a, b = filters[0].predictive(x), filters[1].predictive(x * 2 - 0.5)
+    assert torch.allclose(a.mean, b.mean, atol=1e-6)  # both searches stop within 1e-5 of the best
+    assert torch.allclose(a.variance, b.variance, rtol=1e-4)
+
+
+def test_the_search_finds_a_maximum_inside_and_at_a_bound() -> None:
+    assert maximize(lambda t: -math.cosh(t - 3.3), 0.0, -9.0, 9.0) == pytest.approx(3.3, abs=1e-5)
+    assert maximize(lambda t: t, 0.0, -9.0, 9.0) == pytest.approx(9.0)
+    assert maximize(lambda t: -t, 0.0, -9.0, 9.0) == pytest.approx(-9.0)
