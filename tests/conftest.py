@@ -9,4 +9,7 @@ _DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 if _DATA.is_dir():
     os.environ.setdefault("ORDERLESS_DATA", str(_DATA))
 
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # the kernels' own tests run them on the CPU
+
 torch.set_num_threads(1)  # small tensors: a second thread would only wait for the first

@@ -50,7 +50,7 @@ class Move:
 
     def backward(self, losses: Tensor, retain_graph: bool = False) -> None:
         """Accumulate the gradients of N losses `[N]`."""
-        losses.sum().backward(retain_graph=retain_graph)
+        losses.backward(torch.ones_like(losses), retain_graph=retain_graph)
 
     def gathered(self) -> None:
         """Called when the last gradient is there."""

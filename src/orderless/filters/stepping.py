@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..particles import Ensemble
 from ..particles.precision import matrix_precision
+from . import fused
 from .base import Link, ParticleFilter
 from .compiled import CompiledStep
 from .weights import effective_sample_size, is_finite, normalize
@@ -155,6 +156,9 @@ class SteppedFilter(ParticleFilter, ABC):
 
         When nobody is left, weights and evidence stay as they are and `check` will say so.
         """
+        if fused.can_reweigh(log_likelihood):
+            state = self.raw_log_weights, self._log_evidence, self.alive, self._failed, self.steps
+            return fused.reweigh(log_likelihood, alive, *state)
         alive = alive & is_finite(log_likelihood)
         grown = (self.raw_log_weights + log_likelihood).masked_fill(~alive, -torch.inf)
         log_weights, total = normalize(grown)

@@ -66,8 +66,8 @@ class WeightedParticleFilter(GradientFilter):
     ) -> Tensor:
         old = losses.double()
         if again is not None:
-            energy = (old + again.double()) / 2
+            twice = old + again
         else:
             assert slope is not None
-            energy = old + slope / 2
-        return self._reweigh(-self.loss_scale * energy, alive)
+            twice = 2 * old + slope
+        return self._reweigh(-self.loss_scale / 2 * twice, alive)

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from . import fused
+
 
 @dataclass
 class LinearStep:
@@ -132,15 +134,19 @@ class FactoredUpdate:
         """x (W + dW)^T + b + db with the pending step of this layer, if there is one."""
         steps = [step for step in self.steps if step.weight is weight] if self.pending else []
         if len(steps) == 1 and steps[0].outputs is not None and steps[0].saw(x):
-            y = steps[0].outputs.clone()
+            y = steps[0].outputs
         else:
             y = _product(x, weight, bias)
         for step in steps:
+            if fused.can_displace(y, x, step.inputs, step.delta):
+                y = fused.displaced(y, x, step.inputs, step.delta, step.bias is not None)
+                continue
             dtype = step.inputs.dtype
             overlap = _overlap(x.to(dtype), step.inputs)
             if step.bias is not None:  # a bias is a weight whose input is 1
                 overlap.add_(1.0)
-            y = y.to(dtype).baddbmm_(overlap.expand(x.shape[0], -1, -1), step.delta).to(x.dtype)
+            overlap = overlap.expand(x.shape[0], -1, -1)
+            y = torch.baddbmm(y.to(dtype), overlap, step.delta).to(x.dtype)
         return y
 
     @torch.no_grad()
@@ -150,6 +156,9 @@ class FactoredUpdate:
         dead = ~alive.view(-1, 1, 1)
         for step in self.steps:
             delta, inputs = step.delta, step.inputs
+            if fused.can_add_factors(step.weight, step.bias, delta, inputs):
+                fused.add_factors(step.weight, step.bias, delta, inputs, alive)
+                continue
             if not everyone:  # 0 times NaN is NaN: both factors must go
                 delta = delta.masked_fill(dead, 0.0)
                 if _shared(inputs):  # the data itself: if not finite, nobody is alive

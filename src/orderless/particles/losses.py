@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from . import fused
+
 
 def _full_precision(value: Any) -> Any:
     """Losses are sums that decide between particles: never in half precision."""
@@ -48,11 +50,12 @@ def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor | None:
     """`F.cross_entropy` of all particles in one call: the loss that nearly everybody uses."""
     if outputs.dim() != 3 or labels.dim() != 1 or labels.dtype != torch.long:
         return None
-    n = outputs.shape[0]
-    flat = _full_precision(outputs).flatten(0, 1)
+    outputs, n = _full_precision(outputs), outputs.shape[0]
+    if fused.can_cross_entropy(outputs, labels):
+        return fused.CrossEntropy.apply(outputs, labels)
     with torch.autocast(outputs.device.type, enabled=False):
-        losses = F.cross_entropy(flat, labels.repeat(n), reduction="none")
-    return losses.view(n, -1).mean(1)
+        losses = F.cross_entropy(outputs.flatten(0, 1), labels.repeat(n), reduction="none")
+    return losses.view(n, -1).sum(1) / (labels != -100).sum()  # torch ignores the label -100
 
 
 def _device_type(outputs: Any) -> str:

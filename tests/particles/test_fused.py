@@ -1,0 +1,105 @@
+"""The fused kernels against the formulas they stand for, run by Triton's interpreter on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from orderless.filters import fused as weights
+from orderless.particles import fused as layers
+
+pytest.importorskip("triton", reason="Triton is made for Linux only")
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("sizes", [(5, 7, 2), (40, 200, 3), (1, 1, 1)])
+def test_factors_are_added_to_the_living(sizes: tuple[int, int, int], shared: bool) -> None:
+    outputs, inputs, batch = sizes
+    weight, bias = random(3, outputs, inputs), random(3, outputs, seed=1)
+    delta = random(batch, 3, outputs, seed=2).transpose(0, 1)  # as the wide product leaves it
+    x = random(batch, inputs, seed=3).expand(3, -1, -1) if shared else random(3, batch, inputs)
+    alive = torch.tensor([True, False, True])
+    delta[1] = torch.nan
+    moved, moved_bias = weight.clone(), bias.clone()
+    layers.add_factors(moved, moved_bias, delta, x, alive)
+    assert torch.equal(moved[1], weight[1]) and torch.equal(moved_bias[1], bias[1])
+    for n in (0, 2):
+        torch.testing.assert_close(moved[n], weight[n] + delta[n].T @ x[n])
+        torch.testing.assert_close(moved_bias[n], bias[n] + delta[n].sum(0))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_outputs_after_a_displacement(bias: bool) -> None:
+    weight, offset, delta = random(3, 70, 90), random(3, 70), random(3, 5, 70, seed=1)
+    x, old = random(6, 90, seed=2).expand(3, -1, -1), random(3, 5, 90, seed=3)
+    y = torch.baddbmm(offset.unsqueeze(1), x, weight.mT)
+    result = layers.displaced(y, x, old, delta, bias)
+    there = weight + torch.bmm(delta.mT, old)
+    expected = torch.bmm(x, there.mT) + (offset + bias * delta.sum(1)).unsqueeze(1)
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)  # sums of 90 products
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_cross_entropy_and_its_derivatives(ignored: bool) -> None:
+    logits = (10 * random(4, 9, 5)).requires_grad_()
+    labels = torch.randint(5, (9,), generator=torch.Generator().manual_seed(1))
+    if ignored:
+        labels[[0, 4]] = -100
+    reference = logits.detach().clone().requires_grad_()
+    expected = torch.stack([F.cross_entropy(each, labels) for each in reference])
+    losses = layers.CrossEntropy.apply(logits, labels)
+    torch.testing.assert_close(losses, expected)
+    direction, other = random(4), random(4, 9, 5, seed=2)
+    (plain,) = torch.autograd.grad(losses, logits, direction, retain_graph=True)
+    (first,) = torch.autograd.grad(losses, logits, direction, create_graph=True)
+    (wanted,) = torch.autograd.grad(expected, reference, direction, create_graph=True)
+    torch.testing.assert_close(plain, wanted.detach())
+    torch.testing.assert_close(first, wanted)
+    (second,) = torch.autograd.grad(first, logits, other)
+    torch.testing.assert_close(second, torch.autograd.grad(wanted, reference, other)[0])
+
+
+def test_a_label_that_is_no_class_has_no_loss() -> None:
+    losses = layers.CrossEntropy.apply(random(2, 3, 4), torch.tensor([0, 4, 1]))
+    assert losses.isnan().all()
+
+
+def state(n: int) -> list[Tensor]:
+    """log-weights, log-evidence, alive, failed, steps."""
+    log_weights = random(n).double().log_softmax(0)
+    log_weights[0] = -torch.inf
+    evidence = torch.tensor(0.5, dtype=torch.float64)
+    return [
+        log_weights.log_softmax(0),
+        evidence,
+        log_weights > -torch.inf,
+        torch.tensor(False),
+        torch.tensor(7),
+    ]
+
+
+def test_bayes_rule_in_one_kernel() -> None:
+    log_weights, evidence, alive, failed, steps = before = state(5)
+    gain = torch.tensor([1.0, -2e4, -2e4 - 3, torch.nan, -2e4 + 1], dtype=torch.float64)
+    lives = weights.reweigh(gain, alive.clone(), *(after := [t.clone() for t in before]))
+    assert lives.tolist() == after[2].tolist() == [False, True, True, False, True]
+    grown = (log_weights + gain)[lives]
+    torch.testing.assert_close(after[0][lives], grown.log_softmax(0), rtol=0, atol=1e-11)
+    assert after[0][~lives].isneginf().all()
+    torch.testing.assert_close(after[1], evidence + grown.logsumexp(0), rtol=0, atol=1e-11)
+    assert after[3].item() is False and after[4].item() == 8
+
+
+def test_when_nobody_is_left_nothing_changes() -> None:
+    before = state(5)
+    gain = torch.full((5,), torch.nan, dtype=torch.float64)
+    lives = weights.reweigh(gain, before[2].clone(), *(after := [t.clone() for t in before]))
+    assert not lives.any() and after[3].item() is True
+    for index in (0, 1, 2, 4):
+        assert torch.equal(after[index], before[index])
