@@ -34,17 +34,6 @@ def test_factors_are_added_to_the_living(sizes: tuple[int, int, int], shared: bo
         torch.testing.assert_close(moved_bias[n], bias[n] + delta[n].sum(0))
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_outputs_after_a_displacement(bias: bool) -> None:
-    weight, offset, delta = random(3, 70, 90), random(3, 70), random(3, 5, 70, seed=1)
-    x, old = random(6, 90, seed=2).expand(3, -1, -1), random(3, 5, 90, seed=3)
-    y = torch.baddbmm(offset.unsqueeze(1), x, weight.mT)
-    result = layers.displaced(y, x, old, delta, bias)
-    there = weight + torch.bmm(delta.mT, old)
-    expected = torch.bmm(x, there.mT) + (offset + bias * delta.sum(1)).unsqueeze(1)
-    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)  # sums of 90 products
-
-
 @pytest.mark.parametrize("ignored", [False, True])
 def test_cross_entropy_and_its_derivatives(ignored: bool) -> None:
     logits = (10 * random(4, 9, 5)).requires_grad_()

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .grouped import can_group, grouped_convolution
+
 
 def merge(x: Tensor, dim: int | None, n: int) -> Tensor:
     """Particles into channels: `[B, C, ...]` with a particle axis at `dim` to `[B, N*C, ...]`."""
@@ -45,6 +47,8 @@ def convolution(
     n = weight.shape[0]
     shared = dim is None and groups == 1
     wide = x if shared else merge(x, dim, n)
+    if groups == 1 and not shared and can_group(wide, padding, dilation):
+        return split(grouped_convolution(wide, weight, bias, stride, padding), n)
     if wide.device.type == "cuda":
         wide = wide.contiguous(memory_format=torch.channels_last)
     y = F.conv2d(

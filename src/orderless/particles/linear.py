@@ -138,9 +138,6 @@ class FactoredUpdate:
         else:
             y = _product(x, weight, bias)
         for step in steps:
-            if fused.can_displace(y, x, step.inputs, step.delta):
-                y = fused.displaced(y, x, step.inputs, step.delta, step.bias is not None)
-                continue
             dtype = step.inputs.dtype
             overlap = _overlap(x.to(dtype), step.inputs)
             if step.bias is not None:  # a bias is a weight whose input is 1

@@ -1,0 +1,173 @@
+r"""Convolutions of N networks on a GPU as one matrix product over all of them, with Triton.
+
+cuDNN takes a grouped convolution of narrow groups group by group. Here a program computes the
+outputs of one particle at a block of positions: for every tap of the filter the inputs `[M, C]`
+under it times the filter's slice `[C, O]`, on tensor cores. Activations are channels-last with the
+particles side by side in the channels, `[B, H, W, N, C]` in memory, as in `channels.py`.
+
+The gradient by the inputs is the same kernel with the roles of inputs and outputs exchanged; the
+gradient by the filters is a sum over positions, split into parts that are added in fixed order.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .fused import kernels, padded, runs_on
+
+PROGRAMS = 1024  # enough to fill a large GPU
+GATHER = {"ROWS": 128, "num_warps": 4, "num_stages": 3}  # the fastest on an H200
+FILTERS = {"ROWS": 64, "num_warps": 4, "num_stages": 3}
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Sizes of one convolution; `taps` are the positions of its filter."""
+
+    n: int
+    inputs: int
+    outputs: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+
+    @property
+    def taps(self) -> int:
+        return self.kernel[0] * self.kernel[1]
+
+    def result(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Height and width of the outputs for those of the inputs."""
+        sides = zip(size, self.padding, self.kernel, self.stride, strict=True)
+        height, width = ((s + 2 * p - k) // stride + 1 for s, p, k, stride in sides)
+        return height, width
+
+
+def _gather(
+    source: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    size: tuple[int, int],
+    g: Geometry,
+    backward: bool,
+    precision: str,
+) -> Tensor:
+    """The kernel over all positions of a result of `size`; weight `[N, taps, in, out]`."""
+    batch, inputs, outputs = source.shape[0], weight.shape[2], weight.shape[3]
+    shape = (batch, g.n * outputs, *size)
+    result = torch.empty(
+        shape, dtype=source.dtype, device=source.device, memory_format=torch.channels_last
+    )
+    positions = batch * size[0] * size[1]
+    inner, columns = min(64, _block(inputs)), min(64, _block(outputs))
+    grid = (math.ceil(positions / GATHER["ROWS"]), g.n, math.ceil(outputs / columns))
+    kernels.gather[grid](
+        source, weight, weight if bias is None else bias, result, positions,
+        N=g.n, TAPS=g.taps, IN=inputs, OUT=outputs,
+        FROM_H=source.shape[2], FROM_W=source.shape[3], TO_H=size[0], TO_W=size[1],
+        KERNEL=g.kernel[1], STRIDE_H=g.stride[0], STRIDE_W=g.stride[1],
+        PAD_H=g.padding[0], PAD_W=g.padding[1], BACKWARD=backward, HAS_BIAS=bias is not None,
+        PRECISION=precision, INNER=inner, COLUMNS=columns, **GATHER,
+    )  # fmt: skip
+    return result
+
+
+def _filter_gradient(source: Tensor, slope: Tensor, g: Geometry, precision: str) -> Tensor:
+    """dW `[N, O, C, kh, kw]` in float32."""
+    size = slope.shape[2], slope.shape[3]
+    positions = source.shape[0] * size[0] * size[1]
+    rows, inner, columns = FILTERS["ROWS"], min(64, _block(g.inputs)), min(64, _block(g.outputs))
+    tiles = math.ceil(g.inputs / inner) * math.ceil(g.outputs / columns)
+    parts = max(1, min(PROGRAMS // (g.n * g.taps * tiles), positions // (8 * rows)))
+    share = rows * math.ceil(positions / parts / rows)
+    result = torch.empty(
+        (parts, g.n, *g.kernel, g.inputs, g.outputs), dtype=torch.float32, device=source.device
+    )
+    kernels.filters[(parts * g.taps, g.n, tiles)](
+        source, slope, result,
+        N=g.n, TAPS=g.taps, IN=g.inputs, OUT=g.outputs,
+        FROM_H=source.shape[2], FROM_W=source.shape[3], TO_H=size[0], TO_W=size[1],
+        KERNEL=g.kernel[1], STRIDE_H=g.stride[0], STRIDE_W=g.stride[1],
+        PAD_H=g.padding[0], PAD_W=g.padding[1], POSITIONS=positions, SHARE=share,
+        PRECISION=precision, INNER=inner, COLUMNS=columns, **FILTERS,
+    )  # fmt: skip
+    return result.sum(0).permute(0, 4, 3, 1, 2)
+
+
+def _block(size: int) -> int:
+    return max(16, padded(size))  # tl.dot's least
+
+
+class GroupedConvolution(torch.autograd.Function):
+    """x `[B, N*C, H, W]`, channels-last; weight `[N, O, C, kh, kw]`; bias `[N, O]` or None."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, g: Geometry, precision: str
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.geometry, ctx.precision, ctx.has_bias = g, precision, bias is not None
+        filters = weight.permute(0, 3, 4, 2, 1).to(x.dtype).contiguous().flatten(1, 2)
+        bias = None if bias is None else bias.to(x.dtype)
+        size = g.result((x.shape[2], x.shape[3]))
+        return _gather(x, filters, bias, size, g, False, precision)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        slope = grads[0].contiguous(memory_format=torch.channels_last)
+        x, weight = ctx.saved_tensors
+        g: Geometry = ctx.geometry
+        wants_x, wants_weight, wants_bias, *_ = ctx.needs_input_grad
+        grad_x = grad_weight = grad_bias = None
+        narrow = g.inputs == g.outputs and g.stride == (1, 1)
+        cudnn = (wants_x and narrow and g.inputs <= 16, wants_weight and narrow, False)
+        if any(cudnn):
+            grad_x, grad_weight, _ = _by_cudnn(slope, x, weight, g, cudnn)
+        if wants_x and not cudnn[0]:
+            filters = weight.permute(0, 3, 4, 1, 2).to(x.dtype).contiguous().flatten(1, 2)
+            size = x.shape[2], x.shape[3]
+            grad_x = _gather(slope, filters, None, size, g, True, ctx.precision)
+        if wants_weight and not cudnn[1]:
+            grad_weight = _filter_gradient(x, slope, g, ctx.precision).to(weight.dtype)
+        if wants_bias:
+            grad_bias = slope.sum((0, 2, 3), dtype=torch.float32).view(g.n, -1).to(weight.dtype)
+        return grad_x, grad_weight, grad_bias, None, None
+
+
+def _by_cudnn(
+    slope: Tensor, x: Tensor, weight: Tensor, g: Geometry, wanted: tuple[bool, bool, bool]
+) -> tuple[Tensor | None, Tensor | None, None]:
+    """cuDNN has kernels of its own for groups with as many inputs as outputs."""
+    filters = weight.flatten(0, 1).to(x.dtype)
+    shape = [len(filters)], g.stride, g.padding, (1, 1), False, (0, 0), g.n
+    grad_x, grad, _ = torch.ops.aten.convolution_backward(slope, x, filters, *shape, wanted)
+    return grad_x, None if grad is None else grad.view(weight.shape).to(weight.dtype), None
+
+
+def can_group(x: Tensor, padding: Any, dilation: Any) -> bool:
+    """Tensor cores only: exact float32 products are cuDNN's business."""
+    reduced = torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+    return (
+        runs_on(x)
+        and (dtype is torch.bfloat16 or (reduced and dtype is torch.float32))
+        and not isinstance(padding, str)
+        and dilation in (1, (1, 1))
+    )
+
+
+def grouped_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any
+) -> Tensor:
+    """`F.conv2d` of N networks on `[B, N*C, H, W]`: `[B, N*O, H', W']`, channels-last."""
+    if torch.is_autocast_enabled("cuda"):
+        x = x.to(torch.get_autocast_dtype("cuda"))
+    n, outputs, inputs, height, width = weight.shape
+    steps, margins = ((v, v) if isinstance(v, int) else tuple(v) for v in (stride, padding))
+    g = Geometry(n, inputs, outputs, (height, width), steps, margins)
+    x = x.contiguous(memory_format=torch.channels_last)
+    return GroupedConvolution.apply(x, weight, bias, g, "tf32")

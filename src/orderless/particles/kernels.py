@@ -1,0 +1,189 @@
+"""The kernels behind `fused.py`, `grouped.py` and the filters' weights, in Triton.
+
+Pointers come first, then sizes and strides; what is in capitals is known when a kernel is compiled.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add_factors(
+    weight, bias, delta, inputs, alive,
+    outputs_size, inputs_size, delta_n, delta_b, inputs_n, inputs_b,
+    BATCH: tl.constexpr, HAS_BIAS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(2).to(tl.int64)
+    if tl.load(alive + n) != 0:
+        o = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+        i = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+        inside = (o[:, None] < outputs_size) & (i[None, :] < inputs_size)
+        here = weight + n * outputs_size * inputs_size
+        place = here + (o[:, None] * inputs_size + i[None, :])
+        moved = tl.load(place, mask=inside)
+        total = tl.zeros([ROWS], tl.float32)
+        for b in tl.static_range(BATCH):
+            d = tl.load(delta + n * delta_n + b * delta_b + o, mask=o < outputs_size, other=0.0)
+            x = tl.load(inputs + n * inputs_n + b * inputs_b + i, mask=i < inputs_size, other=0.0)
+            moved += d[:, None] * x[None, :]
+            total += d
+        tl.store(place, moved, mask=inside)
+        if HAS_BIAS and tl.program_id(0) == 0:
+            at = bias + n * outputs_size + o
+            tl.store(at, tl.load(at, mask=o < outputs_size) + total, mask=o < outputs_size)
+
+
+@triton.jit
+def cross_entropy(
+    logits, labels, upstream, result, batch, classes, logits_n, logits_b,
+    BACKWARD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(0).to(tl.int64)
+    r, c = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    label = tl.load(labels + r, mask=r < batch, other=-100)
+    counts = label != -100  # what F.cross_entropy ignores
+    number = tl.sum(counts.to(tl.float32), 0)
+    inside = (r[:, None] < batch) & (c[None, :] < classes)
+    place = n * logits_n + r[:, None] * logits_b + c[None, :]
+    z = tl.load(logits + place, mask=inside, other=-float("inf"))
+    top = tl.max(tl.where(inside, z, -float("inf")), 1)
+    top = tl.where(r < batch, top, 0.0)
+    shares = tl.exp(z - top[:, None])
+    total = tl.where(r < batch, tl.sum(shares, 1), 1.0)
+    target = c[None, :] == label[:, None]
+    if BACKWARD:
+        slope = tl.load(upstream + n) / number
+        gradient = (shares / total[:, None] - target.to(tl.float32)) * slope
+        gradient = tl.where(counts[:, None], gradient, 0.0)
+        place = (n * batch + r[:, None]) * classes + c[None, :]
+        tl.store(result + place, gradient, mask=inside)
+    else:
+        chosen = tl.sum(tl.where(target, z, 0.0), 1)
+        losses = tl.where(counts, top + tl.log(total) - chosen, 0.0)
+        # a label that is no class has no loss: it must not look as if it had
+        wrong = counts & ((label < 0) | (label >= classes))
+        losses = tl.where(wrong, float("nan"), losses)
+        tl.store(result + n, tl.sum(losses, 0) / number)
+
+
+@triton.jit
+def _under(
+    b, row, column, tap,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KERNEL: tl.constexpr,
+    STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
+    BACKWARD: tl.constexpr,
+):  # fmt: skip
+    # where a tap of the filter looks from a position, and whether anything is there
+    if BACKWARD:  # which output saw this input under the tap
+        h, w = row + PAD_H - tap // KERNEL, column + PAD_W - tap % KERNEL
+        there = (h >= 0) & (w >= 0) & (h % STRIDE_H == 0) & (w % STRIDE_W == 0)
+        h, w = h // STRIDE_H, w // STRIDE_W
+    else:
+        h = row * STRIDE_H - PAD_H + tap // KERNEL
+        w = column * STRIDE_W - PAD_W + tap % KERNEL
+        there = (h >= 0) & (w >= 0)
+    there = there & (h < HEIGHT) & (w < WIDTH)
+    return (b * HEIGHT + h) * WIDTH + w, there
+
+
+@triton.jit
+def gather(
+    source, weight, bias, result, positions,
+    N: tl.constexpr, TAPS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
+    FROM_H: tl.constexpr, FROM_W: tl.constexpr, TO_H: tl.constexpr, TO_W: tl.constexpr,
+    KERNEL: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
+    PAD_H: tl.constexpr, PAD_W: tl.constexpr, BACKWARD: tl.constexpr, HAS_BIAS: tl.constexpr,
+    PRECISION: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    # result[m, n, o] = sum over taps t and i of source[under(m, t), n, i] weight[n, t, i, o]
+    n = tl.program_id(1).to(tl.int64)
+    m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    o = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+    k = tl.arange(0, INNER)
+    b, row, column = m // (TO_H * TO_W), (m // TO_W) % TO_H, m % TO_W
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for tap in range(TAPS):
+        place, there = _under(
+            b, row, column, tap, FROM_H, FROM_W, KERNEL,
+            STRIDE_H, STRIDE_W, PAD_H, PAD_W, BACKWARD,
+        )  # fmt: skip
+        there = there & (m < positions)
+        seen = source + (place.to(tl.int64) * N + n) * IN
+        filters = weight + (n * TAPS + tap) * IN * OUT
+        for start in range(0, IN, INNER):
+            i = start + k
+            values = tl.load(
+                seen[:, None] + i[None, :], mask=there[:, None] & (i[None, :] < IN), other=0.0
+            )
+            slopes = tl.load(
+                filters + (i[:, None] * OUT + o[None, :]),
+                mask=(i[:, None] < IN) & (o[None, :] < OUT), other=0.0,
+            )  # fmt: skip
+            total = tl.dot(values, slopes, total, input_precision=PRECISION)
+    if HAS_BIAS:
+        total += tl.load(bias + n * OUT + o, mask=o < OUT, other=0.0).to(tl.float32)[None, :]
+    place = result + (m[:, None].to(tl.int64) * N + n) * OUT + o[None, :]
+    inside = (m[:, None] < positions) & (o[None, :] < OUT)
+    tl.store(place, total.to(result.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def filters(
+    source, slope, result,
+    N: tl.constexpr, TAPS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
+    FROM_H: tl.constexpr, FROM_W: tl.constexpr, TO_H: tl.constexpr, TO_W: tl.constexpr,
+    KERNEL: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
+    PAD_H: tl.constexpr, PAD_W: tl.constexpr, POSITIONS: tl.constexpr, SHARE: tl.constexpr,
+    PRECISION: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    # result[part, n, t, i, o] = sum over m in part of source[under(m, t), n, i] slope[m, n, o]
+    tap, part = tl.program_id(0) % TAPS, tl.program_id(0) // TAPS
+    n = tl.program_id(1).to(tl.int64)
+    across = (OUT + COLUMNS - 1) // COLUMNS
+    i = (tl.program_id(2) // across) * INNER + tl.arange(0, INNER)
+    o = (tl.program_id(2) % across) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros([INNER, COLUMNS], tl.float32)
+    for start in range(0, SHARE, ROWS):
+        m = part * SHARE + start + tl.arange(0, ROWS)
+        b, row, column = m // (TO_H * TO_W), (m // TO_W) % TO_H, m % TO_W
+        place, there = _under(
+            b, row, column, tap, FROM_H, FROM_W, KERNEL,
+            STRIDE_H, STRIDE_W, PAD_H, PAD_W, False,
+        )  # fmt: skip
+        there = there & (m < POSITIONS)
+        seen = source + (place.to(tl.int64) * N + n) * IN
+        values = tl.load(
+            seen[None, :] + i[:, None], mask=there[None, :] & (i[:, None] < IN), other=0.0
+        )
+        rows = slope + (m.to(tl.int64) * N + n) * OUT
+        slopes = tl.load(
+            rows[:, None] + o[None, :], mask=there[:, None] & (o[None, :] < OUT), other=0.0
+        )
+        total = tl.dot(values, slopes, total, input_precision=PRECISION)
+    base = result + (((part * N + n) * TAPS + tap) * IN) * OUT
+    inside = (i[:, None] < IN) & (o[None, :] < OUT)
+    tl.store(base + (i[:, None] * OUT + o[None, :]), total, mask=inside)
+
+
+@triton.jit
+def reweigh(
+    log_likelihood, candidates, log_weights, log_evidence, alive, failed, steps, survivors,
+    n, BLOCK: tl.constexpr,
+):  # fmt: skip
+    infinity = float("inf")
+    i = tl.arange(0, BLOCK)
+    inside = i < n
+    gain = tl.load(log_likelihood + i, mask=inside, other=infinity)
+    lives = (tl.load(candidates + i, mask=inside, other=0) != 0) & (tl.abs(gain) < infinity)
+    tl.store(survivors + i, lives.to(tl.uint8), mask=inside)
+    grown = tl.load(log_weights + i, mask=inside, other=0.0) + tl.where(lives, gain, 0.0)
+    grown = tl.where(lives, grown, -infinity)
+    top = tl.max(grown, 0)
+    if tl.abs(top) < infinity:
+        total = top + tl.log(tl.sum(tl.exp(grown - top), 0))
+        tl.store(log_weights + i, grown - total, mask=inside)
+        tl.store(alive + i, lives.to(tl.uint8), mask=inside)
+        tl.store(log_evidence, tl.load(log_evidence) + total)
+        tl.store(steps, tl.load(steps) + 1)
+    else:
+        tl.store(failed, tl.full([], 1, tl.uint8))
