@@ -1,0 +1,121 @@
+"""What the pages show works: Python runs, commands exist, titles of blocks say what is not run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import typer
+
+from orderless.cli import app
+from orderless.methods import METHODS
+from orderless.settings import find_preset
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NEEDS_A_GPU = 'title="needs a GPU"'  # readers see it, too
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, what else stands in the fence's line, where, and the text."""
+
+    language: str
+    options: str
+    line: int
+    text: str
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text()
+    found = list(re.finditer(r"^```(\w*)([^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    assert 2 * len(found) == len(re.findall(r"^\s*```", text, re.MULTILINE)), f"{page}: odd fences"
+    return [Block(m[1], m[2].strip(), text.count("\n", 0, m.start(3)), m[3]) for m in found]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+WITH_PYTHON = [page for page in PAGES if any(b.language == "python" for b in blocks_of(page))]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=name_of)
+def test_the_code_on_the_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    namespace: dict[str, Any] = {"__name__": "page"}
+    for block in blocks_of(page):
+        if block.language != "python":
+            continue
+        # empty lines before it, so that an error names the page's own line
+        code = compile("\n" * block.line + block.text, str(page), "exec")
+        if block.options != NEEDS_A_GPU or torch.cuda.is_available():
+            exec(code, namespace)
+
+
+def commands_of(page: Path) -> list[str]:
+    """`orderless ...` in consoles and unnamed blocks, and in running text where it has options."""
+    texts = [b.text for b in blocks_of(page) if b.language != "python"]
+    joined = [text.replace("\\\n", " ") for text in texts]
+    lines = [re.sub(r"^(\$ )?(torchrun .* -m )?", "", s) for t in joined for s in t.splitlines()]
+    lines += re.findall(r"`(orderless [^`\n]* --[^`\n]*)`", page.read_text())
+    return [line.split(" #")[0].strip() for line in lines if line.startswith("orderless ")]
+
+
+COMMANDS = [(name_of(page), command) for page in PAGES for command in commands_of(page)]
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_a_command_on_a_page_can_be_given(page: str, command: str) -> None:
+    parsed = parse(command)
+    if str(parsed.get("benchmark")).startswith("split"):  # others have settings of their own
+        preset = find_preset(parsed["preset"] or "table1")
+        preset.with_text(list(parsed["set"] or ()))
+        methods = parsed.get("methods", parsed.get("method")).split(",")
+        assert set(methods) <= {*METHODS, "all", "NAME"}
+
+
+def parse(command: str) -> dict[str, Any]:
+    """The values that typer's own parser reads off a command; nothing is run."""
+    _, *words = shlex.split(command)
+    parser: Any = typer.main.get_command(app)
+    while words and words[0] in getattr(parser, "commands", {}):
+        parser = parser.commands[words.pop(0)]
+    assert not getattr(parser, "commands", {}), f"{command}: no such command"
+    return parser.make_context(command, words).params
+
+
+@pytest.mark.parametrize("command", ["orderless runs splitmnist", "orderless report --nothing x"])
+def test_a_command_that_does_not_exist_is_noticed(command: str) -> None:
+    with pytest.raises(Exception, match="(?i)no such (command|option)"):
+        parse(command)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_scripts_and_make_targets_on_the_page_exist(page: Path) -> None:
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    text = page.read_text()
+    for script in re.findall(r"(?:examples|benchmarks)/\w+\.py", text):
+        assert (ROOT / script).exists(), script
+    for target in re.findall(r"^\$ make (\S+)|`make (\S+?)`", text, re.MULTILINE):
+        assert "".join(target) in targets, target
+    for target in re.findall(r"\]\((?!http)([^)#]+)", text):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_first_model_of_ones_own_takes_less_than_twenty_lines() -> None:
+    first = next(b for b in blocks_of(ROOT / "README.md") if b.language == "python")
+    lines = [line for line in first.text.splitlines() if line.strip()]
+    assert len(lines) < 20
+
+
+def test_the_filter_to_copy_is_short() -> None:
+    page = ROOT / "docs" / "add-a-filter.md"
+    example = [b.text for b in blocks_of(page) if b.language == "python"]
+    assert len("".join(example).splitlines()) <= 60

@@ -1,0 +1,89 @@
+"""Every example runs, prints what its docstring says it prints, and its claim holds."""
+
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import orderless as ol
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+NUMBER = re.compile(r"\d+\.\d+")
+
+
+def run(name: str, capsys: pytest.CaptureFixture[str]) -> Any:
+    """What `main` returns, after comparing what it prints with the docstring.
+
+    Words must be equal. Percentages may differ by 3, AUROCs by 0.03: other processors round
+    otherwise, and training carries that on.
+    """
+    path = EXAMPLES / f"{name}.py"
+    result = runpy.run_path(str(path))["main"]()
+    printed = capsys.readouterr().out.split("\n")[:-1]
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    indented = [line.strip() for line in docstring.split("\n") if line.startswith("    ")]
+    command, *promised = indented
+    assert command == f"python examples/{name}.py"
+    assert [_words(line) for line in printed] == [_words(line) for line in promised]
+    for ours, theirs in zip(printed, promised, strict=True):
+        for value, promise in zip(NUMBER.findall(ours), NUMBER.findall(theirs), strict=True):
+            tolerance = 0.03 if promise.startswith("0.") else 3.0
+            assert float(value) == pytest.approx(float(promise), abs=tolerance), ours
+    return result
+
+
+def _words(line: str) -> list[str]:
+    return NUMBER.sub("#", line).split()
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_is_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 80
+
+
+def test_an_ensemble_predicts_a_drifting_stream_better_than_one_network(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    accuracy = run("drifting_stream", capsys)
+    assert accuracy["weighted"] > accuracy["one network"] + 0.01
+    assert accuracy["averaging"] > accuracy["one network"] + 0.01
+
+
+def test_ewc_stops_forgetting_and_particles_alone_do_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = run("ewc_particles", capsys)
+    for who in ("one network", "ten particles"):
+        (plain, plain_lost), (held, held_lost) = rows[who], rows[f"{who}, EWC"]
+        assert held > plain + 0.1
+        assert held_lost < 0.1 < 0.3 < plain_lost
+
+
+def test_disagreement_tells_unknown_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    scores = run("out_of_distribution", capsys)
+    disagreement = scores["mixture, disagreement of its particles"]
+    assert disagreement > 0.84
+    assert disagreement > scores["one network, entropy of its prediction"]
+    assert scores["accuracy"] > 0.9
+
+
+def test_an_exact_head_learns_class_by_class_and_the_order_cannot_matter(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scores = run("frozen_backbone", capsys)
+    assert scores["exact head"] > 0.9
+    assert scores["Adam on the head"] < 0.5
+    assert scores["Adam on all"] < 0.2
+    assert scores["same bits"] == 1.0
+
+
+def test_the_audited_learner_minds_the_order_more_than_the_seed() -> None:
+    example = runpy.run_path(str(EXAMPLES / "audit_digits.py"))
+    make_learner, tasks = example["make_learner"], example["tasks"]()
+    audit = ol.order_sensitivity(make_learner, tasks, orders=4, seeds=2, compare=(), name="sgd")
+    assert audit["sgd"].order_variance > 5 * audit["sgd"].seed_variance
