@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,8 +30,11 @@ def make_network(hidden: int) -> nn.Module:
     )
 
 
-def library(hidden: int, n: int, x: Tensor, y: Tensor, precision: str) -> Callable[[], object]:
-    particles = ol.Ensemble(lambda: make_network(hidden), n, precision=precision).to(x.device)
+def library(
+    hidden: int, n: int, x: Tensor, y: Tensor, precision: str, group: Any = None
+) -> Callable[[], object]:
+    options: Any = {"precision": precision, "device": x.device, "group": group}
+    particles = ol.Ensemble(lambda: make_network(hidden), n, **options)
     optimizer = torch.optim.SGD(particles.parameters(), lr=1e-4)
     loss = ol.per_particle(F.cross_entropy)
     step = ol.WeightedParticleFilter(particles, optimizer).compile(

@@ -203,7 +203,7 @@ def test_frozen_parameters_stay_frozen() -> None:
     assert not torch.equal(particles.state_dict()["2.weight"], before["2.weight"])
 
 
-NAMES = ["n", "seed", "device", "fast", "precision", "chunk_size", "template", "loss"]
+NAMES = ["n", "seed", "device", "fast", "precision", "chunk_size", "template", "loss", "shard"]
 METHODS = ["replay", "factoring", "evaluating", "from_modules", "load_particle"]
 
 

@@ -62,7 +62,7 @@ class Consolidation:
         return [(name, p.data) for name, p in self.parameters.items()]
 
     def _no_penalty(self) -> Tensor:
-        return torch.zeros(self.particles.n, device=self.particles.device)
+        return torch.zeros(self.particles.shard.count, device=self.particles.device)
 
     # ------------------------------------------------------------------ state
 
@@ -71,9 +71,13 @@ class Consolidation:
         raise TypeError(f"{type(self).__name__} does not say what its state is: define _state")
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values, enough to go on in the middle of a task; see `ol.save`."""
+        """Tensors and plain values, enough to go on in the middle of a task; see `ol.save`.
+
+        Of a sharded ensemble all ranks ask, and the first gets the whole.
+        """
+        collect = self.particles.shard.collect
         groups = {
-            group: {name: tensor.detach().clone() for name, tensor in tensors.items()}
+            group: {name: collect(tensor.detach().clone()) for name, tensor in tensors.items()}
             for group, tensors in self._state().items()
         }
         return {"kind": type(self).__name__, "tasks": self.tasks, **groups}
@@ -85,22 +89,23 @@ class Consolidation:
         if kind != type(self).__name__:
             raise ValueError(f"this state is of a {kind}, not of a {type(self).__name__}")
         for group, tensors in self._state().items():
-            _check_same(group, tensors, state.get(group, {}))
+            _check_same(group, self.particles.n, tensors, state.get(group, {}))
         for group, tensors in self._state().items():
             for name, tensor in tensors.items():
-                tensor.copy_(state[group][name])
+                tensor.copy_(self.particles.shard.local(state[group][name]))
         self.tasks = int(state["tasks"])
 
 
-def _check_same(group: str, ours: Named, theirs: Named) -> None:
+def _check_same(group: str, n: int, ours: Named, theirs: Named) -> None:
     if ours.keys() != theirs.keys():
         odd = sorted(ours.keys() ^ theirs.keys())[0]
         raise ValueError(f"this state is of another model: {odd!r} of {group} is not in both")
     for name, tensor in ours.items():
-        if tensor.shape != theirs[name].shape:
+        shape = n, *tensor.shape[1:]
+        if tuple(theirs[name].shape) != shape:
             raise ValueError(
                 f"this state is of another model: {name!r} of {group} is "
-                f"{tuple(theirs[name].shape)} there and {tuple(tensor.shape)} here"
+                f"{tuple(theirs[name].shape)} there and {shape} here"
             )
 
 

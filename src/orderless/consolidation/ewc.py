@@ -72,7 +72,7 @@ class EWC(Consolidation):
         self.fisher, self.mode, self.decay = fisher, mode, decay
         self.fisher_samples, self.batch_size, self.logits = fisher_samples, batch_size, logits
         self.importance, self.center = self._zeros(), self._zeros()
-        n, device = particles.n, particles.device
+        n, device = particles.shard.count, particles.device
         self.constant = torch.zeros(n, dtype=torch.float64, device=device)
 
     def penalty(self, x: Tensor | None = None, outputs: Any = None) -> Tensor:
@@ -101,7 +101,7 @@ class EWC(Consolidation):
             logits=self.logits,
             draw=self.tasks,
         )
-        _warn_where_nothing_holds(fisher)
+        _warn_where_nothing_holds(fisher, self.particles)
         add = self._add if self.mode == "separate" else self._replace
         add(fisher)
         self.tasks += 1
@@ -133,8 +133,9 @@ class EWC(Consolidation):
         }
 
 
-def _warn_where_nothing_holds(fisher: Named) -> None:
+def _warn_where_nothing_holds(fisher: Named, particles: Ensemble) -> None:
     largest = torch.stack([f.reshape(len(f), -1).amax(1) for f in fisher.values()]).amax(0)
+    largest = particles.shard.gather(largest)
     count = int((largest == 0).sum())
     if count:
         warnings.warn(

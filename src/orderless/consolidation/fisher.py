@@ -75,8 +75,9 @@ def fisher_information(
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     learned = {name: p.data for name, p in particles.named_parameters() if p.requires_grad}
     totals = {name: torch.zeros_like(value) for name, value in learned.items()}
-    chunk = particles.chunk_size or particles.n
-    spans = [slice(start, start + chunk) for start in range(0, particles.n, chunk)]
+    held = particles.shard.count
+    chunk = particles.chunk_size or held
+    spans = [slice(start, start + chunk) for start in range(0, held, chunk)]
     layers: list[Layer] | None = None
     count = 0
     generators = [particles.device] if particles.device.type == "cuda" else []

@@ -80,7 +80,7 @@ class ParticleFilter:
 
     @torch.no_grad()
     def outputs(self, *args: Any, **kwargs: Any) -> Any:
-        """Every particle's outputs in evaluation mode: `[N, B, ...]`."""
+        """Every particle's outputs in evaluation mode: `[N, B, ...]`; those here, if sharded."""
         with self.particles.evaluating():
             return self.particles(*args, **kwargs)
 
@@ -98,10 +98,16 @@ class ParticleFilter:
 
         def mixture(outputs: Tensor) -> Tensor:
             outputs = outputs.float() if outputs.dtype != torch.float64 else outputs
-            return self.average(link(outputs) if combine == "probs" else outputs, weights)
+            return self.mixture(link(outputs) if combine == "probs" else outputs, weights)
 
         averaged = tree_map(mixture, self.outputs(*args, **kwargs))
         return averaged if combine == "probs" else tree_map(link, averaged)
+
+    def mixture(self, values: Tensor, weights: Tensor) -> Tensor:
+        """sum_i w_i values_i over all ranks' particles: weights `[N]`, values `[N, ...]` or, of a
+        sharded ensemble, those of the particles here. Only the ranks' sums are sent."""
+        shard = self.particles.shard
+        return shard.sum(self.average(values, shard.local(weights)))
 
     @staticmethod
     def average(values: Tensor, weights: Tensor) -> Tensor:
@@ -121,21 +127,38 @@ class ParticleFilter:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on as if nothing had happened; see `ol.save`."""
+        """Everything needed to go on as if nothing had happened; see `ol.save`.
+
+        Of a sharded ensemble: all ranks ask, and the first gets the whole, as if there were no
+        other. Any number of ranks can load it.
+        """
         return {
             "kind": type(self).__name__,
             "seed": self.particles.seed,
-            "particles": self.particles.state_dict(),
+            "particles": self._collected(self.particles.state_dict()),
             **{name: tensor.clone() for name, tensor in self._tensors().items()},
+            **self._collected({name: t.clone() for name, t in self._own_tensors().items()}),
         }
+
+    def _own_tensors(self) -> dict[str, Tensor]:
+        """What there is of each particle besides its network: `[N, ...]`, those here if sharded."""
+        return {}
+
+    def _collected(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: self.particles.shard.collect(tensor) for name, tensor in tensors.items()}
+
+    def _local(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: self.particles.shard.local(tensor) for name, tensor in tensors.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state; one of another filter, model or size is refused before any change."""
         self._check_state(state)
-        self.particles.load_state_dict(state["particles"])
+        self.particles.load_state_dict(self._local(state["particles"]))
         self.particles.seed = state["seed"]  # the noise to come is keyed on it
         for name, tensor in self._tensors().items():
             tensor.copy_(state[name])
+        for name, tensor in self._own_tensors().items():
+            tensor.copy_(self.particles.shard.local(state[name]))
         self.loads += 1
 
     def _check_state(self, state: dict[str, Any]) -> None:
@@ -150,8 +173,9 @@ class ParticleFilter:
             odd = min(ours.keys() ^ theirs.keys())
             raise ValueError(f"this state is of another model: {odd!r} is not in both")
         for name, tensor in ours.items():
-            if tensor.shape != theirs[name].shape:
+            shape = self.particles.n, *tensor.shape[1:]
+            if tuple(theirs[name].shape) != shape:
                 raise ValueError(
                     f"this state is of another model: {name!r} is {tuple(theirs[name].shape)} "
-                    f"there and {tuple(tensor.shape)} here"
+                    f"there and {shape} here"
                 )

@@ -61,6 +61,7 @@ class BootstrapParticleFilter(SteppedFilter):
             perturbation = Perturb(perturbation, perturbation)
         self.perturbation, self.resampling, self.variant = perturbation, resampling, variant
         self.ess_threshold = particles.n / 2 if ess_threshold is None else ess_threshold
+        self._everyone = torch.arange(particles.n, device=particles.device)  # on all ranks
 
     @torch.no_grad()
     def _advance(self, closures: Sequence[Closure], penalty: Closure | None) -> StepInfo:
@@ -98,7 +99,7 @@ class BootstrapParticleFilter(SteppedFilter):
         return before, after
 
     def _sum(self, closures: Sequence[Closure]) -> Tensor:
-        return sum_of([self._losses(closure) for closure in closures])
+        return self.particles.shard.gather(sum_of([self._losses(each) for each in closures]))
 
     def _particle_tensors(self) -> list[Tensor]:
         return [*self.particles.parameters(), *self.particles.particle_buffers().values()]
@@ -109,20 +110,17 @@ class BootstrapParticleFilter(SteppedFilter):
         for tensor, before in zip(tensors, old, strict=True):
             tensor.copy_(torch.where(keep, tensor, before))
 
-    def _keys(self, stream: int) -> Tensor:
-        return random.particle_keys(
-            self.particles.seed, self.steps, self.particles._indices, stream
-        )
+    def _keys(self, stream: int, indices: Tensor) -> Tensor:
+        return random.particle_keys(self.particles.seed, self.steps, indices, stream)
 
     def _resample(self, wanted: Tensor) -> None:
         """Replace particles by draws from the weighted set, where `wanted` (a scalar) is true."""
         if wanted.device.type == "cpu" and not wanted.item():
             return
-        uniforms = random.uniform(self._keys(_RESAMPLING), ())
+        uniforms = random.uniform(self._keys(_RESAMPLING, self._everyone), ())
         chosen = SCHEMES[self.resampling](self.raw_log_weights.exp(), uniforms)
-        chosen = torch.where(wanted, chosen, self.particles._indices)
-        for tensor in self._particle_tensors():
-            tensor.copy_(tensor[chosen])
+        chosen = torch.where(wanted, chosen, self._everyone)
+        self.particles.shard.exchange(self._particle_tensors(), chosen)
         uniform, _ = normalize(torch.zeros_like(self.raw_log_weights))
         self.raw_log_weights.copy_(torch.where(wanted, uniform, self.raw_log_weights))
 
@@ -131,7 +129,7 @@ class BootstrapParticleFilter(SteppedFilter):
         for number, parameter in enumerate(self.particles.parameters()):
             if not parameter.requires_grad:
                 continue
-            keys = self._keys(_NOISE + number)
+            keys = self._keys(_NOISE + number, self.particles._indices)
             radius = low + (high - low) * random.uniform(random.mix(keys), ())
             noise = random.normal(keys, tuple(parameter.shape[1:]))
             parameter.add_(per_particle_view(radius, noise) * noise)

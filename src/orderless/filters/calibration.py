@@ -44,10 +44,9 @@ class CalibrationSample:
         )
 
     def offered(
-        self, features: Tensor, columns: Tensor, size: int, scale: float
+        self, hashes: Tensor, features: Tensor, columns: Tensor, size: int
     ) -> CalibrationSample:
-        """The sample after more data: features `[N, B, M]` (whole numbers over `scale`)."""
-        hashes = content_hash(features[0] * scale, columns)
+        """The sample after more data: hashes `[B]`, features `[N, B, M]`, columns `[B, 2]`."""
         if len(self.hashes) == size:
             closer = hashes < self.hashes[-1]
             if not closer.any():

@@ -19,7 +19,9 @@ class CompiledStep:
 
     A shape that was not seen before runs eagerly, which also creates optimizer state and library
     handles; the second time it is recorded, and from then on replayed from static buffers. On the
-    CPU every call is eager. Learning rates are tensors, so schedulers reach into the graph.
+    CPU every call is eager, and so it is with a group: ranks wait for each other in the middle of a
+    step, and which particles change places is for the host to know. Learning rates are tensors, so
+    schedulers reach into the graph.
     """
 
     def __init__(
@@ -44,7 +46,8 @@ class CompiledStep:
         self._rates = None if optimizer is None else _Rates(optimizer, device)
 
     def __call__(self, *batch: Tensor) -> StepInfo:
-        if self.filter.particles.device.type != "cuda":
+        particles = self.filter.particles
+        if particles.device.type != "cuda" or particles.shard.group is not None:
             return self._eager(batch)
         if self._loads != self.filter.loads:
             self._forget()

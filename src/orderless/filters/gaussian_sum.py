@@ -78,7 +78,7 @@ class GaussianSumFilter(SteppedFilter):
                 f"them, and this network has {size}: use curvature='diagonal'"
             )
         options: Any = {"dtype": torch.float64, "device": particles.device}
-        n = particles.n
+        n = particles.shard.count
         if curvature == "full":
             identity = torch.eye(size, **options) / self.sigma2
             self.precision = identity.repeat(n, 1, 1)  # P [N, d, d]
@@ -109,6 +109,7 @@ class GaussianSumFilter(SteppedFilter):
         buffers = self.particles.particle_buffers()
         old_buffers = {name: buffer.clone() for name, buffer in buffers.items()}
         parameters = self._moving()
+        shard = self.particles.shard
         probe = second.Probe(self.particles.seed, self.steps, self.particles._indices)
         with self._nothing_half_done(), self._precision(), torch.enable_grad():
             parts = [self._expansion(closure, parameters, probe) for closure in closures]
@@ -117,8 +118,10 @@ class GaussianSumFilter(SteppedFilter):
             gradient = torch.stack([part[1] for part in parts]).sum(0)
             curved = None if parts[0][2] is None else sum_of([part[2] for part in parts])
             precision, step, gain = self._update(gradient, curved)
-            alive = self.alive & losses.isfinite() & step.isfinite().all(1) & gain.isfinite()
-            alive = self._reweigh(gain - losses.double(), alive)
+            finite = losses.isfinite() & step.isfinite().all(1) & gain.isfinite()
+            losses, gain, finite = (shard.gather(each) for each in (losses, gain, finite))
+            lives = self._reweigh(gain - losses.double(), self.alive & finite)
+            alive = shard.local(lives)
             self._move(parameters, step, alive)
             if curved is not None:
                 keep = per_particle_view(alive, precision)
@@ -146,7 +149,7 @@ class GaussianSumFilter(SteppedFilter):
         if self.curvature == "none":
             return *expansion, None
         if outputs is not None:
-            outputs = _rows(outputs, self.particles.n)
+            outputs = _rows(outputs, self.particles.shard.count)
             if self.curvature == "full":
                 return *expansion, second.gauss_newton(losses, outputs, parameters)
             curved = second.gauss_newton_diagonal(losses, outputs, parameters, probe, self.probes)
@@ -191,15 +194,21 @@ class GaussianSumFilter(SteppedFilter):
     # ------------------------------------------------------------------ state
 
     def _tensors(self) -> dict[str, Tensor]:
-        return {**super()._tensors(), "precision": self.precision}
+        shared = {"precision": self.precision} if self.curvature == "none" else {}
+        return {**super()._tensors(), **shared}
+
+    def _own_tensors(self) -> dict[str, Tensor]:
+        return {} if self.curvature == "none" else {"precision": self.precision}
 
     def _check_state(self, state: dict[str, Any]) -> None:
         super()._check_state(state)
-        theirs = tuple(state["precision"].shape)
-        if theirs != tuple(self.precision.shape):
+        theirs, ours = tuple(state["precision"].shape), tuple(self.precision.shape)
+        if self.curvature != "none":
+            ours = self.particles.n, *ours[1:]
+        if theirs != ours:
             raise ValueError(
-                f"this state has a precision of shape {theirs}, not {tuple(self.precision.shape)}: "
-                f"it was made with another curvature than {self.curvature!r}"
+                f"this state has a precision of shape {theirs}, not {ours}: it "
+                f"was made with another curvature than {self.curvature!r}"
             )
 
 

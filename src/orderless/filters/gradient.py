@@ -7,8 +7,10 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from ..particles import Ensemble
+from ..particles.parameter import per_particle_view
 from .base import Link
 from .moves import choose_move
 from .stepping import Closure, StepInfo, SteppedFilter, sum_of
@@ -87,6 +89,7 @@ class GradientFilter(SteppedFilter):
         )
         move = choose_move(self.optimizer, self.particles, needs_gradients)
         noise, factoring = self._noise(), self.particles.factoring(move.update)
+        shard = self.particles.shard  # gradients are of the particles here, weights of all
         with self._nothing_half_done() as (old_buffers, draw), self._precision(), factoring:
             move.begin()
             losses, penalties, gradients = self._backward(closures, penalty, move)
@@ -94,7 +97,9 @@ class GradientFilter(SteppedFilter):
             everything = losses + move.bound()
             if penalties is not None:
                 everything = everything + penalties
-            alive = self.alive & is_finite(everything)
+                penalties = shard.gather(penalties)
+            alive = self.alive & shard.gather(is_finite(everything))
+            losses = shard.gather(losses)
             self._refuse_if_none(alive)
 
             clip = None
@@ -115,17 +120,18 @@ class GradientFilter(SteppedFilter):
                     rows = self._losses_again([*closures, *last], draw, noise)
                     after, again = sum_of(rows[: len(closures)]), sum_of(rows)
                 if gradients is not None:
-                    slope = move.along_gradient(gradients)  # type: ignore[attr-defined]
+                    slope = shard.gather(move.along_gradient(gradients))  # type: ignore[attr-defined]
                 alive = self._weigh(weighed, again, slope, alive)
                 self._refuse_if_none(alive)
             except BaseException:
                 move.undo()
                 raise
-            move.settle(alive & self.alive)
+            lives = alive & self.alive
+            move.settle(shard.local(lives), lives)
 
         with torch.no_grad():
             for name, buffer in self.particles.particle_buffers().items():
-                keep = alive.view(-1, *[1] * (buffer.dim() - 1))
+                keep = per_particle_view(shard.local(alive), buffer)
                 buffer.copy_(torch.where(keep, buffer, old_buffers[name]))
         return StepInfo(losses, after, penalties, self.alive, self.raw_log_weights)
 
@@ -180,7 +186,8 @@ class GradientFilter(SteppedFilter):
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "optimizer": self.optimizer.state_dict()}
+        optimizer = self.particles.shard.collect_all(self.optimizer.state_dict())
+        return {**super().state_dict(), "optimizer": optimizer}
 
     def _check_state(self, state: dict[str, Any]) -> None:
         super()._check_state(state)
@@ -194,7 +201,10 @@ class GradientFilter(SteppedFilter):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.optimizer.load_state_dict(state["optimizer"])
+        own = self.particles.shard.local_all(state["optimizer"])
+        # torch's optimizers go on in the very tensors they are given
+        own = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, own)
+        self.optimizer.load_state_dict(own)
 
 
 def _shape(group: dict[str, Any]) -> tuple[set[str], int]:

@@ -80,12 +80,13 @@ class Move:
         raise TypeError(f"{type(self).__name__} does not say how to move")
 
     @torch.no_grad()
-    def settle(self, alive: Tensor) -> None:
-        """Put back everything of particles that are not `alive` `[N]`."""
+    def settle(self, alive: Tensor, everywhere: Tensor) -> None:
+        """Put back everything of particles that are not `alive`, here and on all ranks."""
         if not (_on_host(alive) and alive.all()):
             for tensor, before in self.before:
                 if tensor.device == alive.device:  # Adam counts steps on the CPU, if it may
-                    tensor.copy_(torch.where(_keep(alive, tensor), tensor, before))
+                    keep = _keep(alive, everywhere, tensor)
+                    tensor.copy_(torch.where(keep, tensor, before))
         self.before = []
 
     @torch.no_grad()
@@ -96,10 +97,10 @@ class Move:
         self.before = []
 
 
-def _keep(alive: Tensor, tensor: Tensor) -> Tensor:
+def _keep(alive: Tensor, everywhere: Tensor, tensor: Tensor) -> Tensor:
     """What of a tensor may stay: its living particles, or all of a step count while any lives."""
     of_particles = tensor.shape[:1] == alive.shape
-    return per_particle_view(alive, tensor) if of_particles else alive.any()
+    return per_particle_view(alive, tensor) if of_particles else everywhere.any()
 
 
 class OptimizerMove(Move):
@@ -196,8 +197,8 @@ class Descent(Move):
         self.update.clear()
 
     @torch.no_grad()
-    def settle(self, alive: Tensor) -> None:
-        super().settle(alive)
+    def settle(self, alive: Tensor, everywhere: Tensor) -> None:
+        super().settle(alive, everywhere)
         self.update.commit(alive)
 
 

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from ..particles import Ensemble
 from .base import ParticleFilter
-from .calibration import CalibrationSample
+from .calibration import CalibrationSample, content_hash
 from .evidence import HeadPosterior, NormalEquations, solve_head
 from .grid import GridFeatures, as_ensemble
 from .statistics import HeadStatistics
@@ -131,7 +131,11 @@ class RaoBlackwellizedFilter(ParticleFilter):
     @property
     def clipped(self) -> int:
         """How many feature values lay beyond `feature_limit`; should be few."""
-        return 0 if self._statistics is None else self._statistics.clipped
+        return 0 if self._statistics is None else self._everywhere(self._statistics.clipped)
+
+    def _everywhere(self, count: int) -> int:
+        """The sum over all ranks."""
+        return int(self.particles.shard.sum(torch.tensor(count, device=self.particles.device)))
 
     @property
     def columns(self) -> list[tuple[int, int]]:
@@ -186,7 +190,7 @@ class RaoBlackwellizedFilter(ParticleFilter):
 
     def _room(self, features: int, y: Tensor, task: int | None) -> HeadStatistics:
         """Statistics with all the columns that `y` needs; sums so far are taken along."""
-        device, n = self.particles.device, self.particles.n
+        device, n = self.particles.device, self.particles.shard.count
         statistics = self._statistics or HeadStatistics.empty(n, features, device)
         if statistics.features != features:
             raise ValueError(
@@ -203,7 +207,10 @@ class RaoBlackwellizedFilter(ParticleFilter):
         n, _, width = features.shape
         sample = sample or CalibrationSample.empty(n, width, features.device)
         columns = torch.stack([torch.full_like(y, -1 if task is None else task), y], 1).long()
-        return sample.offered(features, columns, self.calibration, self.grid.scale)
+        # by the features of particle 0, whoever holds it: all ranks keep the same samples
+        hashes = content_hash(features[0] * self.grid.scale, columns).unsqueeze(0)
+        hashes = self.particles.shard.pick(hashes, 0)
+        return sample.offered(hashes, features, columns, self.calibration)
 
     def __add__(self, other: RaoBlackwellizedFilter) -> RaoBlackwellizedFilter:
         """A filter with the data of both; this one's settings. Both stay as they are."""
@@ -242,14 +249,18 @@ class RaoBlackwellizedFilter(ParticleFilter):
 
     @property
     def heads(self) -> list[HeadPosterior]:
-        """Every particle's head: weight, factor, prior precision, noise variance, evidence."""
+        """Every particle's head: weight, factor, prior precision, noise variance, evidence.
+
+        Of a sharded ensemble, the heads of the particles here.
+        """
         return [head for head, _ in self._posterior()]
 
     @torch.no_grad()
     def _posterior(self) -> list[tuple[HeadPosterior, float]]:
         """(head, sharpness) per particle; solved once, kept until the next update."""
         if self._solved is None and self._statistics is not None:
-            self._solved = [self._solve(i, self._statistics) for i in range(self.particles.n)]
+            count = self.particles.shard.count
+            self._solved = [self._solve(i, self._statistics) for i in range(count)]
         return self._solved or []
 
     def _solve(self, particle: int, statistics: HeadStatistics) -> tuple[HeadPosterior, float]:
@@ -269,8 +280,10 @@ class RaoBlackwellizedFilter(ParticleFilter):
     @property
     def particle_log_evidence(self) -> Tensor:
         """log p(data | map i): `[N]`, float64."""
-        values = [head.log_evidence for head in self.heads] or [0.0] * self.particles.n
-        return torch.tensor(values, dtype=torch.float64, device=self.particles.device)
+        shard = self.particles.shard
+        values = [head.log_evidence for head in self.heads] or [0.0] * shard.count
+        own = torch.tensor(values, dtype=torch.float64, device=self.particles.device)
+        return shard.gather(own)
 
     @property
     def log_evidence(self) -> Tensor:  # type: ignore[override]
@@ -311,7 +324,7 @@ class RaoBlackwellizedFilter(ParticleFilter):
         if count == 0:
             raise ValueError("nothing to predict yet: update first, or say how many classes exist")
         chosen = [k for k, (owner, _) in enumerate(columns) if task is None or owner in (task, -1)]
-        n, device = self.particles.n, self.particles.device
+        n, device = self.particles.shard.count, self.particles.device
         if not chosen:
             return torch.zeros(n, len(x), count, dtype=torch.float64, device=device)
         means, variances = self._moments(x)
@@ -344,21 +357,34 @@ class RaoBlackwellizedFilter(ParticleFilter):
         """Mean and variance of the weighted mixture of Gaussians per head column."""
         means, variances = self._moments(x)
         weights = self.weights
-        mean = self.average(means, weights)
+        mean = self.mixture(means, weights)
         spread = variances.unsqueeze(2) + (means - mean).square()
-        return Predictive(mean, self.average(spread, weights))
+        return Predictive(mean, self.mixture(spread, weights))
+
+    def mixture(self, values: Tensor, weights: Tensor) -> Tensor:
+        """As in every filter; here all values are sent, to be summed in the same order whatever
+        the number of ranks: not a bit may depend on it."""
+        return self.average(self.particles.shard.gather(values), weights)
 
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
         """Maps, sums and calibration sample; see `ol.save`."""
+        particles = self._collected(self.particles.state_dict())
+        sums = None if self._statistics is None else self._statistics.state_dict()
+        sample = None if self._sample is None else self._sample.state_dict()
+        if sums is not None:
+            own = self._collected({name: sums[name] for name in ("gram", "moments")})
+            sums |= {**own, "clipped": self.clipped}
+        if sample is not None:
+            sample["features"] = self.particles.shard.collect(sample["features"])
         return {
             "kind": type(self).__name__,
-            "particles": self.particles.state_dict(),
-            "fingerprint": self.fingerprint,
+            "particles": particles,
+            "fingerprint": self.grid.fingerprint(particles),
             "targets": type(self.targets).__name__,
-            "statistics": None if self._statistics is None else self._statistics.state_dict(),
-            "sample": None if self._sample is None else self._sample.state_dict(),
+            "statistics": sums,
+            "sample": sample,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -369,12 +395,17 @@ class RaoBlackwellizedFilter(ParticleFilter):
         if state["targets"] != type(self.targets).__name__:
             ours = type(self.targets).__name__
             raise ValueError(f"this state is of targets {state['targets']}, not {ours}")
-        self.particles.load_state_dict(state["particles"])
-        device = self.particles.device
+        self.particles.load_state_dict(self._local(state["particles"]))
+        device, shard = self.particles.device, self.particles.shard
         sums, sample = state["statistics"], state["sample"]
+        if sums is not None:
+            own = self._local({name: sums[name] for name in ("gram", "moments")})
+            sums = {**sums, **own, "clipped": sums["clipped"] if shard.rank == 0 else 0}
+        if sample is not None:
+            sample = {**sample, "features": shard.local(sample["features"])}
         self._statistics = None if sums is None else HeadStatistics.from_state(sums, device)
         self._sample = None if sample is None else CalibrationSample.from_state(sample, device)
-        self._solved, self.fingerprint = None, state["fingerprint"]
+        self._solved, self.fingerprint = None, self.grid.fingerprint()
 
 
 def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:

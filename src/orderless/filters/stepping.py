@@ -86,7 +86,8 @@ class SteppedFilter(ParticleFilter, ABC):
         """`fast = pf.compile(loss_fn)`, then `info = fast(x, y)`: one CUDA graph per shape.
 
         `loss_fn(*batch) -> [N]` and `penalty(*batch) -> [N]` are the closures' counterparts.
-        On the CPU this is `step`. Randomness inside `loss_fn` must come from the ensemble
+        On the CPU, and with a group, whose ranks must talk in the middle of a step, this is
+        `step`. Randomness inside `loss_fn` must come from the ensemble
         (dropout): torch's own generator would give a graph's two evaluations different numbers.
         """
         return CompiledStep(self, loss_fn, penalty)
@@ -99,7 +100,7 @@ class SteppedFilter(ParticleFilter, ABC):
 
     def _losses(self, closure: Closure, what: str = "closure") -> Tensor:
         losses = closure()
-        n, device = self.particles.n, self.particles.device
+        n, device = self.particles.shard.count, self.particles.device
         if not isinstance(losses, Tensor):
             raise TypeError(f"the {what} must return a tensor, got {type(losses).__name__}")
         if losses.shape != (n,):
@@ -117,10 +118,11 @@ class SteppedFilter(ParticleFilter, ABC):
     def _losses_again(self, closures: Sequence[Closure], draw: Tensor, rng: Any) -> list[Tensor]:
         """The losses where particles now stand: same noise as before, no buffer changed.
 
-        One row `[N]` for each closure.
+        One row `[N]` for each closure, of the particles on all ranks.
         """
+        gather = self.particles.shard.gather
         with torch.no_grad(), self._precision(), self.particles.replay(draw), _same_noise(rng):
-            return [self._losses(closure) for closure in closures]
+            return [gather(self._losses(closure)) for closure in closures]
 
     def _precision(self) -> Any:
         return matrix_precision(self.particles.precision, self.particles.device)

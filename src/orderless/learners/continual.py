@@ -46,7 +46,10 @@ class ContinualLearner(Protocol):
         """Raise `FloatingPointError` if learning has broken down."""
 
     def outputs(self, x: Tensor, task: int) -> Tensor:
-        """Every particle's scores `[N, B, C]`, -inf where a class is out of the question."""
+        """Every particle's scores `[N, B, C]`, -inf where a class is out of the question.
+
+        Of a sharded ensemble, the scores of the particles here.
+        """
 
     def representation(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """What the output layer of the heaviest particle sees, `[B, M]`, and its parameters."""

@@ -97,7 +97,10 @@ class ExactLearner:
     # ------------------------------------------------------------------ answers
 
     def outputs(self, x: Tensor, task: int) -> Tensor:
-        """Every map's calibrated logits `[N, B, C]`, -inf where a class is out of the question."""
+        """Every map's calibrated logits `[N, B, C]`, -inf where a class is out of the question.
+
+        Of a sharded ensemble, the logits of the maps here.
+        """
         self._absorb()
         if self.scenario.kind != "task":
             return self.filter.outputs(x)
@@ -117,9 +120,10 @@ class ExactLearner:
     @torch.no_grad()
     def representation(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The features of the heaviest map, and the weights of its head: what was learned."""
-        best = int(self.weights.argmax())
-        features = self.filter.grid(x)[0][best]
-        return features, [head.weight for head in self.filter.heads[best : best + 1]]
+        best, shard = int(self.weights.argmax()), self.filter.particles.shard
+        features = shard.pick(self.filter.grid(x)[0], best)
+        heads = torch.stack([head.weight for head in self.filter.heads])
+        return features, [shard.pick(heads, best)]
 
     # ------------------------------------------------------------------ state
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..consolidation import EWC, SI, LwF
 from ..filters.stepping import StepInfo, SteppedFilter
 from ..particles import per_particle
 from ..scenarios import Scenario
 from .replay import Reservoir
+from .representation import heaviest_representation
 
 Consolidation = EWC | SI | LwF
 
@@ -104,7 +105,10 @@ class Learner:
     # ------------------------------------------------------------------ answers
 
     def outputs(self, x: Tensor, task: int) -> Tensor:
-        """Every particle's scores `[N, B, C]`, -inf where a class is out of the question."""
+        """Every particle's scores `[N, B, C]`, -inf where a class is out of the question.
+
+        Of a sharded ensemble, the scores of the particles here.
+        """
         outputs = self.filter.outputs(x)
         outputs = outputs if outputs.dtype == torch.float64 else outputs.float()
         active = self.scenario.active(self.seen, task)
@@ -122,16 +126,9 @@ class Learner:
         """Raise if no particle is left."""
         self.filter.check(now=True)
 
-    @torch.no_grad()
     def representation(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """What the last linear layer of the heaviest network sees, and that network's weights."""
-        network = self.filter.particles[int(self.weights.argmax())].eval()
-        seen: list[Tensor] = []
-        last = [layer for layer in network.modules() if isinstance(layer, nn.Linear)][-1]
-        hook = last.register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0]))
-        network(x)
-        hook.remove()
-        return seen[0], list(network.parameters())
+        return heaviest_representation(self.filter, x)
 
     # ------------------------------------------------------------------ state
 

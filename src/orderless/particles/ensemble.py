@@ -19,6 +19,7 @@ from .initialization import Perturb, initial_modules
 from .linear import FactoredUpdate
 from .precision import PRECISIONS, matrix_precision
 from .rules import ParticleRules
+from .sharding import Shard
 from .stacking import check_same_shapes, check_stackable, places_of, stack_into, tensors_of
 
 
@@ -35,6 +36,10 @@ class Ensemble(nn.Module):
         precision: `"float32"`, `"tf32"` or `"bf16"`; nothing is reduced silently.
         fast: use the batched rules for Linear, Conv2d, BatchNorm and pooling (`False`: plain
             `vmap` for everything, the same results more slowly).
+        group: a `torch.distributed` process group. Its ranks share the particles out: each holds
+            `shard.count` of them, [shard.start, shard.stop), in parameters, buffers, inputs per
+            particle and outputs; `n` and whatever a filter says count all. Every rank makes the
+            same calls.
 
     `forward` shares its inputs between particles unless told otherwise and returns the network's
     own outputs with a leading N on every leaf. Dropout is keyed on (seed, draw, i); other random
@@ -57,29 +62,35 @@ class Ensemble(nn.Module):
         precision: str = "float32",
         fast: bool = True,
         device: torch.device | str | None = None,
+        group: Any = None,
     ) -> None:
         if not isinstance(n, SupportsIndex) or operator.index(n) < 1:
             raise ValueError(f"n must be a whole number of at least 1, got {n}")
-        modules = list(initial_modules(make_model, range(operator.index(n)), init, seed))
-        self._build(modules, seed, chunk_size, precision, fast)
+        shard = Shard(operator.index(n), group)
+        modules = initial_modules(make_model, range(shard.start, shard.stop), init, seed)
+        self._build(list(modules), shard, seed, chunk_size, precision, fast)
         self.to(device)
 
     @classmethod
     def from_modules(
         cls, modules: Sequence[nn.Module], *, seed: int = 0, **options: Any
     ) -> Ensemble:
-        """Stack existing networks of one architecture; `options` as in the constructor."""
+        """Stack existing networks of one architecture; `options` as in the constructor.
+
+        With a group every rank names all networks and keeps its own.
+        """
         if not modules:
             raise ValueError("from_modules needs at least one module, got none")
         ensemble = cls.__new__(cls)
-        device = options.pop("device", None)
+        device, shard = options.pop("device", None), Shard(len(modules), options.pop("group", None))
         settings = {"chunk_size": None, "precision": "float32", "fast": True, **options}
-        ensemble._build(list(modules), seed, **settings)
+        ensemble._build(list(modules)[shard.start : shard.stop], shard, seed, **settings)
         return ensemble.to(device)
 
     def _build(
         self,
         modules: list[nn.Module],
+        shard: Shard,
         seed: int,
         chunk_size: int | None,
         precision: str,
@@ -91,7 +102,7 @@ class Ensemble(nn.Module):
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
-        self.n, self.seed = len(modules), seed
+        self.n, self.shard, self.seed = shard.n, shard, seed
         self.chunk_size, self.precision, self.fast = chunk_size, precision, fast
         # The template runs every forward pass with other tensors in it. It hides in a tuple, so
         # that its own parameters are neither trained, moved nor saved.
@@ -100,7 +111,7 @@ class Ensemble(nn.Module):
         stack_into(self, modules)
         super().train(modules[0].training)  # the template keeps its own, layer by layer
         self.register_buffer("_draws", torch.zeros((), dtype=torch.int64), persistent=False)
-        self.register_buffer("_indices", torch.arange(self.n), persistent=False)
+        self.register_buffer("_indices", torch.arange(shard.start, shard.stop), persistent=False)
         self._replayed: Tensor | None = None  # the noise counter of a replay
         self._update: FactoredUpdate | None = None
 
@@ -166,15 +177,16 @@ class Ensemble(nn.Module):
         if not isinstance(dim, int) or not tensors:
             return dim if tensors else None
         for tensor in tensors:
-            if not -tensor.dim() <= dim < tensor.dim() or tensor.shape[dim] != self.n:
+            if not -tensor.dim() <= dim < tensor.dim() or tensor.shape[dim] != self.shard.count:
                 raise ValueError(
-                    f"an input per particle needs {self.n} entries along axis {dim}, "
+                    f"an input per particle needs {self.shard.count} entries along axis {dim}, "
                     f"got shape {tuple(tensor.shape)}"
                 )
         return dim
 
     def _recomputes(self) -> bool:
-        return torch.is_grad_enabled() and self.chunk_size is not None and self.chunk_size < self.n
+        size = self.chunk_size
+        return torch.is_grad_enabled() and size is not None and size < self.shard.count
 
     def _recomputed(self, *inputs: Any) -> Any:
         """`_run` that keeps no activations; free of side effects, so running it twice is safe."""
@@ -212,7 +224,8 @@ class Ensemble(nn.Module):
 
         buffers = {name: buffer.clone() for name, buffer in buffers.items()}
         with matrix_precision(self.precision, self.device):
-            if len(indices) == 1:  # one network is that network, bit for bit
+            # One network is that network, bit for bit; one of a shard, what it is among others.
+            if len(indices) == 1 and self.shard.count == self.n:
                 first = tree_map(lambda t: t[0], (parameters, buffers, indices))
                 plain = _unbatched(args, arg_dims)
                 output, updated = network(*first, plain, _unbatched_kwargs(kwargs, kwarg_dims))  # type: ignore[call-arg]
@@ -233,13 +246,14 @@ class Ensemble(nn.Module):
         kwargs: dict[str, Any],
         kwarg_dims: dict[str, Any],
     ) -> Iterator[tuple[Any, ...]]:
-        size = min(self.chunk_size or self.n, self.n)
-        if size == self.n:
+        count = self.shard.count
+        size = min(self.chunk_size or count, count)
+        if size == count:
             yield parameters, buffers, self._indices, args, arg_dims, kwargs, kwarg_dims
             return
         # split's backward is one concatenation; slicing would pad every chunk's gradient to N
         parts = {name: p.split(size) for name, p in parameters.items()}
-        for number, start in enumerate(range(0, self.n, size)):
+        for number, start in enumerate(range(0, count, size)):
             span = slice(start, start + size)
             yield (
                 {name: part[number] for name, part in parts.items()},
@@ -301,22 +315,30 @@ class Ensemble(nn.Module):
         return self.n
 
     def __getitem__(self, index: int) -> nn.Module:
-        """Particle `index` as an ordinary module of its own, detached from the ensemble."""
+        """Particle `index` as an ordinary module of its own, detached from the ensemble.
+
+        With a group all ranks ask for the same one, and all get it.
+        """
         index = self._check_index(index)
         module = copy.deepcopy(self.template).to(self.device)
+        stacked = self._stacked()
         with torch.no_grad():
             for name, tensor in tensors_of(module).items():
-                tensor.data = self._stacked()[name][index].detach().clone()
+                tensor.data = self.shard.pick(stacked[name], index).detach().clone()
         return module
 
     @torch.no_grad()
     def load_particle(self, index: int, module: nn.Module) -> None:
-        """Write an ordinary module's parameters and buffers into particle `index`."""
+        """Write an ordinary module's parameters and buffers into particle `index`.
+
+        With a group the rank that holds the particle does so, and the others do nothing.
+        """
         index = self._check_index(index)
         stacked, tensors = self._stacked(), tensors_of(module)
         check_same_shapes({n: t.shape[1:] for n, t in stacked.items()}, tensors, "the module")
-        for name, tensor in tensors.items():
-            stacked[name][index].copy_(tensor)
+        if self.shard.start <= index < self.shard.stop:
+            for name, tensor in tensors.items():
+                stacked[name][index - self.shard.start].copy_(tensor)
 
     def _stacked(self) -> dict[str, Tensor]:
         return {**dict(self.named_parameters()), **self.particle_buffers()}

@@ -1,0 +1,186 @@
+"""The particle axis over several processes: who holds which particles, and what they tell others.
+
+Rank r of R holds particles [start, stop) of N. Where a particle starts, its dropout and its noise
+are keyed on its place among all N, so it does the same on any rank. What crosses the wire: a few
+numbers per particle (`gather`), weighted sums (`sum`), and whole particles only where resampling
+moves them (`exchange`) or somebody asks for one (`pick`) or for all of them (`collect`).
+
+Without a group each of these hands back what it was given, so that filters are written once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+
+class RankLost(ConnectionError):
+    """Another process of the group has died or does not answer."""
+
+
+@contextmanager
+def talking() -> Iterator[None]:
+    """What the group's backend says about a lost process, as a sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RankLost(
+            "another rank is gone or does not answer; what was saved last can be loaded by any "
+            "number of ranks"
+        ) from error
+
+
+class Shard:
+    """Particles [start, stop) of n, held by this rank of a process group; all of them without one.
+
+    Every rank calls the same methods in the same order. `count` is how many particles are here.
+    """
+
+    def __init__(self, n: int, group: Any = None) -> None:
+        self.n, self.group = n, group
+        self.rank = 0 if group is None else dist.get_rank(group)
+        self.ranks = 1 if group is None else dist.get_world_size(group)
+        if n < self.ranks:
+            raise ValueError(f"n={n} cannot be spread over {self.ranks} ranks: use at most {n}")
+        self._bounds = [n * rank // self.ranks for rank in range(self.ranks + 1)]
+        self.start, self.stop = self._bounds[self.rank], self._bounds[self.rank + 1]
+        self.count = self.stop - self.start
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Shard:
+        return self  # a copy of an ensemble is spread over the same processes
+
+    def owner(self, index: int) -> int:
+        """The rank that holds particle `index`."""
+        return bisect_right(self._bounds, index) - 1
+
+    # ------------------------------------------------------------------ numbers per particle
+
+    def local(self, values: Tensor) -> Tensor:
+        """This rank's part of `[N, ...]`."""
+        return values if self.group is None else values[self.start : self.stop]
+
+    def gather(self, values: Tensor) -> Tensor:
+        """The ranks' `[count, ...]` as one `[N, ...]`, in the order of particles, on every rank."""
+        if self.group is None:
+            return values
+        sizes = [stop - start for start, stop in pairwise(self._bounds)]
+        padded = values.new_zeros(max(sizes), *values.shape[1:])
+        padded[: self.count] = values.detach()
+        parts = [torch.empty_like(padded) for _ in sizes]
+        with talking():
+            dist.all_gather(parts, padded, group=self.group)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    def sum(self, part: Tensor) -> Tensor:
+        """The sum of what every rank has."""
+        if self.group is None:
+            return part
+        total = part.detach().clone()
+        with talking():
+            dist.all_reduce(total, group=self.group)
+        return total
+
+    # ------------------------------------------------------------------ whole particles
+
+    def pick(self, values: Tensor, index: int) -> Tensor:
+        """Row `index` of the `[N, ...]` of which each rank has `[count, ...]`, on every rank."""
+        if self.group is None:
+            return values[index]
+        owner = self.owner(index)
+        row = values.detach()[index - self.start if owner == self.rank else 0].clone()
+        with talking():
+            dist.broadcast(row, group=self.group, group_src=owner)
+        return row
+
+    @torch.no_grad()
+    def exchange(self, tensors: list[Tensor], chosen: Tensor) -> None:
+        """Particle i becomes what particle chosen[i] was, `chosen` `[N]`; in place.
+
+        A particle travels to another rank at most once, however many there are to become it.
+        """
+        if self.group is None:
+            for tensor in tensors:
+                tensor.copy_(tensor[chosen])
+            return
+        wanted = chosen.tolist()
+        peers = [rank for rank in range(self.ranks) if rank != self.rank]
+        leaving = {peer: self._travellers(wanted, self.rank, peer) for peer in peers}
+        coming = {peer: self._travellers(wanted, peer, self.rank) for peer in peers}
+        here = [*range(self.start, self.stop), *[i for peer in peers for i in coming[peer]]]
+        place = {particle: row for row, particle in enumerate(here)}
+        rows = torch.tensor([place[i] for i in wanted[self.start : self.stop]])
+        for tensor in tensors:
+            arrived = self._swap(tensor.detach(), leaving, coming)
+            tensor.copy_(torch.cat([tensor.detach(), *arrived])[rows.to(tensor.device)])
+
+    def _travellers(self, wanted: list[int], source: int, target: int) -> list[int]:
+        """The particles of one rank that another is to have copies of."""
+        low, high = self._bounds[target : target + 2]
+        return sorted({i for i in wanted[low:high] if self.owner(i) == source})
+
+    def _swap(
+        self, tensor: Tensor, leaving: dict[int, list[int]], coming: dict[int, list[int]]
+    ) -> list[Tensor]:
+        """Send rows of one tensor point to point; what came in return, rank by rank."""
+        arrived = {p: tensor.new_empty(len(i), *tensor.shape[1:]) for p, i in coming.items()}
+        messages = []
+        for peer, particles in leaving.items():
+            if particles:
+                rows = tensor[[i - self.start for i in particles]]
+                messages.append(dist.P2POp(dist.isend, rows, group=self.group, group_peer=peer))
+            if coming[peer]:
+                into = arrived[peer]
+                messages.append(dist.P2POp(dist.irecv, into, group=self.group, group_peer=peer))
+        with talking():
+            for request in dist.batch_isend_irecv(messages) if messages else []:
+                request.wait()
+        return list(arrived.values())
+
+    # ------------------------------------------------------------------ state
+
+    def collect(self, values: Tensor) -> Tensor:
+        """The ranks' `[count, ...]` as one `[N, ...]` in the first rank's host memory.
+
+        The other ranks keep what they have.
+        """
+        if self.group is None:
+            return values
+        values = values.detach().contiguous()
+        if self.rank > 0:
+            with talking():
+                dist.send(values, group=self.group, group_dst=0)
+            return values
+        parts = [values.cpu()]
+        for rank in range(1, self.ranks):
+            size = self._bounds[rank + 1] - self._bounds[rank]
+            part = values.new_empty(size, *values.shape[1:])
+            with talking():
+                dist.recv(part, group=self.group, group_src=rank)
+            parts.append(part.cpu())
+        return torch.cat(parts)
+
+    def collect_all(self, state: Any) -> Any:
+        """`collect` for every tensor of a nested state that has a row per particle."""
+        return state if self.group is None else _for_rows(state, self.count, self.collect)
+
+    def local_all(self, state: Any) -> Any:
+        """This rank's part of a nested state, as `collect_all` made it."""
+        return state if self.group is None else _for_rows(state, self.n, self.local)
+
+
+def _for_rows(state: Any, rows: int, function: Any) -> Any:
+    """Scalars such as an optimizer's step count are shared by all particles, and stay."""
+
+    def apply(leaf: Any) -> Any:
+        of_particles = isinstance(leaf, Tensor) and leaf.shape[:1] == (rows,)
+        return function(leaf) if of_particles else leaf
+
+    return tree_map(apply, state)

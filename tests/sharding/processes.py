@@ -1,0 +1,43 @@
+"""The same work in several processes that talk by gloo."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+# torch loads its compiler on the first optimizer step; here once, instead of in every process
+PRELOAD = ["torch.distributed", "torch._dynamo", "orderless.experiments", "orderless.methods"]
+
+
+def on_ranks(ranks: int, folder: Path, work: Callable[..., Any], *args: Any) -> list[Any]:
+    """What `work(group, *args)` returned on each of so many ranks (tensors and plain values)."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    folder.mkdir(parents=True, exist_ok=True)
+    processes = [
+        context.Process(target=_rank, args=(rank, ranks, str(folder), work, args))
+        for rank in range(ranks)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * ranks
+    return [torch.load(folder / f"{rank}.pt") for rank in range(ranks)]
+
+
+def _rank(
+    rank: int, ranks: int, folder: str, work: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{folder}/store", ranks)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    result = work(dist.group.WORLD, *args)
+    torch.save(result, f"{folder}/{rank}.pt")
+    dist.barrier()  # nobody leaves while another still listens
+    dist.destroy_process_group()
