@@ -8,6 +8,8 @@ the same formula. Triton comes with torch's CUDA builds; without it torch's own 
 from __future__ import annotations
 
 import math
+import warnings
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,10 +25,24 @@ BATCH = 32  # the update keeps its batch's factors in registers, up to this many
 LOGITS = 8192  # entries of a particle's padded table of logits
 
 
+@cache
+def _works() -> bool:
+    """Triton compiles with the system's C compiler, which may be missing: try it once."""
+    one = torch.ones(1, 1, 1, device="cuda")
+    try:
+        add_factors(one, None, one.clone(), one.clone(), torch.ones_like(one, dtype=torch.bool))
+    except Exception as error:
+        warnings.warn(
+            f"Triton does not work here, so torch's own kernels are used: {error}", stacklevel=2
+        )
+        return False
+    return True
+
+
 def runs_on(tensor: Tensor) -> bool:
     """Whether Triton can take a tensor: on a GPU, no transform of torch.func around it."""
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    return kernels is not None and tensor.is_cuda and not wrapped(tensor)
+    return kernels is not None and tensor.is_cuda and not wrapped(tensor) and _works()
 
 
 def usable(*tensors: Tensor | None) -> bool:
