@@ -1,4 +1,7 @@
-"""The convolution of N networks in one kernel, against `F.conv2d`, interpreted on the CPU."""
+"""The convolution of N networks in one kernel, against `F.conv2d`.
+
+On a machine without a GPU Triton's interpreter runs the kernel (see conftest.py).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from orderless.particles.grouped import Geometry, GroupedConvolution
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHAPES = {
     "same": ((5, 18), (3, 3), (1, 1), (1, 1), (6, 5)),
     "as many outputs as inputs": ((6, 6), (3, 3), (1, 1), (1, 1), (5, 4)),
@@ -20,6 +24,12 @@ SHAPES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN's convolutions, which judge here, must not be in TF32."""
+    monkeypatch.setattr(torch.backends.cudnn.conv, "fp32_precision", "ieee")
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", SHAPES)
 def test_one_kernel_is_n_convolutions(name: str, bias: bool) -> None:
@@ -27,7 +37,7 @@ def test_one_kernel_is_n_convolutions(name: str, bias: bool) -> None:
     n, batch, generator = 3, 2, torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator).requires_grad_()
+        return torch.randn(*shape, generator=generator).to(DEVICE).requires_grad_()
 
     x = random(batch, n * inputs, *size)
     weight, offset = random(n, outputs, inputs, *kernel), random(n, outputs)
@@ -36,7 +46,7 @@ def test_one_kernel_is_n_convolutions(name: str, bias: bool) -> None:
         for part, w, o in zip(x.split(inputs, 1), weight, offset, strict=True)
     ]
     expected = torch.cat(each, 1)
-    slope = torch.randn(expected.shape, generator=generator)
+    slope = torch.randn(expected.shape, generator=generator).to(DEVICE)
     leaves = [x, weight, *([offset] if bias else [])]
     wanted = torch.autograd.grad(expected, leaves, slope)
 
