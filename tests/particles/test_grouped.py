@@ -5,11 +5,14 @@ On a machine without a GPU Triton's interpreter runs the kernel (see conftest.py
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from orderless.particles.grouped import Geometry, GroupedConvolution
+from orderless.particles.precision import matrix_precision
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
@@ -25,9 +28,10 @@ SHAPES = {
 
 
 @pytest.fixture(autouse=True)
-def exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
+def exact_products() -> Iterator[None]:
     """cuDNN's convolutions, which judge here, must not be in TF32."""
-    monkeypatch.setattr(torch.backends.cudnn.conv, "fp32_precision", "ieee")
+    with matrix_precision("float32", torch.device(DEVICE)):
+        yield
 
 
 @pytest.mark.parametrize("bias", [True, False])
