@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .audit import OrderSensitivity, order_sensitivity
+from .experiments.progress import Countdown
+from .report.page import write_audit_page
 
 
 def run_audit(
@@ -28,10 +27,12 @@ def run_audit(
     seeds: int = 3,
     compare: str = "wpf,rb",
     out: Path | None = None,
+    command: str = "",
 ) -> tuple[OrderSensitivity, list[Path]]:
-    """Audit `module:function` on `module:tasks`; returns the result and the files written.
+    """Audit `module:function` on `module:tasks`; returns the result and the reports written.
 
     What stands for the tasks is a list of `ol.Task`, a `Scenario`, or a function that makes one.
+    With `out` finished runs are kept there, and what is there already is not run again.
     """
     make_learner = find_object(learner, "make_learner")
     given = find_object(tasks, "tasks")
@@ -42,7 +43,7 @@ def run_audit(
             raise ValueError(f"{tasks} failed: {type(error).__name__}: {error}") from error
     names = [name.strip() for name in compare.split(",") if name.strip()]
     _, _, name = learner.partition(":")
-    with AuditProgress() as progress, _stoppable():
+    with Countdown() as progress, _stoppable(out):
         result = order_sensitivity(
             make_learner,
             given,
@@ -51,18 +52,39 @@ def run_audit(
             compare=tuple(dict.fromkeys(names)),
             name=name,
             progress=progress.tell,
+            out=out,
+            key=_version_of(learner),
         )
-    return result, [] if out is None else result.save(out)
+    if out is None:
+        return result, []
+    return result, [write_audit_page(result, out, command), *result.save(out)]
 
 
 @contextmanager
-def _stoppable() -> Iterator[None]:
-    """An audit keeps nothing until its end: what Ctrl-C stops begins anew."""
+def _stoppable(out: Path | None) -> Iterator[None]:
+    """Without a folder an audit keeps nothing: what Ctrl-C stops begins anew."""
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo("\norderless: stopped; nothing was written", err=True)
+        if out is not None:
+            raise
+        typer.echo(
+            "\norderless: stopped; nothing was kept: with --out DIR the same command goes on "
+            "where it stopped",
+            err=True,
+        )
         raise typer.Exit(130) from None
+
+
+def _version_of(reference: str) -> str:
+    """The learner's name and its module's text: runs of a changed module must not be mixed in.
+
+    What that module imports is not looked at.
+    """
+    module, _, _ = reference.partition(":")
+    path = getattr(sys.modules[module], "__file__", None)
+    text = Path(path).read_bytes() if path and path.endswith(".py") else b""
+    return f"{reference} {hashlib.sha256(text).hexdigest()}"
 
 
 def find_object(reference: str, what: str) -> Any:
@@ -95,35 +117,3 @@ def _imported(name: str) -> ModuleType:
     except Exception as error:
         text = f"module {name} cannot be imported: {type(error).__name__}: {error}"
         raise ValueError(text) from error
-
-
-class AuditProgress:
-    """A bar with the time left, or where there is no terminal a plain line now and then."""
-
-    def __init__(self, every: float = 10.0) -> None:
-        console = Console(stderr=True)
-        self._plain = not console.is_terminal
-        self._every = every
-        self._begun = self._said = time.monotonic()
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-        self._bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=self._plain)
-        self._task: Any = None
-
-    def __enter__(self) -> AuditProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self._bar.stop()
-
-    def tell(self, done: int, total: int, text: str) -> None:
-        """Goes to `order_sensitivity` as its `progress`."""
-        if self._task is None:
-            self._task = self._bar.add_task(text, total=total)
-        self._bar.update(self._task, completed=done, description=text)
-        now = time.monotonic()
-        if self._plain and 0 < done < total and now - self._said >= self._every:
-            self._said = now
-            seconds = round((now - self._begun) / done * (total - done))
-            left = timedelta(seconds=seconds)
-            print(f"[{done}/{total}] {text}, time left: {left}", file=sys.stderr, flush=True)

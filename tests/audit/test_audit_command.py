@@ -23,7 +23,7 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_table_is_printed_and_the_report_written(tmp_path: Path) -> None:
-    arguments = ["toys:LastTask", "--tasks", "toys:tasks", "--orders", "3", "--seeds", "2"]
+    arguments = ["toys:LastTask", "--tasks", "toys:few", "--orders", "2", "--seeds", "2"]
     result = run(*arguments, "--compare", "rb", "--out", str(tmp_path / "report"))
     assert result.exit_code == 0, result.output
     assert "LastTask is sensitive to the order" in result.stdout
@@ -31,12 +31,61 @@ def test_the_table_is_printed_and_the_report_written(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "report" / "report.json").read_text())
     assert written["learner"]["ignores_seed"] and written["seeds"] == 2
     assert (tmp_path / "report" / "report.md").read_text().startswith("# Order sensitivity")
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "Order sensitivity of LastTask" in page and "orderless audit" not in result.stderr
+    for name in ("report.html", "report.md", "report.json"):
+        assert f"wrote {tmp_path / 'report' / name}" in result.stdout
 
 
 def test_json_is_printed_and_nothing_else(tmp_path: Path) -> None:
     arguments = ["toys:make_last_task", "--tasks", "toys:few", "--orders", "2", "--seeds", "2"]
     result = run(*arguments, "--compare", "", "--out", str(tmp_path), "--json")
     assert json.loads(result.stdout)["comparisons"] == []
+
+
+FEW = ["--tasks", "toys:few", "--orders", "2", "--seeds", "2", "--compare", ""]
+
+
+def test_a_stopped_audit_says_how_to_go_on_and_goes_on(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("toys.StopsOnce.made", 0)
+    stopped = run("toys:StopsOnce", *FEW, "--out", str(tmp_path))
+    assert stopped.exit_code == 130
+    assert stopped.stderr.strip() == "orderless: stopped; the same command goes on from here"
+    assert len(list((tmp_path / "cells").iterdir())) == 2
+    result = run("toys:StopsOnce", *FEW, "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    from toys import StopsOnce
+
+    assert StopsOnce.made == 5  # two, the one that was stopped, and the two that were missing
+
+
+def test_an_audit_that_keeps_nothing_says_how_to_keep(monkeypatch) -> None:
+    monkeypatch.setattr("toys.StopsOnce.made", 0)
+    stopped = run("toys:StopsOnce", *FEW)
+    assert stopped.exit_code == 130, stopped.output
+    assert "nothing was kept: with --out DIR the same command goes on" in stopped.stderr
+
+
+def test_runs_of_a_changed_module_are_refused(tmp_path: Path, monkeypatch) -> None:
+    module = tmp_path / "my_learner_module.py"
+    module.write_text("from toys import LastTask\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(HERE))
+    arguments = ["my_learner_module:LastTask", *FEW, "--out", str(tmp_path / "audit")]
+    assert run(*arguments).exit_code == 0
+    assert run(*arguments).exit_code == 0
+    module.write_text("from toys import Sums as LastTask\n")
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert "holds runs of another version of LastTask: choose another folder" in result.stderr
+
+
+def test_the_report_command_says_where_the_report_of_an_audit_is(tmp_path: Path) -> None:
+    assert run("toys:LastTask", *FEW, "--out", str(tmp_path)).exit_code == 0
+    before = (tmp_path / "report.html").read_bytes()
+    result = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert result.exit_code == 2 and "a run of an audit: `orderless audit`" in result.stderr
+    assert (tmp_path / "report.html").read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def audit(make_learner, orders: int = 5, seeds: int = 3, **options) -> ol.audit.
 
 def synthetic(scores: np.ndarray) -> LearnerAudit:
     orders = scores.shape[1]
-    return LearnerAudit("mine", scores, np.zeros((orders, orders)), 0.0, False, False)
+    return LearnerAudit("mine", scores[:, :, None], np.zeros((orders, orders)), 0.0, False, False)
 
 
 # --- what is claimed -----------------------------------------------------------------------------

@@ -96,3 +96,15 @@ class Mute:
 class Stumbling(LastTask):
     def learn(self, x, y, task=None):
         raise RuntimeError("no luck")
+
+
+class StopsOnce(LastTask):
+    """Ctrl-C is pressed when the third of them is made."""
+
+    made = 0
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        StopsOnce.made += 1
+        if StopsOnce.made == 3:
+            raise KeyboardInterrupt

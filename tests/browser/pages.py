@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+import orderless as ol
 from orderless.report import load_cells, summarize
 from orderless.report.page import page_data, render
 
@@ -29,12 +31,13 @@ def write_page(directory: Path, cells: list[dict[str, Any]], snapshots: str | No
     if snapshots is not None:
         (directory / "snapshots").mkdir()
         generator = np.random.default_rng(0)
-        np.savez(
-            directory / "snapshots" / f"{snapshots}.npz",
-            positions=generator.normal(size=(TASKS + 1, 20, 8)).astype(np.float32),
-            log_weights=-np.arange(TASKS + 1)[:, None] * generator.exponential(size=(1, 20)),
-            step=np.arange(TASKS + 1) * 100,
-        )
+        arrays = {
+            "positions": generator.normal(size=(TASKS + 1, 20, 8)).astype(np.float32),
+            "log_weights": -np.arange(TASKS + 1)[:, None] * generator.exponential(size=(1, 20)),
+            "step": np.arange(TASKS + 1) * 100,
+        }
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        ol.save(directory / "snapshots" / f"{snapshots}.st", tensors)
     data = page_data(directory, summarize(directory), load_cells(directory))
     (directory / "report.html").write_text(render(data), encoding="utf-8")
     return directory / "report.html"

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from synthetic_cells import LEVELS, TASKS, make_cell
 
+import orderless as ol
 from orderless.report import load_cells, summarize, write_report
 from orderless.report.page import page_data, render
 from orderless.report.page.render import as_script_data
@@ -49,12 +51,13 @@ def save_snapshots(directory, name, particles=12, moments=TASKS + 1):
     generator = np.random.default_rng(0)
     folder = directory / "snapshots"
     folder.mkdir(exist_ok=True)
-    np.savez(
-        folder / f"{name}.npz",
-        positions=generator.normal(size=(moments, particles, 8)).astype(np.float32),
-        log_weights=-generator.exponential(size=(moments, particles)),
-        step=np.arange(moments) * 10,
-    )
+    arrays = {
+        "positions": generator.normal(size=(moments, particles, 8)).astype(np.float32),
+        "log_weights": -generator.exponential(size=(moments, particles)),
+        "step": np.arange(moments) * 10,
+    }
+    tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
+    return ol.save(folder / f"{name}.st", tensors)
 
 
 # ---------------------------------------------------------------------- the file
@@ -271,23 +274,20 @@ def test_each_result_shows_its_own_particles(write_cells):
     assert labels["demo"] == ["from-elsewhere", "Weighted particle filter, order 0, seed 0"]
 
 
-@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04broken"])
+@pytest.mark.parametrize("content", [b"", b"not a tensor", bytes(8)])
 def test_a_broken_snapshot_costs_the_animation_and_not_the_page(write_cells, content):
     directory = write_cells([make_cell("wpf", 0, 0)])
     (directory / "snapshots").mkdir()
-    (directory / "snapshots" / "bad.npz").write_bytes(content)
+    (directory / "snapshots" / "bad.st").write_bytes(content)
     data = data_of(directory)
     assert data["results"][0]["density"] == []
-    assert len(data["problems"]) == 1 and "bad.npz" in data["problems"][0]
+    assert len(data["problems"]) == 1 and "bad.st" in data["problems"][0]
     render(data)
 
 
 @pytest.mark.parametrize("key", ["positions", "log_weights", "step"])
 def test_a_snapshot_of_the_wrong_shape_is_named(write_cells, key):
     directory = write_cells([make_cell("wpf", 0, 0)])
-    save_snapshots(directory, "odd")
-    path = directory / "snapshots" / "odd.npz"
-    with np.load(path) as arrays:
-        changed = {name: arrays[name] for name in arrays} | {key: np.zeros(3)}
-    np.savez(path, **changed)
-    assert "odd.npz" in data_of(directory)["problems"][0]
+    path = save_snapshots(directory, "odd")
+    ol.save(path, ol.load(path) | {key: torch.zeros(3)})
+    assert "odd.st" in data_of(directory)["problems"][0]

@@ -19,7 +19,8 @@ class Learner(Protocol):
     """Anything that learns task by task and predicts.
 
     `learn` gets all training data of one task, x `[n, ...]` and labels y `[n]`, and the task's
-    number; `predict` gives labels `[B]` or one score per class `[B, C]`, as tensors or arrays.
+    number; `predict` gives labels `[B]` or one score per class `[B, C]`, as tensors or arrays, and
+    leaves the learner as it is: it is asked after every task.
     """
 
     def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> Any: ...

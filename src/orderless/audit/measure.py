@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import random
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +23,9 @@ from ..scenarios import orders as draw_orders
 from .comparison import ComparisonSettings, comparisons
 from .learners import MakeLearner
 from .result import LearnerAudit, OrderSensitivity, pairwise_disagreement
+from .runs import FinishedRuns, Labels, Place, Run, fingerprint
 
 Progress = Callable[[int, int, str], None]
-Labels = NDArray[np.int64]
 
 
 class LearnerError(ValueError):
@@ -41,13 +43,16 @@ def order_sensitivity(
     order_seed: int = 0,
     name: str | None = None,
     progress: Progress | None = None,
+    out: Path | str | None = None,
+    key: str = "",
 ) -> OrderSensitivity:
     """How much the order of the tasks matters to a learner, and whether that is more than chance.
 
     The learner is made and trained `orders` x `seeds` times. Every run starts with the generators
     of Python, numpy and torch set by its seed, gets copies of the same data, and differs from the
-    others in the order of the tasks and in the seed alone. Scores are accuracies on every task's
-    test data after the last task. `decomposition.py` has the formulas of the variances and the
+    others in the order of the tasks and in the seed alone. `predict` is asked about every task's
+    test data after each task, with generators of its own; scores are the accuracies after the last
+    one. `decomposition.py` has the formulas of the variances and the
     test, `LearnerAudit.verdict` the rule by which a learner is called sensitive.
 
     Args:
@@ -62,6 +67,10 @@ def order_sensitivity(
         settings: how "wpf", "averaging" and "rb" are built.
         name: of the learner, for the report.
         progress: called as `progress(done, total, text)` before each run, and once at the end.
+        out: a folder in which every finished run is kept; the same call with the same folder
+            computes only what is missing. Another learner, other tasks: another folder.
+        key: any text that tells versions of the learner apart; a folder that holds runs with
+            another key is refused.
 
     >>> from orderless.audit import from_torch
     >>> x, truth = torch.randn(2, 40, 3), lambda t: (x[t, :, t] > 0).long()
@@ -93,14 +102,54 @@ def order_sensitivity(
         others = comparisons(tuple(compare), checked, settings)
     if own in others:
         raise ValueError(f"two learners are called {own!r}: give yours another name")
-    tell = progress or (lambda done, total, text: None)
-    total, audits = (1 + len(others)) * seeds * orders, []
-    for number, (label, make) in enumerate({own: make_learner, **others}.items()):
-        first = number * seeds * orders
-        audits.append(_audit(label, make, checked, sequences, seeds, tell, first, total))
-    tell(total, total, "done")
+    makers = {own: make_learner, **others}
+    made_by = _made_by(checked, makers, compare, settings, key)
+    runs = _runs(makers, checked, sequences, seeds, FinishedRuns(out, made_by, sequences), progress)
+    audits = [_audit(label, checked, runs, seeds, len(sequences)) for label in makers]
     names = tuple(task.name for task in checked)
     return OrderSensitivity(audits[0], tuple(audits[1:]), names, tuple(sequences), seeds)
+
+
+def _made_by(
+    tasks: Sequence[Task],
+    makers: Mapping[str, MakeLearner],
+    compare: Sequence[str] | Mapping[str, MakeLearner],
+    settings: ComparisonSettings | None,
+    key: str,
+) -> dict[str, dict[str, Any]]:
+    """What a kept run must have been made by to be of use: the key is of the user's learners."""
+    data = fingerprint(tasks)
+    built = () if isinstance(compare, Mapping) else compare
+    ours = {"tasks": data, "settings": asdict(settings or ComparisonSettings())}
+    return {name: ours if name in built else {"tasks": data, "key": key} for name in makers}
+
+
+def _runs(
+    makers: Mapping[str, MakeLearner],
+    tasks: Sequence[Task],
+    orders: Sequence[Sequence[int]],
+    seeds: int,
+    finished: FinishedRuns,
+    progress: Progress | None,
+) -> dict[Place, Run]:
+    """Every learner with every seed in every order; what is finished already is not run again."""
+    tell = progress or (lambda done, total, text: None)
+    places = [
+        Place(name, seed, number)
+        for name in makers
+        for seed in range(seeds)
+        for number in range(len(orders))
+    ]
+    with finished.opened(places) as runs:
+        for place in [place for place in places if place not in runs]:
+            name, seed, number = place
+            tell(len(runs), len(places), f"{name} seed {seed} order {number}")
+            with _generators_set_by(seed):
+                run = _run(name, makers[name], tasks, orders[number], place)
+            finished.keep(place, run)
+            runs[place] = run
+    tell(len(places), len(places), "done")
+    return runs
 
 
 def _checked(tasks: Any) -> list[Task]:
@@ -137,64 +186,53 @@ def _checked(tasks: Any) -> list[Task]:
     return named
 
 
-class _Run(NamedTuple):
-    labels: Labels  # [B], the test samples of all tasks one after another
-    bits: bytes  # a hash of what `predict` gave
-    broken: bool
-
-
 def _audit(
-    name: str,
-    make_learner: MakeLearner,
-    tasks: Sequence[Task],
-    orders: Sequence[Sequence[int]],
-    seeds: int,
-    tell: Progress,
-    first: int,
-    total: int,
+    name: str, tasks: Sequence[Task], runs: Mapping[Place, Run], seeds: int, orders: int
 ) -> LearnerAudit:
-    runs: list[list[_Run]] = []
-    for seed in range(seeds):
-        runs.append([])
-        for number, order in enumerate(orders):
-            tell(first + seed * len(orders) + number, total, f"{name} seed {seed} order {number}")
-            where = f"in order {number} with seed {seed}"
-            with _generators_set_by(seed):
-                runs[-1].append(_run(name, make_learner, tasks, order, seed, where))
-    labels = np.stack([[run.labels for run in row] for row in runs])  # [S, O, B]
-    bits = np.array([[run.bits.hex() for run in row] for row in runs])
-    truth = np.concatenate([task.y_test.cpu().numpy() for task in tasks])
-    ends = np.cumsum([len(task.y_test) for task in tasks])[:-1]
-    correct = np.split(labels == truth, ends, axis=2)
+    rows = [[runs[Place(name, seed, order)] for order in range(orders)] for seed in range(seeds)]
+    labels = np.stack([[run.labels for run in row] for row in rows])  # [S, O, B]
+    bits = np.array([[run.bits for run in row] for row in rows])
     between_seeds = [metrics.disagreement(row) for row in labels.swapaxes(0, 1)]
     return LearnerAudit(
         name=name,
-        scores=np.stack([part.mean(axis=2) for part in correct], axis=2),
+        matrices=np.stack([[run.matrix for run in row] for row in rows]),
         disagreement=np.mean([pairwise_disagreement(row) for row in labels], axis=0),
         seed_disagreement=float(np.mean(between_seeds)),
         ignores_seed=bool((bits == bits[:1]).all()),
         same_in_every_order=bool((bits == bits[:, :1]).all()),
-        broken_runs=sum(run.broken for row in runs for run in row),
+        broken_runs=sum(run.broken for row in rows for run in row),
+        seconds=sum(run.seconds for row in rows for run in row),
     )
 
 
 def _run(
-    name: str,
-    make_learner: MakeLearner,
-    tasks: Sequence[Task],
-    order: Sequence[int],
-    seed: int,
-    where: str,
-) -> _Run:
-    """Make a learner, teach it the tasks in this order, and ask it about all of them."""
+    name: str, make_learner: MakeLearner, tasks: Sequence[Task], order: Sequence[int], place: Place
+) -> Run:
+    """Make a learner, teach it the tasks in this order, and ask it about all of them each time."""
+    begun = time.monotonic()
+    where = f"in order {place.order} with seed {place.seed}"
     with _failures(name, f"when it was made {where}"):
-        learner = make_learner(seed)
+        learner = make_learner(place.seed)
     _check_learner(name, learner)
+    matrix = []
     for task in order:
         # copies, so that a learner that works in place cannot change the data of the next run
         x, y = tasks[task].x.clone(), tasks[task].y.clone()
         with _failures(name, f"while learning task {tasks[task].name!r} {where}"):
             learner.learn(x, y, task=task)
+        # what a question draws at random must not change what is learned next
+        with _generators_set_by(place.seed):
+            labels, bits, broken = _ask(name, learner, tasks, where)
+        answers = zip(labels, tasks, strict=True)
+        matrix.append([float((found == t.y_test.cpu().numpy()).mean()) for found, t in answers])
+    seconds = time.monotonic() - begun
+    return Run(np.concatenate(labels), bits, broken, np.array(matrix), seconds)
+
+
+def _ask(
+    name: str, learner: Any, tasks: Sequence[Task], where: str
+) -> tuple[list[Labels], str, bool]:
+    """Labels per task, a hash of the answers, and whether some of them are not finite."""
     labels, digest, broken = [], hashlib.sha256(), False
     for each in tasks:
         with _failures(name, f"while predicting task {each.name!r} {where}"):
@@ -205,7 +243,7 @@ def _run(
         found, finite = _labels(name, values, len(each.y_test))
         labels.append(found)
         broken = broken or not finite
-    return _Run(np.concatenate(labels), digest.digest(), broken)
+    return labels, digest.hexdigest(), broken
 
 
 def _check_learner(name: str, learner: Any) -> None:

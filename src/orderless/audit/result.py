@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..storage import write_atomically
 from .decomposition import Array, Decomposition, decompose
 
 LEVEL = 0.05  # of the permutation test
@@ -21,20 +22,28 @@ Verdict = Literal["sensitive", "below reseeding", "not shown", "none", "undecide
 class LearnerAudit:
     """One learner's runs over S seeds and O orders of T tasks.
 
-    `scores` `[S, O, T]` are accuracies; `disagreement` `[O, O]` is the share of test samples on
-    which two orders predict different labels, averaged over seeds; `seed_disagreement` the same
-    between two seeds of one order, averaged. `ignores_seed`: every seed gave bit-identical
-    predictions in every order. `same_in_every_order`: every order gave bit-identical predictions
-    with every seed. `broken_runs`: runs with predictions that are not finite, which count as wrong.
+    `matrices` `[S, O, T, T]` are accuracies: the k-th row holds those on all tasks after k + 1 of
+    them were learned; `scores` `[S, O, T]` is the last row. `disagreement` `[O, O]` is the share of
+    test samples on which two orders predict different labels, averaged over seeds;
+    `seed_disagreement` the same between two seeds of one order, averaged. `ignores_seed`: every
+    seed gave bit-identical predictions in every order. `same_in_every_order`: every order gave
+    bit-identical predictions with every seed. `broken_runs`: runs with predictions that are not
+    finite, which count as wrong. `seconds`: what learning and predicting took.
     """
 
     name: str
-    scores: Array
+    matrices: Array
     disagreement: Array
     seed_disagreement: float
     ignores_seed: bool
     same_in_every_order: bool
     broken_runs: int = 0
+    seconds: float = 0.0
+
+    @property
+    def scores(self) -> Array:
+        """`[S, O, T]`: accuracies after the last task."""
+        return self.matrices[:, :, -1]
 
     @cached_property
     def parts(self) -> Decomposition:
@@ -130,7 +139,9 @@ class LearnerAudit:
             "ignores_seed": self.ignores_seed,
             "same_in_every_order": self.same_in_every_order,
             "broken_runs": self.broken_runs,
+            "seconds": self.seconds,
             "scores": self.scores.tolist(),
+            "matrices": self.matrices.tolist(),
         }
 
 
@@ -205,7 +216,7 @@ class OrderSensitivity:
         place.mkdir(parents=True, exist_ok=True)
         paths = [place / "report.md", place / "report.json"]
         for path, content in zip(paths, (self.markdown(), self.json()), strict=True):
-            path.write_text(content, encoding="utf-8")
+            write_atomically(path, content.encode())
         return paths
 
 

@@ -81,16 +81,16 @@ def _summary(result: OrderSensitivity) -> tuple[list[str], list[list[str]]]:
             _percent(each.order_averages[each.worst_order]),
             _small(each.order_variance),
             _small(each.seed_variance),
-            "-" if each.p_value is None else _probability(each.p_value),
+            "-" if each.p_value is None else probability(each.p_value),
             f"{_percent(each.mean_disagreement)} %",
-            _VERDICTS[each.verdict],
+            VERDICTS[each.verdict],
         ]
         for each in result.learners
     ]
     return headings.split(","), rows
 
 
-_VERDICTS = {
+VERDICTS = {
     "sensitive": "yes",
     "below reseeding": "less than seed",
     "not shown": "not shown",
@@ -141,13 +141,13 @@ def _claim(learner: LearnerAudit) -> str:
     name, parts, verdict = learner.name, learner.parts, learner.verdict
     order, seed = (math.sqrt(v) for v in (parts.fair_order_variance, parts.fair_seed_variance))
     spread = f"standard deviation {100 * order:.2f} points against {100 * seed:.2f}"
-    p = f"p = {_probability(parts.p_value)}"
+    p = f"p = {probability(parts.p_value)}"
     if verdict == "none":
         return f"{name} does not depend on the order: every order gave the same bits."
     if verdict == "undecided":
         return (
             f"Nothing can be claimed about {name}: with so few orders and seeds the test cannot "
-            f"reach {LEVEL:g}, its smallest p-value is {_probability(parts.smallest_p_value)}; use "
+            f"reach {LEVEL:g}, its smallest p-value is {probability(parts.smallest_p_value)}; use "
             "more of either."
         )
     if verdict == "sensitive" and learner.ignores_seed:
@@ -186,5 +186,5 @@ def _small(value: float) -> str:
     return "0" if value == 0 else f"{value:.2g}"
 
 
-def _probability(value: float) -> str:
+def probability(value: float) -> str:
     return f"{value:.4f}" if value < 0.01 else f"{value:.2f}"

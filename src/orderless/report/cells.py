@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orderless.report.form import CELL, misfit
+
 Cell = dict[str, Any]
 Place = tuple[int, int]  # (seed, order index)
 
@@ -71,12 +73,25 @@ def _identity(cell: Cell) -> tuple[Any, ...]:
 
 
 def _checked(cell: Any, path: Path) -> Cell:
+    if isinstance(cell, dict) and "learner" in cell and "method" not in cell:
+        raise ReportError(
+            f"{path} is a run of an audit: `orderless audit` with the same --out writes its report."
+        )
     if not isinstance(cell, dict) or any(key not in cell for key in NEEDED):
         missing = [key for key in NEEDED if key not in cell] if isinstance(cell, dict) else NEEDED
         raise ReportError(f"{path} is not a cell of an experiment: it lacks {', '.join(missing)}.")
+    odd = misfit(cell, CELL) or next((f".{key}" for key in NEEDED if cell[key] is None), None)
+    if odd is None and sorted(cell["order"]) != list(range(len(cell["order"]))):
+        odd = ".order"
+    if odd is not None:
+        raise ReportError(f"{path} is not a cell of an experiment: {odd[1:]} makes no sense.")
     tasks = len(cell["order"])
-    matrix = score_matrix(cell)
-    if matrix is None or matrix.shape != (tasks + 1, tasks) or not np.isfinite(matrix[-1]).all():
+    matrices = {name: score_matrix(cell, name) for name in ("accuracy", *cell["scores"])}
+    matrix, shape = matrices["accuracy"], (tasks + 1, tasks)
+    odd = next((n for n, m in matrices.items() if m is not None and m.shape != shape), None)
+    if odd not in (None, "accuracy"):
+        raise ReportError(f"{path} must hold scores.{odd} of shape {list(shape)}.")
+    if matrix is None or matrix.shape != shape or not np.isfinite(matrix[-1]).all():
         raise ReportError(
             f"{path} must hold scores.accuracy of shape [{tasks + 1}, {tasks}] "
             "with a finite last row."
@@ -156,4 +171,7 @@ def predicted_labels(cell: Cell) -> list[NDArray[np.uint8]] | None:
     encoded = cell.get("predictions")
     if not encoded:
         return None
-    return [np.frombuffer(base64.b64decode(text), dtype=np.uint8) for text in encoded]
+    try:
+        return [np.frombuffer(base64.b64decode(text), dtype=np.uint8) for text in encoded]
+    except ValueError as error:
+        raise ReportError(f"predictions cannot be decoded: {error}.") from None

@@ -88,7 +88,7 @@ def _summarize_method(cells: dict[Place, Cell]) -> dict[str, Any]:
         "average_logits": _average(score_grid(cells, seeds, orders, "logits")),
         "average_probs": _average(score_grid(cells, seeds, orders, "probs")),
     }
-    entry |= _spread(scores, used[0].get("score_kind", "accuracy") == "accuracy")
+    entry |= spread(scores, used[0].get("score_kind", "accuracy") == "accuracy")
     worst = int(metrics.order_averages(scores).argmin())
     entry |= {
         "worst_order_index": orders[worst],
@@ -121,8 +121,13 @@ def _summarize_method(cells: dict[Place, Cell]) -> dict[str, Any]:
     return entry
 
 
-def _spread(scores: NDArray[np.float64], fractions: bool) -> dict[str, Any]:
-    """Variances, and per order what figure 2 draws; normalising makes no sense for returns."""
+def spread(scores: NDArray[np.float64], fractions: bool) -> dict[str, Any]:
+    """Variances, and per order what figure 2 draws; normalising makes no sense for returns.
+
+    Args:
+        scores: S[seed, order, task].
+        fractions: accuracies, not returns.
+    """
     return {
         "variance": metrics.variance(scores),
         "order_variance": metrics.order_variance(scores),

@@ -1,21 +1,16 @@
-"""Reading ``snapshots/*.npz``: particle positions and weights over training."""
+"""Reading ``snapshots/*.st``: particle positions and weights over training."""
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
+from orderless import storage
 from orderless.report.cells import ReportError
-
-LARGEST_ARRAY = 2**30  # bytes; a snapshot of 1,000 particles at 100 moments is 25 MB
-
-# All the ways in which numpy and zipfile say that a file is not what was written.
-DAMAGE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 
 
 class Snapshots(NamedTuple):
@@ -27,22 +22,28 @@ class Snapshots(NamedTuple):
 
 
 def load_snapshots(path: Path) -> Snapshots:
-    """One file, its sizes checked before anything is unpacked; `ReportError` for any damage."""
+    """One file of a run; `ReportError` for any damage."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
-        missing = [key for key in Snapshots._fields if f"{key}.npy" not in sizes]
-        if missing:
-            raise ReportError(f"{path.name} lacks {', '.join(missing)}.")
-        if any(sizes[f"{key}.npy"] > LARGEST_ARRAY for key in Snapshots._fields):
-            raise ReportError(f"{path.name} is larger than any snapshot can be.")
-        with np.load(path, allow_pickle=False) as data:
-            loaded = Snapshots(*(data[key] for key in Snapshots._fields))
-    except DAMAGE as error:
+        found = storage.load(path)
+    except (OSError, ValueError) as error:
         raise ReportError(f"{path.name} cannot be read: {error}") from None
-    shapes = list(loaded.positions.shape), list(loaded.log_weights.shape)
+    parts: list[Any] = [
+        found.get(key) if isinstance(found, dict) else None for key in Snapshots._fields
+    ]
+    missing = [
+        key
+        for key, part in zip(Snapshots._fields, parts, strict=True)
+        if not isinstance(part, Tensor)
+    ]
+    if missing:
+        raise ReportError(f"{path.name} lacks {', '.join(missing)}.")
+    positions, log_weights, step = parts
+    loaded = Snapshots(
+        positions.double().numpy(), log_weights.double().numpy(), step.long().numpy()
+    )
+    shapes = [list(array.shape) for array in loaded]
     if loaded.positions.ndim != 3 or shapes[1] != shapes[0][:2]:
         raise ReportError(f"{path.name}: positions {shapes[0]} do not go with weights {shapes[1]}.")
-    if len(loaded.step) != shapes[0][0] or not np.isfinite(loaded.positions).all():
+    if shapes[2] != shapes[0][:1] or not np.isfinite(loaded.positions).all():
         raise ReportError(f"the steps or positions of {path.name} are not usable.")
     return loaded

@@ -55,15 +55,15 @@ def _result(summary: dict[str, Any], cells: list[Cell]) -> dict[str, Any]:
         "score": "accuracy" if summary["score_kind"] == "accuracy" else "return",
         "tasks": [str(name) for name in names],
         "orders": {str(cell["order_index"]): cell["order"] for cell in cells},
-        "methods": _methods(summary),
+        "methods": method_looks(list(summary["methods"])),
         "table": table_data(summary),
-        "scatter": _scatter(summary),
+        "scatter": scatter_data(summary),
         "matrices": _matrices(summary, cells),
         "weights": [
-            _series(cells, "trace", "ess", "effective sample size", many=True),
-            _series(cells, "trace", "largest_weight", "largest weight", many=True),
+            series(cells, "trace", "ess", "effective sample size", many=True),
+            series(cells, "trace", "largest_weight", "largest weight", many=True),
         ],
-        "curves": _series(cells, "curves", "return", "episode return"),
+        "curves": series(cells, "curves", "return", "episode return"),
         "claims": summary["claims"],
         "notes": summary["notes"],
         "command": summary["command"],
@@ -76,13 +76,13 @@ def _result(summary: dict[str, Any], cells: list[Cell]) -> dict[str, Any]:
     }
 
 
-def _methods(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def method_looks(names: list[str]) -> dict[str, dict[str, Any]]:
     """How each method is called and drawn: the same colours and shapes as in figure2.png.
 
     Kin share a colour; ``dash`` tells their lines apart.
     """
     methods: dict[str, dict[str, Any]] = {}
-    for name, (colour, marker, filled) in method_styles(list(summary["methods"])).items():
+    for name, (colour, marker, filled) in method_styles(names).items():
         kin = sum(method["colour"] == colour for method in methods.values())
         methods[name] = {
             "label": method_label(name),
@@ -95,7 +95,7 @@ def _methods(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return methods
 
 
-def _scatter(summary: dict[str, Any]) -> dict[str, Any]:
+def scatter_data(summary: dict[str, Any]) -> dict[str, Any]:
     """Figure 2: a point per method, a dot per order where variances can be normalised."""
     normalized = summary["score_kind"] == "accuracy"
     prefix = "normalized_" if normalized else ""
@@ -113,10 +113,10 @@ def _scatter(summary: dict[str, Any]) -> dict[str, Any]:
         points.append(
             {
                 "method": name,
-                "average": _short(entry["average"]),
-                "total": _short(total),
-                "order": _short(order),
-                "dots": [[index, *map(_short, numbers)] for index, *numbers in dots],
+                "average": short(entry["average"]),
+                "total": short(total),
+                "order": short(order),
+                "dots": [[index, *map(short, numbers)] for index, *numbers in dots],
             }
         )
     return {"normalized": normalized, "points": points}
@@ -129,14 +129,14 @@ def _matrices(summary: dict[str, Any], cells: list[Cell]) -> dict[str, dict[str,
         found[cell["method"]].setdefault(str(cell["order_index"]), []).append(score_matrix(cell))
     return {
         name: {
-            index: [[_rounded(value) for value in row] for row in np.mean(matrices, axis=0)]
+            index: [[rounded(value) for value in row] for row in np.mean(matrices, axis=0)]
             for index, matrices in orders.items()
         }
         for name, orders in found.items()
     }
 
 
-def _series(
+def series(
     cells: Iterable[Cell], record: str, key: str, title: str, *, many: bool = False
 ) -> dict[str, Any] | None:
     """One quantity over training: per method its mean over cells, and the lowest and highest.
@@ -158,7 +158,7 @@ def _series(
     ends = [steps[i] for traces in found.values() for steps, _ in traces for i in (0, -1)]
     grid = np.linspace(min(ends), max(ends), POINTS)
     lines = {name: _band(traces, grid) for name, traces in found.items()}
-    return {"title": title, "steps": [_short(step) for step in grid], "lines": lines}
+    return {"title": title, "steps": [short(step) for step in grid], "lines": lines}
 
 
 def _band(traces: list[tuple[list[float], list[float]]], grid: Any) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _band(traces: list[tuple[list[float], list[float]]], grid: Any) -> dict[str,
     band = {}
     for name, reduce in (("mean", np.nanmean), ("low", np.nanmin), ("high", np.nanmax)):
         band[name] = [
-            _short(float(reduce(column))) if some else None
+            short(float(reduce(column))) if some else None
             for column, some in zip(rows.T, reached, strict=True)
         ]
     return band
@@ -189,10 +189,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _short(value: float | None) -> float | None:
+def short(value: float | None) -> float | None:
     """Four significant digits are more than a picture can show."""
-    return None if value is None else float(f"{value:.4g}")
+    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
 
 
-def _rounded(value: float) -> float | None:
+def rounded(value: float) -> float | None:
     return round(float(value), 3) if np.isfinite(value) else None

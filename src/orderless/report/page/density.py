@@ -20,13 +20,13 @@ FEWEST_FRAMES = 6
 def densities(
     directory: Path, cells: list[Cell], seed: int = 0
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Every ``directory/snapshots/*.npz`` as frames to draw, and a sentence per file that failed.
+    """Every ``directory/snapshots/*.st`` as frames to draw, and a sentence per file that failed.
 
     A missing scikit-learn or a broken file costs the animation, never the page.
     """
     drawn, problems = [], []
     by_name = {_name(cell): cell for cell in cells}
-    for path in sorted((directory / "snapshots").glob("*.npz")):
+    for path in sorted((directory / "snapshots").glob("*.st")):
         try:
             drawn.append(_frames(path, by_name.get(path.stem), seed))
         except ReportError as error:

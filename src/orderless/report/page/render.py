@@ -19,11 +19,13 @@ from typing import Any
 
 from orderless.report.cells import Cell, load_cells
 from orderless.report.page.data import page_data
+from orderless.storage import write_atomically
 
 SCRIPTS = (
     "elements.js",
     "charts.js",
     "table.js",
+    "tasks.js",
     "scatter.js",
     "heatmap.js",
     "series.js",
@@ -42,7 +44,7 @@ def write_page(
     """Write ``folder/report.html`` for the run directory; returns its path."""
     path = folder / "report.html"
     data = page_data(directory, summaries, load_cells(directory, read))
-    path.write_text(render(data), encoding="utf-8")
+    write_atomically(path, render(data).encode())
     return path
 
 

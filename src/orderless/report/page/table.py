@@ -25,8 +25,20 @@ class TableColumn(NamedTuple):
 
 
 def table_data(summary: dict[str, Any]) -> dict[str, Any]:
-    """Columns and rows; ``row["best"]`` says per column whether nobody is better."""
-    columns = _columns(summary["score_kind"])
+    """The table of a summary."""
+    return build_table(_columns(summary["score_kind"]), summary["methods"], bound=UPPER_BOUND)
+
+
+def build_table(
+    columns: list[TableColumn], entries: dict[str, Entry], bound: str | None = None
+) -> dict[str, Any]:
+    """Columns and rows; ``row["best"]`` says per column whether nobody is better.
+
+    Args:
+        entries: one per method; the columns read them, and ``died`` and ``cells`` are counts of
+            runs.
+        bound: the method that competes with nobody.
+    """
     rows: list[dict[str, Any]] = [
         {
             "method": name,
@@ -34,9 +46,9 @@ def table_data(summary: dict[str, Any]) -> dict[str, Any]:
             "texts": [column.write(entry) for column in columns],
             "died": entry["died"],
             "cells": entry["cells"],
-            "bound": name == UPPER_BOUND,
+            "bound": name == bound,
         }
-        for name, entry in summary["methods"].items()
+        for name, entry in entries.items()
     ]
     winners = [_winner(rows, place, column.better) for place, column in enumerate(columns)]
     for row in rows:
@@ -69,7 +81,7 @@ def _winner(rows: list[dict[str, Any]], place: int, better: str | None) -> str |
     return choose(rivals, key=lambda row: row["values"][place])["texts"][place]
 
 
-def _thousandths(value: float | None) -> str:
+def thousandths(value: float | None) -> str:
     """A variance in units of 1/1000, so that the column aligns; exactly nothing is a plain 0."""
     if value is None:
         return MISSING
@@ -105,7 +117,7 @@ def _columns(score_kind: str) -> list[TableColumn]:
             heading,
             explanation,
             value,
-            lambda entry: _thousandths(value(entry)),
+            lambda entry: thousandths(value(entry)),
             "× 10⁻³",
             "low",
             honour,

@@ -13,8 +13,8 @@ function plain(value) {
 function showHeading(result) {
   const rate = typeof result.settings.lr === "number" ? `, learning rate ${brief(result.settings.lr)}` : "";
   byId("title").textContent = result.benchmark;
-  byId("subtitle").textContent = `${result.scenario}-incremental, preset ${result.preset}${rate}`;
-  document.title = `${result.benchmark}, ${result.preset} · orderless report`;
+  byId("subtitle").textContent = result.subtitle ?? `${result.scenario}-incremental, preset ${result.preset}${rate}`;
+  document.title = `${result.benchmark}, ${result.subtitle ?? result.preset} · orderless report`;
   const seeds = Math.max(...result.table.rows.map((row) => row.cells));
   const entries = [
     ["methods", String(Object.keys(result.methods).length)],
@@ -53,6 +53,17 @@ function claimItem(claim) {
     element("p", {}, `${claim.claim} (${claim.measure})`),
     element("p", { class: "evidence" }, claim.evidence + paper),
   );
+}
+
+// Of an audit: what may be claimed of each learner, and the sentences behind it.
+function showFindings(result) {
+  byId("findings").hidden = !result.findings;
+  const items = (result.findings ?? []).map(({ method, verdict, kind, sentences }) => {
+    const [claim, ...more] = sentences.map((text) => element("p", {}, text));
+    for (const evidence of more) evidence.className = "evidence";
+    return element("li", { "data-method": method }, element("p", { class: `verdict ${kind}` }, verdict), claim, ...more);
+  });
+  fill(byId("findings-list"), ...items);
 }
 
 function showSettings(result, directory) {

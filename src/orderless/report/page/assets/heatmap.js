@@ -59,7 +59,9 @@ function heatmap(result, method, index, width, { low, high }) {
   const order = result.orders[index];
   const letters = width < 420 ? 9 : 14;
   const columns = order.map((_, task) => shorten(taskName(result, task), letters));
-  const rows = ["untrained", ...order.map((task) => shorten(taskName(result, task), letters))];
+  const first = matrix.length - order.length; // 1 where the untrained learner was asked, too
+  const learned = order.map((task) => shorten(taskName(result, task), letters));
+  const rows = first ? ["untrained", ...learned] : learned;
   const longest = (texts) => Math.max(...texts.map(textWidth));
   const left = 36 + longest(rows);
   const side = (width - left) / columns.length;
@@ -79,8 +81,8 @@ function heatmap(result, method, index, width, { low, high }) {
       const shade = value === null ? null : cividis((value - low) / (high - low || 1));
       const cell = drawing("rect", { x: left + task * side + 1, y: row * tall + 1, width: side - 2, height: tall - 2, rx: 2 });
       cell.setAttribute("fill", shade ? `rgb(${shade})` : "none");
-      if (row > 0 && order[row - 1] === task) cell.setAttribute("class", "ink");
-      if (row > 0 && order[row - 1] === task) cell.setAttribute("stroke-width", 2.5);
+      if (order[row - first] === task) cell.setAttribute("class", "ink");
+      if (order[row - first] === task) cell.setAttribute("stroke-width", 2.5);
       picture.append(cell);
       if (shade && side >= 26 && tall >= 16) {
         const text = result.score === "accuracy" ? (100 * value).toFixed(0) : value.toFixed(side < 40 ? 1 : 2);
@@ -89,7 +91,8 @@ function heatmap(result, method, index, width, { low, high }) {
         written.style.fill = light ? "#101418" : "#ffffff";
         picture.append(written);
       }
-      const when = row === 0 ? "untrained" : `after ${row} of ${order.length} tasks, the last ${taskName(result, order[row - 1])}`;
+      const seen = row + 1 - first;
+      const when = seen === 0 ? "untrained" : `after ${seen} of ${order.length} tasks, the last ${taskName(result, order[seen - 1])}`;
       const lines = [`${result.score} on ${taskName(result, task)}: ${score(result, value)}`, when];
       cell.addEventListener("pointermove", (event) => tooltip.show(lines, event.clientX, event.clientY));
     });

@@ -6,6 +6,8 @@ function showResult(result) {
   tooltip.hide();
   showHeading(result);
   showTable(result);
+  showFindings(result);
+  showTasks(result);
   showScatter(result);
   showMatrices(result);
   showWeights(result);

@@ -1,0 +1,149 @@
+"""An audit that is stopped goes on where it stopped, and never with other runs."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+from toys import LastTask, make_sgd, toy_tasks
+
+import orderless as ol
+from orderless.audit import ComparisonSettings
+from orderless.experiments import Store, StoreError
+
+SMALL = ComparisonSettings(particles=2, hidden=4, batch_size=8, maps=2, features=16)
+OPTIONS = {"compare": ("rb",), "settings": SMALL, "name": "mine"}
+
+
+def audit(make_learner=None, tasks=None, orders: int = 3, **options):
+    make_learner, tasks = make_learner or make_sgd(), tasks or toy_tasks()
+    return ol.order_sensitivity(make_learner, tasks, orders, 2, **{**OPTIONS, **options})
+
+
+def numbers(result) -> dict:
+    content = copy.deepcopy(result.as_dict())
+    for learner in (content["learner"], *content["comparisons"]):
+        del learner["seconds"]
+    return content
+
+
+class Counted:
+    """Counts the learners it makes, and stops before the one after the last."""
+
+    def __init__(self, last: int | None = None) -> None:
+        self.made, self.last, self.make = 0, last, make_sgd()
+
+    def __call__(self, seed: int):
+        if self.made == self.last:
+            raise KeyboardInterrupt
+        self.made += 1
+        return self.make(seed)
+
+
+def test_a_stopped_audit_goes_on_and_runs_only_what_is_missing(tmp_path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        audit(Counted(last=4), out=tmp_path)
+    assert len(list((tmp_path / "cells").glob("*.json"))) == 4
+    told, rest = [], Counted()
+    result = audit(rest, out=tmp_path, progress=lambda *said: told.append(said))
+    assert rest.made == 2
+    assert told[0] == (4, 12, "mine seed 1 order 1") and told[-1] == (12, 12, "done")
+    assert numbers(result) == numbers(audit())
+    again = Counted()
+    assert audit(again, out=tmp_path).json() == result.json() and again.made == 0
+
+
+def test_more_orders_and_learners_are_added_to_what_is_there(tmp_path) -> None:
+    audit(out=tmp_path, compare=())
+    more = Counted()
+    result = audit(more, orders=5, out=tmp_path)
+    assert more.made == 2 * (5 - 3)
+    assert numbers(result) == numbers(audit(orders=5))
+
+
+def test_a_damaged_run_is_set_aside_and_computed_again(tmp_path) -> None:
+    before = audit(out=tmp_path)
+    path = tmp_path / "cells" / "mine-order1-seed0.json"
+    path.write_text(path.read_text().replace('"broken": false', '"broken": true'))
+    again = Counted()
+    with pytest.warns(UserWarning, match="was damaged"):
+        after = audit(again, out=tmp_path)
+    assert again.made == 1 and numbers(after) == numbers(before)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tasks": toy_tasks(seed=1)}, "an audit on other tasks"),
+        ({"key": "second version"}, "runs of another version of mine"),
+        ({"settings": ComparisonSettings(maps=3, features=16)}, "another version of rb"),
+        ({"order_seed": 5}, "runs of other orders of mine"),
+    ],
+)
+def test_runs_that_were_made_otherwise_are_refused(changes, words: str, tmp_path) -> None:
+    audit(out=tmp_path, key="first version")
+    kept = {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()}
+    with pytest.raises(StoreError, match=words) as caught:
+        audit(out=tmp_path, **{"key": "first version", **changes})
+    assert "choose another folder" in str(caught.value)
+    assert {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()} == kept
+
+
+def test_two_audits_do_not_write_to_one_folder(tmp_path) -> None:
+    store = Store(tmp_path)
+    store.prepare("cells")
+    with store.lock(), pytest.raises(StoreError, match="another run is writing"):
+        audit(out=tmp_path)
+
+
+def test_names_that_are_no_file_names_are_kept_apart(tmp_path) -> None:
+    both = {"a/b": LastTask, "a%2Fb": LastTask}
+    audit(compare=both, name="..", out=tmp_path)
+    assert len(list((tmp_path / "cells").glob("*.json"))) == 3 * 6
+    assert {path.name for path in tmp_path.iterdir()} <= {"cells", ".lock"}
+    assert audit(compare=both, name="..", out=tmp_path)["a/b"].ignores_seed
+
+
+def test_the_rows_of_a_matrix_are_what_was_known_after_each_task() -> None:
+    result = audit(LastTask, compare=())
+    tasks = toy_tasks()
+    for number, order in enumerate(result.orders):
+        for row, learned in enumerate(order):
+            learner = LastTask(0)
+            learner.learn(tasks[learned].x, tasks[learned].y)
+            expected = [
+                (learner.predict(task.x_test).argmax(1) == task.y_test).double().mean().item()
+                for task in tasks
+            ]
+            assert np.allclose(result.learner.matrices[0, number, row], expected, atol=1e-12)
+    assert np.array_equal(result.learner.matrices[:, :, -1], result.learner.scores)
+
+
+def test_what_predict_draws_at_random_does_not_change_what_is_learned() -> None:
+    class Noisy(LastTask):
+        draws = 0
+
+        def learn(self, x, y, task=None):
+            super().learn(x + torch.randn(x.shape), y)
+
+        def predict(self, x):
+            torch.randn(self.draws)
+            return super().predict(x)
+
+    class Drawing(Noisy):
+        draws = 7
+
+    quiet, loud = (audit(each, compare=()).learner.scores for each in (Noisy, Drawing))
+    assert np.array_equal(quiet, loud)
+
+
+def test_a_kept_run_is_plain_json_with_a_checksum(tmp_path) -> None:
+    audit(out=tmp_path)
+    wrapper = json.loads((tmp_path / "cells" / "rb-order0-seed1.json").read_text())
+    assert len(wrapper["checksum"]) == 64
+    record = wrapper["cell"]
+    assert (record["learner"], record["order_index"], record["seed"]) == ("rb", 0, 1)
+    assert record["maker"]["settings"]["maps"] == 2
