@@ -12,7 +12,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -27,7 +27,7 @@ from .filters import (
     WeightedParticleFilter,
 )
 from .filters.gradient import GradientFilter
-from .learners import ContinualLearner, ExactLearner, GaussianSumLearner, Learner, Reservoir
+from .learners import ExactLearner, GaussianSumLearner, Learner, Reservoir
 from .learners.exact import feature_map
 from .learners.filtered import Consolidation
 from .particles import Ensemble, Perturb
@@ -37,27 +37,44 @@ from .settings import Settings
 
 @lru_cache(maxsize=4)
 def _initial(
-    make_model: Callable[[], nn.Module], n: int, init: str | Perturb, seed: int, device: str
+    make_model: Callable[[], nn.Module],
+    n: int,
+    init: str | Perturb,
+    seed: int,
+    device: str,
+    group: Any,
 ) -> Ensemble:
     """Kept for the next cell: every method and order starts from the same networks."""
-    return Ensemble(make_model, n, init, seed, device=device)
+    return Ensemble(make_model, n, init, seed, device=device, group=group)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything a method is built from."""
+    """Everything a method is built from; `group`: the processes that share particles out."""
 
     scenario: Scenario
     settings: Settings
     make_model: Callable[[], nn.Module]
     seed: int
+    group: Any = None
+
+    def initial(
+        self, make_model: Callable[[], nn.Module], n: int, init: str | Perturb = "fresh"
+    ) -> Ensemble:
+        """n particles on the scenario's device; too few for the ranks, and each rank has them all.
+
+        A single network, say, is then computed by everyone alike.
+        """
+        enough = self.group is not None and n >= torch.distributed.get_world_size(self.group)
+        group = self.group if enough else None
+        place = str(self.scenario.device)
+        return copy.deepcopy(_initial(make_model, n, init, self.seed, place, group))
 
     def ensemble(self, n: int) -> Ensemble:
         """n particles as the settings want them."""
         s = self.settings
         init = Perturb(s.perturb_low, s.perturb_high) if s.init == "perturb" else "fresh"
-        place = str(self.scenario.device)
-        particles = copy.deepcopy(_initial(self.make_model, n, init, self.seed, place))
+        particles = self.initial(self.make_model, n, init)
         particles.chunk_size, particles.precision = s.chunk_size, s.precision
         return particles
 
@@ -89,35 +106,44 @@ class Method:
     """A named way to learn.
 
     `particles` tells whether it keeps many networks or one, `in_all` whether "all methods" means
-    this one, too; the others are run when they are named.
+    this one, too; the others are run when they are named. `kind` is that of the benchmarks it is
+    made for: "supervised", "cloning" or "lifelong".
     """
 
     name: str
     description: str
-    build: Callable[[Setup], ContinualLearner]
+    build: Callable[[Any], Any]
     particles: bool
     in_all: bool = True
+    kind: str = "supervised"
 
 
 METHODS: dict[str, Method] = {}
-Build = TypeVar("Build", bound=Callable[[Setup], ContinualLearner])
+Build = TypeVar("Build", bound=Callable[[Any], Any])
 
 
 def method(
-    name: str, description: str, particles: bool = False, in_all: bool = True
+    name: str,
+    description: str,
+    particles: bool = False,
+    in_all: bool = True,
+    kind: str = "supervised",
 ) -> Callable[[Build], Build]:
     """Register a function `Setup -> learner` under a name."""
 
     def register(build: Build) -> Build:
-        METHODS[name] = Method(name, description, build, particles, in_all)
+        METHODS[name] = Method(name, description, build, particles, in_all, kind)
         return build
 
     return register
 
 
-def find_method(name: str) -> Method:
-    if name not in METHODS:
-        raise ValueError(f"unknown method {name!r}: choose from {', '.join(METHODS)}")
+def find_method(name: str, kind: str | None = None) -> Method:
+    """A method by its name; with `kind`, one for benchmarks of that kind."""
+    known = [each.name for each in METHODS.values() if kind in (None, each.kind)]
+    if name not in known:
+        unknown = "unknown method" if name not in METHODS else "not a method for this benchmark:"
+        raise ValueError(f"{unknown} {name!r}: choose from {', '.join(known)}")
     return METHODS[name]
 
 
@@ -154,8 +180,7 @@ def _gsf(setup: Setup) -> GaussianSumLearner:
 def _rb(setup: Setup) -> ExactLearner:
     s, scenario = setup.settings, setup.scenario
     make_map = feature_map(scenario.input_shape, s.rb_features)
-    place = str(scenario.device)
-    maps = copy.deepcopy(_initial(make_map, s.rb_particles, "fresh", setup.seed, place))
+    maps = setup.initial(make_map, s.rb_particles)
     maps.chunk_size = s.chunk_size
     classes = scenario.outputs if scenario.kind == "class" else scenario.classes_per_task
     filter = RaoBlackwellizedFilter(maps, weights=s.rb_weights, classes=classes)
@@ -232,3 +257,5 @@ def _register_consolidation(
 _register_consolidation("ewc", "elastic weight consolidation", _ewc)
 _register_consolidation("lwf", "learning without forgetting", _lwf)
 _register_consolidation("si", "synaptic intelligence", _si)
+
+from . import policy_methods  # noqa: E402, F401  (registers the methods of the ProcGen benchmarks)

@@ -6,7 +6,9 @@ import dataclasses
 import math
 import typing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
+
+from .scenarios import orders
 
 # van de Ven et al. (2022), by scenario
 STRENGTHS = {
@@ -31,8 +33,16 @@ CHOICES = {
     "gsf_curvature": ("none", "diagonal", "full"),
     "precision": ("float32", "tf32", "bf16"),
 }
-POSITIVE = ("lr", "adam_lr", "loss_scale", "si_xi", "lwf_temperature", "gsf_sigma2")
-FREE = ("order_seed", "batch_seed")  # any whole number
+POSITIVE = (
+    "lr",
+    "adam_lr",
+    "loss_scale",
+    "si_xi",
+    "lwf_temperature",
+    "gsf_sigma2",
+    "max_grad_norm",
+)
+FREE = ("order_seed", "batch_seed", "collect_seed")  # any whole number
 
 
 @dataclass(frozen=True)
@@ -132,7 +142,7 @@ class Settings:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value is not None and field.name not in FREE:
-                _check(field.name, str(field.type).split()[0], value)
+                _check(field.name, str(field.type).split()[0], value, self.choices())
         if self.perturb_low > self.perturb_high:
             raise ValueError(
                 f"perturb_low must be at most perturb_high={self.perturb_high}, "
@@ -144,6 +154,15 @@ class Settings:
             )
         if self.validation >= 1:
             raise ValueError(f"validation must be a share below 1, got {self.validation}")
+
+    @classmethod
+    def choices(cls) -> dict[str, tuple[str, ...]]:
+        """The settings that are one of a few words."""
+        return CHOICES
+
+    def sequences(self, tasks: int, permutations: int) -> list[tuple[int, ...]]:
+        """The orders of the tasks."""
+        return orders(tasks, permutations, self.order_seed)
 
     def strength(self, name: str, kind: str) -> float:
         """The strength of a consolidation method at the literature's default or as set."""
@@ -159,12 +178,12 @@ class Settings:
             )
         return value
 
-    def changed(self, **changes: Any) -> Settings:
+    def changed(self, **changes: Any) -> Self:
         return dataclasses.replace(self, **changes)
 
-    def with_text(self, assignments: list[str]) -> Settings:
+    def with_text(self, assignments: list[str]) -> Self:
         """Apply `key=value` texts from the command line, with types checked."""
-        types = typing.get_type_hints(Settings)
+        types = typing.get_type_hints(type(self))
         fields = {field.name for field in dataclasses.fields(self)}
         changes: dict[str, Any] = {}
         for assignment in assignments:
@@ -190,10 +209,10 @@ def _parse(key: str, text: str, kind: Any) -> Any:
         raise ValueError(f"--set {key} needs a {needed}, got {text!r}") from None
 
 
-def _check(key: str, kind: str, value: Any) -> None:
+def _check(key: str, kind: str, value: Any, choices: dict[str, tuple[str, ...]]) -> None:
     if kind == "str":
-        if value not in CHOICES[key]:
-            raise ValueError(f"{key} must be one of {', '.join(CHOICES[key])}, got {value!r}")
+        if key in choices and value not in choices[key]:
+            raise ValueError(f"{key} must be one of {', '.join(choices[key])}, got {value!r}")
     elif kind == "int":
         if value < 1:
             raise ValueError(f"{key} must be at least 1, got {value}")
@@ -204,7 +223,16 @@ def _check(key: str, kind: str, value: Any) -> None:
 
 
 PRESETS: dict[str, Settings] = {
-    "demo": Settings(source="embedded", hidden=100, batch_size=8, particles=20, rb_features=512),
+    "demo": Settings(
+        source="embedded",
+        hidden=100,
+        batch_size=8,
+        particles=20,
+        lr=3e-3,
+        ewc_strength=10.0,  # the literature's strengths are for Adam: with SGD they diverge
+        si_strength=0.1,
+        rb_features=512,
+    ),
     "table1": Settings(),
     "table1-low": Settings(lr=1e-4),
     "paper": Settings(

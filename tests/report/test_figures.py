@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 from synthetic_cells import LEVELS, make_cell
 
+import orderless as ol
 from orderless.report import ReportError, summarize, write_report
 from orderless.report.figures import _density, figure1, figure2
 
@@ -114,7 +116,8 @@ def test_write_report_writes_tables_and_figures_next_to_the_cells(full_run):
     positions, log_weights, steps = snapshots(particles=10, moments=2)
     folder = full_run / "snapshots"
     folder.mkdir()
-    np.savez(folder / "wpf-0-0.npz", positions=positions, log_weights=log_weights, step=steps)
+    arrays = {"positions": positions, "log_weights": log_weights, "step": steps}
+    ol.save(folder / "wpf-0-0.st", {key: torch.from_numpy(a) for key, a in arrays.items()})
     written = write_report(full_run)
     assert sorted(path.name for path in written) == [
         "figure1-wpf-0-0.png",
@@ -133,8 +136,8 @@ def test_write_report_writes_tables_and_figures_next_to_the_cells(full_run):
 def test_a_broken_snapshot_costs_a_warning_and_no_table(write_cells, tmp_path):
     directory = write_cells([make_cell("gd", 0, 0)])
     (directory / "snapshots").mkdir()
-    np.savez(directory / "snapshots" / "bad.npz", positions=np.zeros((1, 2, 3)))
-    with pytest.warns(UserWarning, match="bad.npz lacks log_weights, step"):
+    ol.save(directory / "snapshots" / "bad.st", {"positions": torch.zeros(1, 2, 3)})
+    with pytest.warns(UserWarning, match="bad.st lacks log_weights, step"):
         written = write_report(directory, tmp_path / "elsewhere" / "deep")
     assert {path.suffix for path in written} >= {".txt", ".md", ".csv", ".tex", ".json"}
     assert all(path.parent == tmp_path / "elsewhere" / "deep" for path in written)
@@ -149,7 +152,7 @@ def test_an_output_path_that_cannot_be_a_folder_gives_one_sentence(write_cells, 
 
 def test_a_damaged_snapshot_costs_a_figure_and_not_the_report(full_run):
     (full_run / "snapshots").mkdir()
-    (full_run / "snapshots" / "wpf-0-0.npz").write_bytes(b"PK\x03\x04 and then nothing")
-    with pytest.warns(UserWarning, match="wpf-0-0.npz cannot be read"):
+    (full_run / "snapshots" / "wpf-0-0.st").write_bytes(b"and then nothing")
+    with pytest.warns(UserWarning, match="wpf-0-0.st cannot be read"):
         written = {path.name for path in write_report(full_run)}
     assert {"report.md", "report.html", "figure2.png"} <= written

@@ -138,3 +138,14 @@ def test_the_module_is_a_command(results):
     )
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1 and "differs" in done.stderr
+
+
+def test_the_exact_filter_by_itself_has_a_page_of_its_own(results):
+    summary = json.loads((results / "splitmnist-table1.json").read_text())
+    entry = {**next(iter(summary["methods"].values())), "average": 0.987, "order_variance": 0.0}
+    settings = {**summary["settings"], "rb_features": 6000, "rb_particles": 4}
+    alone = {**summary, "methods": {"rb": entry}, "settings": settings, "claims": []}
+    (results / "rb-splitmnist-domain.json").write_text(json.dumps(alone))
+    assert run(results) == 0
+    assert "| SplitMNIST, domain | 4 x 6000 | 98.7 |" in (results / "exact-filter.md").read_text()
+    assert "rb-splitmnist-domain.json" not in (results / "table1.md").read_text()

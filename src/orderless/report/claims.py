@@ -6,6 +6,9 @@ difference). It is not decidable when a row is missing or fewer than ``MINIMUM_O
 shared: with four orders, all on one side by chance is no rarity. "Less variable" is judged twice,
 on the total variance (order and seed vary together, the paper's likely reading) and on the order
 variance alone, which is what order-sensitivity means.
+
+Mean returns in games, which few can afford to measure under many orders, are judged from 2 orders
+on: with fewer than ``MINIMUM_ORDERS`` by Student's interval, which is as wide as so few orders are.
 """
 
 from __future__ import annotations
@@ -14,16 +17,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from orderless import metrics
 from orderless.report.cells import Cell, by_place, complete_block, score_grid
-from orderless.report.paper import CHANCE, TABLE_1, benchmark_label, method_label
+from orderless.report.paper import (
+    CHANCE,
+    TABLE_1,
+    TABLE_2,
+    benchmark_label,
+    method_label,
+    published,
+)
 
 MINIMUM_ORDERS = 5
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182}  # 97.5 % quantiles for so many orders
 NEAR_CHANCE = 0.03
 ROUNDING = 1e-12  # a difference below this is floating-point noise, not a finding
 
 Measure = Literal["mean", "variance", "order_variance"]
 Claim = dict[str, Any]
+Array = NDArray[np.float64]
 
 MEASURE_NAMES = {
     "mean": "average",
@@ -57,14 +72,29 @@ def _comparisons() -> Iterator[Comparison]:
         yield Comparison(f"{base}+wpf", base, "order_variance")
 
 
+def _policy_comparisons(benchmark: str) -> Iterator[Comparison]:
+    base = "bc" if benchmark == "procgen-bc" else "ppo"
+    for other in ("averaging", "bootstrap"):
+        yield Comparison(f"{base}+wpf", f"{base}+{other}", "mean")
+    if base == "ppo":
+        yield Comparison("ppo+wpf", "ppo+ewc", "mean")
+    for plain in (base,) if base == "bc" else ("ppo", "ppo+trac", "ppo+ewc"):
+        yield Comparison(f"{plain}+wpf", plain, "mean")
+        yield Comparison(f"{plain}+wpf", plain, "variance")
+        yield Comparison(f"{plain}+wpf", plain, "order_variance")
+
+
 def judge_claims(summary: dict[str, Any], cells: list[Cell]) -> list[Claim]:
-    """The claims of the paper's Table 1 on one (benchmark, scenario, preset); empty for other
+    """The claims of the paper's tables on one (benchmark, scenario, preset); empty for other
     benchmarks.
 
     Each is ``{"claim", "measure", "holds": True | False | "not decidable", "evidence",
     "difference", "interval", "paper"}``; ``paper`` says in numbers what the paper's own table
     shows.
     """
+    if summary["benchmark"] in TABLE_2 and summary["score_kind"] == "return":
+        comparisons = _policy_comparisons(summary["benchmark"])
+        return [_judge(comparison, summary, cells) for comparison in comparisons]
     if summary["benchmark"] not in TABLE_1 or summary["score_kind"] != "accuracy":
         return []
     claims = [_judge(comparison, summary, cells) for comparison in _comparisons()]
@@ -83,21 +113,27 @@ def _judge(comparison: Comparison, summary: dict[str, Any], cells: list[Cell]) -
         "evidence": "",
         "difference": None,
         "interval": None,
-        "paper": _paper_evidence(summary["benchmark"], left, right, measure),
+        "paper": _paper_evidence(summary, left, right, measure),
     }
+    returns = summary["score_kind"] == "return"
     missing = [name for name in (left, right) if name not in summary["methods"]]
     if missing:
         return claim | {"evidence": f"Not measured: {', '.join(missing)}."}
     first, second = by_place(cells, left), by_place(cells, right)
     seeds, orders = complete_block(first.keys() & second.keys())
-    if len(orders) < MINIMUM_ORDERS:
+    few = len(orders) < MINIMUM_ORDERS
+    needed = 2 if returns and measure == "mean" else MINIMUM_ORDERS
+    if len(orders) < needed:
         return claim | {
             "evidence": f"{left} and {right} share {_count(len(orders), 'order')}; "
-            f"a verdict needs {MINIMUM_ORDERS}."
+            f"a verdict needs {needed}."
         }
     scores = [score_grid(group, seeds, orders) for group in (first, second)]
     assert scores[0] is not None and scores[1] is not None
-    difference = metrics.paired_difference(scores[0], scores[1], measure)
+    if few:
+        difference = _students_difference(scores[0], scores[1])
+    else:
+        difference = metrics.paired_difference(scores[0], scores[1], measure)
     statistic = {
         "mean": metrics.average,
         "variance": metrics.variance,
@@ -113,15 +149,16 @@ def _judge(comparison: Comparison, summary: dict[str, Any], cells: list[Cell]) -
     ]
     if measure != "variance" and holds and min(by_seed) < 0 < max(by_seed):
         # The interval is over orders at the seeds that were run: it cannot see luck with a seed.
-        shown = ", ".join(_signed(value, measure) for value in by_seed)
+        shown = ", ".join(_signed(value, measure, returns) for value in by_seed)
         verdict = f"; its sign changes from seed to seed ({shown})"
     return claim | {
         "holds": holds,
         "difference": difference.value,
         "interval": [difference.low, difference.high],
-        "evidence": f"{left} {_number(values[0], measure)}, {right} {_number(values[1], measure)}; "
-        f"difference {_difference(difference, measure)} over {_count(len(seeds), 'seed')} x "
-        f"{_count(len(orders), 'order')}{verdict}.",
+        "evidence": f"{left} {_number(values[0], measure, returns)}, "
+        f"{right} {_number(values[1], measure, returns)}; "
+        f"difference {_difference(difference, measure, returns)} over "
+        f"{_count(len(seeds), 'seed')} x {_count(len(orders), 'order')}{verdict}.",
     }
 
 
@@ -176,26 +213,43 @@ def _judge_best(summary: dict[str, Any], cells: list[Cell]) -> Claim:
     return claim
 
 
-def _paper_evidence(benchmark: str, left: str, right: str, measure: Measure) -> str | None:
-    table = TABLE_1[benchmark]
+def _students_difference(first: Array, second: Array) -> metrics.Difference:
+    """The difference of means with Student's 95 % interval over 2 to 4 orders."""
+    by_order = metrics.order_averages(first) - metrics.order_averages(second)
+    half = STUDENT[len(by_order)] * by_order.std(ddof=1) / len(by_order) ** 0.5
+    mean = float(by_order.mean())
+    return metrics.Difference(mean, mean - float(half), mean + float(half))
+
+
+def _paper_evidence(summary: dict[str, Any], left: str, right: str, measure: Measure) -> str | None:
+    returns = summary["score_kind"] == "return"
+    table = published(summary["benchmark"], summary["scenario"])
     if measure == "order_variance" or left not in table or right not in table:
         return None
     if measure == "mean":
-        return f"{100 * table[left][0]:.1f} % against {100 * table[right][0]:.1f} %"
-    return f"{table[left][1]:.3f} against {table[right][1]:.3f} (normalized)"
+        digits = (f"{table[name][0]:.2f}" for name in (left, right))
+        percents = (f"{100 * table[name][0]:.1f} %" for name in (left, right))
+        return " against ".join(digits if returns else percents)
+    variances = f"{table[left][1]:.3f} against {table[right][1]:.3f}"
+    return variances if returns else f"{variances} (normalized)"
 
 
-def _number(value: float, measure: Measure) -> str:
-    return f"{100 * value:.1f} %" if measure == "mean" else f"{value:.2g}"
+def _number(value: float, measure: Measure, returns: bool = False) -> str:
+    if measure != "mean":
+        return f"{value:.2g}"
+    return f"{value:.3f}" if returns else f"{100 * value:.1f} %"
 
 
-def _signed(value: float, measure: Measure) -> str:
-    return f"{100 * value:+.2f}" if measure == "mean" else f"{value:+.2g}"
+def _signed(value: float, measure: Measure, returns: bool = False) -> str:
+    if measure != "mean":
+        return f"{value:+.2g}"
+    return f"{value:+.3f}" if returns else f"{100 * value:+.2f}"
 
 
-def _difference(difference: metrics.Difference, measure: Measure) -> str:
-    value, low, high = (_signed(number, measure) for number in difference)
-    return f"{value}{' points' if measure == 'mean' else ''} [{low}, {high}]"
+def _difference(difference: metrics.Difference, measure: Measure, returns: bool) -> str:
+    value, low, high = (_signed(number, measure, returns) for number in difference)
+    unit = " points" if measure == "mean" and not returns else ""
+    return f"{value}{unit} [{low}, {high}]"
 
 
 def _count(number: int, noun: str) -> str:

@@ -32,11 +32,19 @@ STYLES = {
     "joint": ("#56B4E9", ">"),
     "rb": ("#7A5C00", "h"),
     "gsf": ("#7A5C00", "d"),
+    "bc": ("#D55E00", "s"),
+    "bc+averaging": ("#E69F00", "o"),
+    "bc+bootstrap": ("#999999", "X"),
+    "ppo": ("#D55E00", "s"),
+    "ppo+averaging": ("#E69F00", "o"),
+    "ppo+bootstrap": ("#999999", "X"),
+    "ppo+trac": ("#009E73", "v"),
+    "ppo+ewc": ("#0072B2", "^"),
 }
 OTHER_STYLES = [("#555555", marker) for marker in "dp8Ho^vs"]
 
 
-def _new_figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     """A figure with its own canvas: needs no display and leaves the user's pyplot state alone."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -59,7 +67,7 @@ def figure2(summaries: list[dict[str, Any]]) -> Figure:
     shown = [s for s in summaries if s["score_kind"] == "accuracy"]
     if not shown:
         raise ReportError("Figure 2 needs a benchmark whose scores are accuracies.")
-    figure = _new_figure(11.5, 4.6 * len(shown))
+    figure = new_figure(11.5, 4.6 * len(shown))
     axes = figure.subplots(len(shown), 2, squeeze=False, sharex="row", sharey="row")
     for row, summary in zip(axes, shown, strict=True):
         styles = method_styles(list(summary["methods"]))
@@ -179,7 +187,7 @@ def figure1(
 
     columns = min(3, len(chosen))
     rows = math.ceil(len(chosen) / columns)
-    figure = _new_figure(3.3 * columns + 0.9, 3.3 * rows + (0.5 if heading else 0.2))
+    figure = new_figure(3.3 * columns + 0.9, 3.3 * rows + (0.5 if heading else 0.2))
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     low, high = places.min(axis=(0, 1)), places.max(axis=(0, 1))
     spread = float((high - low).max()) or 1.0
@@ -241,9 +249,9 @@ def _density(
 
 
 def snapshot_figures(directory: str | Path, out: str | Path) -> list[Path]:
-    """Figure 1 for every ``directory/snapshots/*.npz``, as ``out/figure1-NAME.png``."""
+    """Figure 1 for every ``directory/snapshots/*.st``, as ``out/figure1-NAME.png``."""
     written = []
-    for path in sorted((Path(directory) / "snapshots").glob("*.npz")):
+    for path in sorted((Path(directory) / "snapshots").glob("*.st")):
         figure = figure1(*load_snapshots(path), heading=path.stem)
         written.append(save(figure, Path(out) / f"figure1-{path.stem}.png"))
     return written

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from orderless.report.figures import STYLES, _new_figure
+from orderless.report.figures import STYLES, new_figure
 from orderless.report.paper import method_label
 from orderless.report.regime import COMBINES, Point, chosen, inits, sizes, variants
 
@@ -20,7 +20,7 @@ COMBINE_COLOURS = {"accuracy": "#D55E00", "logits": "#009E73", "probs": "#0072B2
 def regime_figure(summary: dict[str, Any]) -> Figure:
     """Four panels: where weighting gains, which weights gain, accuracy and order variance."""
     points = summary["points"]
-    figure = _new_figure(12.5, 9.2)
+    figure = new_figure(12.5, 9.2)
     ((top_left, top_right), (bottom_left, bottom_right)) = figure.subplots(2, 2)
     _gain_against_movement(figure, top_left, points)
     _gain_against_ess(top_right, points)

@@ -34,23 +34,20 @@ def small(value: float | None) -> str:
 
 
 def decimal(value: float | None) -> str:
-    """Any other number, two decimals."""
-    return MISSING if value is None else f"{value:.2f}"
-
-
-def _interval(entry: dict[str, Any]) -> str:
-    if entry["orders"] < 2:
-        return MISSING
-    low, high = entry["interval"]
-    return f"{percent(low)}, {percent(high)}"
+    """Any other number, three decimals."""
+    return MISSING if value is None else f"{value:.3f}"
 
 
 def columns_of(score_kind: str) -> list[Column]:
     """What the printed tables show; CSV and JSON hold everything."""
     score = percent if score_kind == "accuracy" else decimal
-    return [
+
+    def interval(entry: dict[str, Any]) -> str:
+        return MISSING if entry["orders"] < 2 else ", ".join(map(score, entry["interval"]))
+
+    columns = [
         Column("average", lambda e: score(e["average"])),
-        Column("95 % interval", _interval),
+        Column("95 % interval", interval),
         Column("logits", lambda e: score(e["average_logits"])),
         Column("probs", lambda e: score(e["average_probs"])),
         Column("variance", lambda e: small(e["variance"])),
@@ -63,12 +60,16 @@ def columns_of(score_kind: str) -> list[Column]:
         Column("ESS", lambda e: MISSING if e["ess_final"] is None else f"{e['ess_final']:.1f}"),
         Column("seeds x orders", lambda e: f"{e['seeds']} x {e['orders']}"),
     ]
+    # returns are not made by averaging logits, and dividing by their mean makes no sense near 0
+    senseless = () if score_kind == "accuracy" else ("logits", "norm. var.", "norm. order")
+    return [column for column in columns if column.heading not in senseless]
 
 
 def title(summary: dict[str, Any]) -> str:
     """One line that names the table."""
     text = f"{benchmark_label(summary['benchmark'])}, {summary['scenario']}, {summary['preset']}"
-    rate = summary.get("settings", {}).get("lr")
+    settings = summary.get("settings", {})
+    rate = settings.get("adam_lr" if settings.get("optimizer") == "adam" else "lr")
     return text if rate is None else f"{text}, learning rate {rate:g}"
 
 

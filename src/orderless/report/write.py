@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orderless.report import figures
-from orderless.report.cells import Cell, ReportError
+from orderless.report.cells import Cell, ReportError, load_cells
 from orderless.report.collect import summarize
+from orderless.report.curves_figure import figure3
 from orderless.report.page import write_page
 from orderless.report.tables import Kind, format_csv, format_json, format_table, title
+from orderless.storage import write_atomically
 
 
 def write_report(
@@ -21,7 +23,7 @@ def write_report(
     """Write report.txt, .md, .csv, .tex, .json, .html and the figures' PNGs; returns the paths.
 
     Args:
-        directory: a run directory with ``cells/*.json`` and, for figure 1, ``snapshots/*.npz``.
+        directory: a run directory with ``cells/*.json`` and, for figure 1, ``snapshots/*.st``.
         out: where to write, created if need be; the run directory itself by default.
         read: reads one cell file; the default is plain JSON.
 
@@ -45,19 +47,25 @@ def write_report(
         folder.mkdir(parents=True, exist_ok=True)
         written = []
         for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
+            write_atomically(folder / name, text.encode())
             written.append(folder / name)
         written.append(write_page(Path(directory), folder, summaries, read))
-        return written + _write_figures(Path(directory), folder, summaries)
+        cells = load_cells(directory, read)
+        return written + _write_figures(Path(directory), folder, summaries, cells)
     except OSError as error:
         raise ReportError(f"The report cannot be written to {folder}: {error}.") from error
 
 
-def _write_figures(directory: Path, folder: Path, summaries: list[dict]) -> list[Path]:
+def _write_figures(
+    directory: Path, folder: Path, summaries: list[dict], cells: list[Cell]
+) -> list[Path]:
     written = []
     try:
         if any(summary["score_kind"] == "accuracy" for summary in summaries):
             written.append(figures.save(figures.figure2(summaries), folder / "figure2.png"))
+        curves = figure3(summaries, cells)
+        if curves is not None:
+            written.append(figures.save(curves, folder / "figure3.png"))
         written += figures.snapshot_figures(directory, folder)
     except ReportError as error:
         names = "; ".join(title(summary) for summary in summaries)

@@ -2,6 +2,7 @@
 
 from .cloning import BehaviourCloning, Score, cloning_loss, play
 from .environment import VectorEnvironment
+from .experts import Expert, load_expert
 from .mixture import Decision, MixturePolicy, mixture_log_probabilities
 from .networks import ActorCritic, Compact, Impala, policy_and_values, policy_logits
 from .policy_filter import LineageBootstrapFilter, PolicyWeightedFilter
@@ -12,6 +13,7 @@ from .rollout import Rollout, advantages
 from .scaling import RewardScaler
 from .settings import PPOSettings
 from .surrogate import Surrogate
+from .transitions import Transitions, collect, read_transitions
 
 __all__ = [
     "GAMES",
@@ -22,6 +24,7 @@ __all__ = [
     "Compact",
     "Decision",
     "Episode",
+    "Expert",
     "Impala",
     "LineageBootstrapFilter",
     "MixturePolicy",
@@ -32,13 +35,17 @@ __all__ = [
     "Rollout",
     "Score",
     "Surrogate",
+    "Transitions",
     "UpdateInfo",
     "VectorEnvironment",
     "advantages",
     "cloning_loss",
+    "collect",
+    "load_expert",
     "mixture_log_probabilities",
     "normalized_return",
     "play",
     "policy_and_values",
     "policy_logits",
+    "read_transitions",
 ]

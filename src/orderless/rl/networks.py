@@ -8,6 +8,7 @@ head orthogonal with gain 1. Everything else starts as torch starts it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch.nn.functional as F
@@ -97,6 +98,15 @@ class Compact(ActorCritic):
             nn.ReLU(),
         )
         super().__init__(body, features, actions, value)
+
+
+NETWORKS: dict[str, Callable[..., ActorCritic]] = {"impala": Impala, "compact": Compact}
+
+
+def find_network(name: str) -> Callable[..., ActorCritic]:
+    if name not in NETWORKS:
+        raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {name!r}")
+    return NETWORKS[name]
 
 
 def policy_logits(outputs: Any) -> Tensor:

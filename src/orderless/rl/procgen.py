@@ -29,7 +29,7 @@ _LEVELS_END = 2**31 - 1
 
 def normalized_return(game: str, returns: ArrayLike) -> Array:
     """(R - R_min) / (R_max - R_min) of a game in hard mode; below 0 for less than R_min."""
-    low, high = RETURN_RANGES[_known(game)]
+    low, high = RETURN_RANGES[known_game(game)]
     return (np.asarray(returns, dtype=np.float64) - low) / (high - low)
 
 
@@ -64,7 +64,7 @@ class ProcgenLevels(VectorEnvironment):
         threads: int | None = None,
     ) -> None:
         super().__init__(n_envs, ACTIONS)
-        self.game = _known(game)
+        self.game = known_game(game)
         self.level, self.num_levels = _checked_levels(level, num_levels)
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
@@ -190,10 +190,32 @@ class ProcgenLevels(VectorEnvironment):
         self.first = ends == 0
 
 
-def _known(game: str) -> str:
+def known_game(game: str) -> str:
+    """The name itself; one that is no game's is refused."""
     if game not in RETURN_RANGES:
         raise ValueError(f"game must be one of {', '.join(GAMES)}, got {game!r}")
     return game
+
+
+MOST_LEVELS = 100_000  # by one dash
+
+
+def parse_levels(text: str) -> tuple[int, ...]:
+    """`"0,1,5"`, `"0-14"` or both: the levels in the order named."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError(f"levels must look like 0,1,2 or 0-14, got {text!r}")
+        begin, end = int(first), int(last or first)
+        if end - begin >= MOST_LEVELS:
+            raise ValueError(f"name at most {MOST_LEVELS:,} levels at once, got {text!r}")
+        found += range(begin, end + 1)
+    if not found or len(found) != len(set(found)):
+        raise ValueError(f"levels must be named once each, and at least one, got {text!r}")
+    for level in (min(found), max(found)):
+        _checked_levels(level, 1)
+    return tuple(found)
 
 
 def _checked_levels(level: int, num_levels: int) -> tuple[int, int]:

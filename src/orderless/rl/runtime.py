@@ -12,16 +12,22 @@ _INSTALL = "pip install 'orderless[procgen]'"
 _DEBIAN = "apt-get install libgl1 libglib2.0-0"
 
 
+class ProcgenMissing(ImportError):
+    """Something ProcGen needs is not installed; the message says what and how to get it."""
+
+
 def load_envpool() -> ModuleType:
     """The module `envpool`, with Qt's libraries in memory before it asks for them."""
     if importlib.util.find_spec("envpool") is None:
-        raise ImportError(f"ProcGen needs the package envpool, which is not installed: {_INSTALL}")
+        raise ProcgenMissing(
+            f"ProcGen needs the package envpool, which is not installed: {_INSTALL}"
+        )
     try:
         for library in _qt_libraries():
             ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
         return importlib.import_module("envpool")
     except (ImportError, OSError) as error:
-        raise ImportError(_explain(str(error))) from error
+        raise ProcgenMissing(_explain(str(error))) from error
 
 
 def _qt_libraries() -> list[Path]:

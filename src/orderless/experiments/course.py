@@ -1,0 +1,202 @@
+"""The course of a cell, whatever it learns: from its start or checkpoint to its record."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..settings import Settings
+from ..storage import NONSENSE
+from .snapshots import stacked
+from .store import Store, StoreError, versions
+
+if TYPE_CHECKING:
+    from .tensorboard import CellLog
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What distinguishes one result from another."""
+
+    benchmark: str
+    scenario: str
+    preset: str
+    method: str
+    order_index: int
+    order: tuple[int, ...]
+    seed: int
+    settings: Settings
+
+    @property
+    def name(self) -> str:
+        parts = self.benchmark, self.scenario, self.preset, self.method
+        return "-".join(parts) + f"-order{self.order_index}-seed{self.seed}"
+
+    def describe(self) -> dict[str, Any]:
+        """The part of the record that says what was run."""
+        return {
+            "benchmark": self.benchmark,
+            "scenario": self.scenario,
+            "preset": self.preset,
+            "method": self.method,
+            "order_index": self.order_index,
+            "order": list(self.order),
+            "seed": self.seed,
+            "settings": dataclasses.asdict(self.settings),
+        }
+
+
+@dataclass
+class Progress:
+    """How far a cell has come; with the learner's state, all that a checkpoint holds."""
+
+    position: int = 0
+    batch: int = 0
+    seconds: float = 0.0
+    died_at: int | None = None
+    scores: dict[str, list[list[float | None]]] = field(default_factory=dict)
+    trace: dict[str, list[float]] = field(default_factory=dict)
+    plasticity: dict[str, list[float | None]] = field(default_factory=dict)
+    snapshots: list[Any] = field(default_factory=list)
+
+
+class Course(ABC):
+    """Runs one cell from the start, or from its checkpoint.
+
+    A stage is (tasks seen so far, steps to come). Subclasses set `stages` (and `task_names`, where
+    tasks have names) and say how a stage is learned (`_stage` yields wherever a checkpoint may be
+    taken and counts `progress.batch`), what follows it, what the record holds, and what their state
+    is.
+    """
+
+    stages: list[tuple[list[int], int]]
+    task_names: list[str] = []
+    log: CellLog | None = None
+
+    def __init__(
+        self,
+        cell: Cell,
+        store: Store,
+        *,
+        checkpoint_every: float = 60.0,
+        tick: Callable[[int], None] = lambda steps: None,
+    ) -> None:
+        self.cell, self.store = cell, store
+        self.checkpoint_every, self.tick = checkpoint_every, tick
+        self.progress = Progress()
+
+    def run(self, command: str = "", *, tensorboard: bool = False) -> dict[str, Any]:
+        """Learn all tasks; the finished record is in the store, and is returned."""
+        begun = saved = time.monotonic()
+        self._resume()
+        before = self.progress.seconds
+        self._begin()
+        if tensorboard and self.store.first:
+            self._open_log()
+        while self.progress.position < len(self.stages):
+            seen, count = self.stages[self.progress.position]
+            for _ in self._stage(seen, count):
+                if self.store.agrees(time.monotonic() - saved > self.checkpoint_every):
+                    self.progress.seconds = before + time.monotonic() - begun
+                    self._checkpoint()
+                    self._log()
+                    saved = time.monotonic()
+            self._finish_stage(seen)
+            self._log()
+            self.progress.position += 1
+            self.progress.batch = 0
+        if self.log is not None:
+            self.log.close()
+        self.progress.seconds = before + time.monotonic() - begun
+        record = {
+            "format": 1,
+            **self.cell.describe(),
+            **self._record(),
+            "died_at": self.progress.died_at,
+            "versions": versions(),
+            "duration": self.progress.seconds,
+            "command": command,
+        }
+        if self.progress.snapshots:
+            self.store.write_snapshots(self.cell.name, stacked(self.progress.snapshots))
+        self.store.write_cell(self.cell.name, record)
+        return record
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Before the first stage, and again after a resume: what is not there yet."""
+
+    @abstractmethod
+    def _stage(self, seen: list[int], count: int) -> Iterator[None]:
+        """Learn the last task of `seen` from step `progress.batch` to `count`."""
+
+    @abstractmethod
+    def _finish_stage(self, seen: list[int]) -> None:
+        """The last task of `seen` has been learned: consolidate, score, look at the networks."""
+
+    @abstractmethod
+    def _record(self) -> dict[str, Any]:
+        """What was found."""
+
+    # ------------------------------------------------------------------ TensorBoard
+
+    def _open_log(self) -> None:
+        from .tensorboard import CellLog
+
+        folder = self.store.directory / "tensorboard" / self.cell.name
+        each = self._steps_each()
+        self.log = CellLog(folder, self.task_names, [each * count for _, count in self.stages])
+        self._log()
+
+    def _log(self) -> None:
+        if self.log is not None:
+            self.log.update(self.progress)
+
+    def _steps_each(self) -> int:
+        """What one step of a stage counts for in traces."""
+        return 1
+
+    # ------------------------------------------------------------------ checkpoints
+
+    @abstractmethod
+    def _state(self) -> dict[str, Any]:
+        """The learner, whole."""
+
+    @abstractmethod
+    def _load_state(self, state: dict[str, Any]) -> None:
+        """Make the learner go on from there; `progress` is already where it was."""
+
+    def _checkpoint(self) -> None:
+        progress = {
+            f.name: getattr(self.progress, f.name) for f in dataclasses.fields(self.progress)
+        }
+        state = {**self._identity(), "progress": progress, "learner": self._state()}
+        self.store.save_checkpoint(self.cell.name, state)
+
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same for a checkpoint to be of use."""
+        return {"cell": self.cell.describe(), "versions": versions()}
+
+    def _resume(self) -> None:
+        state = self.store.load_checkpoint(self.cell.name)
+        ours = self._identity()
+        try:
+            if state is None or any(state.get(key) != value for key, value in ours.items()):
+                return
+            self.progress = type(self.progress)(**state["progress"])
+            self._load_state(state["learner"])
+            self.tick(self._steps())
+        except NONSENSE as error:  # whole, but nothing that was ever written here
+            raise StoreError(
+                f"the checkpoint of {self.cell.name} makes no sense ({error}): delete "
+                f"{self.store.directory / 'checkpoints'}"
+            ) from error
+
+    def _steps(self) -> int:
+        """Steps since the first task began; tasks may differ in length."""
+        before = self.stages[: self.progress.position]
+        return sum(count for _, count in before) + self.progress.batch

@@ -1,0 +1,76 @@
+"""From what a user asks for to grids: presets, methods and games by name."""
+
+from __future__ import annotations
+
+from ..methods import METHODS
+from ..policy_settings import POLICY_GRIDS, PolicySettings, find_policy_preset
+from ..rl.procgen import parse_levels
+from ..settings import GRIDS, Settings, find_preset
+from .benchmarks import Benchmark, find_benchmark
+from .grid import Grid
+
+
+def plan(
+    benchmark: str,
+    *,
+    preset: str | None = None,
+    methods: str = "all",
+    scenario: str = "domain",
+    game: str | None = None,
+    permutations: int | None = None,
+    seeds: int | None = None,
+    changes: list[str] | None = None,
+) -> list[Grid]:
+    """The grid of a benchmark; for the ProcGen benchmarks one for every game.
+
+    `game` is a game or "all", None the first of them; `changes` are `key=value` texts.
+    """
+    found = find_benchmark(benchmark)
+    names: tuple[str, ...]
+    if found.kind == "supervised":
+        if game is not None:
+            raise ValueError(f"--game belongs to the ProcGen benchmarks, not to {benchmark}")
+        names, preset = (scenario,), preset or "table1"
+    else:
+        if scenario != "domain":
+            raise ValueError(f"{benchmark} has games instead of a scenario: use --game")
+        names, preset = _games(found, game), preset or "gpu"
+    grids = []
+    for name in names:
+        if found.kind == "supervised":
+            usual: Settings = find_preset(preset)
+            orders, starts = GRIDS[preset]
+        else:
+            usual = find_policy_preset(preset, name)
+            orders, starts = POLICY_GRIDS[preset]
+        settings = usual.with_text(changes or [])
+        if isinstance(settings, PolicySettings) and settings.orders == "cyclic":
+            orders = min(orders, len(parse_levels(settings.levels)))  # there are no more
+        orders = orders if permutations is None else permutations
+        starts = starts if seeds is None else seeds
+        chosen = _methods(methods, settings, found.kind)
+        grids.append(Grid(benchmark, name, preset, chosen, orders, starts, settings))
+    return grids
+
+
+def _games(benchmark: Benchmark, game: str | None) -> tuple[str, ...]:
+    if game == "all":
+        return benchmark.scenarios
+    if game is not None and game not in benchmark.scenarios:
+        known = ", ".join(benchmark.scenarios)
+        raise ValueError(f"game must be one of {known}, or all, got {game!r}")
+    return (game or benchmark.scenarios[0],)
+
+
+def _methods(methods: str, settings: Settings, kind: str) -> tuple[str, ...]:
+    if methods != "all":
+        named = (name.strip() for name in methods.split(","))
+        return tuple(dict.fromkeys(name for name in named if name))
+    untuned = {k for k in ("ewc", "si", "lwf") if getattr(settings, f"{k}_tuned") is None}
+    return tuple(
+        name
+        for name, each in METHODS.items()
+        if each.in_all
+        and each.kind == kind
+        and ("-tuned" not in name or name.split("-")[0] not in untuned)
+    )

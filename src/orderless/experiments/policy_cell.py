@@ -1,0 +1,323 @@
+"""Cells of the ProcGen benchmarks: cloning an expert, and lifelong learning by playing."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..filters import ParticleFilter
+from ..learners.policy import PolicyLearner
+from ..learners.representation import heaviest_representation
+from ..methods import find_method
+from ..policy_methods import PolicySetup
+from ..policy_settings import PolicySettings
+from ..rl import BehaviourCloning, Episode, UpdateInfo, play
+from ..rl.procgen import ProcgenLevels
+from ..rl.tasks import ClonedTasks, ProcgenTasks
+from .benchmarks import find_benchmark
+from .cell import TRACES
+from .course import Cell, Course, Progress
+from .evaluation import plasticity_of
+from .records import filter_record, finite, loss_areas
+from .store import Store
+
+SAMPLES = 512  # frames on which plasticity is measured
+
+
+class PolicyRun(Course):
+    """What both have in common: levels as tasks, a filter of policies, returns as scores."""
+
+    combines: tuple[str, ...]
+
+    def __init__(
+        self,
+        cell: Cell,
+        tasks: ProcgenTasks,
+        store: Store,
+        *,
+        checkpoint_every: float = 60.0,
+        tick: Callable[[int], None] = lambda steps: None,
+    ) -> None:
+        super().__init__(cell, store, checkpoint_every=checkpoint_every, tick=tick)
+        assert isinstance(cell.settings, PolicySettings)
+        self.tasks, self.settings, self.task_names = tasks, cell.settings, tasks.task_names
+        network = find_benchmark(cell.benchmark).network(tasks, cell.settings)
+        self.setup = PolicySetup(tasks, self.settings, network, cell.seed)
+        self.learner = find_method(cell.method).build(self.setup)
+        self.stages = [
+            (list(cell.order[: place + 1]), self._count()) for place in range(len(tasks))
+        ]
+
+    @abstractmethod
+    def _count(self) -> int:
+        """Steps of a stage."""
+
+    @property
+    def filter(self) -> ParticleFilter:
+        return self.learner.filter
+
+    def _begin(self) -> None:
+        if not self.progress.scores:
+            self.progress.scores = {name: [] for name in self.combines}
+            self.progress.trace = {"step": [], "ess": [], "largest_weight": [], "loss": []}
+
+    def _check(self) -> None:
+        """Ask now whether anything is left; on CUDA the answer may still be on the device."""
+        if self.progress.died_at is None:
+            try:
+                self.filter.check(now=True)  # type: ignore[attr-defined]
+            except FloatingPointError:
+                self.progress.died_at = self._steps()
+
+    def _trace(self, **values: float) -> None:
+        weights = self.filter.weights
+        values = {"ess": float(self.filter.ess), "largest_weight": float(weights.max()), **values}
+        for name, value in {"step": self._steps(), **values}.items():
+            self.progress.trace.setdefault(name, []).append(value)
+
+    def _weighted(self, losses: Tensor) -> float:
+        """sum_i w_i L_i; the dead do not count."""
+        return float(self.filter.average(losses.double(), self.filter.weights))
+
+    def _look_at(self, frames: Tensor) -> None:
+        """Plasticity on these frames."""
+        seen = heaviest_representation(self.filter, frames[:SAMPLES].to(self.tasks.device))
+        for name, value in plasticity_of(*seen).items():
+            self.progress.plasticity.setdefault(name, []).append(finite(value))
+
+    def _checkpoint(self) -> None:
+        self._check()
+        super()._checkpoint()
+
+    def _state(self) -> dict[str, Any]:
+        return self.learner.state_dict()
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        self.learner.load_state_dict(state)
+
+    def _record(self) -> dict[str, Any]:
+        progress = self.progress
+        trace = {k: [finite(v) for v in values] for k, values in progress.trace.items()}
+        areas = loss_areas(progress.trace, [count for _, count in self.stages])
+        return {
+            **filter_record(self.filter, self.setup.ensemble(self.filter.particles.n)),
+            "score_kind": "return",
+            "task_names": self.task_names,
+            "scores": progress.scores,
+            "trace": trace,
+            "plasticity": {**progress.plasticity, "learning_curve_area": areas},
+        }
+
+
+class CloningRun(PolicyRun):
+    """Behaviour cloning, level after level; R holds normalised returns on every level."""
+
+    combines = ("accuracy", "probs")
+    learner: BehaviourCloning
+    tasks: ClonedTasks
+
+    def _count(self) -> int:
+        s = self.settings
+        return s.iterations or s.epochs * (s.transitions // s.batch_size)
+
+    def run(self, command: str = "", **options: Any) -> dict[str, Any]:
+        self.env = self.environment()
+        try:
+            return super().run(command, **options)
+        finally:
+            self.env.close()
+
+    def environment(self) -> ProcgenLevels:
+        """As many copies for every particle."""
+        n = self.filter.particles.n
+        return self.tasks.environment(n * math.ceil(self.settings.episodes / n))
+
+    def _begin(self) -> None:
+        super()._begin()
+        if not self.progress.scores["accuracy"]:
+            self._score()
+
+    def _stage(self, seen: list[int], count: int) -> Iterator[None]:
+        data = self.tasks.transitions(seen[-1])
+        batches = data.observations.to(self.tasks.device), data.actions.to(self.tasks.device)
+        level, progress = self.tasks.levels[seen[-1]], self.progress
+        every = math.ceil(count / TRACES)
+        while progress.batch < count:
+            # up to the next step that is recorded
+            stop = min(count, (progress.batch // every + 1) * every)
+            losses = self._learn(batches, level, stop)
+            self.tick(stop - progress.batch)
+            progress.batch = stop
+            if losses is not None:
+                self._trace(loss=self._weighted(losses[-1]))
+            yield
+        self._look_at(data.observations)
+
+    def _learn(self, batches: tuple[Tensor, Tensor], level: int, stop: int) -> Tensor | None:
+        if self.progress.died_at is not None:
+            return None
+        try:
+            start = self.progress.batch
+            return self.learner.learn(*batches, level=level, start=start, stop=stop)
+        except FloatingPointError:
+            # a result like any other: the networks stay as they were, and the record says so
+            self.progress.died_at = self._steps()
+            return None
+
+    def _finish_stage(self, seen: list[int]) -> None:
+        self._check()
+        self._score()
+
+    def _score(self) -> None:
+        """One more row of R: the particles' own returns, weighted, and the mixture's."""
+        rows: dict[str, list[float | None]] = {name: [] for name in self.combines}
+        for level in self.tasks.levels:
+            self.env.switch(level)
+            for name in self.combines:
+                if name == "probs" and self.filter.particles.n == 1:
+                    rows[name].append(rows["accuracy"][-1])  # one particle is its own mixture
+                else:
+                    score = play(self.filter, self.env, combine=name, seed=self.cell.seed)
+                    rows[name].append(score.mean)
+        for name, row in rows.items():
+            self.progress.scores[name].append(row)
+
+    def _record(self) -> dict[str, Any]:
+        return {**super()._record(), "expert": self.tasks.expert.facts}
+
+    def _state(self) -> dict[str, Any]:
+        return self.filter.state_dict()
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        self.filter.load_state_dict(state)
+
+
+@dataclass
+class PlayProgress(Progress):
+    """Besides: returns over environment steps, and what each level so far was worth.
+
+    `returns` are means over a level's bins, `final_returns` over the last fifth of its episodes.
+    """
+
+    curves: dict[str, list[float | None]] = field(
+        default_factory=lambda: {"step": [], "return": []}
+    )
+    returns: list[float] = field(default_factory=list)
+    final_returns: list[float | None] = field(default_factory=list)
+
+
+class LifelongRun(PolicyRun):
+    """PPO, level after level. A level's score is its mean return while it is learned.
+
+    Nothing is played again later, so R has a last row only. The policy that acts is the mixture.
+    """
+
+    combines = ("accuracy",)
+    learner: PolicyLearner
+    progress: PlayProgress
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.progress = PlayProgress()
+
+    def _count(self) -> int:
+        return self.round_steps * math.ceil(self.settings.steps_per_level / self.round_steps)
+
+    @property
+    def round_steps(self) -> int:
+        """Environment steps of a rollout."""
+        return self.settings.envs * self.settings.rollout
+
+    def run(self, command: str = "", **options: Any) -> dict[str, Any]:
+        try:
+            return super().run(command, **options)
+        finally:
+            self.learner.env.close()  # type: ignore[attr-defined]
+
+    def _stage(self, seen: list[int], count: int) -> Iterator[None]:
+        if self.progress.batch == 0:
+            self.learner.begin_level(self.tasks.levels[seen[-1]])
+        while self.progress.batch < count:
+            self._round(count)
+            # the last rollout of a level is still needed: it is not in a checkpoint
+            if self.progress.batch < count:
+                yield
+
+    def _round(self, count: int) -> None:
+        self.learner.collect()
+        info = None
+        if self.progress.died_at is None:
+            try:
+                info = self.learner.update()
+            except FloatingPointError:
+                # the policy stays as it was and goes on playing, and the record says so
+                self.progress.died_at = self._steps()
+        self.progress.batch += self.round_steps
+        self.tick(self.round_steps)
+        every = math.ceil(count / self.round_steps / TRACES) * self.round_steps
+        if info is not None and (self.progress.batch % every == 0 or self.progress.batch == count):
+            self._trace(**_figures(info), loss=self._weighted(_loss(info)))
+
+    def _finish_stage(self, seen: list[int]) -> None:
+        self._check()
+        self.learner.end_level()
+        self._look_at(self.learner.experience()[0])
+        self._add_curve(self.learner.ppo.take_episodes())
+        if len(self.progress.returns) == len(self.stages):
+            by_task = dict(zip(self.cell.order, self.progress.returns, strict=True))
+            missing: list[float | None] = [None] * len(self.tasks)
+            last: list[float | None] = [by_task[task] for task in range(len(self.tasks))]
+            self.progress.scores["accuracy"] = [*([missing] * len(self.tasks)), last]
+
+    def _add_curve(self, episodes: list[Episode]) -> None:
+        """Mean returns over equal bins of the level's steps, and their mean."""
+        length, env = self.progress.batch, self.learner.env
+        begin = self._steps() - length
+        returns = env.normalize([episode.value for episode in episodes])
+        steps = [episode.step - begin for episode in episodes]
+        means = binned_returns(steps, returns, length, self.settings.bins)
+        last = returns[len(returns) * 4 // 5 :]
+        self.progress.final_returns.append(float(last.mean()) if len(last) else None)
+        curves, width = self.progress.curves, length / self.settings.bins
+        curves["step"] += [begin + (place + 0.5) * width for place in range(len(means))]
+        curves["return"] += means
+        known = [mean for mean in means if mean is not None]
+        # where no episode ended, what the running ones have brought so far
+        level = np.mean(known) if known else env.normalize(env.returns).mean()
+        self.progress.returns.append(float(level))
+
+    def _record(self) -> dict[str, Any]:
+        found = {name: getattr(self.progress, name) for name in ("curves", "final_returns")}
+        return {**super()._record(), **found}
+
+
+def binned_returns(
+    steps: list[int], returns: np.ndarray, length: int, bins: int
+) -> list[float | None]:
+    """Means over `bins` equal parts of (0, length] by the step at which an episode ended."""
+    places = np.ceil(np.array(steps, dtype=np.float64) * bins / length).astype(int) - 1
+    return [
+        float(returns[places == place].mean()) if (places == place).any() else None
+        for place in range(bins)
+    ]
+
+
+def _loss(info: UpdateInfo) -> Tensor:
+    return info.policy + info.value + info.entropy
+
+
+def _figures(info: UpdateInfo) -> dict[str, float]:
+    """What an update tells: importance weights, and what moved the weights apart."""
+    summary = info.summary()
+    names = ("entropy", "importance", "truncated", "clipped", "divergence")
+    parts = torch.where(info.alive, info.log_weight_parts, 0.0).std(1, correction=0).tolist()
+    terms = ("policy", "value", "entropy")
+    spread = {f"log_weight_{term}": value for term, value in zip(terms, parts, strict=True)}
+    return {**{name: summary[name] for name in names}, **spread}

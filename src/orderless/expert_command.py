@@ -1,0 +1,117 @@
+"""`orderless expert`: training experts and collecting what they do."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .experiments.progress import Countdown
+from .experiments.store import Store
+from .rl.experts import Expert, ExpertTraining, load_expert, save_expert
+from .rl.procgen import known_game
+from .rl.settings import PPOSettings
+from .rl.transitions import collect, read_transitions, transitions_path
+
+
+def train_expert(
+    game: str,
+    *,
+    steps: int,
+    levels: int = 200,
+    envs: int = 64,
+    network: str = "impala",
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    out: Path,
+    checkpoint_every: float = 60.0,
+    episodes: int = 4,
+    settings: PPOSettings | None = None,
+) -> tuple[Path, Expert]:
+    """Train until `steps` are done in all, from the checkpoint in `out` where there is one."""
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    path, store = out / f"{known_game(game)}.safetensors", Store(out / f"{game}.training")
+    store.prepare("checkpoints")
+    with store.lock(), Countdown() as progress:
+        training = ExpertTraining(
+            game,
+            levels=levels,
+            n_envs=envs,
+            network=network,
+            seed=seed,
+            device=device,
+            settings=settings,
+        )
+        state = store.load_checkpoint(game)
+        if state is not None:
+            try:
+                training.load_state_dict(state)
+            except ValueError as error:
+                message = f"{out} holds a checkpoint, but {error}: use another --out"
+                raise ValueError(message) from None
+        before, saved = training.steps, time.monotonic()
+
+        def tell() -> None:
+            nonlocal saved
+            text = f"{game}, normalised return {training.recent_return:.3f}"
+            progress.tell(training.steps, steps, text)
+            if time.monotonic() - saved > checkpoint_every:
+                store.save_checkpoint(game, training.state_dict())
+                saved = time.monotonic()
+
+        training.learn(steps, tell)
+        if training.steps > before:
+            # kept: a later run with more --steps goes on from here
+            store.save_checkpoint(game, training.state_dict())
+        expert = training.expert(episodes)
+        save_expert(path, expert)
+    return path, expert
+
+
+def describe(expert: Expert) -> str:
+    """What an expert is worth, for people."""
+    facts = expert.facts
+    lines = [
+        f"{facts['game']}: {facts['network']}, {facts['steps']} steps, seed {facts['seed']}; "
+        "normalised returns, mean and standard error:"
+    ]
+    for name, text in (("training", f"levels 0-{facts['levels'] - 1}"), ("held_out", "new levels")):
+        measured = facts["returns"][name]
+        expert_text, random_text = (
+            f"{measured[who]['mean']:.3f} +- {measured[who]['standard_error']:.3f}"
+            for who in ("expert", "random")
+        )
+        lines.append(f"  {text}: {expert_text}, at random {random_text}")
+    return "\n".join(lines)
+
+
+def collect_levels(
+    game: str,
+    levels: tuple[int, ...],
+    transitions: int,
+    *,
+    expert: Path | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    out: Path,
+) -> list[tuple[Path, dict[str, Any]]]:
+    """A file for every level that has none yet; returns all of them with their facts."""
+    trained = load_expert(game, expert)
+    paths = [transitions_path(out, trained, level, transitions, seed) for level in levels]
+    facts = []
+    with Countdown() as progress:
+        for place, (level, path) in enumerate(zip(levels, paths, strict=True)):
+
+            def tell(done: int, place: int = place, level: int = level) -> None:
+                total = len(levels) * transitions
+                progress.tell(place * transitions + done, total, f"{game} level {level}")
+
+            if path.exists():
+                facts.append(read_transitions(path).facts)
+            else:
+                options: dict[str, Any] = {"seed": seed, "device": device, "tell": tell}
+                facts.append(collect(path, trained, level, transitions, **options))
+    return list(zip(paths, facts, strict=True))

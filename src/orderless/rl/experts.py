@@ -1,0 +1,227 @@
+"""Experts: for each game a network trained by PPO on many levels, and what it was measured to do.
+
+An expert is one file of `ol.save`: parameters in bfloat16 and, in the JSON beside them, the game,
+the network, steps, seed, and normalised returns on training levels and on levels it has never seen,
+each beside those of a policy that acts at random. The experts of the package lie in `expert_files`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import storage
+from ..filters import GradientDescent
+from ..filters.base import ParticleFilter
+from ..particles import Ensemble
+from .cloning import play
+from .networks import ActorCritic, Compact, find_network
+from .ppo import PPO
+from .procgen import ProcgenLevels, known_game
+from .settings import PPOSettings
+
+KIND = "expert"
+FOLDER = Path(__file__).parent / "expert_files"
+HELD_OUT = 1000  # so many levels behind the training levels are for measuring
+
+
+@dataclass(frozen=True)
+class Expert:
+    """A trained policy with a value head, and `facts` about it."""
+
+    network: ActorCritic
+    facts: dict[str, Any]
+
+    @property
+    def game(self) -> str:
+        return self.facts["game"]
+
+    @property
+    def digest(self) -> str:
+        """Of the parameters: what was collected from this network and what was not."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(_rounded(self.network).items()):
+            digest.update(name.encode())
+            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:12]
+
+    def filter(self, device: torch.device | str = "cpu") -> ParticleFilter:
+        """The expert as a filter of one particle, in float32."""
+        return ParticleFilter(Ensemble.from_modules([self.network], device=device))
+
+
+def _rounded(network: ActorCritic) -> dict[str, Tensor]:
+    return {name: tensor.bfloat16().cpu() for name, tensor in network.state_dict().items()}
+
+
+# ---------------------------------------------------------------------- files
+
+
+def save_expert(path: Path, expert: Expert) -> None:
+    """Write an expert's file; it appears under its name only when it is complete."""
+    content = {"facts": expert.facts, "parameters": _rounded(expert.network)}
+    storage.save(path, {"kind": KIND, **content})
+
+
+def load_expert(game: str, path: Path | None = None) -> Expert:
+    """The expert of `game` from `path`, a file or a folder of experts; or the package's own."""
+    known_game(game)
+    path = path or FOLDER
+    path = path / f"{game}.safetensors" if path.is_dir() else path
+    if not path.is_file():
+        raise ValueError(
+            f"there is no expert for {game} at {path}: train one with `orderless expert train "
+            f"{game}` and name its file with --expert"
+        )
+    content = storage.load(path)
+    if not isinstance(content, dict) or content.get("kind") != KIND:
+        raise ValueError(f"{path} is not an expert that `orderless expert train` wrote")
+    facts = content["facts"]
+    if facts["game"] != game:
+        raise ValueError(f"{path} is an expert for {facts['game']}, not for {game}")
+    network = find_network(facts["network"])()
+    _take_over(network, content["parameters"], path)
+    return Expert(network, facts)
+
+
+def _take_over(network: ActorCritic, tensors: dict[str, Tensor], path: Path) -> None:
+    ours = network.state_dict()
+    odd = sorted(ours.keys() ^ tensors.keys())
+    if odd:
+        raise ValueError(f"{path} holds another network: {odd[0]!r} is not in both")
+    for name, tensor in ours.items():
+        if tensor.shape != tensors[name].shape:
+            raise ValueError(
+                f"{path} holds a network of another shape: {name!r} is "
+                f"{list(tensors[name].shape)} there and {list(tensor.shape)} here"
+            )
+    network.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+
+
+# ---------------------------------------------------------------------- training
+
+
+class ExpertTraining:
+    """PPO of one network on `levels` levels of a game, from level 0 on.
+
+    `learn` goes on until `steps` environment steps are done; `state_dict` between two rounds holds
+    everything but the running episodes, which begin anew after a resume.
+    """
+
+    def __init__(
+        self,
+        game: str,
+        *,
+        levels: int = 200,
+        n_envs: int = 64,
+        network: str = "impala",
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        settings: PPOSettings | None = None,
+    ) -> None:
+        self.identity: dict[str, Any] = {
+            "game": game,
+            "levels": levels,
+            "envs": n_envs,
+            "network": network,
+            "seed": seed,
+        }
+        self.device = torch.device(device)
+        precision = "bf16" if self.device.type == "cuda" else "float32"
+        particles = Ensemble(
+            find_network(network), 1, seed=seed, precision=precision, device=device
+        )
+        optimizer = torch.optim.Adam(particles.parameters(), lr=5e-4, eps=1e-5)
+        filter = GradientDescent(particles, optimizer, max_grad_norm=0.5)
+        env = ProcgenLevels(game, n_envs, 0, num_levels=levels, seed=seed)
+        self.ppo = PPO(filter, env, settings, seed=seed)
+        self.recent: deque[float] = deque(maxlen=256)  # normalised returns of the last episodes
+
+    @property
+    def steps(self) -> int:
+        return self.ppo.steps
+
+    @property
+    def recent_return(self) -> float:
+        return sum(self.recent) / len(self.recent) if self.recent else float("nan")
+
+    def learn(self, steps: int, tell: Callable[[], None] = lambda: None) -> None:
+        """Rounds of PPO until `steps` are done in all; `tell()` after every round."""
+        while self.steps < steps:
+            self.ppo.learn(1)
+            values = [episode.value for episode in self.ppo.take_episodes()]
+            self.recent.extend(self.ppo.env.normalize(values).tolist())
+            tell()
+
+    def expert(self, episodes: int = 4) -> Expert:
+        """The network as it is now, as its file will hold it, with its returns measured."""
+        network = self.ppo.particles[0].cpu()
+        assert isinstance(network, ActorCritic)
+        network.load_state_dict({name: t.float() for name, t in _rounded(network).items()})
+        facts = {**self.identity, "steps": self.steps}
+        game, levels, n_envs, seed = (facts[k] for k in ("game", "levels", "envs", "seed"))
+        facts["returns"] = {
+            name: {
+                who: mean_return(policy, game, start, count, n_envs, episodes, seed, self.device)
+                for who, policy in (("expert", network), ("random", random_policy()))
+            }
+            for name, start, count in (("training", 0, levels), ("held_out", levels, HELD_OUT))
+        }
+        return Expert(network, facts)
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "identity": self.identity,
+            "ppo": self.ppo.state_dict(),
+            "recent": list(self.recent),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there; a state of another training is refused before any change."""
+        for name, value in self.identity.items():
+            if state["identity"].get(name) != value:
+                raise ValueError(
+                    f"this training has {name}={state['identity'].get(name)}, not {value}"
+                )
+        self.ppo.load_state_dict(state["ppo"])
+        self.recent.extend(state["recent"])
+
+
+# ---------------------------------------------------------------------- measuring
+
+
+def random_policy() -> ActorCritic:
+    """All actions equally likely: a small network whose policy says nothing."""
+    network = Compact()
+    torch.nn.init.zeros_(network.policy.weight)
+    return network
+
+
+def mean_return(
+    network: ActorCritic,
+    game: str,
+    level: int,
+    num_levels: int,
+    n_envs: int,
+    episodes: int,
+    seed: int,
+    device: torch.device | str,
+) -> dict[str, float]:
+    """Mean normalised return over `n_envs` x `episodes` episodes, its standard error, how many."""
+    env = ProcgenLevels(game, n_envs, level, num_levels=num_levels, seed=seed + 1)
+    filter = ParticleFilter(Ensemble.from_modules([network], device=device))
+    try:
+        returns = play(filter, env, episodes=episodes, seed=seed).episodes
+    finally:
+        env.close()
+    error = float(returns.std() / max(1, returns.size - 1) ** 0.5)
+    return {"mean": float(returns.mean()), "standard_error": error, "episodes": returns.size}

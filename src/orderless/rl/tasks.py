@@ -1,0 +1,68 @@
+"""Levels of one game as tasks, to be played or to be cloned from an expert."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from .experts import Expert
+from .procgen import ProcgenLevels
+from .transitions import Transitions, collect, read_transitions, transitions_path
+
+
+@dataclass(frozen=True)
+class ProcgenTasks:
+    """Task k is level `levels[k]` of `game`."""
+
+    game: str
+    levels: tuple[int, ...]
+    device: torch.device
+
+    def __len__(self) -> int:
+        return len(self.levels)
+
+    @property
+    def task_names(self) -> list[str]:
+        return [f"level {level}" for level in self.levels]
+
+    def environment(self, n_envs: int) -> ProcgenLevels:
+        return ProcgenLevels(self.game, n_envs, self.levels[0])
+
+
+@dataclass(frozen=True)
+class ClonedTasks(ProcgenTasks):
+    """Levels with `count` transitions of an expert each, kept under `folder`."""
+
+    expert: Expert
+    folder: Path
+    count: int
+    seed: int = 0
+
+    def transitions(self, task: int) -> Transitions:
+        """One task's data, from its file; collected first where there is none."""
+        path = self._path(task)
+        if not path.exists():
+            level = self.levels[task]
+            collect(path, self.expert, level, self.count, seed=self.seed, device=self.device)
+        return read_transitions(path)
+
+    def prepare(self, say: Callable[[str], None]) -> None:
+        """Collect what is missing, and say so."""
+        for task, level in enumerate(self.levels):
+            path = self._path(task)
+            if not path.exists():
+                say(f"collecting {self.count} transitions of {self.game} level {level} to {path}")
+                self.transitions(task)
+
+    def _path(self, task: int) -> Path:
+        return transitions_path(self.folder, self.expert, self.levels[task], self.count, self.seed)
+
+
+def transitions_folder(root: str | Path | None = None) -> Path:
+    """Where collected transitions lie: in `root`, or in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orderless"
+    return Path(root or cache).expanduser() / "procgen"

@@ -1,0 +1,133 @@
+"""Returns in games: tables without percentages, Table 2 beside the paper's, figure 3."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from orderless.report import summarize, write_report
+from orderless.report.paper import TABLE_2
+from orderless.report.results_page import main
+from orderless.report.tables import format_table
+
+LEVELS = 3
+SETTINGS = {"levels": "0-2", "steps_per_level": 1000, "particles": 8, "transitions": 500}
+SETTINGS |= {"epochs": 1, "optimizer": "adam", "lr": 1e-3, "adam_lr": 5e-4}
+
+
+def returns_of(method: str, order_index: int) -> list[float]:
+    """By level; under a filter they are higher and move less."""
+    noise = np.random.default_rng([order_index, len(method)]).normal(size=LEVELS)
+    mean, spread = (0.4, 0.01) if method.endswith("+wpf") else (0.2, 0.05)
+    return (mean + spread * noise + 0.05 * np.arange(LEVELS)).tolist()
+
+
+def make_cell(method: str, order_index: int, benchmark: str, game: str) -> dict[str, Any]:
+    order = [(order_index + place) % LEVELS for place in range(LEVELS)]
+    return {
+        "benchmark": benchmark,
+        "scenario": game,
+        "preset": "gpu",
+        "method": method,
+        "order_index": order_index,
+        "order": order,
+        "seed": 0,
+        "score_kind": "return",
+        "task_names": ["level 0", "level 1", "level 2"],
+        "particles": 8 if "+" in method else 1,
+        "settings": SETTINGS,
+        "scores": {"accuracy": [[None] * LEVELS] * LEVELS + [returns_of(method, order_index)]},
+        "curves": {"step": [500.0, 1500.0, 2500.0], "return": [0.1, None, 0.3]},
+        "trace": {"step": [1], "ess": [3.0], "largest_weight": [0.5], "loss": [1.0]},
+        "died_at": None,
+        "duration": 10.0,
+        "command": f"orderless run {benchmark} --game {game}",
+    }
+
+
+@pytest.fixture
+def results(write_cells: Any, tmp_path: Path) -> Path:
+    """docs/results with a report of both benchmarks, three orders each."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    for benchmark, game in (("procgen-bc", "fruitbot"), ("procgen-lifelong", "starpilot")):
+        methods = TABLE_2[benchmark][game]
+        cells = [make_cell(m, o, benchmark, game) for m in methods for o in range(3)]
+        run = write_cells(cells, tmp_path / benchmark)
+        written = write_report(run)
+        assert (run / "figure3.png") in written
+        (folder / f"{benchmark}-{game}.json").write_text((run / "report.json").read_text())
+    return folder
+
+
+def test_tables_show_returns_as_they_are(write_cells: Any) -> None:
+    cells = [make_cell("ppo", order, "procgen-lifelong", "starpilot") for order in range(3)]
+    (summary,) = summarize(write_cells(cells))
+    average = np.mean([returns_of("ppo", order) for order in range(3)])
+    text = format_table(summary, "markdown")
+    assert f"| {average:.3f} |" in text and "norm. var." not in text and "logits" not in text
+    low, high = summary["methods"]["ppo"]["interval"]
+    assert f"{low:.3f}, {high:.3f}" in text
+    assert "starpilot, gpu, learning rate 0.0005" in text
+    assert summary["methods"]["ppo"]["forgetting"] is None
+
+
+def test_three_orders_judge_a_mean_by_students_interval_and_no_variance(write_cells: Any) -> None:
+    methods = ("ppo", "ppo+wpf")
+    cells = [make_cell(m, o, "procgen-lifelong", "starpilot") for m in methods for o in range(3)]
+    (summary,) = summarize(write_cells(cells))
+    claims = {(c["claim"], c["measure"]): c for c in summary["claims"]}
+    mean = claims["PPO + WPF is above PPO", "average"]
+    ours, theirs = (
+        [np.mean(returns_of(method, order)) for order in range(3)] for method in ("ppo+wpf", "ppo")
+    )
+    interval = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
+    assert mean["interval"] == pytest.approx([interval.low, interval.high], rel=1e-3)
+    assert mean["holds"] is True and mean["paper"] == "0.55 against 0.38"
+    assert "%" not in mean["evidence"] and "points" not in mean["evidence"]
+    for measure in ("total variance", "order variance"):
+        claim = claims["PPO + WPF has lower variance than PPO", measure]
+        assert claim["holds"] == "not decidable" and "a verdict needs 5" in claim["evidence"]
+    missing = claims["PPO + WPF is above PPO + EWC", "average"]
+    assert missing["holds"] == "not decidable" and "ppo+ewc" in missing["evidence"]
+
+
+def test_with_enough_orders_a_variance_is_judged(write_cells: Any) -> None:
+    methods = ("bc", "bc+wpf")
+    cells = [make_cell(m, o, "procgen-bc", "dodgeball") for m in methods for o in range(8)]
+    (summary,) = summarize(write_cells(cells))
+    verdicts = {c["measure"]: c["holds"] for c in summary["claims"] if "averaging" not in c["claim"]
+                and "baseline" not in c["claim"]}  # fmt: skip
+    assert verdicts == {"average": True, "total variance": True, "order variance": True}
+
+
+def test_the_page_sets_our_returns_beside_the_papers(results: Path) -> None:
+    (results / "table2.remarks.txt").write_text("Measured on a rainy day.\n")
+    assert main(["--directory", str(results)]) == 0
+    assert not (results / "table1.md").exists()
+    page = (results / "table2.md").read_text()
+    assert "Measured on a rainy day." in page
+    for path in results.glob("*.json"):
+        summary = json.loads(path.read_text())
+        table = TABLE_2[summary["benchmark"]][summary["scenario"]]
+        for name, entry in summary["methods"].items():
+            mean, variance = table[name]
+            assert f"| {mean:.2f} | {variance:.2f} | {entry['average']:.3f} |" in page
+        for claim in summary["claims"]:
+            assert claim["evidence"] in page
+    assert "1,000 environment steps per level" in page and "500 transitions per level" in page
+    # 3 cells x 3 levels x 1000 steps in 30 s; 10 orders x 15 levels x 2M steps with 12.5 times more
+    hours = 10 * 15 * 2e6 / 300 * 12.5 / 3600
+    assert re.search(rf"\| PPO \+ WPF \| 8 \| 300 \| {hours:,.0f} \|", page)
+    assert main(["--directory", str(results), "--check"]) == 0
+
+
+def test_without_such_reports_there_is_no_page(tmp_path: Path) -> None:
+    assert main(["--directory", str(tmp_path)]) == 0
+    assert not list(tmp_path.iterdir())

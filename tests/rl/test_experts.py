@@ -1,0 +1,203 @@
+"""Experts: their files, what is measured of them, and what they leave to be cloned."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_policies import tiny_expert
+
+import orderless as ol
+from orderless.rl import Compact, PPOSettings, ProcgenLevels
+from orderless.rl.experts import (
+    Expert,
+    ExpertTraining,
+    load_expert,
+    mean_return,
+    random_policy,
+    save_expert,
+)
+from orderless.rl.procgen import parse_levels
+from orderless.rl.tasks import ClonedTasks
+from orderless.rl.transitions import collect, read_transitions, transitions_path
+
+QUICK = PPOSettings(steps=16, minibatches=2)
+
+
+def make_training(**changes: int) -> ExpertTraining:
+    options = {"levels": 3, "n_envs": 4, "seed": 5, **changes}
+    return ExpertTraining("starpilot", network="compact", settings=QUICK, **options)  # type: ignore[arg-type]
+
+
+def test_a_training_goes_on_from_its_state_and_becomes_a_file(tmp_path: Path) -> None:
+    training, told = make_training(), []
+    training.learn(2 * 64, lambda: told.append(training.steps))
+    assert told == [64, 128]
+    again = make_training()
+    again.load_state_dict(training.state_dict())
+    assert again.steps == 128
+    for ours, theirs in zip(
+        training.ppo.particles.parameters(), again.ppo.particles.parameters(), strict=True
+    ):
+        assert torch.equal(ours, theirs)
+    again.learn(3 * 64)
+    expert = again.expert(episodes=1)
+    save_expert(tmp_path / "starpilot.safetensors", expert)
+    loaded = load_expert("starpilot", tmp_path)
+    assert loaded.facts == expert.facts and loaded.digest == expert.digest
+    assert loaded.facts["steps"] == 192
+    trained = again.ppo.particles[0].state_dict()
+    for name, tensor in loaded.network.state_dict().items():
+        assert torch.equal(tensor, trained[name].bfloat16().float())
+    with pytest.raises(ValueError, match="this training has levels=3, not 4"):
+        make_training(levels=4).load_state_dict(training.state_dict())
+
+
+def test_a_policy_at_random_scores_as_random_actions_do() -> None:
+    """Against plain uniform actions of numpy, over as many episodes."""
+    measured = mean_return(random_policy(), "fruitbot", 0, 50, 16, 2, 0, "cpu")
+    env = ProcgenLevels("fruitbot", 16, 0, num_levels=50, seed=7)
+    generator, returns = np.random.default_rng(0), []
+    env.reset()
+    while len(returns) < 32:
+        info = env.step(generator.integers(0, 15, 16))[-1]
+        returns += info["episode_return"][env.ended].tolist()
+    env.close()
+    plain = env.normalize(returns)
+    spread = np.hypot(measured["standard_error"], plain.std() / len(plain) ** 0.5)
+    assert measured["episodes"] == 32
+    assert abs(measured["mean"] - plain.mean()) < 4 * spread
+
+
+def test_experts_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    path = tiny_expert(tmp_path, "starpilot")
+    with pytest.raises(ValueError, match="there is no expert for fruitbot at .*fruitbot.safetens"):
+        load_expert("fruitbot", tmp_path)
+    with pytest.raises(ValueError, match="is an expert for starpilot, not for fruitbot"):
+        load_expert("fruitbot", path)
+    with pytest.raises(ValueError, match="game must be one of starpilot, fruitbot, dodgeball"):
+        load_expert("pong")
+    facts = load_expert("starpilot", path).facts
+    save_expert(path, Expert(Compact(features=32), facts))
+    with pytest.raises(
+        ValueError, match=r"another shape: 'body.5.weight' is .32, 576. there and .64, 576."
+    ):
+        load_expert("starpilot", path)
+    save_expert(path, Expert(Compact(value=False), facts))
+    with pytest.raises(ValueError, match="holds another network: 'value.bias' is not in both"):
+        load_expert("starpilot", path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+        load_expert("starpilot", path)
+    path.write_bytes(whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:])
+    with pytest.raises(ValueError, match="is damaged"):
+        load_expert("starpilot", path)
+    ol.save(path, {"parameters": Compact().state_dict()})
+    with pytest.raises(ValueError, match="is not an expert that `orderless expert train` wrote"):
+        load_expert("starpilot", path)
+
+
+@pytest.mark.parametrize(
+    ("text", "levels"), [("3", (3,)), ("0-2", (0, 1, 2)), ("7, 1,2-3", (7, 1, 2, 3))]
+)
+def test_levels_are_read_in_the_order_named(text: str, levels: tuple[int, ...]) -> None:
+    assert parse_levels(text) == levels
+
+
+@pytest.mark.parametrize("text", ["", "a", "1-", "-1", "2-1", "1,1", "0-2,2", "1.5"])
+def test_levels_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="levels must"):
+        parse_levels(text)
+
+
+# ---------------------------------------------------------------------- transitions
+
+
+def test_what_is_collected_depends_on_expert_and_seed_alone(tmp_path: Path) -> None:
+    first = load_expert("starpilot", tiny_expert(tmp_path, "starpilot"))
+    (tmp_path / "other").mkdir()
+    other = load_expert("starpilot", tiny_expert(tmp_path / "other", "starpilot", seed=1))
+    files = {}
+    for name, expert, seed in (
+        ("one", first, 0),
+        ("again", first, 0),
+        ("seed", first, 1),
+        ("other", other, 0),
+    ):
+        path = tmp_path / f"{name}.npz"
+        collect(path, expert, 3, 50, seed=seed, n_envs=4)
+        files[name] = path.read_bytes()
+    assert files["one"] == files["again"]
+    assert len(set(files.values())) == 3
+    names = {transitions_path(tmp_path, e, 3, 50, s) for e in (first, other) for s in (0, 1)}
+    assert len(names) == 4
+
+
+def test_the_transitions_are_what_the_game_shows(tmp_path: Path) -> None:
+    """The recorded actions, played anew on the level, give the recorded frames."""
+    expert = load_expert("starpilot", tiny_expert(tmp_path, "starpilot"))
+    copies, count, told = 2, 401, []
+    facts = collect(tmp_path / "x.npz", expert, 0, count, n_envs=copies, tell=told.append)
+    data = read_transitions(tmp_path / "x.npz")
+    assert data.facts == facts and told[-1] == count
+    assert data.observations.dtype == torch.uint8 and len(data.actions) == count
+    env, place, returns = ProcgenLevels("starpilot", copies, 0), 0, []
+    frames, _ = env.reset()
+    while place < count:
+        counted = np.flatnonzero(~env.ended)[: count - place]
+        actions = np.zeros(copies, dtype=np.int64)
+        for copy in counted:
+            assert np.array_equal(data.observations[place].numpy(), frames[copy])
+            actions[copy] = int(data.actions[place])
+            place += 1
+        if place < count:
+            frames, *_, info = env.step(actions)
+            returns += info["episode_return"][env.ended].tolist()
+    env.close()
+    assert facts["episodes"] == len(returns) > 0
+    assert facts["mean_return"] == pytest.approx(env.normalize(returns).mean())
+
+
+def test_a_damaged_file_is_refused_and_a_missing_one_is_collected(tmp_path: Path) -> None:
+    expert = load_expert("starpilot", tiny_expert(tmp_path, "starpilot"))
+    tasks = ClonedTasks("starpilot", (0, 2), torch.device("cpu"), expert, tmp_path / "data", 40)
+    said: list[str] = []
+    tasks.prepare(said.append)
+    assert len(said) == 2 and tasks.task_names == ["level 0", "level 2"]
+    tasks.prepare(said.append)
+    assert len(said) == 2
+    path = transitions_path(tmp_path / "data", expert, 2, 40, 0)
+    whole = path.read_bytes()
+    assert torch.equal(tasks.transitions(1).actions, read_transitions(path).actions)
+    for damaged in (whole[:-50], whole[:2000], b"", _flipped(whole)):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="level2-40.npz is damaged .*: delete it"):
+            tasks.transitions(1)
+    shutil.rmtree(tmp_path / "data")
+    assert len(tasks.transitions(1).actions) == 40
+    assert path.read_bytes() == whole
+    with pytest.raises(ValueError, match="there is no file .*nowhere.npz"):
+        read_transitions(tmp_path / "nowhere.npz")
+    assert not list(tmp_path.glob("**/*.part"))
+
+
+def _flipped(data: bytes) -> bytes:
+    """One bit in the middle of the compressed frames is another."""
+    place = len(data) // 2
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def test_the_file_is_an_ordinary_npz_with_sums_of_its_parts(tmp_path: Path) -> None:
+    expert = load_expert("starpilot", tiny_expert(tmp_path, "starpilot"))
+    collect(tmp_path / "x.npz", expert, 0, 20, n_envs=4)
+    with np.load(tmp_path / "x.npz") as arrays:
+        assert arrays["observations"].shape == (20, 3, 64, 64)
+        assert arrays["actions"].max() < 15
+    with zipfile.ZipFile(tmp_path / "x.npz") as archive:
+        assert archive.testzip() is None
+        assert all(part.compress_type == zipfile.ZIP_DEFLATED for part in archive.infolist())

@@ -1,0 +1,139 @@
+"""The ProcGen benchmarks and experts from the command line, on the real games."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_policies import GAME, tiny_expert
+from typer.testing import CliRunner
+
+from orderless.cli import app
+from orderless.experiments.store import read_cell
+
+SMALL = ["--preset", "demo", "--particles", "2", "--workers", "1", "--device", "cpu"]
+LIFELONG = ["run", "procgen-lifelong", *SMALL, "--levels", "0,3", "--steps-per-level", "256"]
+LIFELONG += ["--set", "envs=4", "--set", "rollout=32", "--set", "minibatches=2"]
+CLONING = ["run", "procgen-bc", *SMALL, "--levels", "0,3", "--set", "transitions=64"]
+CLONING += ["--set", "batch_size=16", "--set", "episodes=2"]
+
+
+def orderless(*arguments: Any) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def refused(*arguments: Any) -> str:
+    """The one sentence on stderr of a command that ends with exit code 2."""
+    result = orderless(*arguments)
+    assert result.exit_code == 2, result.output
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("orderless: "), result.stderr
+    return lines[0]
+
+
+def test_lifelong_learning_from_command_to_report(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [*LIFELONG, "--game", "fruitbot", "--methods", "ppo,ppo+wpf", "--out", out]
+    result = orderless(*command)
+    assert result.exit_code == 0, result.output
+    assert "4 cells computed" in result.stdout  # two cyclic orders
+    records = [read_cell(path) for path in sorted(out.glob("cells/*.json"))]
+    assert {record["scenario"] for record in records} == {"fruitbot"}
+    assert {tuple(record["order"]) for record in records} == {(0, 1), (1, 0)}
+    assert records[0]["task_names"] == ["level 0", "level 3"]
+    page = (out / "report.html").read_text()
+    assert '"episode return"' in page and "level 3" in page
+    table = (out / "report.md").read_text()
+    assert "ppo+wpf" in table and "norm. var." not in table
+    summary = json.loads(orderless("report", out, "--json").stdout)
+    assert summary["score_kind"] == "return"
+    assert summary["methods"]["ppo"]["normalized_variance"] is None
+    assert "--game fruitbot" in summary["command"] and "levels=0,3" in summary["command"]
+    again = orderless(*command)
+    assert "0 cells computed" in again.stdout
+    assert "to compute" in orderless(*command, "--methods", "ppo+ewc", "--dry-run").stdout
+
+
+def test_cloning_from_expert_to_report(tmp_path: Path) -> None:
+    expert = tiny_expert(tmp_path)
+    out, data = tmp_path / "run", tmp_path / "data"
+    command = [*CLONING, "--set", f"expert={expert}", "--data-dir", data, "--out", out]
+    command += ["--permutations", "1", "--methods", "bc,bc+wpf", "--game", GAME]
+    dry = orderless(*command, "--dry-run")
+    assert "2 cells, 0 finished, 2 to compute" in dry.stdout, dry.output
+    assert not out.exists() and not data.exists()
+    result = orderless(*command)
+    assert result.exit_code == 0, result.output
+    assert "2 cells computed" in result.stdout
+    files = sorted(data.glob("procgen/*/*.npz"))
+    assert [file.name for file in files] == ["level0-64.npz", "level3-64.npz"]
+    summary = json.loads(orderless("report", out, "--json").stdout)
+    assert summary["methods"]["bc+wpf"]["average_probs"] is not None
+    assert summary["methods"]["bc"]["forgetting"] is not None
+
+    whole = files[1].read_bytes()
+    files[1].write_bytes(whole[: len(whole) // 2])
+    for path in out.glob("cells/*.json"):
+        path.unlink()
+    assert "level3-64.npz is damaged" in refused(*command)
+
+
+def test_an_expert_is_trained_and_collects(tmp_path: Path) -> None:
+    train = ["expert", "train", "fruitbot", "--network", "compact", "--envs", "2", "--levels", "3"]
+    train += ["--episodes", "1", "--device", "cpu", "--out", tmp_path]
+    result = orderless(*train, "--steps", "500")
+    assert result.exit_code == 0, result.output
+    assert "512 steps" in result.stdout and "at random" in result.stdout
+    path = tmp_path / "fruitbot.safetensors"
+    assert path.exists()
+    longer = orderless(*train, "--steps", "1000")  # goes on from the checkpoint
+    assert "1024 steps" in longer.stdout, longer.output
+    sentence = refused(*train, "--steps", "1000", "--seed", "1")
+    assert "holds a checkpoint, but this training has seed=0, not 1" in sentence
+
+    collect = ["expert", "collect", "fruitbot", "--expert", path, "--levels", "0-1"]
+    collect += ["--transitions", "30", "--device", "cpu", "--out", tmp_path / "data"]
+    first = orderless(*collect)
+    assert first.exit_code == 0, first.output
+    files = sorted((tmp_path / "data").glob("*/*.npz"))
+    before = [file.read_bytes() for file in files]
+    assert [file.name for file in files] == ["level0-30.npz", "level1-30.npz"]
+    files[0].unlink()
+    assert orderless(*collect).stdout == first.stdout
+    assert [file.read_bytes() for file in files] == before
+    files[1].write_bytes(before[1][:-40])
+    assert "level1-30.npz is damaged" in refused(*collect)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "procgen-lifelong", "--game", "pong"], "game must be one of starpilot, fruitbot"),
+        (["run", "procgen-lifelong", "--levels", "3000000000"], "level must lie in 0..2147483646"),
+        (["run", "procgen-lifelong", "--levels", "two"], "levels must look like 0,1,2 or 0-14"),
+        (["run", "procgen-lifelong", "--steps-per-level", "0"], "steps_per_level must be at least"),
+        (["run", "procgen-lifelong", "--methods", "wpf"], "not a method for this benchmark: 'wpf'"),
+        (["run", "procgen-lifelong", "--preset", "table1"], "unknown preset 'table1' of the Proc"),
+        (
+            ["run", "procgen-bc", "--scenario", "task"],
+            "has games instead of a scenario: use --game",
+        ),
+        (["run", "procgen-bc", "--methods", "ppo"], "not a method for this benchmark: 'ppo'"),
+        (["run", "procgen-bc", "--set", "expert=nowhere"], "there is no expert for starpilot"),
+        (["run", "splitmnist", "--game", "starpilot"], "--game belongs to the ProcGen benchmarks"),
+        (["run", "splitmnist", "--levels", "0"], "--set takes key=value with a known key"),
+        (["run", "splitmnist", "--methods", "ppo"], "not a method for this benchmark: 'ppo'"),
+        (["expert", "train", "pong"], "game must be one of starpilot, fruitbot, dodgeball"),
+        (["expert", "train", "starpilot", "--steps", "0"], "steps must be at least 1, got 0"),
+        (["expert", "train", "starpilot", "--network", "x"], "network must be one of impala"),
+        (["expert", "collect", "starpilot", "--expert", "nowhere"], "there is no expert for starp"),
+        (["expert", "collect", "starpilot", "--levels", "-3"], "levels must look like"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert sentence in refused(*arguments)
