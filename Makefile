@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-browser test-long lint results clean
+.PHONY: demo test test-browser test-long test-faults lint docs results clean
 
 demo: $(VENV)/.demo            ## every method on 5,000 digits, three orders of the tasks
 	$(BIN)/orderless run splitmnist --preset demo --permutations 3 --out runs/demo
@@ -17,11 +17,18 @@ test-browser: $(VENV)/.dev     ## the report page in headless Chromium
 test-long: $(VENV)/.dev        ## the sweeps that take long
 	$(BIN)/python -m pytest -m long
 
+test-faults: $(VENV)/.dev      ## 200 kills and 200 damaged files, others every time
+	ORDERLESS_FAULTS=200 ORDERLESS_FAULTS_SEED=$${ORDERLESS_FAULTS_SEED:-$$(date +%s)} \
+	    $(BIN)/python -m pytest tests/faults tests/sharding -k 'not does_not_depend'
+
 lint: $(VENV)/.dev             ## style, types, and generated pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m orderless.report.results_page --check
+
+docs: $(VENV)/.dev             ## the site, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 results: $(VENV)/.dev          ## write docs/results/*.md from their JSON
 	$(BIN)/python -m orderless.report.results_page
@@ -37,4 +44,4 @@ $(VENV)/.dev: $(VENV)/.demo
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs build *.egg-info src/*.egg-info
+	rm -rf $(VENV) runs site build *.egg-info src/*.egg-info

@@ -160,7 +160,7 @@ def test_a_second_run_computes_nothing_and_writes_the_same_report(finished):
 def test_other_settings_are_refused(finished):
     more = ["--set", "lr=0.5", "--methods", "gd", "--out", finished]
     said = refused("run", "splitmnist", *SMALL, *more)
-    assert "with lr=0.001, not 0.5: choose another --out" in said
+    assert "with lr=0.003, not 0.5: choose another --out" in said
 
 
 def test_a_dry_run_says_what_it_would_take_and_writes_nothing(tmp_path):

@@ -156,6 +156,33 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
         refused(make("weighted"), path, "not a whole safetensors file")
 
 
+def test_no_flipped_bit_goes_unnoticed(tmp_path: Path) -> None:
+    """In the sizes, the names, the values or the checksum itself."""
+    path = ol.save(tmp_path / "a", {"x": torch.arange(4.0), "n": [1, "two", (3.5, None)]})
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(
+            whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :]
+        )
+        with pytest.raises(ValueError, match=str(path)):
+            ol.load(path)
+    path.write_bytes(whole)
+    ol.load(path)
+
+
+def test_the_same_content_is_the_same_bytes(tmp_path: Path) -> None:
+    state = make("weighted").state_dict()
+    first, second = (ol.save(tmp_path / name, state) for name in "ab")
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_file_of_another_version_is_refused(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("orderless.storage.FORMAT", 99)
+    path = ol.save(tmp_path / "a", make("weighted"))
+    monkeypatch.undo()
+    refused(make("weighted"), path, "its format is 99, and this version reads 2")
+
+
 def test_a_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
     class Harmful:
         def __reduce__(self) -> tuple:
@@ -172,7 +199,7 @@ def test_another_programs_safetensors_file_is_refused(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file({"x": torch.zeros(2)}, tmp_path / "a")
-    refused(make("weighted"), tmp_path / "a", "not written by this version")
+    refused(make("weighted"), tmp_path / "a", "not written by orderless.save")
 
 
 def test_a_missing_file_is_missing(tmp_path: Path) -> None:

@@ -2,4 +2,4 @@
 
 from .cli import app
 
-app()
+app(prog_name="orderless")

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import torch
 
+from .experiments.progress import Countdown
 from .experiments.regime import find_regime, run_regime, trainings
 from .experiments.store import Store
 from .report.regime import summarize_regime
 from .report.regime_figure import regime_figure
+from .storage import write_atomically
 
 NAME = "when-weighting-helps"
 
@@ -46,16 +48,18 @@ def draw_map(
         missing = sum(training.name not in finished for training in wanted)
         say(f"{len(wanted)} trainings, {missing} to compute")
         return []
-    records = run_regime(
-        regime,
-        store,
-        root=root,
-        device=device,
-        command=command,
-        report=lambda done, total, training: say(f"[{done + 1}/{total}] {training.name}"),
-    )
+    with Countdown() as progress:
+        records = run_regime(
+            regime,
+            store,
+            root=root,
+            device=device,
+            command=command,
+            report=lambda done, total, training: progress.tell(done, total, training.name),
+        )
     summary = summarize_regime(records)
     data, picture = (store.directory / f"{NAME}.{end}" for end in ("json", "png"))
-    data.write_text(json.dumps(summary, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    text = json.dumps(summary, indent=1, allow_nan=False) + "\n"
+    write_atomically(data, text.encode())
     regime_figure(summary).savefig(picture, dpi=150)
     return [data, picture]

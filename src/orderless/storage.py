@@ -1,18 +1,31 @@
-"""`save` and `load`: safetensors for tensors, JSON for the rest, never pickle."""
+"""`save` and `load`: safetensors for tensors, JSON for the rest, never pickle.
+
+safetensors compares every size in a file with the file's own before it allocates anything. What it
+does not notice is a flipped bit: so a file carries a checksum, and a format version.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor
 
-FORMAT = 1
+FORMAT = 2
+
+# What a state that makes no sense can raise, in the reading of it or in whatever it is put into.
+NONSENSE = (
+    *(ValueError, KeyError, IndexError, TypeError, AttributeError),
+    *(RuntimeError, OverflowError),  # a tree too deep is a RuntimeError, too
+)
 
 
 def save(path: str | os.PathLike[str], obj: Any) -> Path:
@@ -24,8 +37,10 @@ def save(path: str | os.PathLike[str], obj: Any) -> Path:
     state = obj.state_dict() if hasattr(obj, "state_dict") else obj
     tensors: dict[str, Tensor] = {}
     tree = _encode(state, tensors, "")
-    metadata = {"orderless": str(FORMAT), "tree": json.dumps(tree)}
-    write_atomically(path, serialize(tensors, metadata))
+    text = json.dumps(tree)
+    about = {"format": FORMAT, "checksum": checksum(text, tensors), "tree": text}
+    # under one key, since safetensors writes several in any order: same content, same bytes
+    write_atomically(path, serialize(tensors, {"orderless": json.dumps(about)}))
     return path
 
 
@@ -39,23 +54,45 @@ def load(path: str | os.PathLike[str], into: Any = None) -> Any:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
+    except (SafetensorError, *NONSENSE) as error:
         raise ValueError(f"{path} is not a whole safetensors file: {error}") from None
-    if metadata.get("orderless") != str(FORMAT):
-        raise ValueError(f"{path} was not written by this version of orderless.save")
-    state = _decode(json.loads(metadata["tree"]), tensors)
+    if "orderless" not in metadata:
+        raise ValueError(f"{path} was not written by orderless.save")
+    try:
+        state = _state(json.loads(metadata["orderless"]), tensors)
+    except NONSENSE as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
     if into is None:
         return state
     try:
         into.load_state_dict(state)
-    except (ValueError, KeyError, RuntimeError) as error:
+    except NONSENSE as error:
         raise ValueError(f"{path} does not fit: {error}") from None
     return into
 
 
+def _state(about: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
+    """What was saved, if this is what was written."""
+    if about["format"] != FORMAT:
+        raise ValueError(f"its format is {about['format']!r}, and this version reads {FORMAT}")
+    if about["checksum"] != checksum(about["tree"], tensors):
+        raise ValueError("its checksum does not match")
+    return _decode(json.loads(about["tree"]), tensors)
+
+
+def checksum(text: str, tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of a text, and of every tensor's name, dtype, shape and bytes."""
+    digest = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write to a temporary name, flush to the disk, rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # a name of its own: another machine on the same file system may be writing this file, too
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with open(temporary, "wb") as file:
             file.write(data)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tiny import SETTINGS, STEPS, make_run, result_of, tiny_cell, tiny_scenario
 
+from orderless import storage
 from orderless.experiments import Store
 from orderless.experiments.cell import TRACES, CellRun
 from orderless.report.cells import load_cells
@@ -151,12 +152,10 @@ def test_joint_training_has_as_many_steps_as_the_tasks_together(tmp_path):
 
 
 def test_snapshots_are_taken_of_one_cell_at_every_task(tmp_path):
-    import numpy as np
-
     result_of(tiny_cell("wpf", (1, 0, 2)), tmp_path)
     result_of(tiny_cell("wpf", index=1), tmp_path)
-    (path,) = (tmp_path / "snapshots").glob("*.npz")
-    arrays = np.load(path)
+    (path,) = (tmp_path / "snapshots").glob("*.st")
+    arrays = storage.load(path)
     assert arrays["step"].tolist() == [0, 6, 9, 13]
     assert arrays["positions"].shape == (4, 3, 64) and arrays["log_weights"].shape == (4, 3)
 
@@ -250,7 +249,7 @@ def test_a_checkpoint_of_other_settings_or_versions_is_passed_over(tmp_path, mon
     other = make_run(tiny_cell("gd", lr=0.01), tmp_path, tick=ticks.append)
     other._resume()
     assert ticks == []
-    monkeypatch.setattr("orderless.experiments.cell.versions", lambda: {"torch": "0.1"})
+    monkeypatch.setattr("orderless.experiments.course.versions", lambda: {"torch": "0.1"})
     newer = make_run(cell, tmp_path, tick=ticks.append)
     newer._resume()
     assert ticks == []

@@ -164,6 +164,16 @@ def test_a_damaged_cell_is_set_aside_and_computed_again(damage, store):
     assert path.with_suffix(".damaged").exists()
 
 
+def test_a_damaged_snapshot_is_set_aside_and_its_cell_computed_again(store):
+    run_grid(tiny_grid(BOTH, 1), store)
+    (path,) = (store.directory / "snapshots").iterdir()
+    before, whole = records(store), path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.warns(UserWarning, match="was damaged: it is now .*damaged, and computed again"):
+        assert run_grid(tiny_grid(BOTH, 1), store) == 1
+    assert records(store) == before and path.read_bytes() == whole
+
+
 def stopped(store, monkeypatch, after=7):
     """A run that was stopped in the middle of its only cell, with two checkpoints."""
 
@@ -193,14 +203,16 @@ def test_a_damaged_checkpoint_is_passed_over(place, store, tmp_path, monkeypatch
     data = bytearray(newer.read_bytes())
     data[place] ^= 4
     newer.write_bytes(data)
-    assert resumed_at(store) == 6
+    with pytest.warns(UserWarning, match=f"{newer.name} was damaged: it is now .*damaged, and"):
+        assert resumed_at(store) == 6
     assert records(store) == records(whole)
 
 
 def test_with_no_whole_checkpoint_a_cell_begins_again(store, monkeypatch):
     for path in stopped(store, monkeypatch):
         path.write_bytes(path.read_bytes()[:100])
-    assert resumed_at(store) == 1
+    with pytest.warns(UserWarning, match="was damaged"):
+        assert resumed_at(store) == 1
 
 
 def test_the_newest_checkpoint_counts(store, monkeypatch):

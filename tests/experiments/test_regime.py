@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 from typer.testing import CliRunner
@@ -104,6 +105,22 @@ def test_finished_trainings_are_not_run_again(records, folder):
     again = run_regime(REGIME, Store(folder), report=lambda *progress: started.append(progress))
     assert started == []
     assert again == records
+
+
+def test_a_damaged_training_is_set_aside_and_trained_again(records, folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "map")
+    path = sorted((tmp_path / "map" / "cells").glob("*.json"))[0]
+    path.write_bytes(path.read_bytes()[:-9])
+    started = []
+    with pytest.warns(UserWarning, match=f"{path.name} was damaged: it is now .*damaged, and"):
+        again = run_regime(
+            REGIME,
+            Store(tmp_path / "map"),
+            command="the command",
+            report=lambda *p: started.append(p),
+        )
+    assert len(started) == 1
+    assert [{**r, "duration": 0} for r in again] == [{**r, "duration": 0} for r in records]
 
 
 def test_another_map_does_not_mix_into_the_directory(records, folder):

@@ -1,63 +1,36 @@
 """Kill -9 at any moment, run the same command again: as if nothing had happened."""
 
-import json
-import multiprocessing
 import os
-import random
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
-from tiny import run_into, without_time
+from bench import FAULTS, METHODS, assert_nothing_is_torn, everything, randomness, undisturbed
+from zygote import Zygote
 
 from orderless.experiments import Store
-from orderless.experiments.store import read_cell
-from orderless.report import format_json, summarize
-
-METHODS = ("wpf", "ewc+wpf", "si", "lwf+wpf", "er", "joint", "bootstrap", "adam")
-TIMES = {"duration", "seconds_per_step"}
 
 
-def everything(folder):
-    """All that a run leaves behind, durations aside."""
-    store = Store(folder)
-    cells = {name: without_time(record) for name, record in store.finished().items()}
-    assert list((store.directory / "checkpoints").iterdir()) == []
-    assert list(store.directory.glob("*/.*.part")) == []
-    snapshots = {p.name: p.read_bytes() for p in (store.directory / "snapshots").iterdir()}
-    report = json.loads(format_json(summarize(store.directory, read=read_cell)))
-    return cells, snapshots, without(report, TIMES)
-
-
-def without(value, keys):
-    if isinstance(value, dict):
-        return {k: without(v, keys) for k, v in value.items() if k not in keys}
-    return [without(v, keys) for v in value] if isinstance(value, list) else value
-
-
-def test_killed_at_random_moments_the_end_is_the_same(tmp_path):
-    """A process that has everything loaded forks each run, so that kills hit the work itself."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["orderless.experiments", "orderless.report"])
-    moments, kills, runs = random.Random(0), 0, 0
-    arguments = str(tmp_path / "killed"), METHODS, 1
-    run_into(str(tmp_path / "whole"), METHODS, 1)
-    while True:
-        process = context.Process(target=run_into, args=arguments, kwargs={"checkpoint_every": 0.0})
-        process.start()
-        process.join(None if runs >= 12 else moments.uniform(0.1, 1.0))
-        runs += 1
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-            kills += 1
-        else:
-            assert process.exitcode == 0
-            break
-    assert kills >= 3  # or the test has tested nothing
-    assert everything(tmp_path / "killed") == everything(tmp_path / "whole")
+def test_killed_at_random_points_the_end_is_the_same(tmp_path, record_property):
+    """At a file operation, or at any moment at all; whatever has a name is whole after each."""
+    chance, kills = randomness("kills"), 0
+    expected, zygote = undisturbed(tmp_path / "whole"), Zygote(METHODS)
+    while kills < FAULTS:
+        folder, status = tmp_path / str(kills), -signal.SIGKILL
+        while status == -signal.SIGKILL:
+            if chance.random() < 0.6:
+                status = zygote.run(folder, event=chance.randint(1, 100))
+            else:
+                status = zygote.run(folder, kill_after=chance.uniform(0.01, 0.6))
+            if status == -signal.SIGKILL:
+                kills += 1
+                record_property("fault: kill -9", 1)
+            assert_nothing_is_torn(folder)
+        assert status == 0
+        assert everything(folder) == expected
+    zygote.close()
 
 
 # ------------------------------------------------------------------ the command itself
@@ -109,12 +82,6 @@ def whole(tmp_path_factory):
     return folder
 
 
-def comparable(folder):
-    """Commands differ in their --out and --workers."""
-    cells, snapshots, report = everything(folder)
-    return without(cells, {"command"}), snapshots, without(report, {"command"})
-
-
 def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(whole, tmp_path):
     process = start(tmp_path / "run", "--workers", "1")
     wait_for(lambda: checkpoints(tmp_path / "run"), process)
@@ -133,7 +100,7 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(whole, tmp_path):
     process = start(tmp_path / "run", "--workers", "1")
     out, err = process.communicate()
     assert process.returncode == 0, err
-    assert comparable(tmp_path / "run") == comparable(whole)
+    assert everything(tmp_path / "run") == everything(whole)
 
 
 def test_workers_stop_with_ctrl_c_die_with_their_parent_and_compute_the_same(whole, tmp_path):
@@ -158,7 +125,7 @@ def test_workers_stop_with_ctrl_c_die_with_their_parent_and_compute_the_same(who
     process = start(tmp_path / "run", "--workers", "2")
     _, err = process.communicate()
     assert process.returncode == 0, err
-    assert comparable(tmp_path / "run") == comparable(whole)
+    assert everything(tmp_path / "run") == everything(whole)
     assert err.count("orderless: warning") <= 1  # the same warning of several workers
 
 

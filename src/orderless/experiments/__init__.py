@@ -1,7 +1,7 @@
 """The grid benchmark x method x order x seed: cells, their store, and how they are run."""
 
 from .benchmarks import BENCHMARKS
-from .cell import Cell
+from .course import Cell
 from .grid import Grid, run_grid
 from .store import Store, StoreError
 

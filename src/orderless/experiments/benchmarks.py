@@ -5,21 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
 
+import torch
 from torch import nn
 
+from ..policy_settings import PolicySettings
+from ..rl.experts import load_expert
+from ..rl.networks import find_network
+from ..rl.procgen import GAMES, parse_levels
+from ..rl.tasks import ClonedTasks, ProcgenTasks, transitions_folder
 from ..scenarios import Scenario, SplitCIFAR100, SplitMNIST
 from ..settings import Settings
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """`scenario(kind, settings, seed, root, device)` and `network(scenario, settings)`."""
+    """`scenario(scenario, settings, seed, root, device)` and `network(scenario, settings)`.
+
+    `scenarios` names what may be asked for: ways to split a data set, or games. `kind` tells which
+    methods belong to it: "supervised", "cloning" or "lifelong". `prepare(scenario, say)` gets what
+    all its cells need.
+    """
 
     name: str
     description: str
-    scenario: Callable[[str, Settings, int, str | None, str], Scenario]
-    network: Callable[[Scenario, Settings], Callable[[], nn.Module]]
+    scenario: Callable[[str, Any, int, str | None, str], Any]
+    network: Callable[[Any, Any], Callable[[], nn.Module]]
+    scenarios: tuple[str, ...] = ("domain", "task", "class")
+    kind: str = "supervised"
+    prepare: Callable[[Any, Callable[[str], None]], None] = lambda scenario, say: None
 
 
 def split_mnist(
@@ -98,11 +114,53 @@ def cifar_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Mod
     return maker(released_cifar, scenario.outputs)
 
 
+def procgen_tasks(
+    game: str, settings: PolicySettings, seed: int, root: str | None, device: str
+) -> ProcgenTasks:
+    return ProcgenTasks(game, parse_levels(settings.levels), torch.device(device))
+
+
+def cloned_tasks(
+    game: str, settings: PolicySettings, seed: int, root: str | None, device: str
+) -> ClonedTasks:
+    return ClonedTasks(
+        game,
+        parse_levels(settings.levels),
+        torch.device(device),
+        load_expert(game, None if settings.expert is None else Path(settings.expert)),
+        transitions_folder(root),
+        settings.transitions,
+        settings.collect_seed,
+    )
+
+
+@lru_cache
+def policy_network(name: str, value: bool) -> Callable[[], nn.Module]:
+    return partial(find_network(name), value=value)
+
+
 BENCHMARKS: dict[str, Benchmark] = {
     b.name: b
     for b in (
         Benchmark("splitmnist", "5 tasks of 2 digits", split_mnist, mnist_network),
         Benchmark("splitcifar100", "20 tasks of 5 classes", split_cifar100, cifar_network),
+        Benchmark(
+            "procgen-bc",
+            "levels of a game, cloned from an expert one after another",
+            cloned_tasks,
+            lambda tasks, settings: policy_network(settings.network, False),
+            GAMES,
+            "cloning",
+            ClonedTasks.prepare,
+        ),
+        Benchmark(
+            "procgen-lifelong",
+            "levels of a game, played one after another",
+            procgen_tasks,
+            lambda tasks, settings: policy_network(settings.network, True),
+            GAMES,
+            "lifelong",
+        ),
     )
 }
 

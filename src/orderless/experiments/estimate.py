@@ -11,9 +11,10 @@ import torch
 from ..methods import Setup, find_method
 from ..scenarios import Scenario
 from .benchmarks import find_benchmark
-from .cell import Cell
+from .course import Cell
 from .evaluation import score_task
 from .grid import Grid, processes, unfinished
+from .policy_estimate import try_policy
 from .store import Store
 from .workers import one_thread
 
@@ -28,12 +29,16 @@ def estimate(
     missing = unfinished(cells, store)
     workers = min(workers or processes(grid, scenarios, len(missing)), max(1, len(missing)))
     lines = [f"{len(cells)} cells, {len(cells) - len(missing)} finished, {len(missing)} to compute"]
+    supervised = find_benchmark(grid.benchmark).kind == "supervised"
     seconds, memory = 0.0, 0
     for name in grid.methods:
         of_method = [cell for cell in missing if cell.method == name]
         if of_method:
             with one_thread():
-                each, bytes_held = _try(of_method[0], scenario)
+                if supervised:
+                    each, bytes_held = _try(of_method[0], scenario)
+                else:
+                    each, bytes_held = try_policy(of_method[0], scenario, store)
             seconds += each * len(of_method)
             memory = max(memory, bytes_held)
             lines.append(f"  {name}: {len(of_method)} cells of about {each:.1f} s")

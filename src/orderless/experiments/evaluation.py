@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .. import metrics
-from ..filters.base import ParticleFilter
 from ..learners import ContinualLearner
 from ..particles import Ensemble
 
@@ -30,16 +30,15 @@ class TaskScore:
 def score_task(learner: ContinualLearner, task: int, test_batch: int) -> TaskScore:
     """`accuracy`: weighted mean of the particles' own; `logits`, `probs`: of the mixture."""
     x, y = learner.scenario.test_set(task)
-    weights = learner.weights
+    weights, filter = learner.weights, learner.filter
     right = dict.fromkeys(COMBINES, 0.0)
     chances, answers = [], []
     for xs, ys in zip(x.split(test_batch), y.split(test_batch), strict=True):
         outputs = learner.outputs(xs, task)  # [N, B, C]
-        average = ParticleFilter.average
-        own = (outputs.argmax(-1) == ys).double().sum(1)
-        probabilities = average(outputs.softmax(-1), weights)
-        votes = average(outputs.nan_to_num(neginf=-1e30), weights)
-        right["accuracy"] += float(average(own, weights))
+        own = filter.particles.shard.gather((outputs.argmax(-1) == ys).double().sum(1))
+        probabilities = filter.mixture(outputs.softmax(-1), weights)
+        votes = filter.mixture(outputs.nan_to_num(neginf=-1e30), weights)
+        right["accuracy"] += float(filter.average(own, weights))
         right["logits"] += float((votes.argmax(-1) == ys).sum())
         right["probs"] += float((probabilities.argmax(-1) == ys).sum())
         chances.append(probabilities.double().cpu().numpy())
@@ -58,14 +57,19 @@ def score_task(learner: ContinualLearner, task: int, test_batch: int) -> TaskSco
 @torch.no_grad()
 def plasticity(learner: ContinualLearner, task: int, samples: int = 512) -> dict[str, float]:
     """Dormant units, effective rank and weight size of the particle that weighs most."""
-    seen, weights = learner.representation(learner.scenario.test_set(task)[0][:samples])
+    return plasticity_of(*learner.representation(learner.scenario.test_set(task)[0][:samples]))
+
+
+@torch.no_grad()
+def plasticity_of(seen: Tensor, weights: list[Tensor]) -> dict[str, float]:
+    """The same from what a network's last layer sees `[B, M]` and from the network's weights."""
     features = seen.double().cpu().numpy()
     whole = bool(np.isfinite(features).all())  # singular values of a NaN are an error
-    parameters = [p.detach().double().cpu().numpy() for p in weights]
+    sizes = [p.abs().sum(dtype=torch.float64) for p in weights]  # millions: not on the host
     return {
         "dormant": metrics.dormant_share(features),
         "effective_rank": metrics.effective_rank(features) if whole else float("nan"),
-        "mean_abs_weight": metrics.mean_abs_weight(parameters),
+        "mean_abs_weight": float(torch.stack(sizes).sum()) / sum(p.numel() for p in weights),
     }
 
 
@@ -78,4 +82,4 @@ def displacement(particles: Ensemble, initial: Ensemble) -> list[float]:
     pairs = list(zip(particles.parameters(), initial.parameters(), strict=True))
     moved = [(now.double() - then.double()).square().flatten(1).sum(1) for now, then in pairs]
     length = [then.double().square().flatten(1).sum(1) for _, then in pairs]
-    return (sum(moved) / sum(length)).sqrt().tolist()  # type: ignore[union-attr]
+    return particles.shard.gather((sum(moved) / sum(length)).sqrt()).tolist()  # type: ignore[union-attr]

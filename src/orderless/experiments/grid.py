@@ -10,12 +10,16 @@ from typing import Any
 import torch
 
 from ..methods import METHODS, find_method
-from ..scenarios import orders
+from ..policy_settings import find_policy_preset
 from ..settings import PRESETS, Settings
 from .benchmarks import find_benchmark
-from .cell import Cell, CellRun
+from .course import Cell
+from .ranks import SharedStore
+from .ray_launcher import Ray, run_on_ray
+from .runs import course_of
 from .scenarios import Scenarios
 from .store import Store, StoreError
+from .tensorboard import summary_writer
 from .workers import automatic_workers, one_thread, run_in_processes
 
 
@@ -32,25 +36,35 @@ class Grid:
     settings: Settings
 
     def __post_init__(self) -> None:
-        find_benchmark(self.benchmark)
+        benchmark = find_benchmark(self.benchmark)
         if not self.methods:
-            raise ValueError(f"name at least one method: {', '.join(METHODS)}")
+            known = [each.name for each in METHODS.values() if each.kind == benchmark.kind]
+            raise ValueError(f"name at least one method: {', '.join(known)}")
         for name in self.methods:
-            find_method(name)
+            find_method(name, benchmark.kind)
             base, tuned, _ = name.partition("-tuned")
             if tuned:
                 self.settings.tuned_strength(base)
         for what in ("permutations", "seeds"):
             if getattr(self, what) < 1:
                 raise ValueError(f"{what} must be at least 1, got {getattr(self, what)}")
-        if self.scenario not in ("domain", "task", "class"):
-            raise ValueError(f"scenario must be domain, task or class, got {self.scenario!r}")
+        if self.scenario not in benchmark.scenarios:
+            what = "scenario" if benchmark.kind == "supervised" else "game"
+            *others, last = benchmark.scenarios
+            among = f"{', '.join(others)} or {last}"
+            raise ValueError(f"{what} must be {among}, got {self.scenario!r}")
 
     def command(self) -> str:
         """The command that computes this, wherever to, on whatever and by however many workers."""
-        usual = PRESETS.get(self.preset, Settings())
+        supervised = find_benchmark(self.benchmark).kind == "supervised"
+        usual = (
+            PRESETS.get(self.preset, Settings())
+            if supervised
+            else find_policy_preset(self.preset, self.scenario)
+        )
         words = ["orderless", "run", self.benchmark, "--preset", self.preset]
-        words += ["--scenario", self.scenario, "--methods", ",".join(self.methods)]
+        words += ["--scenario" if supervised else "--game", self.scenario]
+        words += ["--methods", ",".join(self.methods)]
         words += ["--permutations", str(self.permutations), "--seeds", str(self.seeds)]
         for field in fields(self.settings):
             value = getattr(self.settings, field.name)
@@ -63,7 +77,7 @@ class Grid:
 
     def cells(self, tasks: int) -> Iterator[Cell]:
         """Seeds outside, methods inside: after a while every method has some cells."""
-        sequence = orders(tasks, self.permutations, self.settings.order_seed)
+        sequence = self.settings.sequences(tasks, self.permutations)
         for seed in range(self.seeds):
             for index, order in enumerate(sequence):
                 for name in self.methods:
@@ -97,6 +111,7 @@ class Report:
     start: Callable[[Cell], None] = lambda cell: None
     tick: Callable[[int], None] = lambda steps: None
     done: Callable[[Cell, dict[str, Any]], None] = lambda cell, record: None
+    say: Callable[[str], None] = lambda text: None
 
 
 def run_grid(
@@ -106,49 +121,75 @@ def run_grid(
     root: str | None = None,
     device: torch.device | str = "cpu",
     workers: int | None = 1,
+    ray: Ray | None = None,
     checkpoint_every: float = 60.0,
     report: Report | None = None,
+    group: Any = None,
+    tensorboard: bool = False,
 ) -> int:
     """Compute the missing cells of a grid; returns how many were computed.
 
     Args:
         workers: processes; None: as many as there are cores and memory for.
+        ray: compute cells as Ray tasks instead, on whatever machines it has.
         checkpoint_every: seconds between checkpoints of the cell that is being computed.
+        group: a process group whose ranks all call this and compute each cell together.
+        tensorboard: write scalars of the cells that are computed to DIR/tensorboard.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
+    if group is not None:
+        if find_benchmark(grid.benchmark).kind != "supervised":
+            raise ValueError(f"{grid.benchmark} is for one process: leave out torchrun")
+        store, workers = SharedStore(store.directory, group), 1
+    if tensorboard:
+        summary_writer()  # says what is missing before anything is computed
     report = report or Report()
-    scenarios = grid.scenarios(root, device)
+    scenarios = grid.scenarios(root, device if ray is None else "cpu")
     cells = list(grid.cells(len(scenarios[0])))
     store.prepare()
-    with store.lock():
+    with store.lock() as mark:
         missing = unfinished(cells, store)
         waiting = {cell.name for cell in missing}
         for cell in cells:
             # an earlier run may have been killed between writing a cell and tidying up
             (store.set_aside if cell.name in waiting else store.drop_checkpoints)(cell.name)
+        if missing:
+            find_benchmark(grid.benchmark).prepare(scenarios[0], report.say)
         report.begin(len(cells) - len(missing), len(cells))
         options: dict[str, Any] = {"checkpoint_every": checkpoint_every}
+        shared = {"run": options, "command": grid.command(), "tensorboard": tensorboard}
+        if ray is not None:
+            there, memory = grid.scenarios(root, device), memory_of_a_cell(grid, scenarios)
+            for cell, record in run_on_ray(
+                missing, there, store, mark, shared, ray, memory=memory, tick=report.tick
+            ):
+                report.done(cell, record)
+            return len(missing)
         workers = min(workers or processes(grid, scenarios, len(missing)), max(1, len(missing)))
         if workers > 1:
-            shared = {"run": options, "command": grid.command()}
             for cell, record in run_in_processes(missing, scenarios, store, workers, shared):
                 report.done(cell, record)
             return len(missing)
         with one_thread():
             for cell in missing:
                 report.start(cell)
-                run = CellRun(cell, scenarios[cell.seed], store, tick=report.tick, **options)
-                report.done(cell, run.run(grid.command()))
+                run = course_of(cell, scenarios[cell.seed], store, tick=report.tick, **options)
+                report.done(cell, run.run(grid.command(), tensorboard=tensorboard))
     return len(missing)
 
 
 def processes(grid: Grid, scenarios: Scenarios, cells: int) -> int:
     """How many to use where nobody says."""
+    return automatic_workers(cells, scenarios[0].device, memory_of_a_cell(grid, scenarios))
+
+
+def memory_of_a_cell(grid: Grid, scenarios: Scenarios) -> int:
+    """Bytes, roughly."""
     network = find_benchmark(grid.benchmark).network(scenarios[0], grid.settings)()
     held = 4 * grid.settings.particles * sum(p.numel() for p in network.parameters())
     # gradients, the teacher or importances of a consolidation, activations; torch and the data
-    return automatic_workers(cells, scenarios[0].device, 8 * held + 2**29)
+    return 8 * held + 2**29
 
 
 def unfinished(cells: list[Cell], store: Store) -> list[Cell]:
@@ -156,7 +197,7 @@ def unfinished(cells: list[Cell], store: Store) -> list[Cell]:
     records = store.finished()
     table = cells[0].describe()
     for name, record in records.items():
-        if all(record[key] == table[key] for key in ("benchmark", "scenario", "preset")):
+        if all(record.get(key) == table[key] for key in ("benchmark", "scenario", "preset")):
             _refuse_other_settings(table["settings"], record, f"{store.directory} holds {name}")
     for cell in cells:
         if cell.name in records and records[cell.name]["order"] != list(cell.order):
@@ -175,7 +216,8 @@ FAMILIES = ("ewc", "si", "lwf", "rb", "gsf")
 def _matters(key: str, method: str) -> bool:
     family, _, rest = key.partition("_")
     if family in FAMILIES:
-        return method.startswith(f"{family}-tuned" if rest == "tuned" else family)
+        parts = method.replace("-", "+").split("+")
+        return family in parts and (rest != "tuned" or "tuned" in parts)
     return key not in IMMATERIAL
 
 

@@ -1,25 +1,89 @@
-"""What a run says: one bar over all cells with the time left, or plain lines; warnings once."""
+"""What long work says: a bar with the time left, or plain lines; warnings once."""
 
 from __future__ import annotations
 
 import re
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
-from .cell import Cell
+from .course import Cell
 from .grid import Report
+from .ranks import rank
+from .store import DamagedFile
+
+
+class Countdown:
+    """Counts anything towards a total: a bar, or where there is no terminal a line now and then.
+
+    Args:
+        bytes: what is counted are bytes.
+        every: seconds between plain lines.
+    """
+
+    def __init__(self, *, bytes: bool = False, every: float = 5.0) -> None:
+        self._console = Console(stderr=True)
+        self._bytes, self._every = bytes, every
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn() if bytes else MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._begun: dict[str, tuple[Any, float, int]] = {}  # bar, when and with how many it began
+        self._said = time.monotonic()
+
+    def __enter__(self) -> Countdown:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._bar.stop()
+
+    def tell(self, done: int, total: int | None, text: str, *, name: str = "") -> None:
+        """`done` of `total`, and what comes now; one bar for every `name`."""
+        now = time.monotonic()
+        if name not in self._begun:
+            bar = self._bar.add_task(text, total=total, completed=done, left="")
+            self._begun[name] = bar, now, done
+        bar, begun, first = self._begun[name]
+        left = time_left(now - begun, done - first, None if total is None else total - done)
+        self._bar.update(bar, completed=done, total=total, description=text, left=left)
+        if not self._console.is_terminal and done != total and now - self._said >= self._every:
+            self._said = now
+            known = [n for n in (done, total) if n is not None]
+            counted = "/".join(f"{n / 1e6:.1f} MB" if self._bytes else str(n) for n in known)
+            print(f"[{counted}] {text}, {left}", file=sys.stderr, flush=True)
+
+
+def time_left(spent: float, done: int, to_do: int | None) -> str:
+    """At the speed so far."""
+    if done < 1 or to_do is None:
+        return "time left: ?"
+    return f"time left: {timedelta(seconds=round(spent / done * to_do))}"
 
 
 class GridProgress:
-    """A context manager whose `report` goes to `run_grid`."""
+    """A context manager whose `report` goes to `run_grid`; `label` stands before every name."""
 
-    def __init__(self) -> None:
-        self._console = Console(stderr=True)
+    def __init__(self, label: str = "") -> None:
+        self._label = f"{label}: " if label else ""
+        self._console = Console(stderr=True, quiet=rank() > 0)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -32,7 +96,7 @@ class GridProgress:
         self._begun = time.monotonic()
         self._finished = self._first = self._total = self._steps = 0
         self._task: Any = None
-        self.report = Report(self._begin, self._start, self._tick, self._done)
+        self.report = Report(self._begin, self._start, self._tick, self._done, self._say)
 
     def __enter__(self) -> GridProgress:
         self._bar.start()
@@ -48,44 +112,51 @@ class GridProgress:
 
     def _start(self, cell: Cell) -> None:
         self._steps = 0
-        self._bar.update(self._task, description=_name(cell))
+        self._bar.update(self._task, description=self._name(cell))
 
     def _tick(self, steps: int) -> None:
-        self._steps += steps
-        if self._steps % 50 == 0:
+        before, self._steps = self._steps, self._steps + steps
+        if before // 50 != self._steps // 50:
             self._bar.update(self._task, left=f"step {self._steps}, {self._left()}")
 
     def _done(self, cell: Cell, record: dict[str, Any]) -> None:
         self._finished += 1
         self._bar.update(
-            self._task, description=_name(cell), completed=self._finished, left=self._left()
+            self._task, description=self._name(cell), completed=self._finished, left=self._left()
         )
         if not self._console.is_terminal:
             final = record["scores"]["accuracy"][-1]
             average = sum(final) / len(final)
+            returns = record.get("score_kind") == "return"
+            score = f"return {average:.3f}" if returns else f"average {100 * average:.2f}"
             self._console.print(
-                f"[{self._finished}/{self._total}] {_name(cell)}: average {100 * average:.2f}, "
+                f"[{self._finished}/{self._total}] {self._name(cell)}: {score}, "
                 f"{_broken(record)}{record['duration']:.1f} s, {self._left()}",
                 highlight=False,
                 soft_wrap=True,
             )
 
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+    def _name(self, cell: Cell) -> str:
+        return f"{self._label}{cell.method} order {cell.order_index} seed {cell.seed}"
+
     def _left(self) -> str:
-        done = self._finished - self._first
-        if done < 1:
-            return "time left: ?"
-        spent = time.monotonic() - self._begun
-        seconds = spent / done * (self._total - self._finished)
-        return f"time left: {timedelta(seconds=round(seconds))}"
+        spent, done = time.monotonic() - self._begun, self._finished - self._first
+        return time_left(spent, done, self._total - self._finished)
+
+
+@contextmanager
+def reporting(label: str) -> Iterator[Report]:
+    """The report of one grid among several."""
+    with GridProgress(label) as progress:
+        yield progress.report
 
 
 def _broken(record: dict[str, Any]) -> str:
     step = record["died_at"]
     return "" if step is None else f"no finite network left at step {step}, "
-
-
-def _name(cell: Cell) -> str:
-    return f"{cell.method} order {cell.order_index} seed {cell.seed}"
 
 
 class OnceOfAKind:
@@ -98,7 +169,9 @@ class OnceOfAKind:
         self.said: set[str] = set()
 
     def __call__(self, message: Warning | str, *where: Any, **more: Any) -> None:
-        kind = re.sub(r"[0-9]+", "0", str(message))
-        if kind not in self.said:
+        kind = str(message)
+        if not isinstance(message, DamagedFile):
+            kind = re.sub(r"[0-9]+", "0", kind)
+        if rank() == 0 and kind not in self.said:
             self.said.add(kind)
             print(f"orderless: warning (said once): {message}", file=sys.stderr)

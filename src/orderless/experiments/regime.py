@@ -153,6 +153,7 @@ def run_regime(
         for done, training in enumerate(everything):
             record = finished.get(training.name)
             if record is None:
+                store.set_aside(training.name)
                 report(done, len(everything), training)
                 record = run_training(training, scenarios[training.seed], regime)
                 record["command"] = command

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from ..filters import ParticleFilter
 
@@ -17,20 +17,20 @@ PROJECTION = 64  # dimensions kept of a particle's position
 def snapshot(filter: ParticleFilter, step: int) -> dict[str, Any]:
     """Positions `[N, 64]` of all particles under a fixed random projection, and their weights."""
     particles = filter.particles
-    total = torch.zeros(particles.n, PROJECTION, device=particles.device)
+    total = torch.zeros(particles.shard.count, PROJECTION, device=particles.device)
     generator = torch.Generator().manual_seed(0)
     for parameter in particles.parameters():
         for part in parameter.detach().flatten(1).split(65536, dim=1):
             directions = torch.randn(part.shape[1], PROJECTION, generator=generator)
             total += part.float() @ directions.to(total)
-    position = total.cpu() / math.sqrt(PROJECTION)
+    position = particles.shard.gather(total).cpu() / math.sqrt(PROJECTION)
     return {"position": position, "log_weights": filter.log_weights.cpu(), "step": step}
 
 
-def as_arrays(taken: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """Snapshots of one run, stacked."""
+def stacked(taken: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """Snapshots of one run: positions `[S, N, 64]`, log_weights `[S, N]`, step `[S]`."""
     return {
-        "positions": np.stack([s["position"].numpy() for s in taken]),
-        "log_weights": np.stack([s["log_weights"].numpy() for s in taken]),
-        "step": np.array([s["step"] for s in taken]),
+        "positions": torch.stack([s["position"] for s in taken]),
+        "log_weights": torch.stack([s["log_weights"] for s in taken]),
+        "step": torch.tensor([s["step"] for s in taken]),
     }

@@ -2,35 +2,41 @@
 
 DIR/cells/NAME.json          one finished cell each, with a checksum
 DIR/checkpoints/NAME.K.st    the last two states of a cell that is being computed
-DIR/snapshots/NAME.npz       particle positions over training, for the density figure
+DIR/snapshots/NAME.st        particle positions over training, for the density figure
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import io
 import json
 import os
+import re
+import secrets
 import warnings
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from .. import storage
 
 FORMAT = 1
+LOCK = ".lock"
+LARGEST_CELL = 2**28  # bytes; one with a million predictions has two million
 
 
 class StoreError(Exception):
     """Something about a run directory, in one sentence."""
+
+
+class DamagedFile(UserWarning):
+    """A file that is not what was written; each is named, however many there are."""
 
 
 def _digest(cell: dict[str, Any]) -> str:
@@ -38,38 +44,48 @@ def _digest(cell: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _fingerprint(state: Any) -> int:
-    """Of every value and tensor: safetensors itself does not notice a flipped bit."""
-
-    def checked(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        return zlib.crc32(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-
-    return zlib.crc32(json.dumps(tree_map(checked, state)).encode())
-
-
 def read_cell(path: Path) -> dict[str, Any]:
     """A finished cell; a file that is not what was written raises `ValueError`."""
     try:
-        wrapper = json.loads(path.read_text())
+        if path.stat().st_size > LARGEST_CELL:
+            raise ValueError("it is larger than any cell")
+        wrapper = json.loads(path.read_text(encoding="utf-8"))
         cell = wrapper["cell"]
-        if wrapper["format"] != FORMAT or wrapper["checksum"] != _digest(cell):
+        if wrapper["format"] != FORMAT:
+            raise ValueError(f"its format is {wrapper['format']!r}, not {FORMAT}")
+        if wrapper["checksum"] != _digest(cell):
             raise ValueError("its checksum does not match")
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+        if not isinstance(cell, dict):
+            raise ValueError("it holds no record")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it and run again") from None
     return cell
 
 
+def _set_aside(path: Path) -> None:
+    aside = path.with_suffix(".damaged")
+    path.replace(aside)
+    text = f"{path} was damaged: it is now {aside}, and computed again"
+    warnings.warn(text, DamagedFile, stacklevel=3)
+
+
 class Store:
-    """Reads and writes one run directory."""
+    """Reads and writes one run directory; of several ranks together, see `ranks.SharedStore`."""
+
+    group: Any = None  # the processes that compute a cell together
+    first: bool = True  # whether this is the one of them that writes
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
 
-    def prepare(self) -> None:
+    def agrees(self, now: bool) -> bool:
+        """Whether it is time for a checkpoint: for all ranks when it is for the one that writes."""
+        return now
+
+    def prepare(self, *folders: str) -> None:
+        """Make the directory with these folders (all by default), and see that it is writable."""
         try:
-            for name in ("cells", "checkpoints", "snapshots"):
+            for name in folders or ("cells", "checkpoints", "snapshots"):
                 (self.directory / name).mkdir(parents=True, exist_ok=True)
             probe = self.directory / ".writable"
             probe.write_bytes(b"")
@@ -78,9 +94,12 @@ class Store:
             raise StoreError(f"cannot write to {self.directory}: {error.strerror}") from None
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """One run at a time; the lock goes with the process, however it ends."""
-        with open(self.directory / ".lock", "w") as file:
+    def lock(self) -> Iterator[str]:
+        """One run at a time; the lock goes with the process, however it ends.
+
+        Gives the directory's own mark: who reads the same mark there sees the same directory.
+        """
+        with open(self.directory / LOCK, "a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -90,44 +109,61 @@ class Store:
                 ) from None
             for part in self.directory.glob("*/.*.part"):  # of a run that was killed
                 part.unlink(missing_ok=True)
-            yield
+            file.seek(0)
+            mark = file.read()
+            if not re.fullmatch("[0-9a-f]{32}", mark):
+                mark = secrets.token_hex(16)
+                with self._space():
+                    file.truncate(0)
+                    file.write(mark)
+                    file.flush()
+            yield mark
 
     # ------------------------------------------------------------------ cells
 
     def cell_path(self, name: str) -> Path:
         return self.directory / "cells" / f"{name}.json"
 
+    def snapshots_path(self, name: str) -> Path:
+        return self.directory / "snapshots" / f"{name}.st"
+
     def finished(self) -> dict[str, dict[str, Any]]:
-        """All finished cells by name, without the damaged ones. Changes nothing."""
+        """All finished cells by name, without those of which a file is damaged. Changes nothing."""
         records = {}
         for path in sorted((self.directory / "cells").glob("*.json")):
             with suppress(ValueError):
-                records[path.stem] = read_cell(path)
+                record, snapshots = read_cell(path), self.snapshots_path(path.stem)
+                if snapshots.exists():
+                    storage.load(snapshots)
+                records[path.stem] = record
         return records
 
     def set_aside(self, name: str) -> None:
-        """Move away a cell that cannot be read, so that it is computed again."""
-        path = self.cell_path(name)
-        if path.exists():
-            aside = path.with_suffix(".damaged")
-            path.replace(aside)
-            warnings.warn(
-                f"{path} was damaged: it is now {aside}, and computed again", stacklevel=2
-            )
+        """Move away what cannot be read of a cell, so that it is computed again."""
+        readers = {self.cell_path(name): read_cell, self.snapshots_path(name): storage.load}
+        for path, read in readers.items():
+            try:
+                if path.exists():
+                    read(path)
+            except ValueError:
+                _set_aside(path)
 
     def write_cell(self, name: str, cell: dict[str, Any]) -> None:
         wrapper = {"format": FORMAT, "checksum": _digest(cell), "cell": cell}
-        self._write(self.cell_path(name), json.dumps(wrapper, indent=1, allow_nan=False).encode())
+        text = json.dumps(wrapper, indent=1, allow_nan=False)
+        with self._space():
+            storage.write_atomically(self.cell_path(name), text.encode())
         self.drop_checkpoints(name)
 
     def drop_checkpoints(self, name: str) -> None:
-        for path in self._checkpoints(name):
+        """Also what a process that was killed left half written of them."""
+        folder = self.directory / "checkpoints"
+        for path in [*self._checkpoints(name), *folder.glob(f".{escape(name)}.?.st.*.part")]:
             path.unlink(missing_ok=True)
 
-    def write_snapshots(self, name: str, arrays: dict[str, np.ndarray]) -> None:
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-        self._write(self.directory / "snapshots" / f"{name}.npz", buffer.getvalue())
+    def write_snapshots(self, name: str, snapshots: dict[str, Tensor]) -> None:
+        with self._space():
+            storage.save(self.snapshots_path(name), snapshots)
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -140,24 +176,18 @@ class Store:
         paths = self._checkpoints(name)
         oldest = min(paths, key=lambda p: p.stat().st_mtime_ns if p.exists() else 0)
         with self._space():
-            storage.save(oldest, {"fingerprint": _fingerprint(state), "state": state})
+            storage.save(oldest, state)
 
     def load_checkpoint(self, name: str) -> dict[str, Any] | None:
-        """The newer state that can be read; a damaged one is passed over."""
+        """The newer state that can be read; a damaged one is set aside."""
         present = [path for path in self._checkpoints(name) if path.exists()]
         for path in sorted(present, key=lambda p: p.stat().st_mtime_ns, reverse=True):
-            try:
-                saved = storage.load(path)
-                if saved["fingerprint"] == _fingerprint(saved["state"]):
-                    return saved["state"]
-            except (ValueError, KeyError, TypeError):
-                pass  # not even a whole file
-            path.unlink()
+            with suppress(ValueError):
+                state = storage.load(path)
+                if isinstance(state, dict):
+                    return state
+            _set_aside(path)
         return None
-
-    def _write(self, path: Path, data: bytes) -> None:
-        with self._space():
-            storage.write_atomically(path, data)
 
     @contextmanager
     def _space(self) -> Iterator[None]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from .grid import Grid, run_grid
+from .grid import Grid, Report, run_grid
 from .store import Store
 
 
@@ -20,8 +22,13 @@ def sweep(
     *,
     root: str | None = None,
     device: torch.device | str = "cpu",
+    progress: Callable[[str], AbstractContextManager[Report]] = lambda text: nullcontext(Report()),
 ) -> list[tuple[str, float]]:
-    """(value, validation average) for each value; finished ones are read, not run again."""
+    """(value, validation average) for each value; finished ones are read, not run again.
+
+    Args:
+        progress: from what is tried now to what `run_grid` reports to.
+    """
     if not grid.settings.validation > 0:
         raise ValueError("a sweep needs validation data: set validation, e.g. to 0.1")
     if not values:
@@ -32,9 +39,10 @@ def sweep(
         for value in values
     ]
     results = []
-    for value, one in zip(values, grids, strict=True):
+    for number, (value, one) in enumerate(zip(values, grids, strict=True), start=1):
         store = Store(directory / f"{key}={value}")
-        run_grid(one, store, root=root, device=device)
+        with progress(f"{key}={value} ({number} of {len(values)})") as report:
+            run_grid(one, store, root=root, device=device, report=report)
         finals = [
             np.mean(record["scores"]["accuracy"][-1])
             for record in store.finished().values()

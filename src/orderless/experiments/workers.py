@@ -15,9 +15,12 @@ from typing import Any
 
 import torch
 
-from .cell import Cell, CellRun
+from .course import Cell
+from .runs import course_of
 from .scenarios import Scenarios
 from .store import Store, StoreError
+
+Warned = list[Warning | str]
 
 _scenarios: Scenarios | None = None  # of this worker, loaded once
 
@@ -57,8 +60,8 @@ def run_in_processes(
             futures = {pool.submit(_run, cell, store, options): cell for cell in cells}
         for future in as_completed(futures):
             record, warned = future.result()
-            for text in warned:
-                warnings.warn(text, stacklevel=2)
+            for message in warned:
+                warnings.warn(message, stacklevel=2)
             yield futures[future], record
     except BrokenProcessPool:
         raise StoreError(
@@ -102,11 +105,17 @@ def _leave_with_parent() -> None:
         os._exit(1)
 
 
-def _run(cell: Cell, store: Store, options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The record, and what was warned about: the parent says it, once for all."""
+def _run(cell: Cell, store: Store, options: dict[str, Any]) -> tuple[dict[str, Any], Warned]:
     assert _scenarios is not None
+    return compute(cell, _scenarios, store, options)
+
+
+def compute(
+    cell: Cell, scenarios: Scenarios, store: Store, options: dict[str, Any]
+) -> tuple[dict[str, Any], Warned]:
+    """The record, and what was warned about: the parent says it, once for all."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        run = CellRun(cell, _scenarios[cell.seed], store, **options["run"])
-        record = run.run(options["command"])
-    return record, [str(each.message) for each in caught]
+        run = course_of(cell, scenarios[cell.seed], store, **options["run"])
+        record = run.run(options["command"], tensorboard=options["tensorboard"])
+    return record, [each.message for each in caught]

@@ -106,10 +106,14 @@ class Cifar100(NamedTuple):
     coarse_names: list[str]
 
 
+def user_cache() -> Path:
+    """The folder of this user's on this machine."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orderless"
+
+
 def _roots(root: str | Path | None) -> list[Path]:
     """Where data may lie, in the order of searching."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orderless"
-    given = [root, os.environ.get("ORDERLESS_DATA"), cache]
+    given = [root, os.environ.get("ORDERLESS_DATA"), user_cache()]
     return [Path(place).expanduser() for place in given if place]
 
 

@@ -150,14 +150,62 @@ _STAND_INS: dict[tuple[str, str], Any] = {
 }
 
 
-class RestrictedUnpickler(pickle.Unpickler):
-    """Admits arrays of numbers, bytes, text, lists, dicts and numbers, and nothing else."""
+_PYTHON_UNPICKLER: Any = pickle._Unpickler
+_LEFT_OUT = (
+    *(pickle.BYTEARRAY8, pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET),
+    *(pickle.INST, pickle.OBJ, pickle.EXT1, pickle.EXT2, pickle.EXT4),
+    *(pickle.PERSID, pickle.BINPERSID, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER),
+)
+
+
+class RestrictedUnpickler(_PYTHON_UNPICKLER):
+    """Admits arrays of numbers, bytes, text, lists, dicts and numbers, and nothing else.
+
+    The unpickler that is written in Python: the one in C takes memory for as many memo entries as
+    a file says it has, before it has them. Opcodes that would do the like, and those that plain
+    data does not need, are left out.
+    """
+
+    dispatch = {
+        code: load
+        for code, load in _PYTHON_UNPICKLER.dispatch.items()
+        if bytes([code]) not in _LEFT_OUT
+    }
 
     def find_class(self, module: str, name: str) -> Any:
         try:
             return _STAND_INS[module, name]
         except KeyError:
             raise pickle.UnpicklingError(f"{module}.{name} is not admitted") from None
+
+    def load_build(self) -> None:
+        """State is for arrays and their dtypes: anything else here is code."""
+        if not isinstance(self.stack[-2], (_PickledArray, _PickledDtype)):
+            raise pickle.UnpicklingError(f"a {type(self.stack[-2]).__name__} has no state")
+        super().load_build()
+
+    def load_setitem(self) -> None:
+        self._check_keys(self.stack[-2:-1])
+        super().load_setitem()
+
+    def load_setitems(self) -> None:
+        self._check_keys(self.stack[::2])
+        super().load_setitems()
+
+    def load_dict(self) -> None:
+        self._check_keys(self.stack[::2])
+        super().load_dict()
+
+    def _check_keys(self, keys: list[Any]) -> None:
+        """A tuple of tuples of tuples takes for ever to hash."""
+        for key in keys:
+            if not isinstance(key, (int, str, bytes)):
+                raise pickle.UnpicklingError(f"a {type(key).__name__} as a key is not admitted")
+
+    dispatch[pickle.BUILD[0]] = load_build
+    dispatch[pickle.SETITEM[0]] = load_setitem
+    dispatch[pickle.SETITEMS[0]] = load_setitems
+    dispatch[pickle.DICT[0]] = load_dict
 
 
 def unpickle(data: bytes) -> Any:
@@ -166,21 +214,29 @@ def unpickle(data: bytes) -> Any:
     Anything but plain data raises `pickle.UnpicklingError`, and nothing named in it is called.
     """
     try:
-        return _plain(RestrictedUnpickler(io.BytesIO(data), encoding="bytes").load())
+        return _plain(RestrictedUnpickler(io.BytesIO(data), encoding="bytes").load(), {})
     except pickle.UnpicklingError:
         raise
     except Exception as error:  # a broken pickle can fail in any opcode, with any exception
-        raise pickle.UnpicklingError(f"{type(error).__name__}: {error}") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise pickle.UnpicklingError(f"it is not a whole pickle ({reason})") from error
 
 
-def _plain(value: Any) -> Any:
-    """Replace the stand-ins by the arrays they hold and refuse what is not plain data."""
+def _plain(value: Any, known: dict[int, Any]) -> Any:
+    """Replace the stand-ins by the arrays they hold and refuse what is not plain data.
+
+    What a pickle holds many times is made once (`known`, by identity), or a small one that holds
+    a list of lists of lists, each ten times the same, would fill the memory.
+    """
     if isinstance(value, _PickledArray):
         return value.array
-    if isinstance(value, dict):
-        return {_plain(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_plain(item) for item in value)
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return value
-    raise pickle.UnpicklingError(f"a {type(value).__name__} is not admitted")
+    if not isinstance(value, (dict, list, tuple)):
+        raise pickle.UnpicklingError(f"a {type(value).__name__} is not admitted")
+    if id(value) not in known:
+        if isinstance(value, dict):
+            known[id(value)] = {key: _plain(item, known) for key, item in value.items()}
+        else:
+            known[id(value)] = type(value)(_plain(item, known) for item in value)
+    return known[id(value)]

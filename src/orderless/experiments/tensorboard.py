@@ -1,0 +1,67 @@
+"""Scalars of a cell while it is computed, for TensorBoard: DIR/tensorboard/CELL."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from .course import Progress
+
+
+def summary_writer() -> Any:
+    """torch's `SummaryWriter`; a missing package is a sentence."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ValueError(
+            f"--tensorboard needs the package tensorboard ({error}): "
+            "pip install 'orderless[tensorboard]'"
+        ) from None
+    return SummaryWriter
+
+
+class CellLog:
+    """What a cell has recorded so far: its trace by step, its scores after every task.
+
+    The log holds what the cell's progress holds: one that is resumed is written anew from its
+    beginning, so no step stands there twice.
+
+    Args:
+        folder: of this cell alone.
+        tasks: their names, for the scores' tags; numbers where there are none.
+        steps: of every stage.
+    """
+
+    def __init__(self, folder: Path, tasks: Sequence[str], steps: Sequence[int]) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        self._writer = summary_writer()(str(folder))
+        self._tasks, self._ends = tasks, [0, *accumulate(steps)]
+        self._traced, self._scored = 0, 0
+
+    def update(self, progress: Progress) -> None:
+        """Write what is new."""
+        steps = progress.trace.get("step", [])
+        for place in range(self._traced, len(steps)):
+            for name, values in progress.trace.items():
+                if name != "step":
+                    self._writer.add_scalar(name, values[place], steps[place])
+        self._traced = len(steps)
+        rows = max((len(rows) for rows in progress.scores.values()), default=0)
+        for name, scores in progress.scores.items():
+            for row in range(self._scored, rows):
+                # joint training has one stage and a row for every task: all but its ends are empty
+                step = self._ends[min(row, len(self._ends) - 1)]
+                for task, score in enumerate(scores[row]):
+                    if score is not None:
+                        self._writer.add_scalar(f"{name}/{self._name(task)}", score, step)
+        self._scored = rows
+        self._writer.flush()
+
+    def _name(self, task: int) -> str:
+        return self._tasks[task] if task < len(self._tasks) else f"task {task}"
+
+    def close(self) -> None:
+        self._writer.close()

@@ -1,0 +1,394 @@
+"""Every reader of a file, fed with damaged, hostile and senseless ones: a sentence or nothing."""
+
+import gzip
+import io
+import json
+import os
+import pickle
+import struct
+import sys
+import tarfile
+import warnings
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cases import Watch, altered, anything, cases, edited
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save as serialize
+
+import orderless as ol
+from orderless import storage
+from orderless.experiments import Store, StoreError
+from orderless.experiments.store import read_cell
+from orderless.report import ReportError, load_cells, results_page, summarize
+from orderless.report.page import page_data, render
+from orderless.report.snapshots import load_snapshots
+from orderless.rl.experts import Expert, load_expert, save_expert
+from orderless.rl.networks import Compact
+from orderless.rl.transitions import read_transitions
+from orderless.scenarios import DataError
+from orderless.scenarios.download import extract
+from orderless.scenarios.formats import read_idx, unpickle
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
+from synthetic_cells import make_cell  # noqa: E402
+from tiny import make_run, result_of, tiny_cell  # noqa: E402
+
+
+def make_filter() -> ol.ParticleFilter:
+    particles = ol.Ensemble(lambda: torch.nn.Linear(3, 2), 2, seed=0)
+    return ol.WeightedParticleFilter(particles, torch.optim.Adam(particles.parameters(), lr=0.1))
+
+
+def written_by(write) -> bytes:
+    """The bytes that would lie on the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        written = []
+        patch.setattr(storage, "write_atomically", lambda path, data: written.append(data))
+        write()
+    return written[0]
+
+
+def saved(state) -> bytes:
+    return written_by(lambda: storage.save("x", state))
+
+
+def cell_file(record) -> bytes:
+    return written_by(lambda: Store("nowhere").write_cell("x", record))
+
+
+def idx_file() -> bytes:
+    return bytes([0, 0, 8, 3]) + struct.pack(">3I", 4, 5, 5) + bytes(range(100))
+
+
+def cifar_pickle(protocol=2) -> bytes:
+    data = {b"data": np.zeros((2, 3072), np.uint8), b"fine_labels": [1, 2], b"names": ["a", "b"]}
+    return pickle.dumps(data, protocol)
+
+
+def archive(*members: tuple[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, data in members or (("folder/a", b"one"), ("folder/b", b"two" * 400)):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def snapshots_file() -> bytes:
+    tensors = {
+        "positions": torch.zeros(3, 4, 8),
+        "log_weights": torch.zeros(3, 4, dtype=torch.float64),
+        "step": torch.arange(3),
+    }
+    return saved(tensors)
+
+
+def transitions_file() -> bytes:
+    buffer, facts = io.BytesIO(), {"transitions": 2, "game": "starpilot"}
+    np.savez_compressed(
+        buffer, observations=np.zeros((2, 3, 64, 64), np.uint8), actions=np.zeros(2, np.uint8)
+    )
+    with zipfile.ZipFile(buffer, "a") as zipped:
+        zipped.writestr("facts.json", json.dumps(facts))
+    return buffer.getvalue()
+
+
+def expert_file() -> bytes:
+    expert = Expert(Compact(), {"game": "starpilot", "network": "compact"})
+    return written_by(lambda: save_expert(Path("x"), expert))
+
+
+def load_from_checkpoint(path: Path):
+    store = Store(path.parent)
+    (store.directory / "checkpoints").mkdir(exist_ok=True)
+    path.replace(store._checkpoints("x")[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert isinstance(store.load_checkpoint("x"), (dict, type(None)))
+
+
+def extract_here(path: Path):
+    outside = set(path.parent.rglob("*"))
+    wanted = {"folder/a": "f97c5d29941bfb1b2fdab0874906ab82"}
+    try:
+        extract(path, path.parent / "inside", wanted)
+    finally:
+        inside = path.parent / "inside"
+        new = set(path.parent.rglob("*")) - outside - {inside}
+        assert all(p.is_relative_to(inside) and not p.is_symlink() for p in new)
+
+
+def check_results(path: Path):
+    assert results_page.main(["--check", "--directory", str(path.parent)]) in (0, 1, 2)
+
+
+# name of the file -> (a good one, its reader, the error that stands for a bad one, cases)
+READERS = {
+    "cell.json": (cell_file(make_cell("wpf", 0, 0)), read_cell, ValueError, 200),
+    "state.st": (saved(make_filter()), ol.load, ValueError, 200),
+    "filter.st": (
+        saved(make_filter()),
+        lambda path: ol.load(path, into=make_filter()),
+        ValueError,
+        100,
+    ),
+    "checkpoint.st": (saved(make_filter()), load_from_checkpoint, (), 100),
+    "snapshots.st": (snapshots_file(), load_snapshots, ReportError, 100),
+    "images-idx3-ubyte": (idx_file(), read_idx, DataError, 150),
+    "images-idx3-ubyte.gz": (gzip.compress(idx_file()), read_idx, DataError, 150),
+    "cifar": (
+        cifar_pickle(),
+        lambda path: unpickle(path.read_bytes()),
+        pickle.UnpicklingError,
+        250,
+    ),
+    "archive.tar.gz": (archive(), extract_here, DataError, 150),
+    "archive.tar": (gzip.decompress(archive()), extract_here, DataError, 150),
+    "results.json": (
+        json.dumps({"benchmark": "splitmnist", "methods": {}, "claims": []}).encode(),
+        check_results,
+        (),
+        100,
+    ),
+    "transitions.npz": (transitions_file(), read_transitions, ValueError, 100),
+    "expert.safetensors": (
+        expert_file(),
+        lambda path: load_expert("starpilot", path),
+        ValueError,
+        30,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_changed_file_is_read_or_refused(name, tmp_path, record_property):
+    whole, read, refusal, count = READERS[name]
+    watch = Watch()
+
+    @cases(count)
+    @given(edited(whole))
+    def every(content):
+        folder = tmp_path / str(watch.cases)
+        folder.mkdir()
+        path = folder / name
+        path.write_bytes(content)
+        with watch.case():
+            try:
+                read(path)
+            except refusal as error:
+                assert len(str(error)) > 10
+
+    with watch.all_cases(record_property, name):
+        every()
+
+
+def test_the_good_files_are_read(tmp_path):
+    """Or the changed ones are refused for nothing."""
+    for name, (whole, read, _, _) in READERS.items():
+        path = tmp_path / name / name
+        path.parent.mkdir()
+        path.write_bytes(whole)
+        read(path)
+
+
+# ---------------------------------------------------------------------- checksums that fit
+
+
+def test_a_senseless_state_with_the_right_checksum_is_refused(tmp_path, record_property):
+    """What anybody can write who reads the source."""
+    tags = st.sampled_from(["$tensor", "$dict", "$tuple", "$float", "$x", "x"])
+    trees = st.recursive(
+        anything,
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=3), st.dictionaries(tags, inner, max_size=2)
+        ),
+        max_leaves=10,
+    )
+    watch, tensors = Watch(), {"x": torch.zeros(3)}
+    path = tmp_path / "state.st"
+
+    @cases(200)
+    @given(trees, st.sampled_from([storage.FORMAT, 0, "2", None, [2]]))
+    def every(tree, form):
+        text = json.dumps(tree)
+        about = {"format": form, "checksum": storage.checksum(text, tensors), "tree": text}
+        path.write_bytes(serialize(tensors, {"orderless": json.dumps(about)}))
+        with watch.case():
+            try:
+                ol.load(path, into=make_filter())
+            except ValueError as error:
+                assert str(path) in str(error)
+
+    with watch.all_cases(record_property, "senseless states"):
+        every()
+
+
+@pytest.mark.parametrize("depth", [100, 100_000])
+def test_what_is_nested_too_deep_is_refused(depth, tmp_path):
+    text = "[" * depth + "]" * depth
+    about = {"format": storage.FORMAT, "checksum": storage.checksum(text, {}), "tree": text}
+    (tmp_path / "a").write_bytes(serialize({}, {"orderless": json.dumps(about)}))
+    (tmp_path / "b").write_text('{"cell": ' + text + "}")
+    for read in (
+        lambda: ol.load(tmp_path / "a", into=make_filter()),
+        lambda: read_cell(tmp_path / "b"),
+    ):
+        with pytest.raises(ValueError):
+            read()
+
+
+def test_a_senseless_checkpoint_with_the_right_checksum_is_refused(tmp_path, record_property):
+    """Of the right cell, even; what else it holds is anything."""
+    store, cell = Store(tmp_path), tiny_cell("wpf")
+    written = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "save_checkpoint", lambda self, name, state: written.append(state))
+        result_of(cell, tmp_path, checkpoint_every=0)
+    good = written[6]
+    watch = Watch()
+
+    @cases(60)
+    @given(altered({key: good[key] for key in ("progress", "learner")}))
+    def every(changed):
+        changed = changed if isinstance(changed, dict) else {"progress": changed}
+        store.drop_checkpoints(cell.name)
+        store.save_checkpoint(cell.name, {**good, **changed})
+        with watch.case(), suppress(StoreError):
+            make_run(cell, tmp_path)._resume()
+
+    with watch.all_cases(record_property, "senseless checkpoints"):
+        every()
+
+
+def whole_page(directory):
+    summaries = summarize(directory, read=read_cell)
+    return render(page_data(directory, summaries, load_cells(directory, read_cell)))
+
+
+def test_a_senseless_record_with_the_right_checksum_is_refused(tmp_path, record_property):
+    """In the table and on the page."""
+    good = [make_cell(method, order, 0) for method in ("wpf", "gd") for order in (0, 1)]
+    cells = tmp_path / "cells"
+    cells.mkdir()
+    for number, record in enumerate(good):
+        (cells / f"{number}.json").write_bytes(cell_file(record))
+    watch = Watch()
+    closing = whole_page(tmp_path).count("</script>")  # no name may add one
+
+    @cases(300)
+    @given(altered(good[0]))
+    def every(record):
+        (cells / "0.json").write_bytes(cell_file(record))
+        with watch.case(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                page = whole_page(tmp_path)
+            except ReportError:
+                return
+            assert page.count("</script>") == closing
+
+    with watch.all_cases(record_property, "senseless records"):
+        every()
+
+
+def test_a_hostile_pickle_never_calls_anything(tmp_path, record_property, monkeypatch):
+    """Programs of the pickle machine, with names from all over the standard library."""
+    called = []
+    for module, name in ((os, "system"), (os, "mkdir"), (os, "remove")):
+        monkeypatch.setattr(module, name, lambda *a, called=called: called.append(a))
+    names = st.sampled_from(
+        [b"cos\nsystem\n", b"cposix\nmkdir\n", b"cbuiltins\neval\n", b"cbuiltins\ngetattr\n"]
+        + [b"cnumpy\nndarray\n", b"cnumpy\ndtype\n", b"c_codecs\nencode\n", b"cnumpy\nload\n"]
+        + [b"cnumpy.core.multiarray\n_reconstruct\n", b"cbuiltins\nbytearray\n"]
+    )
+    pieces = st.sampled_from(
+        [b"(", b")", b"t", b"R", b"b", b"}", b"]", b"a", b"s", b"u", b"0", b"2", b"q\x00", b"h\x00"]
+        + [b"K\x07", b"J\xff\xff\xff\x7f", b"N", b"\x88", b"U\x02u1", b"X\x02\x00\x00\x00u1"]
+        + [
+            b"\x81",
+            b"i",
+            b"o",
+            b"B\xff\xff\xff\x7f",
+            b"\x8a\x04\xff\xff\xff\x7f",
+            b"\x95" + bytes(8),
+        ]
+        + [b"T\xff\xff\xff\x7f", b"r\xff\xff\xff\x7f", b"\x93", b"\x85", b"\x86", b"\x87", b"I1\n"]
+    )
+    programs = st.lists(st.one_of(names, pieces), max_size=20)
+    watch = Watch()
+
+    @cases(400)
+    @given(programs)
+    def every(program):
+        with watch.case():
+            with suppress(pickle.UnpicklingError):
+                unpickle(b"\x80\x02" + b"".join(program) + b".")
+            assert called == []
+
+    with watch.all_cases(record_property, "hostile pickles"):
+        every()
+
+
+def large(opcode: bytes, size: int) -> bytes:
+    return b"\x80\x05" + opcode + size.to_bytes(8, "little") + b"."
+
+
+BOMBS = {
+    "memo": b"\x80\x02Nr\xff\xff\xff\x1f.",  # half a billion entries in C's table
+    "memo in text": b"\x80\x02Np536870911\n.",
+    "bytearray": large(pickle.BYTEARRAY8, 2**33),
+    "bytes": large(pickle.BINBYTES8, 2**33),
+    "frame": large(pickle.FRAME, 2**33),
+    "list of ten times the same, forty deep": b"\x80\x02](K\x01e"
+    + b"".join(b"q%c](" % i + b"h%c" % i * 10 + b"e" for i in range(40))
+    + b".",
+    "key of two times the same, sixty deep": b"\x80\x02}K\x01"
+    + b"".join(b"q%ch%c\x86" % (i, i) for i in range(60))
+    + b"K\x01s.",
+    "nested": b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".",
+    "state of a function": b"\x80\x02c_codecs\nencode\n}U\x01aK\x01sb.",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_small_pickle_never_takes_much_time_or_memory(name, record_property):
+    watch = Watch()
+    with watch.all_cases(record_property, "bombs"), watch.case(), suppress(pickle.UnpicklingError):
+        unpickle(BOMBS[name])
+
+
+def test_an_archive_never_leaves_its_folder(tmp_path, record_property):
+    parts = st.sampled_from(["..", ".", "folder", "a", "", "b", "~", "\\", "x\n", "ä"])
+    names = st.lists(parts, min_size=1, max_size=4).map("/".join)
+    kinds = st.sampled_from(
+        [tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE]
+        + [tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE, b"?"]
+    )
+    members = st.lists(st.tuples(names, kinds, names), min_size=1, max_size=4)
+    watch = Watch()
+
+    @cases(250)
+    @given(members)
+    def every(wanted):
+        folder = tmp_path / str(watch.cases)
+        folder.mkdir()
+        path = folder / "archive.tar"
+        with tarfile.open(path, "w") as tar:
+            for name, kind, link in [*wanted, ("folder/a", tarfile.REGTYPE, "")]:
+                entry = tarfile.TarInfo(name)
+                entry.type, entry.linkname = kind, link
+                entry.size = 3 if kind == tarfile.REGTYPE else 0
+                tar.addfile(entry, io.BytesIO(b"one"))
+        with watch.case(), suppress(DataError):
+            extract_here(path)
+
+    with watch.all_cases(record_property, "hostile archives"):
+        every()

@@ -1,0 +1,169 @@
+"""Experiments on several ranks: the same cells, whoever computes them, killed and resumed too."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from processes import on_ranks
+from typer.testing import CliRunner
+
+from orderless.cli import app
+from orderless.experiments import Grid, Store, run_grid
+from orderless.experiments.ranks import SharedStore
+from orderless.experiments.store import StoreError
+from orderless.settings import find_preset
+
+METHODS = ("gd", "wpf", "averaging", "bootstrap", "rb", "ewc+wpf")
+CHANGES = {
+    **{"particles": 5, "iterations": 20, "hidden": 8, "test_batch": 100, "fisher_samples": 20},
+    **{"ewc_strength": 1.0, "rb_features": 32, "rb_particles": 4, "lr": 0.02},
+}
+
+
+def compute(group, folder, methods=METHODS):
+    settings = find_preset("demo").changed(**CHANGES)
+    grid = Grid("splitmnist", "domain", "demo", methods, 1, 1, settings)
+    return run_grid(grid, Store(folder), group=group, checkpoint_every=0.2)
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    compute(None, folder)
+    return found(folder)
+
+
+def found(folder):
+    """Finished cells by method, without what may differ between two runs on one machine."""
+    store, ours = Store(folder), ("duration", "command")
+    assert list((store.directory / "checkpoints").iterdir()) == []
+    records = store.finished().values()
+    return {r["method"]: {k: v for k, v in r.items() if k not in ours} for r in records}
+
+
+def assert_same(results, expected, methods):
+    assert set(results) == set(methods)
+    for method in methods:
+        assert results[method].keys() == expected[method].keys()
+        for name, value in expected[method].items():
+            # one network is computed by all ranks alike, and the exact filter by exact sums
+            if method in ("gd", "rb") or not isinstance(value, (float, list, dict)):
+                assert results[method][name] == value, (method, name)
+            else:
+                assert numbers(results[method][name]) == pytest.approx(
+                    numbers(value), rel=1e-6, abs=1e-6
+                ), (method, name)
+
+
+def numbers(value):
+    """All numbers in a nested value; text stands for its length and is compared above."""
+    if isinstance(value, dict):
+        return [n for key in sorted(value) for n in numbers(value[key])]
+    if isinstance(value, list):
+        return [n for each in value for n in numbers(each)]
+    return [] if isinstance(value, str) or value is None else [float(value)]
+
+
+@pytest.mark.parametrize("ranks, methods", [(2, METHODS), (3, ("wpf", "bootstrap", "rb"))])
+def test_split_mnist_does_not_depend_on_the_number_of_ranks(ranks, methods, one, tmp_path):
+    arguments = tmp_path / "run", methods
+    assert on_ranks(ranks, tmp_path, compute, *arguments) == [len(methods)] * ranks
+    results = found(tmp_path / "run")
+    assert_same(results, one, methods)
+    for method in methods:
+        assert results[method]["predictions"] == one[method]["predictions"]
+    again = on_ranks(ranks, tmp_path / "again", compute, *arguments)
+    assert again == [0] * ranks  # nothing is missing
+
+
+def look(group, folder):
+    """A directory for each rank: not what the first rank writes to."""
+    store = SharedStore(folder / str(dist.get_rank(group)), group)
+    store.directory.mkdir(parents=True)
+    try:
+        with store.lock():
+            return "it is mine"
+    except StoreError as error:
+        return str(error)
+
+
+def test_a_rank_that_does_not_see_the_run_directory_says_so(tmp_path):
+    first, second = on_ranks(2, tmp_path, look, tmp_path / "runs")
+    assert first == "it is mine"
+    assert "choose an --out that all machines share" in second
+
+
+# ------------------------------------------------------------------ torchrun
+
+
+def test_what_does_not_go_with_torchrun_is_a_sentence(monkeypatch, tmp_path):
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    for words, said in (
+        (["splitmnist", "--workers", "2"], "--workers is for one process: leave it out"),
+        (["regime"], "regime is for one process: leave it out"),
+    ):
+        result = CliRunner().invoke(app, ["run", *words, "--out", str(tmp_path)])
+        assert result.exit_code == 2
+        assert said in result.stderr and result.stderr.count("\n") == 1
+
+
+def torchrun(ranks: int, folder: Path) -> subprocess.Popen:
+    words = ["run", "splitmnist", "--preset", "demo", "--permutations", "1", "--device", "cpu"]
+    words += ["--methods", "wpf,bootstrap", "--checkpoint-every", "0", "--out", str(folder)]
+    for name, value in CHANGES.items():
+        words += ["--set", f"{name}={value}"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launch += ["--nproc-per-node", str(ranks), "-m", "orderless"]
+    return subprocess.Popen(
+        [*launch, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def ranks_of(process: subprocess.Popen) -> dict[int, int]:
+    """rank -> process id, of torchrun's children."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    found = {}
+    for child in children:
+        rank = re.search(r"\0RANK=(\d+)\0", Path(f"/proc/{child}/environ").read_text())
+        if rank:
+            found[int(rank[1])] = int(child)
+    return found
+
+
+def test_a_rank_is_killed_and_the_same_command_goes_on_with_another_number(
+    one, tmp_path, record_property
+):
+    folder = tmp_path / "run"
+    process = torchrun(3, folder)
+    deadline = time.monotonic() + 120
+    while not list(folder.glob("checkpoints/*bootstrap*.st")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "nothing happens"
+        time.sleep(0.02)
+    os.kill(ranks_of(process)[1], signal.SIGKILL)
+    record_property("fault: killed rank", 1)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    ours = [line for line in err.splitlines() if line.startswith("orderless: ")]
+    assert ours and all("another rank" in line and "any number of ranks" in line for line in ours)
+    assert len(Store(folder).finished()) == 1
+
+    process = torchrun(2, folder)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "cells computed" in out and out.count("wrote") == len(set(out.split("wrote")[1:]))
+    assert err.count("[2/2]") == 1  # by one rank only
+    assert_same(found(folder), one, ("wpf", "bootstrap"))
+    assert json.loads((folder / "report.json").read_text())
