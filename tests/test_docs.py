@@ -65,7 +65,8 @@ def commands_of(page: Path) -> list[str]:
     joined = [text.replace("\\\n", " ") for text in texts]
     lines = [re.sub(r"^(\$ )?(torchrun .* -m )?", "", s) for t in joined for s in t.splitlines()]
     lines += re.findall(r"`(orderless [^`\n]* --[^`\n]*)`", page.read_text())
-    return [line.split(" #")[0].strip() for line in lines if line.startswith("orderless ")]
+    parts = [part.strip() for line in lines for part in line.split(" #")[0].split("&&")]
+    return [part for part in parts if part.startswith("orderless ")]
 
 
 COMMANDS = [(name_of(page), command) for page in PAGES for command in commands_of(page)]
