@@ -1,0 +1,43 @@
+"""van de Ven's settings, shortened: the ranking of scenarios and methods that the literature finds.
+
+`orderless run splitmnist --preset strong --seeds 10` is the long version. The bounds here are wide
+enough for one seed and 3 % of the steps.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orderless.experiments import Grid, Store, run_grid
+from orderless.scenarios import DataError, find
+from orderless.settings import find_preset
+
+BOUNDS = {
+    "task": {"ewc": (0.90, 1.0), "lwf": (0.95, 1.0)},
+    "domain": {"adam": (0.40, 0.80), "joint": (0.92, 1.0)},
+    "class": {"adam": (0.15, 0.25), "joint": (0.88, 1.0)},
+}
+
+
+def source() -> str:
+    """All of MNIST where it is, its 5,000 embedded images elsewhere."""
+    try:
+        find("mnist")
+    except DataError:
+        return "embedded"
+    return "full"
+
+
+@pytest.mark.parametrize("scenario", BOUNDS)
+def test_a_short_run_ranks_as_the_literature_does(scenario: str, tmp_path: Path) -> None:
+    settings = find_preset("strong").changed(iterations=60, fisher_samples=200, source=source())
+    methods = tuple(BOUNDS[scenario])
+    store = Store(tmp_path)
+    run_grid(Grid("splitmnist", scenario, "strong", methods, 1, 1, settings), store, workers=1)
+    for record in store.finished().values():
+        low, high = BOUNDS[scenario][record["method"]]
+        average = np.mean(record["scores"]["accuracy"][-1])
+        assert low <= average <= high, f"{scenario} {record['method']}: {average:.3f}"
