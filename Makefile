@@ -18,7 +18,8 @@ test-long: $(VENV)/.dev        ## the sweeps that take long
 	$(BIN)/python -m pytest -m long
 
 test-faults: $(VENV)/.dev      ## 200 kills and 200 damaged files, others every time
-	ORDERLESS_FAULTS=200 ORDERLESS_FAULTS_SEED=$${ORDERLESS_FAULTS_SEED:-$$(date +%s)} \
+	ORDERLESS_FAULTS=$${ORDERLESS_FAULTS:-200} \
+	ORDERLESS_FAULTS_SEED=$${ORDERLESS_FAULTS_SEED:-$$(date +%s)} \
 	    $(BIN)/python -m pytest tests/faults tests/sharding -k 'not does_not_depend'
 
 lint: $(VENV)/.dev             ## style, types, and generated pages

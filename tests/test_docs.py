@@ -77,7 +77,7 @@ def test_a_command_on_a_page_can_be_given(page: str, command: str) -> None:
     parsed = parse(command)
     if str(parsed.get("benchmark")).startswith("split"):  # others have settings of their own
         preset = find_preset(parsed["preset"] or "table1")
-        preset.with_text(list(parsed["set"] or ()))
+        preset.with_text(list(parsed["changes"] or ()))
         methods = parsed.get("methods", parsed.get("method")).split(",")
         assert set(methods) <= {*METHODS, "all", "NAME"}
 

@@ -89,7 +89,7 @@ def test_an_unknown_method_names_the_known_ones():
 
 
 def test_anyone_can_register_a_method(monkeypatch):
-    monkeypatch.setattr("orderless.methods.METHODS", dict(METHODS))
+    monkeypatch.setattr("orderless.methods.registry.METHODS", dict(METHODS))
 
     @method("mine", "one network, my way")
     def mine(setup):

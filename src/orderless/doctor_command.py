@@ -147,9 +147,10 @@ def _procgen(patience: float) -> Finding:
         return Finding("ProcGen", "missing", "not installed: pip install 'orderless[procgen]'")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", PLAY]
-    options = {"capture_output": True, "text": True, "timeout": patience, "env": environment}
     try:
-        result = subprocess.run(command, **options)  # type: ignore[call-overload]
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=patience, env=environment
+        )
     except subprocess.TimeoutExpired:
         return Finding("ProcGen", "broken", f"did not start within {patience:g} seconds")
     if result.returncode == 0:

@@ -14,6 +14,7 @@ from .rl.experts import Expert, ExpertTraining, load_expert, save_expert
 from .rl.procgen import known_game
 from .rl.settings import PPOSettings
 from .rl.transitions import collect, read_transitions, transitions_path
+from .storage import NONSENSE
 
 
 def train_expert(
@@ -49,7 +50,7 @@ def train_expert(
         if state is not None:
             try:
                 training.load_state_dict(state)
-            except ValueError as error:
+            except NONSENSE as error:
                 message = f"{out} holds a checkpoint, but {error}: use another --out"
                 raise ValueError(message) from None
         before, saved = training.steps, time.monotonic()

@@ -35,12 +35,12 @@ def draw_map(
 ) -> list[Path]:
     """Train what is missing, then write the map's JSON and figure; returns their paths."""
     regime = find_regime(preset)
-    counts = {"permutations": permutations, "seeds": seeds}
     regime = dataclasses.replace(
         regime,
         settings=regime.settings.with_text(changes or []),
         particles=regime.particles if particles is None else (particles,),
-        **{name: count for name, count in counts.items() if count is not None},  # type: ignore[arg-type]
+        permutations=regime.permutations if permutations is None else permutations,
+        seeds=regime.seeds if seeds is None else seeds,
     )
     store = Store(out or Path("runs") / f"regime-{preset}")
     if dry_run:

@@ -8,8 +8,10 @@ import time
 
 import pytest
 from bench import FAULTS, METHODS, assert_nothing_is_torn, everything, randomness, undisturbed
+from typer.testing import CliRunner
 from zygote import Zygote
 
+from orderless.cli import app
 from orderless.experiments import Store
 
 
@@ -75,10 +77,9 @@ def group_is_gone(process):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    process = start(folder, "--workers", "1")
-    out, err = process.communicate()
-    assert process.returncode == 0, err
-    assert "3 cells computed" in out and "[3/3]" in err
+    result = CliRunner().invoke(app, [*COMMAND.split(), "--workers", "1", "--out", str(folder)])
+    assert result.exit_code == 0, result.stderr
+    assert "3 cells computed" in result.stdout and "[3/3]" in result.stderr
     return folder
 
 
@@ -129,7 +130,7 @@ def test_workers_stop_with_ctrl_c_die_with_their_parent_and_compute_the_same(who
     assert err.count("orderless: warning") <= 1  # the same warning of several workers
 
 
-def wait_for_end(process, seconds=30):
+def wait_for_end(process, seconds=120):
     deadline = time.monotonic() + seconds
     while not group_is_gone(process):
         assert time.monotonic() < deadline, "a worker outlived its parent"

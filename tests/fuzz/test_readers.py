@@ -1,5 +1,6 @@
 """Every reader of a file, fed with damaged, hostile and senseless ones: a sentence or nothing."""
 
+import base64
 import gzip
 import io
 import json
@@ -10,8 +11,10 @@ import sys
 import tarfile
 import warnings
 import zipfile
+import zlib
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -23,7 +26,9 @@ from safetensors.torch import save as serialize
 
 import orderless as ol
 from orderless import storage
+from orderless.audit.runs import FinishedRuns, Place, Run
 from orderless.experiments import Store, StoreError
+from orderless.experiments.grid import unfinished
 from orderless.experiments.store import read_cell
 from orderless.report import ReportError, load_cells, results_page, summarize
 from orderless.report.page import page_data, render
@@ -47,20 +52,23 @@ def make_filter() -> ol.ParticleFilter:
 
 
 def written_by(write) -> bytes:
-    """The bytes that would lie on the disk."""
-    with pytest.MonkeyPatch.context() as patch:
-        written = []
-        patch.setattr(storage, "write_atomically", lambda path, data: written.append(data))
-        write()
-    return written[0]
+    """The bytes that `write(folder)` puts on the disk."""
+    with TemporaryDirectory() as folder:
+        write(Path(folder))
+        (path,) = (path for path in Path(folder).rglob("*") if path.is_file())
+        return path.read_bytes()
 
 
 def saved(state) -> bytes:
-    return written_by(lambda: storage.save("x", state))
+    return written_by(lambda folder: storage.save(folder / "x", state))
 
 
 def cell_file(record) -> bytes:
-    return written_by(lambda: Store("nowhere").write_cell("x", record))
+    def write(folder):
+        (store := Store(folder)).prepare("cells")
+        store.write_cell("x", record)
+
+    return written_by(write)
 
 
 def idx_file() -> bytes:
@@ -91,8 +99,11 @@ def snapshots_file() -> bytes:
     return saved(tensors)
 
 
-def transitions_file() -> bytes:
-    buffer, facts = io.BytesIO(), {"transitions": 2, "game": "starpilot"}
+FACTS = {"transitions": 2, "game": "starpilot", "episodes": 1, "mean_return": 0.5}
+
+
+def transitions_file(facts=FACTS) -> bytes:
+    buffer = io.BytesIO()
     np.savez_compressed(
         buffer, observations=np.zeros((2, 3, 64, 64), np.uint8), actions=np.zeros(2, np.uint8)
     )
@@ -103,7 +114,7 @@ def transitions_file() -> bytes:
 
 def expert_file() -> bytes:
     expert = Expert(Compact(), {"game": "starpilot", "network": "compact"})
-    return written_by(lambda: save_expert(Path("x"), expert))
+    return written_by(lambda folder: save_expert(folder / "x", expert))
 
 
 def load_from_checkpoint(path: Path):
@@ -266,6 +277,80 @@ def test_a_senseless_checkpoint_with_the_right_checksum_is_refused(tmp_path, rec
 
     with watch.all_cases(record_property, "senseless checkpoints"):
         every()
+
+
+def test_a_run_on_top_of_a_senseless_record_is_refused(tmp_path, record_property):
+    cell, store, watch = tiny_cell("wpf"), Store(tmp_path), Watch()
+    good = result_of(cell, tmp_path)
+
+    @cases(100)
+    @given(altered(good))
+    def every(record):
+        store.write_cell(cell.name, record)
+        with watch.case(), suppress(StoreError):
+            assert unfinished([cell], store) in ([], [cell])
+
+    with watch.all_cases(record_property, "senseless finished cells"):
+        every()
+
+
+def test_a_senseless_expert_with_the_right_checksum_is_refused(tmp_path, record_property):
+    path, watch = tmp_path / "expert.safetensors", Watch()
+    parameters = {name: None for name in Compact().state_dict()}
+    facts = {"game": "starpilot", "network": "compact"}
+
+    @cases(60)
+    @given(altered({"kind": "expert", "facts": facts, "parameters": parameters}))
+    def every(content):
+        ol.save(path, content)
+        with watch.case(), pytest.raises(ValueError, match="expert"):
+            load_expert("starpilot", path)
+
+    with watch.all_cases(record_property, "senseless experts"):
+        every()
+
+
+def test_senseless_facts_of_transitions_are_refused(tmp_path, record_property):
+    path, watch = tmp_path / "transitions.npz", Watch()
+
+    @cases(60)
+    @given(altered(FACTS))
+    def every(facts):
+        path.write_bytes(transitions_file(facts))
+        with watch.case(), suppress(ValueError):
+            found = read_transitions(path).facts
+            assert isinstance(found["episodes"], int)
+            assert isinstance(found["mean_return"], float | None)
+
+    with watch.all_cases(record_property, "senseless transitions"):
+        every()
+
+
+def test_a_senseless_run_of_an_audit_is_refused(tmp_path, record_property):
+    """Also one whose labels unpack to a thousand times their size."""
+    place, makers = Place("mine", 0, 0), {"mine": {"tasks": "a"}}
+    kept, watch = FinishedRuns(tmp_path, makers, [[0]], samples=4), Watch()
+    with kept.opened([place]):
+        kept.keep(place, Run(np.zeros(4, np.int64), "", False, np.zeros((1, 1)), 1.0))
+    store = Store(tmp_path)
+    good = store.finished()[place.file_name]
+    packer = zlib.compressobj(1)
+    bomb = b"".join([*(packer.compress(bytes(2**20)) for _ in range(2**10)), packer.flush()])
+
+    def refused_or_read(record):
+        store.write_cell(place.file_name, record)
+        with watch.case(), suppress(StoreError), kept.opened([place]) as runs:
+            assert runs[place].labels.shape == (4,) and runs[place].matrix.shape == (1, 1)
+
+    @cases(100)
+    @given(altered(good))
+    def every(record):
+        if isinstance(record, dict):  # the store refuses the rest
+            refused_or_read(record)
+
+    with watch.all_cases(record_property, "senseless audits"):
+        every()
+        refused_or_read({**good, "labels": base64.b64encode(bomb).decode()})
 
 
 def whole_page(directory):

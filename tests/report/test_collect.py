@@ -37,6 +37,13 @@ def test_summary_equals_numpy_on_the_same_cells(full_run):
     assert summary["methods"]["rb"]["order_variance"] == 0.0
 
 
+def test_the_ess_is_that_of_the_weights_that_answer(write_cells):
+    # The exact filter traces its evidence weights, and answers with uniform ones.
+    cells = [make_cell("rb", order, 0) | {"ess": 8.0} for order in range(2)]
+    (summary,) = summarize(write_cells(cells))
+    assert summary["methods"]["rb"]["ess_final"] == 8.0
+
+
 def test_transfer_trace_and_the_rest_are_means_over_runs(full_run):
     (summary,) = summarize(full_run)
     entry = summary["methods"]["gd"]

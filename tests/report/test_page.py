@@ -208,6 +208,23 @@ def test_each_order_is_a_dot_and_its_method_their_mean(full_run):
         assert order.mean() == pytest.approx(point["order"], rel=1e-3, abs=1e-12)
 
 
+def test_a_task_that_nobody_learns_leaves_variances_as_they_are(write_cells):
+    # Dividing by a mean of 0 is no number, and a picture would show no number as a variance of 0.
+    cells = [make_cell(method, order, 0) for method in ("gd", "wpf") for order in range(4)]
+    for cell in cells[:4]:  # of gradient descent
+        for row in cell["scores"]["accuracy"]:
+            row[0] = 0.0
+    folder = write_cells(cells)
+    scatter = data_of(folder)["results"][0]["scatter"]
+    (summary,) = summarize(folder)
+    assert not scatter["normalized"]
+    assert [point["method"] for point in scatter["points"]] == list(summary["methods"])
+    for point in scatter["points"]:
+        entry = summary["methods"][point["method"]]
+        assert point["order"] == pytest.approx(entry["order_variance"], rel=1e-3) != 0
+        assert point["dots"] == []
+
+
 def test_no_two_methods_share_colour_and_dashes_or_colour_and_shape(full_run):
     methods = data_of(full_run)["results"][0]["methods"].values()
     assert len({(m["colour"], m["dash"]) for m in methods}) == len(LEVELS)

@@ -104,7 +104,9 @@ def order_sensitivity(
         raise ValueError(f"two learners are called {own!r}: give yours another name")
     makers = {own: make_learner, **others}
     made_by = _made_by(checked, makers, compare, settings, key)
-    runs = _runs(makers, checked, sequences, seeds, FinishedRuns(out, made_by, sequences), progress)
+    samples = sum(len(task.y_test) for task in checked)
+    finished = FinishedRuns(out, made_by, sequences, samples)
+    runs = _runs(makers, checked, sequences, seeds, finished, progress)
     audits = [_audit(label, checked, runs, seeds, len(sequences)) for label in makers]
     names = tuple(task.name for task in checked)
     return OrderSensitivity(audits[0], tuple(audits[1:]), names, tuple(sequences), seeds)

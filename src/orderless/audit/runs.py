@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..experiments.store import Store, StoreError, versions
 from ..scenarios import Task
+from ..storage import NONSENSE
 from .decomposition import Array
 
 Labels = NDArray[np.int64]
@@ -57,6 +58,7 @@ class FinishedRuns:
         makers: per learner what its runs depend on beside order and seed, ready for JSON. Runs
             that were made by anything else are refused, never mixed in.
         orders: the tasks' numbers in turn.
+        samples: how many test samples all tasks have together.
     """
 
     def __init__(
@@ -64,9 +66,10 @@ class FinishedRuns:
         folder: Path | str | None,
         makers: Mapping[str, dict[str, Any]],
         orders: Sequence[Sequence[int]],
+        samples: int,
     ) -> None:
         self._store = None if folder is None else Store(folder)
-        self._makers, self._orders = makers, orders
+        self._makers, self._orders, self._samples = makers, orders, samples
 
     @contextmanager
     def opened(self, places: Iterable[Place]) -> Iterator[dict[Place, Run]]:
@@ -91,8 +94,12 @@ class FinishedRuns:
             if record is None:
                 store.set_aside(place.file_name)
                 continue
-            self._require_same(store, place, record)
-            runs[place] = _decode(record)
+            try:
+                self._require_same(store, place, record)
+                runs[place] = _decode(record, self._samples, len(self._orders[place.order]))
+            except (*NONSENSE, zlib.error) as error:  # whole, but nothing that was written here
+                path = store.cell_path(place.file_name)
+                raise StoreError(f"{path} makes no sense ({error}): delete it") from None
         return runs
 
     def _identity(self, place: Place) -> dict[str, Any]:
@@ -144,12 +151,14 @@ def _encode(run: Run) -> dict[str, Any]:
     }
 
 
-def _decode(record: dict[str, Any]) -> Run:
-    packed = zlib.decompress(base64.b64decode(record["labels"]))
+def _decode(record: dict[str, Any], samples: int, tasks: int) -> Run:
+    packed = base64.b64decode(record["labels"])
+    # no more than there should be, whatever a small file unpacks to
+    labels = np.frombuffer(zlib.decompressobj().decompress(packed, 8 * samples + 1), "<i8")
     return Run(
-        labels=np.frombuffer(packed, "<i8").astype(np.int64),
-        bits=record["bits"],
-        broken=record["broken"],
-        matrix=np.array(record["matrix"]),
-        seconds=record["duration"],
+        labels=labels.astype(np.int64).reshape(samples),
+        bits=str(record["bits"]),
+        broken=bool(record["broken"]),
+        matrix=np.array(record["matrix"], float).reshape(tasks, tasks),
+        seconds=float(record["duration"]),
     )

@@ -29,6 +29,7 @@ def markdown(result: OrderSensitivity) -> str:
     """The whole report."""
     names = [each.name for each in result.learners]
     sections = [f"# {_title(result)}", _table(*_summary(result)), _LEGEND]
+    sections += filter(None, [comparison_note(result)])
     for each in result.learners:
         sections += [f"## {each.name}", "\n".join(f"- {s}" for s in findings(result, each))]
     parts = [
@@ -65,6 +66,15 @@ are of fractions. `order var.`: variance over orders, mean over seeds; `seed var
 seeds, mean over orders (population variances, per task, then averaged). `p`: permutation test of
 "the order has no effect", order labels shuffled within each seed. `disagree`: share of test samples
 on which two orders, on average, predict different labels."""
+
+
+def comparison_note(result: OrderSensitivity) -> str:
+    """What the rows beside the learner can tell, and what not; empty without one."""
+    beside = " and ".join(each.name for each in result.learners[1:])
+    return beside and (
+        f"Beside it stands what the package makes of the shape of the data alone ({beside}): this "
+        "shows what is possible, not which method is better at equal settings."
+    )
 
 
 def _title(result: OrderSensitivity) -> str:
@@ -153,7 +163,8 @@ def _claim(learner: LearnerAudit) -> str:
     if verdict == "sensitive" and learner.ignores_seed:
         return f"{name} is sensitive to the order: standard deviation {100 * order:.2f} points."
     if verdict == "sensitive":
-        many = f"{(order / seed) ** 2:.1f} times" if seed > 0 else "above"
+        ratio = (order / seed) ** 2 if seed > 0 else 0.0
+        many = f"{ratio:,.{1 if ratio < 100 else 0}f} times" if ratio else "above"
         return (
             f"{name} is sensitive to the order: the variance of its scores between orders is "
             f"{many} that between seeds ({spread}, {p})."

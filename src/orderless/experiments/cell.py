@@ -11,11 +11,12 @@ from torch import Tensor
 
 from ..learners import ContinualLearner
 from ..methods import Setup, find_method
+from ..particles import Ensemble
 from ..scenarios import Scenario
 from .benchmarks import find_benchmark
 from .course import Cell, Course
 from .evaluation import COMBINES, plasticity, score_task
-from .records import filter_record, finite, loss_areas
+from .records import finite
 from .snapshots import snapshot
 from .store import Store
 
@@ -24,6 +25,8 @@ TRACES = 40  # at most so many points per task at which weights and loss are rec
 
 class CellRun(Course):
     """A cell of supervised learning."""
+
+    learner: ContinualLearner
 
     def __init__(
         self,
@@ -43,7 +46,6 @@ class CellRun(Course):
         self.learner = self._build()
         self.stages = self._stages()
         self.progress.scores = {name: [] for name in COMBINES}
-        self.progress.trace = {"step": [], "ess": [], "largest_weight": [], "loss": []}
         self._pending: list[tuple[int, Any]] = []  # step infos not yet fetched from the device
         self._scored_at = -1
 
@@ -97,24 +99,12 @@ class CellRun(Course):
         self.tick(1)
         if progress.died_at is not None:
             return
-        try:
+        info = None
+        with self._may_die():
             info = self.learner.learn(x, y, task)
-        except FloatingPointError:
-            # A result like any other (a penalty too strong for its learning rate, say): the
-            # networks stay as they were, and the record says so.
-            progress.died_at = self._steps()
-            return
         every = math.ceil(count / TRACES)
         if info is not None and (progress.batch % every == 0 or progress.batch == count):
             self._pending.append((self._steps(), info))
-
-    def _check(self) -> None:
-        """Ask now whether anything is left; on CUDA the answer may still be on the device."""
-        if self.progress.died_at is None:
-            try:
-                self.learner.check()
-            except FloatingPointError:
-                self.progress.died_at = self._steps()
 
     def _finish_stage(self, seen: list[int]) -> None:
         self._check()
@@ -126,8 +116,7 @@ class CellRun(Course):
         if self.learner.joint:  # there is no intermediate row to speak of
             for rows in self.progress.scores.values():
                 rows[1:1] = [[None for _ in seen] for _ in seen[1:]]
-        for name, value in plasticity(self.learner, seen[-1]).items():
-            self.progress.plasticity.setdefault(name, []).append(finite(value))
+        self._add_plasticity(plasticity(self.learner, seen[-1]))
         self._snapshot()
 
     def _score(self, seen: list[int]) -> None:
@@ -163,27 +152,20 @@ class CellRun(Course):
     # ------------------------------------------------------------------ checkpoint and record
 
     def _checkpoint(self) -> None:
-        self._check()
         self._fetch()
         super()._checkpoint()
 
-    def _state(self) -> dict[str, Any]:
-        return self.learner.state_dict()
-
     def _load_state(self, state: dict[str, Any]) -> None:
         self.learner.begin_task(self.stages[self.progress.position][0])
-        self.learner.load_state_dict(state)
+        super()._load_state(state)
+
+    def _initial(self) -> Ensemble:
+        return self._build().filter.particles
 
     def _record(self) -> dict[str, Any]:
-        progress = self.progress
-        areas = loss_areas(progress.trace, [count for _, count in self.stages])
         return {
-            **filter_record(self.learner.filter, self._build().filter.particles),
-            "task_names": self.scenario.task_names,
-            "scores": progress.scores,
+            **super()._record(),
             "nll": [finite(score.nll) for score in self.last],
             "ece": [finite(score.ece) for score in self.last],
             "predictions": [score.predictions for score in self.last],
-            "trace": {k: [finite(v) for v in values] for k, values in progress.trace.items()},
-            "plasticity": {**progress.plasticity, "learning_curve_area": areas},
         }

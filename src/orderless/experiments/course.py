@@ -6,11 +6,15 @@ import dataclasses
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from ..filters import ParticleFilter
+from ..particles import Ensemble
 from ..settings import Settings
 from ..storage import NONSENSE
+from .records import filter_record, finite, loss_areas
 from .snapshots import stacked
 from .store import Store, StoreError, versions
 
@@ -59,20 +63,37 @@ class Progress:
     seconds: float = 0.0
     died_at: int | None = None
     scores: dict[str, list[list[float | None]]] = field(default_factory=dict)
-    trace: dict[str, list[float]] = field(default_factory=dict)
+    trace: dict[str, list[float]] = field(
+        default_factory=lambda: {"step": [], "ess": [], "largest_weight": [], "loss": []}
+    )
     plasticity: dict[str, list[float | None]] = field(default_factory=dict)
     snapshots: list[Any] = field(default_factory=list)
+
+
+class Learned(Protocol):
+    """What any course asks of whatever learns."""
+
+    @property
+    def filter(self) -> ParticleFilter: ...
+
+    def check(self) -> None:
+        """Raise `FloatingPointError` if learning has broken down."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Course(ABC):
     """Runs one cell from the start, or from its checkpoint.
 
-    A stage is (tasks seen so far, steps to come). Subclasses set `stages` (and `task_names`, where
-    tasks have names) and say how a stage is learned (`_stage` yields wherever a checkpoint may be
-    taken and counts `progress.batch`), what follows it, what the record holds, and what their state
-    is.
+    A stage is (tasks seen so far, steps to come). Subclasses set `learner` and `stages` (and
+    `task_names`, where tasks have names) and say how a stage is learned (`_stage` yields wherever a
+    checkpoint may be taken and counts `progress.batch`), what follows it, and where the particles
+    started; to the record they add what only they know.
     """
 
+    learner: Learned
     stages: list[tuple[list[int], int]]
     task_names: list[str] = []
     log: CellLog | None = None
@@ -139,8 +160,41 @@ class Course(ABC):
         """The last task of `seen` has been learned: consolidate, score, look at the networks."""
 
     @abstractmethod
+    def _initial(self) -> Ensemble:
+        """The particles as they were at the start."""
+
+    # ------------------------------------------------------------------ what is found
+
     def _record(self) -> dict[str, Any]:
         """What was found."""
+        progress = self.progress
+        areas = loss_areas(progress.trace, [count for _, count in self.stages])
+        return {
+            **filter_record(self.learner.filter, self._initial()),
+            "task_names": self.task_names,
+            "scores": progress.scores,
+            "trace": {k: [finite(v) for v in values] for k, values in progress.trace.items()},
+            "plasticity": {**progress.plasticity, "learning_curve_area": areas},
+        }
+
+    def _add_plasticity(self, measured: dict[str, float]) -> None:
+        for name, value in measured.items():
+            self.progress.plasticity.setdefault(name, []).append(finite(value))
+
+    @contextmanager
+    def _may_die(self) -> Iterator[None]:
+        """Breaking down (a penalty too strong for its learning rate, say) is a result like any
+        other: the networks stay as they were, and the record says so."""
+        try:
+            yield
+        except FloatingPointError:
+            self.progress.died_at = self._steps()
+
+    def _check(self) -> None:
+        """Ask now whether anything is left; on CUDA the answer may still be on the device."""
+        if self.progress.died_at is None:
+            with self._may_die():
+                self.learner.check()
 
     # ------------------------------------------------------------------ TensorBoard
 
@@ -162,19 +216,16 @@ class Course(ABC):
 
     # ------------------------------------------------------------------ checkpoints
 
-    @abstractmethod
-    def _state(self) -> dict[str, Any]:
-        """The learner, whole."""
-
-    @abstractmethod
     def _load_state(self, state: dict[str, Any]) -> None:
         """Make the learner go on from there; `progress` is already where it was."""
+        self.learner.load_state_dict(state)
 
     def _checkpoint(self) -> None:
+        self._check()
         progress = {
             f.name: getattr(self.progress, f.name) for f in dataclasses.fields(self.progress)
         }
-        state = {**self._identity(), "progress": progress, "learner": self._state()}
+        state = {**self._identity(), "progress": progress, "learner": self.learner.state_dict()}
         self.store.save_checkpoint(self.cell.name, state)
 
     def _identity(self) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from contextlib import suppress
 
 import torch
@@ -16,6 +14,7 @@ from .evaluation import score_task
 from .grid import Grid, processes, unfinished
 from .policy_estimate import try_policy
 from .store import Store
+from .timing import seconds
 from .workers import one_thread
 
 
@@ -30,7 +29,7 @@ def estimate(
     workers = min(workers or processes(grid, scenarios, len(missing)), max(1, len(missing)))
     lines = [f"{len(cells)} cells, {len(cells) - len(missing)} finished, {len(missing)} to compute"]
     supervised = find_benchmark(grid.benchmark).kind == "supervised"
-    seconds, memory = 0.0, 0
+    total, memory = 0.0, 0
     for name in grid.methods:
         of_method = [cell for cell in missing if cell.method == name]
         if of_method:
@@ -39,14 +38,14 @@ def estimate(
                     each, bytes_held = _try(of_method[0], scenario)
                 else:
                     each, bytes_held = try_policy(of_method[0], scenario, store)
-            seconds += each * len(of_method)
+            total += each * len(of_method)
             memory = max(memory, bytes_held)
             lines.append(f"  {name}: {len(of_method)} cells of about {each:.1f} s")
     lines.append(
         f"memory: {memory / 2**20:.0f} MiB for the parameters of the largest method; learning "
         f"takes about 3 times that and activations, in each of {workers} process(es)"
     )
-    lines.append(f"estimated time: {_span(seconds / workers)}")
+    lines.append(f"estimated time: {_span(total / workers)}")
     return "\n".join(lines)
 
 
@@ -64,32 +63,19 @@ def _try(cell: Cell, scenario: Scenario, steps: int = 3) -> tuple[float, int]:
 
     learner.begin_task([0])
     learn()  # warms up
-    per_end = _seconds(learner.end_task, scenario)
+    per_end = seconds(learner.end_task, scenario.device)
     if not learner.joint:
         learner.begin_task([*range(1, tasks), 0])  # with a penalty for the past, if there is one
-    per_step = _seconds(learn, scenario) / steps
+    per_step = seconds(learn, scenario.device) / steps
     learner.outputs(scenario.test_set(0)[0][:1], 0)  # what is solved on read, a task's end has paid
-    per_score = _seconds(lambda: score_task(learner, 0, s.test_batch), scenario)
+    per_score = seconds(lambda: score_task(learner, 0, s.test_batch), scenario.device)
     counts = [scenario.n_batches(t, s.batch_size, s.epochs, s.iterations) for t in range(tasks)]
     held = sum(p.numel() * p.element_size() for p in learner.filter.particles.parameters())
     scorings = tasks * (2 if learner.joint else tasks + 1)
     return per_step * sum(counts) + per_score * scorings + per_end * tasks, held
 
 
-def _seconds(action: Callable[[], object], scenario: Scenario) -> float:
-    _wait(scenario)
-    begun = time.monotonic()
-    action()
-    _wait(scenario)
-    return time.monotonic() - begun
-
-
-def _wait(scenario: Scenario) -> None:
-    if scenario.device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def _span(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+def _span(time: float) -> str:
+    if time < 90:
+        return f"{time:.0f} s"
+    return f"{time / 60:.0f} min" if time < 5400 else f"{time / 3600:.1f} h"

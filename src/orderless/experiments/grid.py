@@ -12,6 +12,7 @@ import torch
 from ..methods import METHODS, find_method
 from ..policy_settings import find_policy_preset
 from ..settings import PRESETS, Settings
+from ..storage import NONSENSE
 from .benchmarks import find_benchmark
 from .course import Cell
 from .ranks import SharedStore
@@ -195,16 +196,19 @@ def memory_of_a_cell(grid: Grid, scenarios: Scenarios) -> int:
 def unfinished(cells: list[Cell], store: Store) -> list[Cell]:
     """Cells without a readable result; a directory that holds other settings is refused."""
     records = store.finished()
-    table = cells[0].describe()
+    table, orders = cells[0].describe(), {cell.name: list(cell.order) for cell in cells}
     for name, record in records.items():
-        if all(record.get(key) == table[key] for key in ("benchmark", "scenario", "preset")):
-            _refuse_other_settings(table["settings"], record, f"{store.directory} holds {name}")
-    for cell in cells:
-        if cell.name in records and records[cell.name]["order"] != list(cell.order):
+        what = f"{store.directory} holds {name}"
+        try:
+            if all(record.get(key) == table[key] for key in ("benchmark", "scenario", "preset")):
+                _refuse_other_settings(table["settings"], record, what)
+            order = record["order"]
+        except NONSENSE as error:  # whole, but nothing that was ever written here
             raise StoreError(
-                f"{store.directory} holds {cell.name} with order={records[cell.name]['order']}, "
-                f"not {list(cell.order)}: choose another --out"
-            )
+                f"{store.cell_path(name)} makes no sense ({error!r}): delete it"
+            ) from None
+        if order != orders.get(name, order):
+            raise StoreError(f"{what} with order={order}, not {orders[name]}: choose another --out")
     return [cell for cell in cells if cell.name not in records]
 
 

@@ -8,6 +8,7 @@ from ..rl.procgen import parse_levels
 from ..settings import GRIDS, Settings, find_preset
 from .benchmarks import Benchmark, find_benchmark
 from .grid import Grid
+from .ranks import ranks
 
 
 def plan(
@@ -51,6 +52,28 @@ def plan(
         chosen = _methods(methods, settings, found.kind)
         grids.append(Grid(benchmark, name, preset, chosen, orders, starts, settings))
     return grids
+
+
+def check_launch(
+    benchmark: str, launcher: str, workers: int | None, checkpoint_every: float, tensorboard: bool
+) -> None:
+    """Refuse what does not go together."""
+    regime = benchmark == "regime"
+    alone = regime or benchmark.startswith("procgen")
+    if ranks() > 1 and (alone or workers not in (None, 1)):
+        what = benchmark if alone else "--workers"
+        raise ValueError(f"{what} is for one process: leave it out, or torchrun")
+    if launcher not in ("local", "ray"):
+        raise ValueError(f"launcher must be local or ray, got {launcher!r}")
+    if launcher == "ray" and (ranks() > 1 or regime):
+        what = "torchrun" if ranks() > 1 else "regime"
+        raise ValueError(f"--launcher ray does not go with {what}: leave it out")
+    if regime and tensorboard:
+        raise ValueError("--tensorboard shows the cells of a benchmark: leave it out of regime")
+    if not regime and workers is not None and workers < 1:
+        raise ValueError(f"--workers must be at least 1, got {workers}")
+    if not regime and not checkpoint_every >= 0:  # nor NaN
+        raise ValueError(f"--checkpoint-every must be at least 0, got {checkpoint_every}")
 
 
 def _games(benchmark: Benchmark, game: str | None) -> tuple[str, ...]:

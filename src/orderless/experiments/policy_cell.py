@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..filters import ParticleFilter
+from ..filters.stepping import SteppedFilter
 from ..learners.policy import PolicyLearner
 from ..learners.representation import heaviest_representation
 from ..methods import find_method
-from ..policy_methods import PolicySetup
+from ..methods.policy import PolicySetup
+from ..particles import Ensemble
 from ..policy_settings import PolicySettings
 from ..rl import BehaviourCloning, Episode, UpdateInfo, play
 from ..rl.procgen import ProcgenLevels
@@ -25,7 +26,6 @@ from .benchmarks import find_benchmark
 from .cell import TRACES
 from .course import Cell, Course, Progress
 from .evaluation import plasticity_of
-from .records import filter_record, finite, loss_areas
 from .store import Store
 
 SAMPLES = 512  # frames on which plasticity is measured
@@ -35,6 +35,7 @@ class PolicyRun(Course):
     """What both have in common: levels as tasks, a filter of policies, returns as scores."""
 
     combines: tuple[str, ...]
+    learner: BehaviourCloning | PolicyLearner
 
     def __init__(
         self,
@@ -60,21 +61,12 @@ class PolicyRun(Course):
         """Steps of a stage."""
 
     @property
-    def filter(self) -> ParticleFilter:
+    def filter(self) -> SteppedFilter:
         return self.learner.filter
 
     def _begin(self) -> None:
         if not self.progress.scores:
             self.progress.scores = {name: [] for name in self.combines}
-            self.progress.trace = {"step": [], "ess": [], "largest_weight": [], "loss": []}
-
-    def _check(self) -> None:
-        """Ask now whether anything is left; on CUDA the answer may still be on the device."""
-        if self.progress.died_at is None:
-            try:
-                self.filter.check(now=True)  # type: ignore[attr-defined]
-            except FloatingPointError:
-                self.progress.died_at = self._steps()
 
     def _trace(self, **values: float) -> None:
         weights = self.filter.weights
@@ -89,31 +81,13 @@ class PolicyRun(Course):
     def _look_at(self, frames: Tensor) -> None:
         """Plasticity on these frames."""
         seen = heaviest_representation(self.filter, frames[:SAMPLES].to(self.tasks.device))
-        for name, value in plasticity_of(*seen).items():
-            self.progress.plasticity.setdefault(name, []).append(finite(value))
+        self._add_plasticity(plasticity_of(*seen))
 
-    def _checkpoint(self) -> None:
-        self._check()
-        super()._checkpoint()
-
-    def _state(self) -> dict[str, Any]:
-        return self.learner.state_dict()
-
-    def _load_state(self, state: dict[str, Any]) -> None:
-        self.learner.load_state_dict(state)
+    def _initial(self) -> Ensemble:
+        return self.setup.ensemble(self.filter.particles.n)
 
     def _record(self) -> dict[str, Any]:
-        progress = self.progress
-        trace = {k: [finite(v) for v in values] for k, values in progress.trace.items()}
-        areas = loss_areas(progress.trace, [count for _, count in self.stages])
-        return {
-            **filter_record(self.filter, self.setup.ensemble(self.filter.particles.n)),
-            "score_kind": "return",
-            "task_names": self.task_names,
-            "scores": progress.scores,
-            "trace": trace,
-            "plasticity": {**progress.plasticity, "learning_curve_area": areas},
-        }
+        return {**super()._record(), "score_kind": "return"}
 
 
 class CloningRun(PolicyRun):
@@ -163,13 +137,10 @@ class CloningRun(PolicyRun):
     def _learn(self, batches: tuple[Tensor, Tensor], level: int, stop: int) -> Tensor | None:
         if self.progress.died_at is not None:
             return None
-        try:
+        with self._may_die():
             start = self.progress.batch
             return self.learner.learn(*batches, level=level, start=start, stop=stop)
-        except FloatingPointError:
-            # a result like any other: the networks stay as they were, and the record says so
-            self.progress.died_at = self._steps()
-            return None
+        return None
 
     def _finish_stage(self, seen: list[int]) -> None:
         self._check()
@@ -191,12 +162,6 @@ class CloningRun(PolicyRun):
 
     def _record(self) -> dict[str, Any]:
         return {**super()._record(), "expert": self.tasks.expert.facts}
-
-    def _state(self) -> dict[str, Any]:
-        return self.filter.state_dict()
-
-    def _load_state(self, state: dict[str, Any]) -> None:
-        self.filter.load_state_dict(state)
 
 
 @dataclass
@@ -239,7 +204,7 @@ class LifelongRun(PolicyRun):
         try:
             return super().run(command, **options)
         finally:
-            self.learner.env.close()  # type: ignore[attr-defined]
+            self.learner.env.close()
 
     def _stage(self, seen: list[int], count: int) -> Iterator[None]:
         if self.progress.batch == 0:
@@ -254,11 +219,8 @@ class LifelongRun(PolicyRun):
         self.learner.collect()
         info = None
         if self.progress.died_at is None:
-            try:
+            with self._may_die():  # the policy then goes on playing as it is
                 info = self.learner.update()
-            except FloatingPointError:
-                # the policy stays as it was and goes on playing, and the record says so
-                self.progress.died_at = self._steps()
         self.progress.batch += self.round_steps
         self.tick(self.round_steps)
         every = math.ceil(count / self.round_steps / TRACES) * self.round_steps

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from contextlib import suppress
 
 import torch
@@ -11,23 +9,23 @@ import torch
 from ..rl import play
 from ..rl.tasks import ProcgenTasks
 from .course import Cell
-from .policy_cell import CloningRun, LifelongRun, PolicyRun
+from .policy_cell import CloningRun, LifelongRun
 from .runs import course_of
 from .store import Store
+from .timing import seconds
 
 
 def try_policy(cell: Cell, tasks: ProcgenTasks, store: Store) -> tuple[float, int]:
     """Seconds for one cell and bytes of its parameters. Writes nothing."""
     run = course_of(cell, tasks, store)
-    assert isinstance(run, PolicyRun)
+    assert isinstance(run, LifelongRun | CloningRun)
     held = sum(p.numel() * p.element_size() for p in run.filter.particles.parameters())
-    seconds = _try_playing(run) if isinstance(run, LifelongRun) else _try_cloning(run)  # type: ignore[arg-type]
-    return seconds, held
+    return _try_playing(run) if isinstance(run, LifelongRun) else _try_cloning(run), held
 
 
 def _try_playing(run: LifelongRun) -> float:
     """A round to warm up, a level's end, and a round under whatever the past asks for."""
-    learner, levels = run.learner, run.tasks.levels
+    learner, levels, device = run.learner, run.tasks.levels, run.tasks.device
 
     def one_round() -> None:
         learner.collect()
@@ -37,12 +35,12 @@ def _try_playing(run: LifelongRun) -> float:
     try:
         learner.begin_level(levels[0])
         one_round()
-        per_end = _seconds(learner.end_level, run)
+        per_end = seconds(learner.end_level, device)
         learner.begin_level(levels[-1])
         one_round()
-        per_round = _seconds(one_round, run)
+        per_round = seconds(one_round, device)
     finally:
-        learner.env.close()  # type: ignore[attr-defined]
+        learner.env.close()
     rounds = sum(count for _, count in run.stages) // run.round_steps
     return per_round * rounds + per_end * len(levels)
 
@@ -58,26 +56,13 @@ def _try_cloning(run: CloningRun, steps: int = 3) -> float:
             run.learner.learn(*batches, level=0)
 
     learn()
-    per_step = _seconds(learn, run) / steps
+    per_step = seconds(learn, device) / steps
     env = run.environment()
     try:
-        per_play = _seconds(lambda: play(run.filter, env, combine="accuracy"), run)
+        per_play = seconds(lambda: play(run.filter, env, combine="accuracy"), device)
     finally:
         env.close()
     levels, ways = len(run.tasks), 1 if run.filter.particles.n == 1 else 2
     return (
         per_step * sum(count for _, count in run.stages) + per_play * (levels + 1) * levels * ways
     )
-
-
-def _seconds(action: Callable[[], object], run: PolicyRun) -> float:
-    _wait(run)
-    begun = time.monotonic()
-    action()
-    _wait(run)
-    return time.monotonic() - begun
-
-
-def _wait(run: PolicyRun) -> None:
-    if run.tasks.device.type == "cuda":
-        torch.cuda.synchronize()

@@ -50,7 +50,7 @@ def joined(device: torch.device) -> Iterator[Any]:
                 f"{there} or --device cpu"
             )
         torch.cuda.set_device(local)
-    before = signal.signal(signal.SIGTERM, _told_to_end)
+    before: Any = signal.signal(signal.SIGTERM, _told_to_end)
     try:
         with talking():
             # what is decided on the host goes by gloo, so that no GPU is kept waiting
@@ -58,16 +58,18 @@ def joined(device: torch.device) -> Iterator[Any]:
             dist.init_process_group(backend, timeout=PATIENCE)
         yield dist.group.WORLD
         dist.destroy_process_group()
+    except RankLost as error:
+        before = signal.SIG_IGN  # torchrun is about to end us, and the sentence is still to be said
+        raise RankLost(
+            "another rank has ended or does not answer; the same command goes on from the last "
+            "checkpoint, with any number of ranks"
+        ) from error
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def _told_to_end(*_: Any) -> None:
-    """torchrun does so to all ranks when one has ended."""
-    raise RankLost(
-        "another rank has ended, or this run was told to; the same command goes on from the last "
-        "checkpoint, with any number of ranks"
-    )
+    raise RankLost("torchrun ends all ranks when one has ended")
 
 
 def complain(problem: BaseException | str) -> None:

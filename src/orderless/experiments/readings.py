@@ -66,7 +66,7 @@ def read(
 ) -> list[dict[str, Any]]:
     """Every reading's scores by task and combination, its ESS, and how far its particles went."""
     chosen = [reading.weights(log_weights) for reading in readings]
-    scores = [{name: [] for name in COMBINES} for _ in readings]  # type: ignore[var-annotated]
+    scores: list[dict[str, list[float]]] = [{name: [] for name in COMBINES} for _ in readings]
     for task in range(len(learner.scenario)):
         counts = [dict.fromkeys(COMBINES, 0.0) for _ in readings]
         x, y = learner.scenario.test_set(task)

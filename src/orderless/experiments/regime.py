@@ -226,11 +226,11 @@ def _learn(learner: ContinualLearner, training: Training) -> int | None:
     """Returns the step at which no particle was left, if it came to that."""
     s, steps = training.settings, 0
     seed = training.seed if s.batch_seed is None else s.batch_seed
-    options = {"batch_size": s.batch_size, "epochs": s.epochs, "iterations": s.iterations}
+    options: Any = {"batch_size": s.batch_size, "epochs": s.epochs, "iterations": s.iterations}
     try:
         for position, task in enumerate(training.order):
             learner.begin_task(training.order[: position + 1])
-            for x, y in learner.scenario.batches(task, seed=seed, **options):  # type: ignore[arg-type]
+            for x, y in learner.scenario.batches(task, seed=seed, **options):
                 learner.learn(x, y)
                 steps += 1
             learner.check()

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from .. import storage
+from ..version import __version__
 
 FORMAT = 1
 LOCK = ".lock"
@@ -202,8 +203,6 @@ class Store:
 
 
 def versions() -> dict[str, str]:
-    from .. import __version__
-
     return {"orderless": __version__, "torch": torch.__version__, "numpy": np.__version__}
 
 

@@ -93,7 +93,6 @@ class GradientFilter(SteppedFilter):
         with self._nothing_half_done() as (old_buffers, draw), self._precision(), factoring:
             move.begin()
             losses, penalties, gradients = self._backward(closures, penalty, move)
-            weighs_penalty = penalties is not None and self.weigh_penalty
             everything = losses + move.bound()
             if penalties is not None:
                 everything = everything + penalties
@@ -112,11 +111,13 @@ class GradientFilter(SteppedFilter):
                 move.move(clip)
                 for consolidation in self.consolidations:
                     consolidation.after_update()
-                weighed = losses if not weighs_penalty else losses + penalties  # type: ignore[operator]
+                weighed = losses
+                if penalties is not None and self.weigh_penalty:
+                    weighed = losses + penalties
                 after = again = slope = None
                 if self.evaluates_twice:
                     # the penalty after the losses, as the first time: it draws the same noise
-                    last = [penalty] if weighs_penalty and penalty is not None else []
+                    last = [penalty] if penalty is not None and self.weigh_penalty else []
                     rows = self._losses_again([*closures, *last], draw, noise)
                     after, again = sum_of(rows[: len(closures)]), sum_of(rows)
                 if gradients is not None:

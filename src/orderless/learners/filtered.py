@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..consolidation import EWC, SI, LwF
+from ..filters.gradient import GradientFilter
 from ..filters.stepping import StepInfo, SteppedFilter
 from ..particles import per_particle
 from ..scenarios import Scenario
@@ -37,7 +38,8 @@ class Learner:
         self.scenario, self.filter, self.joint = scenario, filter, joint
         self.consolidation, self.replay = consolidation, replay
         if consolidation is not None:
-            filter.register(consolidation)  # type: ignore[attr-defined]
+            assert isinstance(filter, GradientFilter)  # nothing else takes a penalty
+            filter.register(consolidation)
         self._cross_entropy = per_particle(F.cross_entropy)
         shape = len(scenario), scenario.outputs
         self._masks = torch.zeros(shape, device=scenario.device)  # 0 or -inf, by task of a sample

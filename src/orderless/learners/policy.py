@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ..consolidation import EWC
+from ..filters.gradient import GradientFilter
 from ..filters.stepping import SteppedFilter
 from ..rl import PPO, PPOSettings, Rollout, UpdateInfo, VectorEnvironment
 from ..rl.keyed import permutation
@@ -29,7 +30,8 @@ class PolicyLearner:
     ) -> None:
         self.env, self.filter, self.consolidation = env, filter, consolidation
         if consolidation is not None:
-            filter.register(consolidation)  # type: ignore[attr-defined]
+            assert isinstance(filter, GradientFilter)  # nothing else takes a penalty
+            filter.register(consolidation)
         self.ppo = PPO(filter, env, settings, seed=seed)
         self.rollout: Rollout | None = None
 
@@ -58,6 +60,10 @@ class PolicyLearner:
         """Consolidate the level that was just learned, on frames of its last rollout."""
         if self.consolidation is not None:
             self.consolidation.end_task(self.experience())
+
+    def check(self) -> None:
+        """Raise if no particle is left."""
+        self.filter.check(now=True)
 
     def experience(self) -> tuple[Tensor, Tensor]:
         """Frames `[B, ...]` and actions `[B]` of the last rollout, in random order."""

@@ -22,8 +22,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 
-class RankLost(ConnectionError):
-    """Another process of the group has died or does not answer."""
+class RankLost(Exception):
+    """Another process of the group has died or does not answer.
+
+    No `OSError`: what is told while a file is being written says nothing about the disk.
+    """
 
 
 @contextmanager

@@ -110,7 +110,8 @@ def _summarize_method(cells: dict[Place, Cell]) -> dict[str, Any]:
         "died": sum(cell.get("died_at") is not None for cell in cells.values()),
         "duration": float(sum(cell.get("duration") or 0.0 for cell in cells.values())),
         "particles": _only(cell.get("particles") for cell in used),
-        "ess_final": _mean(_last(cell, "ess") for cell in used),
+        # of the weights that answer; those of the trace are by evidence for the exact filter
+        "ess_final": _mean(cell.get("ess", _last(cell, "ess")) for cell in used),
         "largest_weight_final": _mean(_last(cell, "largest_weight") for cell in used),
         "log_evidence": _mean(cell.get("log_evidence") for cell in used),
         "temperature": _mean(cell.get("temperature") for cell in used),

@@ -28,7 +28,7 @@ def exact_page(reports: list[tuple[dict[str, Any], str]]) -> str | None:
                 _name(summary),
                 f"{settings['rb_particles']} x {settings['rb_features']}",
                 *(percent(entry[key]) for key in ("average", "average_logits", "average_probs")),
-                small(entry["order_variance"]),
+                small(entry["order_variance"] if entry["orders"] > 1 else None),
                 small(entry["disagreement"]),
                 f"{entry['seeds']} x {entry['orders']}",
                 f"{summary['duration'] / entry['cells']:.0f}",
@@ -43,7 +43,8 @@ def exact_page(reports: list[tuple[dict[str, Any], str]]) -> str | None:
         "`rb`: random features, an exact Gaussian head on each map, uniform weights. *Average* is "
         "the mean of the maps' own accuracies in %, *logits* and *probs* score their mean "
         "prediction. *Disagreement* is the share of test samples on which two orders of the tasks "
-        "say different things. The seconds hold learning and every evaluation of all tasks.\n",
+        "say different things. The seconds hold learning and every evaluation of all tasks. "
+        "*Seeds x orders* counts what was finished, which can be less than a command asks for.\n",
         markdown_table(headings, rows),
     ]
     parts += [f"## {_name(summary)}\n\n{source}" for summary, source in chosen]

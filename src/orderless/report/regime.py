@@ -144,7 +144,7 @@ def inits(points: list[Point]) -> list[str]:
     return sorted({p["init"] for p in points if p["method"] == "wpf"})
 
 
-def variants(points: list[Point]) -> list[tuple[str, dict[str, float]]]:
+def variants(points: list[Point]) -> list[tuple[str, dict[str, Any]]]:
     """How the filter was weighed, as (words, arguments of `chosen`): the paper's way first."""
     scales = sorted({p["loss_scale"] for p in points if p["method"] == "wpf"} - {1.0})
     shares = sorted({p["min_ess"] for p in points if p["method"] == "wpf"} - {None})

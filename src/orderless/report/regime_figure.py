@@ -87,7 +87,7 @@ def _gain_against_movement(figure: Figure, axes: Axes, points: list[Point]) -> N
 def _gain_against_ess(axes: Axes, points: list[Point]) -> None:
     n = max(sizes(points))
     for (words, arguments), marker in zip(variants(points), VARIANT_MARKERS, strict=False):
-        found = chosen(points, "wpf", n=n, **arguments)  # type: ignore[arg-type]
+        found = chosen(points, "wpf", n=n, **arguments)
         for combine in COMBINES:
             axes.scatter(
                 [p["ess"] for p in found],

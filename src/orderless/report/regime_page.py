@@ -151,7 +151,7 @@ def _variants(points: list[Point]) -> str:
     n, rows = max(sizes(points)), []
     better: dict[str, list[str]] = {"gain": [], "order_gain": []}
     for words, arguments in variants(points):
-        found = chosen(points, "wpf", n=n, **arguments)  # type: ignore[arg-type]
+        found = chosen(points, "wpf", n=n, **arguments)
         alive = [p for p in found if p["ess"] >= ALIVE]
         for combine in COMBINES:
             up, down = (len(_decided(alive, "gain", combine, sign)) for sign in (1, -1))

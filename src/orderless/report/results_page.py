@@ -142,7 +142,7 @@ def provenance(report: Report) -> str:
     cells = sum(entry["cells"] for entry in summary["methods"].values())
     return (
         f"```\n{summary['command'] or 'command not recorded'}\n```\n\n"
-        f"{cells} cells, {time} of cell time on "
+        f"{cells} {'cell' if cells == 1 else 'cells'}, {time} of cell time on "
         f"{summary['device'] or 'an unnamed device'}; {versions or 'versions not recorded'}. "
         f"Data: [`{report.path.name}`]({report.path.name}).\n"
     )

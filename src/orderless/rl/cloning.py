@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,6 +85,17 @@ class BehaviourCloning:
             batch = observations[index].to(device), actions[index].to(device)
             losses.append(self._step(*batch).loss_before)
         return torch.stack(losses) if losses else torch.empty(0, self.filter.particles.n)
+
+    def check(self) -> None:
+        """Raise if no particle is left."""
+        self.filter.check(now=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The filter's: the rest is in the numbers that `learn` is called with."""
+        return self.filter.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.filter.load_state_dict(state)
 
 
 @dataclass(frozen=True)

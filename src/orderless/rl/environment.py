@@ -60,6 +60,9 @@ class VectorEnvironment:
         """Go to another level and start there."""
         raise TypeError(f"{type(self).__name__} has no levels to switch to")
 
+    def close(self) -> None:
+        """Give back what the copies hold; nothing, unless a subclass says so."""
+
     def normalize(self, returns: ArrayLike) -> Array:
         """Returns on the scale in which games are compared; as they are, unless a game says so."""
         return np.asarray(returns, dtype=np.float64)

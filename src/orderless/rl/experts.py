@@ -81,28 +81,34 @@ def load_expert(game: str, path: Path | None = None) -> Expert:
             f"{game}` and name its file with --expert"
         )
     content = storage.load(path)
-    if not isinstance(content, dict) or content.get("kind") != KIND:
-        raise ValueError(f"{path} is not an expert that `orderless expert train` wrote")
-    facts = content["facts"]
-    if facts["game"] != game:
-        raise ValueError(f"{path} is an expert for {facts['game']}, not for {game}")
-    network = find_network(facts["network"])()
-    _take_over(network, content["parameters"], path)
+    try:
+        if content["kind"] != KIND:
+            raise ValueError(f"it is a {content['kind']}")
+        facts, parameters = content["facts"], content["parameters"]
+        whose, network = facts["game"], find_network(facts["network"])()
+        shapes = {name: tensor.shape for name, tensor in parameters.items()}
+    except storage.NONSENSE as error:
+        raise ValueError(
+            f"{path} is not an expert that `orderless expert train` wrote ({error})"
+        ) from None
+    if whose != game:
+        raise ValueError(f"{path} is an expert for {whose}, not for {game}")
+    _require_same_shapes(network, shapes, path)
+    network.load_state_dict({name: tensor.float() for name, tensor in parameters.items()})
     return Expert(network, facts)
 
 
-def _take_over(network: ActorCritic, tensors: dict[str, Tensor], path: Path) -> None:
+def _require_same_shapes(network: ActorCritic, shapes: dict[str, torch.Size], path: Path) -> None:
     ours = network.state_dict()
-    odd = sorted(ours.keys() ^ tensors.keys())
+    odd = sorted(map(str, ours.keys() ^ shapes.keys()))
     if odd:
         raise ValueError(f"{path} holds another network: {odd[0]!r} is not in both")
     for name, tensor in ours.items():
-        if tensor.shape != tensors[name].shape:
+        if tensor.shape != shapes[name]:
             raise ValueError(
                 f"{path} holds a network of another shape: {name!r} is "
-                f"{list(tensors[name].shape)} there and {list(tensor.shape)} here"
+                f"{list(shapes[name])} there and {list(tensor.shape)} here"
             )
-    network.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
 
 
 # ---------------------------------------------------------------------- training

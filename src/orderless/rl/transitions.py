@@ -81,10 +81,13 @@ def collect(
         "copies": n_envs,
     }
     try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            facts.update(_write(archive, expert, env, seed, count, device, tell))
-            with archive.open("facts.json", "w") as file:
-                file.write(json.dumps(facts, indent=1).encode())
+        with open(temporary, "wb") as whole:
+            with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+                facts.update(_write(archive, expert, env, seed, count, device, tell))
+                with archive.open("facts.json", "w") as file:
+                    file.write(json.dumps(facts, indent=1).encode())
+            whole.flush()
+            os.fsync(whole.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -157,6 +160,8 @@ def _facts(archive: zipfile.ZipFile) -> dict[str, Any]:
         header = archive.getinfo(name).file_size - facts["transitions"] * bytes_each
         if not 0 < header <= 2**12:
             raise ValueError(f"{name} does not hold {facts['transitions']} transitions")
+    if not isinstance(facts["episodes"], int) or not isinstance(facts["mean_return"], float | None):
+        raise ValueError("its facts are not those of a collection")
     return facts
 
 

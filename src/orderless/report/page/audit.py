@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orderless.audit import LearnerAudit, OrderSensitivity
-from orderless.audit.words import VERDICTS, findings, probability
+from orderless.audit.words import VERDICTS, comparison_note, findings, probability
 from orderless.experiments.store import versions
 from orderless.report.collect import spread
 from orderless.report.page.data import method_looks, rounded, scatter_data
@@ -59,7 +59,7 @@ def audit_data(result: OrderSensitivity, folder: Path, command: str = "") -> dic
         "curves": None,
         "density": [],
         "claims": [],
-        "notes": [],
+        "notes": list(filter(None, [comparison_note(result)])),
         "command": command or None,
         "device": platform.machine(),
         "versions": versions(),

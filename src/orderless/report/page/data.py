@@ -96,8 +96,13 @@ def method_looks(names: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def scatter_data(summary: dict[str, Any]) -> dict[str, Any]:
-    """Figure 2: a point per method, a dot per order where variances can be normalised."""
-    normalized = summary["score_kind"] == "accuracy"
+    """Figure 2: a point per method, a dot per order where variances can be normalised.
+
+    They cannot be for returns, nor where somebody has a mean of 0 on a task.
+    """
+    normalized = summary["score_kind"] == "accuracy" and all(
+        short(entry["normalized_variance"]) is not None for entry in summary["methods"].values()
+    )
     prefix = "normalized_" if normalized else ""
     points = []
     for name, entry in summary["methods"].items():

@@ -7,6 +7,7 @@ function showScatter(result) {
   const places = scatterPlaces(result);
   byId("variance").hidden = places.length === 0;
   if (places.length === 0) return;
+  byId("scatter-dots").hidden = !result.scatter.normalized;
   const prefix = result.scatter.normalized ? "normalized " : "";
   const kind = () => document.querySelector("input[name=variance]:checked").value;
   let picture, scales;

@@ -1,23 +1,24 @@
-"""The methods of the ProcGen benchmarks, in the registry of all methods."""
+"""The methods of the ProcGen benchmarks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .consolidation import EWC
-from .filters import (
+from ..consolidation import EWC
+from ..filters import (
     AveragingParticles,
     BootstrapParticleFilter,
     GradientDescent,
     WeightedParticleFilter,
 )
-from .filters.stepping import SteppedFilter
-from .learners.policy import PolicyLearner
-from .methods import Setup, method
-from .optim import TRAC
-from .policy_settings import PolicySettings
-from .rl import BehaviourCloning, LineageBootstrapFilter, PolicyWeightedFilter, policy_logits
-from .rl.tasks import ProcgenTasks
+from ..filters.stepping import SteppedFilter
+from ..learners.policy import PolicyLearner
+from ..optim import TRAC
+from ..policy_settings import PolicySettings
+from ..rl import BehaviourCloning, LineageBootstrapFilter, PolicyWeightedFilter, policy_logits
+from ..rl.tasks import ProcgenTasks
+from .registry import method
+from .setup import Setup
 
 PARTICLES = {
     "": "one network",

@@ -1,0 +1,21 @@
+"""How long something takes, with all that it started on the device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+
+def seconds(action: Callable[[], object], device: torch.device) -> float:
+    _wait(device)
+    begun = time.monotonic()
+    action()
+    _wait(device)
+    return time.monotonic() - begun
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()

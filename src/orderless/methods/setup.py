@@ -1,0 +1,83 @@
+"""What a method is built from: networks, optimizers and filters as the settings want them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..filters import GradientDescent, WeightedParticleFilter
+from ..particles import Ensemble, Perturb
+from ..scenarios import Scenario
+from ..settings import Settings
+
+
+@lru_cache(maxsize=4)
+def _initial(
+    make_model: Callable[[], nn.Module],
+    n: int,
+    init: str | Perturb,
+    seed: int,
+    device: str,
+    group: Any,
+) -> Ensemble:
+    """Kept for the next cell: every method and order starts from the same networks."""
+    return Ensemble(make_model, n, init, seed, device=device, group=group)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything a method is built from; `group`: the processes that share particles out."""
+
+    scenario: Scenario
+    settings: Settings
+    make_model: Callable[[], nn.Module]
+    seed: int
+    group: Any = None
+
+    def initial(
+        self, make_model: Callable[[], nn.Module], n: int, init: str | Perturb = "fresh"
+    ) -> Ensemble:
+        """n particles on the scenario's device; too few for the ranks, and each rank has them all.
+
+        A single network, say, is then computed by everyone alike.
+        """
+        enough = self.group is not None and n >= torch.distributed.get_world_size(self.group)
+        group = self.group if enough else None
+        place = str(self.scenario.device)
+        return copy.deepcopy(_initial(make_model, n, init, self.seed, place, group))
+
+    def ensemble(self, n: int) -> Ensemble:
+        """n particles as the settings want them."""
+        s = self.settings
+        init = Perturb(s.perturb_low, s.perturb_high) if s.init == "perturb" else "fresh"
+        particles = self.initial(self.make_model, n, init)
+        particles.chunk_size, particles.precision = s.chunk_size, s.precision
+        return particles
+
+    def optimizer(self, particles: Ensemble, kind: str | None = None) -> torch.optim.Optimizer:
+        s = self.settings
+        if (kind or s.optimizer) == "adam":
+            return torch.optim.Adam(particles.parameters(), lr=s.adam_lr)
+        return torch.optim.SGD(particles.parameters(), lr=s.lr)
+
+    def descent(self, kind: str | None = None) -> GradientDescent:
+        """One network and its optimizer."""
+        particles = self.ensemble(1)
+        return GradientDescent(particles, self.optimizer(particles, kind))
+
+    def weighted(self) -> WeightedParticleFilter:
+        """The paper's filter."""
+        s, particles = self.settings, self.ensemble(self.settings.particles)
+        return WeightedParticleFilter(
+            particles,
+            self.optimizer(particles),
+            weighting=s.weighting,
+            loss_scale=s.loss_scale,
+            min_ess=s.min_ess,
+        )
