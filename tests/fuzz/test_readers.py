@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -99,7 +100,14 @@ def snapshots_file() -> bytes:
     return saved(tensors)
 
 
-FACTS = {"transitions": 2, "game": "starpilot", "episodes": 1, "mean_return": 0.5}
+FACTS = {
+    "format": 1,
+    "transitions": 2,
+    "game": "starpilot",
+    "episodes": 1,
+    "mean_return": 0.5,
+    "sha256": hashlib.sha256(bytes(2 * 3 * 64 * 64 + 2)).hexdigest(),
+}
 
 
 def transitions_file(facts=FACTS) -> bytes:
@@ -324,6 +332,13 @@ def test_senseless_facts_of_transitions_are_refused(tmp_path, record_property):
 
     with watch.all_cases(record_property, "senseless transitions"):
         every()
+
+
+def test_transitions_are_those_that_were_collected(tmp_path):
+    path = tmp_path / "transitions.npz"
+    path.write_bytes(transitions_file({**FACTS, "sha256": "0" * 64}))
+    with pytest.raises(ValueError, match="its checksum is not that of its content"):
+        read_transitions(path)
 
 
 def test_a_senseless_run_of_an_audit_is_refused(tmp_path, record_property):

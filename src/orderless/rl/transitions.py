@@ -1,8 +1,8 @@
 """An expert's transitions on one level: collected in a stream, kept in one compressed file.
 
 The file is NumPy's `.npz` with `observations` uint8 `[M, 3, 64, 64]`, `actions` uint8 `[M]` and
-`facts.json`: a zip archive, so every part carries a CRC-32 that reading verifies. Its bytes depend
-on (expert, level, seed, M, copies) and, as far as their arithmetic differs, on the kind of device.
+`facts.json`, which holds a checksum of both that reading verifies. Its bytes depend on (expert,
+level, seed, M, copies) and, as far as their arithmetic differs, on the kind of device.
 
 Actions are sampled from the expert's policy. A transition is what the next-step reset convention
 calls valid: the frame that ends an episode has no action and is left out.
@@ -35,6 +35,7 @@ from .procgen import ProcgenLevels
 
 FRAME = (3, 64, 64)
 ODD_HEADERS = (SyntaxError, tokenize.TokenError)  # NumPy's are Python literals
+FORMAT = 1
 COPIES = 16  # few enough that 20,000 transitions go beyond one episode of 1,000 steps each
 
 
@@ -73,6 +74,7 @@ def collect(
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     facts = {
+        "format": FORMAT,
         "game": expert.game,
         "expert": expert.digest,
         "level": level,
@@ -156,6 +158,8 @@ def _facts(archive: zipfile.ZipFile) -> dict[str, Any]:
     if archive.getinfo("facts.json").file_size > 2**20:
         raise ValueError("its facts are too long")
     facts = json.loads(archive.read("facts.json"))
+    if facts["format"] != FORMAT:
+        raise ValueError(f"its format is {facts['format']}, not {FORMAT}")
     for name, bytes_each in (("observations.npy", math.prod(FRAME)), ("actions.npy", 1)):
         header = archive.getinfo(name).file_size - facts["transitions"] * bytes_each
         if not 0 < header <= 2**12:
@@ -172,6 +176,10 @@ def read_transitions(path: Path) -> Transitions:
             facts = _facts(archive)
         with np.load(path, allow_pickle=False) as arrays:
             observations, actions = arrays["observations"], arrays["actions"]
+        digest = hashlib.sha256(observations.tobytes())
+        digest.update(actions.tobytes())
+        if digest.hexdigest() != facts["sha256"]:
+            raise ValueError("its checksum is not that of its content")
     except FileNotFoundError:
         raise ValueError(f"there is no file {path}: `orderless expert collect` writes it") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, *ODD_HEADERS, *NONSENSE) as error:
