@@ -92,7 +92,7 @@ def test_a_missing_package_is_a_sentence_before_anything_is_computed(tmp_path, m
 def test_workers_are_told_to_log(tmp_path, monkeypatch) -> None:
     """What they are told, carried out here: to start a process takes seconds."""
 
-    def here(cells, scenarios, store, workers, options):
+    def here(cells, scenarios, store, workers, options, tick):
         for cell in cells:
             yield cell, compute(cell, scenarios, store, options)[0]
 

@@ -78,12 +78,13 @@ def one_process(tmp_path_factory):
 
 
 def test_one_process_two_processes_and_ray_leave_the_same_files(cluster, one_process, tmp_path):
-    ticks = []
-    run_grid(GRID, Store(tmp_path / "two"), workers=2)
+    ticks, steps = [], []
+    run_grid(GRID, Store(tmp_path / "two"), workers=2, report=Report(tick=steps.append))
     run_grid(GRID, Store(tmp_path / "ray"), ray=Ray(), report=Report(tick=ticks.append))
     assert everything(tmp_path / "two") == one_process
     assert everything(tmp_path / "ray") == one_process
-    assert 0 < sum(ticks) <= 3 * 5 * 150
+    for told in (steps, ticks):  # while they went on, not only at the end
+        assert 0 < sum(told) <= 3 * 5 * 150 and sum(step > 0 for step in told) > 1
     assert run_grid(GRID, Store(tmp_path / "ray"), ray=Ray()) == 0
 
 

@@ -169,7 +169,9 @@ def run_grid(
             return len(missing)
         workers = min(workers or processes(grid, scenarios, len(missing)), max(1, len(missing)))
         if workers > 1:
-            for cell, record in run_in_processes(missing, scenarios, store, workers, shared):
+            for cell, record in run_in_processes(
+                missing, scenarios, store, workers, shared, report.tick
+            ):
                 report.done(cell, record)
             return len(missing)
         with one_thread():

@@ -6,8 +6,8 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
@@ -23,6 +23,7 @@ from .store import Store, StoreError
 Warned = list[Warning | str]
 
 _scenarios: Scenarios | None = None  # of this worker, loaded once
+_steps: Any = None  # how many all workers have taken
 
 
 def automatic_workers(cells: int, device: torch.device, bytes_each: int) -> int:
@@ -49,20 +50,32 @@ def one_thread() -> Iterator[None]:
 
 
 def run_in_processes(
-    cells: list[Cell], scenarios: Scenarios, store: Store, workers: int, options: dict[str, Any]
+    cells: list[Cell],
+    scenarios: Scenarios,
+    store: Store,
+    workers: int,
+    options: dict[str, Any],
+    tick: Callable[[int], None] = lambda steps: None,
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Finished cells as they come. Processes are spawned: CUDA does not survive a fork."""
-    pool = ProcessPoolExecutor(
-        workers, get_context("spawn"), initializer=_begin, initargs=(scenarios,)
-    )
+    context = get_context("spawn")
+    # No lock, which a worker that is killed would hold for ever: a step may go uncounted.
+    steps = context.RawValue("q", 0)
+    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(scenarios, steps))
     try:
         with _deaf_children():
             futures = {pool.submit(_run, cell, store, options): cell for cell in cells}
-        for future in as_completed(futures):
-            record, warned = future.result()
-            for message in warned:
-                warnings.warn(message, stacklevel=2)
-            yield futures[future], record
+        waiting, told = set(futures), 0
+        while waiting:
+            done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+            taken = steps.value
+            tick(taken - told)
+            told = taken
+            for future in done:
+                record, warned = future.result()
+                for message in warned:
+                    warnings.warn(message, stacklevel=2)
+                yield futures[future], record
     except BrokenProcessPool:
         raise StoreError(
             f"a worker process was killed, perhaps for lack of memory: use fewer than {workers} "
@@ -90,10 +103,10 @@ def _deaf_children() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _begin(scenarios: Scenarios) -> None:
-    global _scenarios
+def _begin(scenarios: Scenarios, steps: Any) -> None:
+    global _scenarios, _steps
     torch.set_num_threads(1)
-    _scenarios = scenarios
+    _scenarios, _steps = scenarios, steps
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 
 
@@ -107,7 +120,12 @@ def _leave_with_parent() -> None:
 
 def _run(cell: Cell, store: Store, options: dict[str, Any]) -> tuple[dict[str, Any], Warned]:
     assert _scenarios is not None
-    return compute(cell, _scenarios, store, options)
+    counted = {**options, "run": {**options["run"], "tick": _count}}
+    return compute(cell, _scenarios, store, counted)
+
+
+def _count(steps: int) -> None:
+    _steps.value += steps
 
 
 def compute(
