@@ -73,7 +73,7 @@ def add_factors(
 ) -> None:
     """W_n += delta_n^T inputs_n and b_n += sum_b delta_n for the living; nobody else is touched."""
     n, outputs_size, inputs_size = weight.shape
-    rows, columns = min(32, padded(outputs_size)), min(64, padded(inputs_size))
+    rows, columns = min(32, padded(outputs_size)), min(128, padded(inputs_size))
     grid = (math.ceil(inputs_size / columns), math.ceil(outputs_size / rows), n)
     kernels.add_factors[grid](
         weight, bias if bias is not None else weight, delta, inputs, alive.view(torch.uint8),
