@@ -1,4 +1,4 @@
-"""The convolution of N networks in one kernel, against `F.conv2d`.
+"""Convolutions and pooling of N networks in one kernel, against torch's for one network.
 
 On a machine without a GPU Triton's interpreter runs the kernel (see conftest.py).
 """
@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from orderless.particles.grouped import Geometry, GroupedConvolution
+from orderless.particles.pooling import MaxPooling
 from orderless.particles.precision import matrix_precision
+from orderless.particles.shared import SharedConvolution
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
@@ -61,3 +63,73 @@ def test_one_kernel_is_n_convolutions(name: str, bias: bool) -> None:
     found = torch.autograd.grad(y, leaves, slope)
     for got, want in zip(found, wanted, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("name", ["same", "stride 2", "no padding", "unequal sides"])
+def test_filters_side_by_side_are_n_convolutions(
+    name: str, layout: torch.memory_format, bias: bool
+) -> None:
+    (inputs, outputs), kernel, stride, padding, size = SHAPES[name]
+    n, inputs, generator = 3, min(inputs, 5), torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(DEVICE)
+
+    x = random(7, inputs, *size).contiguous(memory_format=layout)
+    weight, offset = random(n, outputs, inputs, *kernel), random(n, outputs)
+    leaves = [weight.requires_grad_(), *([offset.requires_grad_()] if bias else [])]
+    flat = weight.flatten(0, 1), offset.flatten() if bias else None
+    expected = F.conv2d(x, *flat, stride, padding)
+    slope = random(*expected.shape)
+    wanted = torch.autograd.grad(expected, leaves, slope)
+
+    g = Geometry(n, inputs, outputs, kernel, stride, padding)
+    y = SharedConvolution.apply(x, weight, offset if bias else None, g, "ieee")
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)  # float32 sums, another order
+    found = torch.autograd.grad(y, leaves, slope)
+    for got, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_long_sum_over_positions_in_parts() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 1, 8, 8, generator=generator).to(DEVICE)
+    weight = torch.randn(2, 1, 1, 3, 3, generator=generator).to(DEVICE).requires_grad_()
+    slope = torch.randn(40, 2, 8, 8, generator=generator).to(DEVICE)
+    expected = F.conv2d(x, weight.flatten(0, 1), padding=1)
+    (wanted,) = torch.autograd.grad(expected, weight, slope)
+    g = Geometry(2, 1, 1, (3, 3), (1, 1), (1, 1))
+    y = SharedConvolution.apply(x, weight, None, g, "ieee")
+    (found,) = torch.autograd.grad(y, weight, slope)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3)  # 2560 terms
+
+
+POOLS = {
+    "impala's": ((3, 3), (2, 2), (1, 1), (7, 6)),
+    "plain": ((2, 2), (2, 2), (0, 0), (6, 5)),
+    "unequal": ((1, 4), (2, 1), (0, 2), (5, 7)),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_pooling_is_torchs(name: str) -> None:
+    kernel, stride, padding, size = POOLS[name]
+    generator = torch.Generator().manual_seed(0)
+    # whole numbers, so that there are equals; and what a comparison may trip over
+    x = torch.randint(-3, 3, (3, 5, *size), generator=generator).float().to(DEVICE)
+    x[0, 0], x[1, 1, :2, :2], x[2, 2, 1, 1] = -torch.inf, torch.inf, torch.nan
+    x = x.requires_grad_()
+    expected = F.max_pool2d(x, kernel, stride, padding)
+    slope = torch.randn(expected.shape, generator=generator).to(DEVICE)
+    (wanted,) = torch.autograd.grad(expected, x, slope)
+
+    last = x.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
+    y = MaxPooling.apply(last, Geometry(1, 1, 1, kernel, stride, padding))
+    torch.testing.assert_close(y, expected, rtol=0, atol=0, equal_nan=True)
+    (found,) = torch.autograd.grad(y, last, slope)
+    torch.testing.assert_close(found, wanted)
+    with torch.no_grad():
+        again = MaxPooling.apply(last, Geometry(1, 1, 1, kernel, stride, padding))
+    torch.testing.assert_close(again, expected, rtol=0, atol=0, equal_nan=True)

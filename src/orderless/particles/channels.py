@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .grouped import can_group, grouped_convolution
+from .shared import can_share, shared_convolution
 
 
 def merge(x: Tensor, dim: int | None, n: int) -> Tensor:
@@ -46,6 +47,8 @@ def convolution(
     """
     n = weight.shape[0]
     shared = dim is None and groups == 1
+    if shared and can_share(x, weight, padding, dilation):
+        return split(shared_convolution(x, weight, bias, stride, padding), n)
     wide = x if shared else merge(x, dim, n)
     if groups == 1 and not shared and can_group(wide, padding, dilation):
         return split(grouped_convolution(wide, weight, bias, stride, padding), n)

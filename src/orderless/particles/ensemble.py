@@ -224,8 +224,10 @@ class Ensemble(nn.Module):
 
         buffers = {name: buffer.clone() for name, buffer in buffers.items()}
         with matrix_precision(self.precision, self.device):
-            # One network is that network, bit for bit; one of a shard, what it is among others.
-            if len(indices) == 1 and self.shard.count == self.n:
+            # One network is that network, bit for bit; one of a shard, what it is among others,
+            # and on a GPU in reduced precision the batched kernels are faster even for one.
+            reduced = self.device.type == "cuda" and self.precision != "float32" and self.fast
+            if len(indices) == 1 and self.shard.count == self.n and not reduced:
                 first = tree_map(lambda t: t[0], (parameters, buffers, indices))
                 plain = _unbatched(args, arg_dims)
                 output, updated = network(*first, plain, _unbatched_kwargs(kwargs, kwarg_dims))  # type: ignore[call-arg]

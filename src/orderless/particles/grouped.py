@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from .fused import kernels, padded, runs_on
 
@@ -46,6 +47,20 @@ class Geometry:
         sides = zip(size, self.padding, self.kernel, self.stride, strict=True)
         height, width = ((s + 2 * p - k) // stride + 1 for s, p, k, stride in sides)
         return height, width
+
+
+def pair(value: Any) -> tuple[int, int]:
+    """What torch takes as one number for both sides, or one for each."""
+    if isinstance(value, int):
+        return value, value
+    height, width = value if len(value) == 2 else (*value, *value)
+    return height, width
+
+
+def geometry_of(weight: Tensor, stride: Any, padding: Any) -> Geometry:
+    """Of filters `[N, O, C, kh, kw]`."""
+    n, outputs, inputs, height, width = weight.shape
+    return Geometry(n, inputs, outputs, (height, width), pair(stride), pair(padding))
 
 
 def _gather(
@@ -118,6 +133,7 @@ class GroupedConvolution(torch.autograd.Function):
         return _gather(x, filters, bias, size, g, False, precision)
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         slope = grads[0].contiguous(memory_format=torch.channels_last)
         x, weight = ctx.saved_tensors
@@ -157,7 +173,7 @@ def can_group(x: Tensor, padding: Any, dilation: Any) -> bool:
         runs_on(x)
         and (dtype is torch.bfloat16 or (reduced and dtype is torch.float32))
         and not isinstance(padding, str)
-        and dilation in (1, (1, 1))
+        and pair(dilation) == (1, 1)
     )
 
 
@@ -167,8 +183,6 @@ def grouped_convolution(
     """`F.conv2d` of N networks on `[B, N*C, H, W]`: `[B, N*O, H', W']`, channels-last."""
     if torch.is_autocast_enabled("cuda"):
         x = x.to(torch.get_autocast_dtype("cuda"))
-    n, outputs, inputs, height, width = weight.shape
-    steps, margins = ((v, v) if isinstance(v, int) else tuple(v) for v in (stride, padding))
-    g = Geometry(n, inputs, outputs, (height, width), steps, margins)
     x = x.contiguous(memory_format=torch.channels_last)
+    g = geometry_of(weight, stride, padding)
     return GroupedConvolution.apply(x, weight, bias, g, "tf32")

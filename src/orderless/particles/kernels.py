@@ -166,6 +166,147 @@ def filters(
 
 
 @triton.jit
+def _patch(
+    source, m, k, positions, batch_stride, channel_stride, row_stride, column_stride,
+    IN: tl.constexpr, INNER: tl.constexpr, FROM_H: tl.constexpr, FROM_W: tl.constexpr,
+    TO_H: tl.constexpr, TO_W: tl.constexpr, KERNEL: tl.constexpr,
+    STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
+):  # fmt: skip
+    # what the filter covers at the positions m [ROWS, 1], entries k [1, INNER]; then a 1, and 0s
+    b, row, column = m // (TO_H * TO_W), (m // TO_W) % TO_H, m % TO_W
+    tap, channel = k // IN, k % IN
+    h = row * STRIDE_H - PAD_H + tap // KERNEL
+    w = column * STRIDE_W - PAD_W + tap % KERNEL
+    there = (h >= 0) & (h < FROM_H) & (w >= 0) & (w < FROM_W) & (k < INNER) & (m < positions)
+    place = b.to(tl.int64) * batch_stride + channel * channel_stride
+    place += h * row_stride + w * column_stride
+    values = tl.load(source + place, mask=there, other=0.0)
+    return tl.where((k == INNER) & (m < positions), 1.0, values).to(source.dtype.element_ty)
+
+
+@triton.jit
+def spread(
+    source, weight, result, positions,
+    batch_stride, channel_stride, row_stride, column_stride,
+    OUT: tl.constexpr, IN: tl.constexpr, INNER: tl.constexpr, FROM_H: tl.constexpr,
+    FROM_W: tl.constexpr, TO_H: tl.constexpr, TO_W: tl.constexpr, KERNEL: tl.constexpr,
+    STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
+    PRECISION: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    # result[m, o] = sum over k of patch[m, k] weight[k, o], a patch fetched once for all outputs
+    m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, ENTRIES)
+    patch = _patch(
+        source, m[:, None], k[None, :], positions,
+        batch_stride, channel_stride, row_stride, column_stride,
+        IN, INNER, FROM_H, FROM_W, TO_H, TO_W, KERNEL, STRIDE_H, STRIDE_W, PAD_H, PAD_W,
+    )  # fmt: skip
+    rows = result + m[:, None].to(tl.int64) * OUT
+    for start in range(0, OUT, COLUMNS):
+        o = start + tl.arange(0, COLUMNS)
+        slopes = tl.load(
+            weight + (k[:, None] * OUT + o[None, :]),
+            mask=(k[:, None] <= INNER) & (o[None, :] < OUT), other=0.0,
+        )  # fmt: skip
+        total = tl.dot(patch, slopes, input_precision=PRECISION)
+        inside = (m[:, None] < positions) & (o[None, :] < OUT)
+        tl.store(rows + o[None, :], total.to(result.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def spread_filters(
+    source, slope, result, positions,
+    batch_stride, channel_stride, row_stride, column_stride,
+    OUT: tl.constexpr, IN: tl.constexpr, INNER: tl.constexpr, FROM_H: tl.constexpr,
+    FROM_W: tl.constexpr, TO_H: tl.constexpr, TO_W: tl.constexpr, KERNEL: tl.constexpr,
+    STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
+    SHARE: tl.constexpr,
+    PRECISION: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    # result[part, k, o] = sum over m in part of patch[m, k] slope[m, o]
+    part = tl.program_id(0)
+    o = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    k = tl.arange(0, ENTRIES)
+    total = tl.zeros([ENTRIES, COLUMNS], tl.float32)
+    for start in range(0, SHARE, ROWS):
+        m = part * SHARE + start + tl.arange(0, ROWS)
+        patch = _patch(
+            source, m[None, :], k[:, None], positions,
+            batch_stride, channel_stride, row_stride, column_stride,
+            IN, INNER, FROM_H, FROM_W, TO_H, TO_W, KERNEL, STRIDE_H, STRIDE_W, PAD_H, PAD_W,
+        )  # fmt: skip
+        slopes = tl.load(
+            slope + m[:, None].to(tl.int64) * OUT + o[None, :],
+            mask=(m[:, None] < positions) & (o[None, :] < OUT), other=0.0,
+        )  # fmt: skip
+        total = tl.dot(patch, slopes, total, input_precision=PRECISION)
+    place = result + (part * (INNER + 1) + k[:, None]).to(tl.int64) * OUT + o[None, :]
+    tl.store(place, total, mask=(k[:, None] <= INNER) & (o[None, :] < OUT))
+
+
+@triton.jit
+def largest(
+    source, result, winners, positions, channels,
+    TAPS: tl.constexpr, FROM_H: tl.constexpr, FROM_W: tl.constexpr,
+    TO_H: tl.constexpr, TO_W: tl.constexpr, KERNEL: tl.constexpr,
+    STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
+    REMEMBER: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    # result[m, c] = max over taps of source[under(m, tap), c]; winners: which tap it was
+    m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    b, row, column = m // (TO_H * TO_W), (m // TO_W) % TO_H, m % TO_W
+    inside = (m[:, None] < positions) & (c[None, :] < channels)
+    best = tl.full([ROWS, COLUMNS], -float("inf"), source.dtype.element_ty)
+    winner = tl.full([ROWS, COLUMNS], TAPS, tl.uint8)  # nobody yet
+    for tap in tl.static_range(TAPS):
+        place, there = _under(
+            b, row, column, tap, FROM_H, FROM_W, KERNEL,
+            STRIDE_H, STRIDE_W, PAD_H, PAD_W, False,
+        )  # fmt: skip
+        seen = inside & there[:, None]
+        values = tl.load(
+            source + place[:, None].to(tl.int64) * channels + c[None, :],
+            mask=seen, other=-float("inf"),
+        )  # fmt: skip
+        # as in torch, the first of equals and the last NaN
+        better = seen & ((winner == TAPS) | (values > best) | (values != values))
+        winner = tl.where(better, tap, winner).to(tl.uint8)
+        best = tl.where(better, values, best)
+    place = m[:, None].to(tl.int64) * channels + c[None, :]
+    tl.store(result + place, best, mask=inside)
+    if REMEMBER:
+        tl.store(winners + place, winner, mask=inside)
+
+
+@triton.jit
+def to_winners(
+    slope, winners, result, positions, channels,
+    TAPS: tl.constexpr, FROM_H: tl.constexpr, FROM_W: tl.constexpr,
+    TO_H: tl.constexpr, TO_W: tl.constexpr, KERNEL: tl.constexpr,
+    STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    # result[m, c] = sum of the slopes of the maxima that were taken from m
+    m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    b, row, column = m // (TO_H * TO_W), (m // TO_W) % TO_H, m % TO_W
+    inside = (m[:, None] < positions) & (c[None, :] < channels)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for tap in tl.static_range(TAPS):
+        place, there = _under(
+            b, row, column, tap, FROM_H, FROM_W, KERNEL,
+            STRIDE_H, STRIDE_W, PAD_H, PAD_W, True,
+        )  # fmt: skip
+        seen = inside & there[:, None]
+        place = place[:, None].to(tl.int64) * channels + c[None, :]
+        won = seen & (tl.load(winners + place, mask=seen, other=TAPS) == tap)
+        total += tl.load(slope + place, mask=won, other=0.0).to(tl.float32)
+    place = m[:, None].to(tl.int64) * channels + c[None, :]
+    tl.store(result + place, total.to(result.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def reweigh(
     log_likelihood, candidates, log_weights, log_evidence, alive, failed, steps, survivors,
     n, BLOCK: tl.constexpr,

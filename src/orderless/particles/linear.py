@@ -23,7 +23,8 @@ class LinearStep:
 
     delta `[N, B, O]`, inputs `[N, B, I]` (expanded where all particles saw the same). Where the
     inputs are the data itself, `outputs` keeps what the layer made of them: looking at the same
-    data again after the step needs the displacement only, not another pass over W.
+    data again after the step needs the displacement only, not another pass over W. `cast` is W in
+    the precision the layer was computed in: W stands still until the step is decided.
     """
 
     weight: Tensor
@@ -32,6 +33,7 @@ class LinearStep:
     inputs: Tensor
     outputs: Tensor | None
     version: int  # of the inputs' memory when they were used
+    cast: Tensor
 
     def saw(self, x: Tensor) -> bool:
         """Whether x is the very same, unchanged memory as the inputs were."""
@@ -67,10 +69,11 @@ class FactoredUpdate:
         bias: Tensor | None,
         delta: Tensor,
         inputs: Tensor,
-        outputs: Tensor | None = None,
+        outputs: Tensor | None,
+        cast: Tensor,
     ) -> None:
         factors = delta.to(weight.dtype), inputs.to(weight.dtype)
-        self.steps.append(LinearStep(weight, bias, *factors, outputs, inputs._version))
+        self.steps.append(LinearStep(weight, bias, *factors, outputs, inputs._version, cast))
 
     @torch.no_grad()
     def write_out_mixed(self) -> None:
@@ -130,13 +133,18 @@ class FactoredUpdate:
             step.delta = step.delta * (scale.view(-1, 1, 1) if of_particles else scale)  # type: ignore[union-attr]
         self.pending = True
 
-    def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def cast(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        """The weight, as it is, in another precision."""
+        known = (step.cast for step in self.steps if step.weight is weight)
+        return next((cast for cast in known if cast.dtype == dtype), weight).to(dtype)
+
+    def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None, cast: Tensor) -> Tensor:
         """x (W + dW)^T + b + db with the pending step of this layer, if there is one."""
         steps = [step for step in self.steps if step.weight is weight] if self.pending else []
         if len(steps) == 1 and steps[0].outputs is not None and steps[0].saw(x):
             y = steps[0].outputs
         else:
-            y = _product(x, weight, bias)
+            y = _product(x, cast, bias)
         for step in steps:
             dtype = step.inputs.dtype
             overlap = _overlap(x.to(dtype), step.inputs)
@@ -185,8 +193,8 @@ def _overlap(x: Tensor, inputs: Tensor) -> Tensor:
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x_n W_n^T + b_n: `[N, B, O]`, computed in x's precision."""
-    weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
+    """x_n W_n^T + b_n: `[N, B, O]`, computed in the precision of x and weight."""
+    bias = None if bias is None else bias.to(x.dtype)
     if _shared(x) and x.device.type == "cuda":  # all layers side by side: one wide product
         n, outputs, inputs = weight.shape
         wide = weight.reshape(n * outputs, inputs).mT
@@ -209,21 +217,27 @@ class BatchedLinear(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, update: FactoredUpdate | None
     ) -> Tensor:
         ctx.update = update
-        y = _product(x, weight, bias) if update is None else update.apply(x, weight, bias)
-        ctx.save_for_backward(x, weight, bias, y if update is not None and _shared(x) else None)
+        if update is None:
+            cast, kept = weight.to(x.dtype), None
+            y = _product(x, cast, bias)
+        else:
+            cast = update.cast(weight, x.dtype)
+            y = update.apply(x, weight, bias, cast)
+            kept = y if _shared(x) else None
+        ctx.save_for_backward(x, weight, bias, cast, kept)
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         (delta,) = grads
-        x, weight, bias, outputs = ctx.saved_tensors
+        x, weight, bias, cast, outputs = ctx.saved_tensors
         update: FactoredUpdate | None = ctx.update
         wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
-        grad_x = torch.bmm(delta, weight.to(delta.dtype)) if wants_x else None
+        grad_x = torch.bmm(delta, cast.to(delta.dtype)) if wants_x else None
         if wants_weight and update is not None and update.records(weight):
             factored = bias is None or (wants_bias and update.records(bias))
             outputs = outputs if factored else None  # a bias that moves by itself spoils them
-            update.record(weight, bias if factored else None, delta, x, outputs)
+            update.record(weight, bias if factored else None, delta, x, outputs, cast)
             grad_bias = None if factored else delta.sum(1).to(weight.dtype)
             return grad_x, None, grad_bias, None
         grad_weight = torch.bmm(delta.mT, x).to(weight.dtype) if wants_weight else None

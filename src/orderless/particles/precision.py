@@ -14,7 +14,9 @@ PRECISIONS = ("float32", "tf32", "bf16")
 def matrix_precision(precision: str, device: torch.device) -> Iterator[None]:
     """Run in `float32` (no reduced products anywhere), `tf32` (tensor cores) or `bf16` (autocast).
 
-    torch lets convolutions use TF32 by default; here nothing is reduced unless asked for.
+    torch lets convolutions use TF32 by default; here nothing is reduced unless asked for. With
+    `bf16` what is left in float32, such as products of bf16 factors, goes through TF32, which holds
+    more digits than they have.
     """
     if device.type != "cuda":
         with ExitStack() as stack:
@@ -25,7 +27,7 @@ def matrix_precision(precision: str, device: torch.device) -> Iterator[None]:
     products = torch.backends.cuda.matmul
     convolutions = torch.backends.cudnn.conv  # type: ignore[attr-defined]
     before = products.fp32_precision, convolutions.fp32_precision
-    wanted = "tf32" if precision == "tf32" else "ieee"
+    wanted = "ieee" if precision == "float32" else "tf32"
     products.fp32_precision = convolutions.fp32_precision = wanted
     try:
         with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):

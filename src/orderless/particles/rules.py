@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from . import channels
 from .dropout import DROPOUT
 from .linear import FactoredUpdate, batched_linear
+from .pooling import max_pool
 
 
 class _WithParticleAxis(torch.autograd.Function):
@@ -180,7 +181,7 @@ FAST: Rules = {
     F.linear: _linear,
     F.conv2d: _conv2d,
     F.batch_norm: _batch_norm,
-    F.max_pool2d: _channelwise(F.max_pool2d),
+    F.max_pool2d: _channelwise(max_pool),
     F.avg_pool2d: _channelwise(F.avg_pool2d),
     F.adaptive_avg_pool2d: _channelwise(F.adaptive_avg_pool2d),
     F.adaptive_max_pool2d: _channelwise(F.adaptive_max_pool2d),

@@ -1,0 +1,90 @@
+"""Max-pooling of channels-last activations with Triton.
+
+torch's kernel for this layout keeps 64-bit indices and takes several times as long as the memory
+needs. Here a byte remembers which tap of the window won, and the backward pass asks, for every
+input, which of the windows over it it has won.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .fused import kernels, runs_on
+from .grouped import Geometry, pair
+
+TILE = {"ROWS": 16, "COLUMNS": 128, "num_warps": 4}
+
+
+def _run(kernel: Any, tensors: tuple[Tensor, ...], pooled: Tensor, full: Tensor, g: Geometry,
+         over: Tensor, **options: Any) -> None:  # fmt: skip
+    """A kernel over all positions of `over`."""
+    backward = over is full
+    source = pooled if backward else full
+    positions, channels = over.shape[0] * over.shape[2] * over.shape[3], over.shape[1]
+    grid = (math.ceil(positions / TILE["ROWS"]), math.ceil(channels / TILE["COLUMNS"]))
+    kernel[grid](
+        *tensors, positions, channels, TAPS=g.taps,
+        FROM_H=source.shape[2], FROM_W=source.shape[3], TO_H=over.shape[2], TO_W=over.shape[3],
+        KERNEL=g.kernel[1], STRIDE_H=g.stride[0], STRIDE_W=g.stride[1],
+        PAD_H=g.padding[0], PAD_W=g.padding[1], **options, **TILE,
+    )  # fmt: skip
+
+
+class MaxPooling(torch.autograd.Function):
+    """`F.max_pool2d` of x `[B, C, H, W]`, channels-last."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, g: Geometry) -> Tensor:
+        shape = (*x.shape[:2], *g.result((x.shape[2], x.shape[3])))
+        layout: Any = {"device": x.device, "memory_format": torch.channels_last}
+        remember = ctx.needs_input_grad[0]
+        result = torch.empty(shape, dtype=x.dtype, **layout)
+        winners = torch.empty(shape, dtype=torch.uint8, **layout) if remember else result
+        _run(kernels.largest, (x, result, winners), result, x, g, result, REMEMBER=remember)
+        ctx.geometry, ctx.shape = g, x.shape
+        ctx.save_for_backward(winners)
+        return result
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        slope = grads[0].contiguous(memory_format=torch.channels_last)
+        (winners,) = ctx.saved_tensors
+        result = torch.empty(
+            ctx.shape, dtype=slope.dtype, device=slope.device, memory_format=torch.channels_last
+        )
+        tensors = slope, winners, result
+        _run(kernels.to_winners, tensors, slope, result, ctx.geometry, result)
+        return result, None
+
+
+def max_pool(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """`F.max_pool2d`, by the kernel above where it fits."""
+    kernel = pair(kernel_size)
+    fits = (
+        runs_on(x)
+        and x.is_contiguous(memory_format=torch.channels_last)
+        and x.dtype in (torch.float32, torch.bfloat16)
+        and math.prod(kernel) < 255
+        and pair(dilation) == (1, 1)
+        and not ceil_mode
+        and not return_indices
+    )
+    if not fits:
+        return F.max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+    steps, margins = pair(kernel_size if stride is None or stride == [] else stride), pair(padding)
+    return MaxPooling.apply(x, Geometry(1, 1, 1, kernel, steps, margins))

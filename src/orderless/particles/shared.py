@@ -1,0 +1,100 @@
+"""The first convolution of N networks that look at the same images, as one product with Triton.
+
+All filters stand side by side in one wide matrix `[K + 1, N*O]`, K entries to a filter and one for
+the bias, whose input is 1. A program fetches its patches of the images once and multiplies them
+with block after block of that matrix, so nothing but the result costs memory traffic worth a word.
+The gradient by the filters is the transposed product, split into parts that are added in fixed
+order.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .fused import kernels, padded
+from .grouped import PROGRAMS, Geometry, can_group, geometry_of
+
+ENTRIES = 64  # of a filter with its bias, at most: a patch stays in registers
+TILE = {"ROWS": 128, "COLUMNS": 64, "num_warps": 4, "num_stages": 3}
+
+
+def _sizes(x: Tensor, g: Geometry, size: tuple[int, int]) -> dict[str, Any]:
+    inner = g.inputs * g.taps
+    return {
+        "OUT": g.n * g.outputs, "IN": g.inputs, "INNER": inner,
+        "FROM_H": x.shape[2], "FROM_W": x.shape[3], "TO_H": size[0], "TO_W": size[1],
+        "KERNEL": g.kernel[1], "STRIDE_H": g.stride[0], "STRIDE_W": g.stride[1],
+        "PAD_H": g.padding[0], "PAD_W": g.padding[1],
+        "ENTRIES": max(16, padded(inner + 1)), **TILE,
+    }  # fmt: skip
+
+
+class SharedConvolution(torch.autograd.Function):
+    """x `[B, C, H, W]`, the same for all; weight `[N, O, C, kh, kw]`; bias `[N, O]` or None."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, g: Geometry, precision: str
+    ) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.geometry, ctx.precision = g, precision
+        ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
+        outputs, size = g.n * g.outputs, g.result((x.shape[2], x.shape[3]))
+        filters = weight.permute(3, 4, 2, 0, 1).reshape(-1, outputs)
+        offsets = filters.new_zeros(outputs) if bias is None else bias.reshape(-1)
+        wide = torch.cat([filters, offsets.unsqueeze(0)]).to(x.dtype)
+        shape, positions = (len(x), outputs, *size), len(x) * size[0] * size[1]
+        layout: Any = {"memory_format": torch.channels_last}
+        result = torch.empty(shape, dtype=x.dtype, device=x.device, **layout)
+        kernels.spread[(math.ceil(positions / TILE["ROWS"]),)](
+            x, wide, result, positions, *x.stride(),
+            PRECISION=precision, **_sizes(x, g, size),
+        )  # fmt: skip
+        return result
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        slope = grads[0].contiguous(memory_format=torch.channels_last)
+        (x,) = ctx.saved_tensors
+        g: Geometry = ctx.geometry
+        outputs, size = g.n * g.outputs, (slope.shape[2], slope.shape[3])
+        positions, rows = len(x) * size[0] * size[1], TILE["ROWS"]
+        tiles = math.ceil(outputs / TILE["COLUMNS"])
+        parts = max(1, min(PROGRAMS // tiles, positions // (8 * rows)))
+        share = rows * math.ceil(positions / parts / rows)
+        entries = g.inputs * g.taps + 1
+        sums = torch.empty((parts, entries, outputs), dtype=torch.float32, device=x.device)
+        kernels.spread_filters[(parts, tiles)](
+            x, slope, sums, positions, *x.stride(),
+            SHARE=share, PRECISION=ctx.precision, **_sizes(x, g, size),
+        )  # fmt: skip
+        total = sums.sum(0)
+        of_weight, of_bias = ctx.dtypes
+        shape = *g.kernel, g.inputs, g.n, g.outputs
+        weight = total[:-1].view(shape).permute(3, 4, 2, 0, 1).to(of_weight)
+        bias = None if of_bias is None else total[-1].view(g.n, g.outputs).to(of_bias)
+        return None, weight, bias, None, None
+
+
+def can_share(x: Tensor, weight: Tensor, padding: Any, dilation: Any) -> bool:
+    """Small filters, on images that need no gradient."""
+    return (
+        can_group(x, padding, dilation)
+        and not x.requires_grad
+        and math.prod(weight.shape[2:]) < ENTRIES
+    )
+
+
+def shared_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any
+) -> Tensor:
+    """`F.conv2d` of N networks on `[B, C, H, W]`: `[B, N*O, H', W']`, channels-last."""
+    if torch.is_autocast_enabled("cuda"):
+        x = x.to(torch.get_autocast_dtype("cuda"))
+    return SharedConvolution.apply(x, weight, bias, geometry_of(weight, stride, padding), "tf32")
