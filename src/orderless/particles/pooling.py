@@ -8,7 +8,7 @@ input, which of the windows over it it has won.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -71,8 +71,8 @@ def max_pool(
     padding: Any = 0,
     dilation: Any = 1,
     ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:
+    return_indices: Literal[False] = False,
+) -> Tensor:
     """`F.max_pool2d`, by the kernel above where it fits."""
     kernel = pair(kernel_size)
     fits = (
@@ -82,9 +82,8 @@ def max_pool(
         and math.prod(kernel) < 255
         and pair(dilation) == (1, 1)
         and not ceil_mode
-        and not return_indices
     )
     if not fits:
-        return F.max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+        return F.max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode)
     steps, margins = pair(kernel_size if stride is None or stride == [] else stride), pair(padding)
     return MaxPooling.apply(x, Geometry(1, 1, 1, kernel, steps, margins))

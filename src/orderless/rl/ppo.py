@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..filters import BootstrapParticleFilter, GradientFilter, WeightedParticleFilter
 from ..filters.stepping import SteppedFilter
-from .environment import VectorEnvironment
+from .environment import Array, Step, VectorEnvironment
 from .keyed import permutation
 from .mixture import MixturePolicy
 from .policy_filter import LineageBootstrapFilter, PolicyWeightedFilter
@@ -120,17 +120,28 @@ class PPO:
     def collect(self) -> Rollout:
         """T steps of the mixture; the rollout is overwritten by the next call.
 
-        While the environments work on a step, its observations and probabilities are stored;
-        rewards and flags stay on the host until the end.
+        Nobody waits who could work: while the GPU decides, the last step's rewards are scaled and
+        its episodes counted; while the environments play, the decision is stored. Rewards and
+        flags stay on the host until the end.
         """
         length, env = self.settings.steps, self.env
-        host = np.zeros((length, env.n_envs))
+        rewards = np.zeros((length, env.n_envs))
         flags = np.zeros((3, length, env.n_envs), dtype=bool)
+
+        def note(t: int, first: Array, step: Step) -> None:
+            _, earned, terminated, truncated, info = step
+            rewards[t] = self.scaler(earned, first, info["valid"])
+            flags[:, t] = terminated, truncated, info["valid"]
+            self.steps += env.n_envs
+            self._keep_episodes(info)
+
         self.policy.begin()
-        rollout = self._rollout
+        rollout, last = self._rollout, None
         for t in range(length):
             observations, first = self._observed(), env.first
             decision = self.policy(observations, torch.from_numpy(first).to(self.device))
+            if last is not None:
+                note(*last)
             env.send(decision.actions.cpu().numpy())
             if rollout is None:
                 rollout = Rollout.empty(length, observations, decision.values, decision.actions)
@@ -139,15 +150,12 @@ class PPO:
             rollout.log_policies[:, t].copy_(decision.log_policies)
             rollout.log_behaviour[t].copy_(decision.log_behaviour)
             rollout.values[:, t].copy_(decision.values)
-            _, rewards, terminated, truncated, info = env.recv()
-            host[t] = self.scaler(rewards, first, info["valid"])
-            flags[:, t] = terminated, truncated, info["valid"]
-            self.steps += env.n_envs
-            self._keep_episodes(info)
-        assert rollout is not None
+            last = t, first, env.recv()
+        assert rollout is not None and last is not None
         self._rollout = rollout
         rollout.values[:, length].copy_(self.policy.values(self._observed()))
-        rollout.rewards.copy_(torch.from_numpy(host))
+        note(*last)
+        rollout.rewards.copy_(torch.from_numpy(rewards))
         for tensor, flag in zip(
             (rollout.terminated, rollout.truncated, rollout.valid), flags, strict=True
         ):
@@ -162,8 +170,9 @@ class PPO:
             return frames
         if self._staging is None:
             self._staging = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=True)
-        # free to be overwritten: reading the last step's actions waited for its copy
-        self._staging.copy_(frames)
+        # Free to be overwritten: reading the last step's actions waited for its copy. By numpy,
+        # because torch would wake all cores, which then spin where the environments want to play.
+        np.copyto(self._staging.numpy(), self.env.observations)
         return self._staging.to(self.device, non_blocking=True)
 
     def _keep_episodes(self, info: dict[str, Any]) -> None:
