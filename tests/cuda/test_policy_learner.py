@@ -26,7 +26,7 @@ def test_a_penalty_that_came_after_a_recording_holds_as_on_the_cpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "method", "precision"),
+    ("course", "method", "precision"),
     [
         ("procgen-lifelong", "ppo+ewc+wpf", "bf16"),
         ("procgen-lifelong", "ppo+trac+wpf", "float32"),
@@ -34,9 +34,9 @@ def test_a_penalty_that_came_after_a_recording_holds_as_on_the_cpu() -> None:
         ("procgen-bc", "bc+wpf", "bf16"),
     ],
 )
-def test_a_cell_on_the_gpu(benchmark: str, method: str, precision: str, tmp_path: Path) -> None:
+def test_a_cell_on_the_gpu(course: str, method: str, precision: str, tmp_path: Path) -> None:
     expert = str(tiny_expert(tmp_path))
-    cell = tiny_cell(benchmark, method, expert=expert, precision=precision, network="impala")
+    cell = tiny_cell(course, method, expert=expert, precision=precision, network="impala")
     record = record_of(cell, tmp_path, device="cuda")
     assert record["died_at"] is None and record["alive"] == 2
     assert np.isfinite(record["scores"]["accuracy"][-1]).all()

@@ -79,7 +79,8 @@ def _gather(
         shape, dtype=source.dtype, device=source.device, memory_format=torch.channels_last
     )
     positions = batch * size[0] * size[1]
-    inner, columns = min(64, _block(inputs)), min(64, _block(outputs))
+    # entries of a filter at a time: of a narrow layer, several taps
+    inner, columns = 32 if inputs <= 32 else 64, min(64, _block(outputs))
     grid = (math.ceil(positions / GATHER["ROWS"]), g.n, math.ceil(outputs / columns))
     kernels.gather[grid](
         source, weight, weight if bias is None else bias, result, positions,

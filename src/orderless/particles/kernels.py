@@ -95,31 +95,33 @@ def gather(
     PAD_H: tl.constexpr, PAD_W: tl.constexpr, BACKWARD: tl.constexpr, HAS_BIAS: tl.constexpr,
     PRECISION: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    # result[m, n, o] = sum over taps t and i of source[under(m, t), n, i] weight[n, t, i, o]
+    # result[m, n, o] = sum over k = (tap, i) of source[under(m, tap), n, i] weight[n, k, o]
     n = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     o = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
-    k = tl.arange(0, INNER)
     b, row, column = m // (TO_H * TO_W), (m // TO_W) % TO_H, m % TO_W
+    filters = weight + n * TAPS * IN * OUT
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for tap in range(TAPS):
-        place, there = _under(
-            b, row, column, tap, FROM_H, FROM_W, KERNEL,
-            STRIDE_H, STRIDE_W, PAD_H, PAD_W, BACKWARD,
-        )  # fmt: skip
-        there = there & (m < positions)
-        seen = source + (place.to(tl.int64) * N + n) * IN
-        filters = weight + (n * TAPS + tap) * IN * OUT
-        for start in range(0, IN, INNER):
-            i = start + k
-            values = tl.load(
-                seen[:, None] + i[None, :], mask=there[:, None] & (i[None, :] < IN), other=0.0
-            )
-            slopes = tl.load(
-                filters + (i[:, None] * OUT + o[None, :]),
-                mask=(i[:, None] < IN) & (o[None, :] < OUT), other=0.0,
+    for start in range(0, TAPS * IN, INNER):
+        k = start + tl.arange(0, INNER)
+        if IN % INNER == 0:  # one tap at a time: a place per row
+            place, there = _under(
+                b[:, None], row[:, None], column[:, None], start // IN, FROM_H, FROM_W, KERNEL,
+                STRIDE_H, STRIDE_W, PAD_H, PAD_W, BACKWARD,
             )  # fmt: skip
-            total = tl.dot(values, slopes, total, input_precision=PRECISION)
+        else:
+            place, there = _under(
+                b[:, None], row[:, None], column[:, None], (k // IN)[None, :], FROM_H, FROM_W,
+                KERNEL, STRIDE_H, STRIDE_W, PAD_H, PAD_W, BACKWARD,
+            )  # fmt: skip
+        there = there & (m[:, None] < positions) & (k[None, :] < TAPS * IN)
+        seen = source + (place.to(tl.int64) * N + n) * IN
+        values = tl.load(seen + (k % IN)[None, :], mask=there, other=0.0)
+        slopes = tl.load(
+            filters + (k[:, None] * OUT + o[None, :]),
+            mask=(k[:, None] < TAPS * IN) & (o[None, :] < OUT), other=0.0,
+        )  # fmt: skip
+        total = tl.dot(values, slopes, total, input_precision=PRECISION)
     if HAS_BIAS:
         total += tl.load(bias + n * OUT + o, mask=o < OUT, other=0.0).to(tl.float32)[None, :]
     place = result + (m[:, None].to(tl.int64) * N + n) * OUT + o[None, :]
@@ -282,26 +284,28 @@ def largest(
 @triton.jit
 def to_winners(
     slope, winners, result, positions, channels,
-    TAPS: tl.constexpr, FROM_H: tl.constexpr, FROM_W: tl.constexpr,
+    HEIGHT: tl.constexpr, FROM_H: tl.constexpr, FROM_W: tl.constexpr,
     TO_H: tl.constexpr, TO_W: tl.constexpr, KERNEL: tl.constexpr,
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    # result[m, c] = sum of the slopes of the maxima that were taken from m
+    # result[m, c] = sum of the slopes of the windows over m that took their maximum from it
     m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    b, row, column = m // (TO_H * TO_W), (m // TO_W) % TO_H, m % TO_W
+    b, row, column = m // (TO_H * TO_W), (m // TO_W) % TO_H + PAD_H, m % TO_W + PAD_W
     inside = (m[:, None] < positions) & (c[None, :] < channels)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for tap in tl.static_range(TAPS):
-        place, there = _under(
-            b, row, column, tap, FROM_H, FROM_W, KERNEL,
-            STRIDE_H, STRIDE_W, PAD_H, PAD_W, True,
-        )  # fmt: skip
-        seen = inside & there[:, None]
-        place = place[:, None].to(tl.int64) * channels + c[None, :]
-        won = seen & (tl.load(winners + place, mask=seen, other=TAPS) == tap)
-        total += tl.load(slope + place, mask=won, other=0.0).to(tl.float32)
+    for down in tl.static_range((HEIGHT + STRIDE_H - 1) // STRIDE_H):
+        for right in tl.static_range((KERNEL + STRIDE_W - 1) // STRIDE_W):
+            h, w = row // STRIDE_H - down, column // STRIDE_W - right  # a window that may cover m
+            tap_h, tap_w = row - h * STRIDE_H, column - w * STRIDE_W
+            there = (h >= 0) & (h < FROM_H) & (w >= 0) & (w < FROM_W)
+            there = there & (tap_h < HEIGHT) & (tap_w < KERNEL)
+            seen = inside & there[:, None]
+            place = ((b * FROM_H + h) * FROM_W + w)[:, None].to(tl.int64) * channels + c[None, :]
+            winner = tl.load(winners + place, mask=seen, other=255)
+            won = seen & (winner == (tap_h * KERNEL + tap_w)[:, None])
+            total += tl.load(slope + place, mask=won, other=0.0).to(tl.float32)
     place = m[:, None].to(tl.int64) * channels + c[None, :]
     tl.store(result + place, total.to(result.dtype.element_ty), mask=inside)
 

@@ -15,24 +15,23 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .fused import kernels, runs_on
+from .fused import kernels, padded, runs_on
 from .grouped import Geometry, pair
 
-TILE = {"ROWS": 16, "COLUMNS": 128, "num_warps": 4}
+TILE = 2048  # entries to a program
 
 
-def _run(kernel: Any, tensors: tuple[Tensor, ...], pooled: Tensor, full: Tensor, g: Geometry,
-         over: Tensor, **options: Any) -> None:  # fmt: skip
-    """A kernel over all positions of `over`."""
-    backward = over is full
-    source = pooled if backward else full
-    positions, channels = over.shape[0] * over.shape[2] * over.shape[3], over.shape[1]
-    grid = (math.ceil(positions / TILE["ROWS"]), math.ceil(channels / TILE["COLUMNS"]))
-    kernel[grid](
-        *tensors, positions, channels, TAPS=g.taps,
-        FROM_H=source.shape[2], FROM_W=source.shape[3], TO_H=over.shape[2], TO_W=over.shape[3],
+def _run(kernel: Any, tensors: tuple[Tensor, ...], source: Tensor, result: Tensor, g: Geometry,
+         **options: Any) -> None:  # fmt: skip
+    """A kernel over all positions of `result`, which looks at those of `source`."""
+    batch, channels, height, width = result.shape
+    columns = min(128, padded(channels))
+    rows, positions = TILE // columns, batch * height * width
+    kernel[(math.ceil(positions / rows), math.ceil(channels / columns))](
+        *tensors, positions, channels,
+        FROM_H=source.shape[2], FROM_W=source.shape[3], TO_H=height, TO_W=width,
         KERNEL=g.kernel[1], STRIDE_H=g.stride[0], STRIDE_W=g.stride[1],
-        PAD_H=g.padding[0], PAD_W=g.padding[1], **options, **TILE,
+        PAD_H=g.padding[0], PAD_W=g.padding[1], ROWS=rows, COLUMNS=columns, **options,
     )  # fmt: skip
 
 
@@ -46,7 +45,8 @@ class MaxPooling(torch.autograd.Function):
         remember = ctx.needs_input_grad[0]
         result = torch.empty(shape, dtype=x.dtype, **layout)
         winners = torch.empty(shape, dtype=torch.uint8, **layout) if remember else result
-        _run(kernels.largest, (x, result, winners), result, x, g, result, REMEMBER=remember)
+        options = {"TAPS": g.taps, "REMEMBER": remember}
+        _run(kernels.largest, (x, result, winners), x, result, g, **options)
         ctx.geometry, ctx.shape = g, x.shape
         ctx.save_for_backward(winners)
         return result
@@ -59,8 +59,8 @@ class MaxPooling(torch.autograd.Function):
         result = torch.empty(
             ctx.shape, dtype=slope.dtype, device=slope.device, memory_format=torch.channels_last
         )
-        tensors = slope, winners, result
-        _run(kernels.to_winners, tensors, slope, result, ctx.geometry, result)
+        g: Geometry = ctx.geometry
+        _run(kernels.to_winners, (slope, winners, result), slope, result, g, HEIGHT=g.kernel[0])
         return result, None
 
 

@@ -20,7 +20,7 @@ from .fused import kernels, padded
 from .grouped import PROGRAMS, Geometry, can_group, geometry_of
 
 ENTRIES = 64  # of a filter with its bias, at most: a patch stays in registers
-TILE = {"ROWS": 128, "COLUMNS": 64, "num_warps": 4, "num_stages": 3}
+TILE = {"ROWS": 64, "COLUMNS": 128, "num_warps": 4, "num_stages": 3}
 
 
 def _sizes(x: Tensor, g: Geometry, size: tuple[int, int]) -> dict[str, Any]:
