@@ -44,6 +44,7 @@ class Learner:
         shape = len(scenario), scenario.outputs
         self._masks = torch.zeros(shape, device=scenario.device)  # 0 or -inf, by task of a sample
         self._fast: Any = None
+        self._past: dict[str, Any] = {}
         self._outputs: Tensor | None = None
         self.seen: list[int] = []
 
@@ -57,6 +58,8 @@ class Learner:
             for task in self.seen:
                 active = self.scenario.active(self.seen, task)
                 self._masks[task, ... if active is None else active] = 0.0
+        if isinstance(self.consolidation, LwF):
+            self._past = self._past_outputs()
         if self._fast is None or self.consolidation is not None:
             # a recorded step holds on to the penalty as it was: a new task, a new recording
             penalized = self.consolidation is not None and self.consolidation.tasks > 0
@@ -93,16 +96,17 @@ class Learner:
         if not isinstance(self.consolidation, LwF):
             assert self.consolidation is not None
             return self.consolidation.penalty()
-        options: dict[str, Any] = {"outputs": self._outputs}
-        past = self.seen[:-1]
-        if self.scenario.kind == "domain":
-            options["scale"] = float(len(past))
-        elif self.scenario.kind == "task":
-            options["active"] = [self.scenario.active(self.seen, old) for old in past]
-        else:
-            options["active"] = self.scenario.active(past, past[-1])
-            options["seen"] = self.scenario.active(self.seen, self.seen[-1])
-        return self.consolidation.penalty(x, **options)
+        return self.consolidation.penalty(x, outputs=self._outputs, **self._past)
+
+    def _past_outputs(self) -> dict[str, Any]:
+        """How much the past counts, or which of the outputs are its: made before a step is
+        recorded, because a recording cannot fetch anything from the host."""
+        past, active = self.seen[:-1], self.scenario.active
+        if not past or self.scenario.kind == "domain":
+            return {"scale": float(len(past))}
+        if self.scenario.kind == "task":
+            return {"active": [active(self.seen, old) for old in past]}
+        return {"active": active(past, past[-1]), "seen": active(self.seen, self.seen[-1])}
 
     # ------------------------------------------------------------------ answers
 

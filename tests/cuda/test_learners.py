@@ -1,0 +1,48 @@
+"""Every method in every kind of scenario: a GPU learns what the CPU learns."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from orderless.experiments.benchmarks import mlp
+from orderless.methods import METHODS, Setup, find_method
+from orderless.scenarios import Scenario, Task
+from orderless.settings import find_preset
+
+SUPERVISED = [
+    method.name
+    for method in METHODS.values()
+    if method.kind == "supervised" and "tuned" not in method.name  # the same with other strengths
+]
+SETTINGS = find_preset("demo").with_text(
+    ["particles=4", "rb_features=32", "rb_particles=3", "ewc_strength=1", "si_strength=0.1"]
+)
+
+
+def learned(name: str, kind: str, device: str) -> Tensor:
+    """What a method says of the last task after three tasks of five batches each."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 56, 12, generator=generator)
+    y = (x[..., 0] > 0).long()
+    cut = [tensor.to(device) for tensor in (x[:, :40], y[:, :40], x[:, 40:], y[:, 40:])]
+    scenario = Scenario([Task(*(part[t] for part in cut)) for t in range(3)], kind=kind)
+    network = partial(mlp, 12, 16, scenario.outputs)
+    learner = find_method(name).build(Setup(scenario, SETTINGS, network, seed=0))
+    for task in range(3):
+        learner.begin_task([*range(task + 1)])
+        for batch in scenario.batches(task, batch_size=8, seed=0):
+            learner.learn(*batch)
+        learner.end_task()
+    return learner.outputs(scenario.test_set(2)[0], 2).cpu().double()
+
+
+@pytest.mark.parametrize("kind", ["domain", "task", "class"])
+@pytest.mark.parametrize("name", SUPERVISED)
+def test_a_method_learns_on_the_gpu_what_it_learns_on_the_cpu(name: str, kind: str) -> None:
+    expected, found = learned(name, kind, "cpu"), learned(name, kind, "cuda")
+    # fifteen steps of float32 in other kernels
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
