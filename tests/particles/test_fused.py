@@ -14,6 +14,7 @@ from torch import Tensor
 
 from orderless.filters import fused as weights
 from orderless.particles import fused as layers
+from orderless.particles import random as keyed
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
@@ -45,6 +46,15 @@ def test_factors_are_added_to_the_living(sizes: tuple[int, int, int], shared: bo
     for n in (0, 2):
         torch.testing.assert_close(moved[n], weight[n] + delta[n].T @ x[n])
         torch.testing.assert_close(moved_bias[n], bias[n] + delta[n].sum(0))
+
+
+@pytest.mark.parametrize("shape", [(1,), (2, 3), (5, 7, 3), (1500,)])
+def test_noise_is_that_of_the_keys(shape: tuple[int, ...]) -> None:
+    keys = keyed.particle_keys(3, torch.tensor(2**33 + 1), torch.arange(4), stream=9)
+    radius, moved = random(4, seed=1).abs(), random(4, *shape, seed=2)
+    expected = moved + radius.view(-1, *[1] * len(shape)) * keyed.normal(keys, shape)
+    layers.add_normal(moved, keys, radius)
+    torch.testing.assert_close(moved, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("ignored", [False, True])

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..particles import Ensemble, Perturb, random
+from ..particles import Ensemble, Perturb, fused, random
 from ..particles.parameter import per_particle_view
 from .base import Link
 from .resampling import SCHEMES
@@ -131,5 +131,8 @@ class BootstrapParticleFilter(SteppedFilter):
                 continue
             keys = self._keys(_NOISE + number, self.particles._indices)
             radius = low + (high - low) * random.uniform(random.mix(keys), ())
+            if fused.can_add_normal(parameter):
+                fused.add_normal(parameter, keys, radius)
+                continue
             noise = random.normal(keys, tuple(parameter.shape[1:]))
             parameter.add_(per_particle_view(radius, noise) * noise)

@@ -83,6 +83,21 @@ def add_factors(
     )  # fmt: skip
 
 
+# ---------------------------------------------------------------------- x += radius * noise
+
+
+def can_add_normal(parameter: Tensor) -> bool:
+    return usable(parameter) and parameter.is_contiguous()
+
+
+def add_normal(parameter: Tensor, keys: Tensor, radius: Tensor) -> None:
+    """x_n += radius_n * `random.normal` of key n; parameter `[N, ...]`, keys and radius `[N]`."""
+    n, count = len(keys), parameter[0].numel()
+    half, block = (count + 1) // 2, 1024
+    grid = (math.ceil(half / block), n)
+    kernels.add_normal[grid](parameter, keys, radius, count, half, BLOCK=block)
+
+
 # ---------------------------------------------------------------------- cross-entropy
 
 

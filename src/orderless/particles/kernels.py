@@ -34,6 +34,35 @@ def add_factors(
 
 
 @triton.jit
+def _scrambled(bits):
+    # `random.mix` of unsigned 32-bit integers
+    bits = (bits ^ (bits >> 16)) * 0x7FEB352D
+    bits = (bits ^ (bits >> 15)) * 0x846CA68B
+    return bits ^ (bits >> 16)
+
+
+@triton.jit
+def _uniform(key, element):
+    # `random.uniform`'s entry number `element`
+    bits = _scrambled(_scrambled((element.to(tl.uint32) * 0x9E3779B9) ^ key) + key)
+    return ((bits >> 8).to(tl.float32) + 0.5) * (1.0 / 16777216.0)
+
+
+@triton.jit
+def add_normal(parameter, keys, radius, count, half, BLOCK: tl.constexpr):
+    # parameter[n] += radius[n] * random.normal(keys[n], [count]): a pair of entries, half apart
+    n = tl.program_id(1).to(tl.int64)
+    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    key, scale = tl.load(keys + n).to(tl.uint32, bitcast=True), tl.load(radius + n)
+    length = scale * tl.sqrt(-2.0 * tl.log(_uniform(key, j)))
+    angle = 6.283185307179586 * _uniform(key, j + half)
+    first, second = parameter + n * count + j, parameter + n * count + half + j
+    here, there = j < half, j + half < count
+    tl.store(first, tl.load(first, mask=here) + length * tl.cos(angle), mask=here)
+    tl.store(second, tl.load(second, mask=there) + length * tl.sin(angle), mask=there)
+
+
+@triton.jit
 def cross_entropy(
     logits, labels, upstream, result, batch, classes, logits_n, logits_b,
     BACKWARD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
