@@ -52,6 +52,7 @@ def finished(tmp_path_factory):
     ("arguments", "sentence"),
     [
         (["mnist"], "unknown benchmark 'mnist': choose from splitmnist, splitcifar100"),
+        (["mnist"], ", regime"),
         (["splitmnist", "--methods", "gd,sgd"], "unknown method 'sgd': choose from wpf"),
         (["splitmnist", "--methods", ","], "name at least one method"),
         (["splitmnist", "--methods", "ewc-tuned"], "ewc-tuned needs a strength"),
@@ -133,7 +134,7 @@ def test_running_out_of_memory_is_a_sentence(tmp_path, monkeypatch):
     def greedy(*arguments, **options):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to")
 
-    monkeypatch.setattr("orderless.cli.run_grid", greedy)
+    monkeypatch.setattr("orderless.run_command.run_grid", greedy)
     said = refused("run", "splitmnist", "--preset", "demo", "--out", tmp_path)
     assert "out of memory: use fewer --particles" in said
 
@@ -142,7 +143,7 @@ def test_an_error_of_ours_is_not_hidden(tmp_path, monkeypatch):
     def wrong(*arguments, **options):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("orderless.cli.run_grid", wrong)
+    monkeypatch.setattr("orderless.run_command.run_grid", wrong)
     result = orderless("run", "splitmnist", "--preset", "demo", "--out", tmp_path)
     assert isinstance(result.exception, RuntimeError)
 

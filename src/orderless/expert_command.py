@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 
+from . import options
 from .experiments.progress import Countdown
 from .experiments.store import Store
+from .options import find_device
+from .problems import problems_as_sentences
 from .rl.experts import Expert, ExpertTraining, load_expert, save_expert
-from .rl.procgen import known_game
+from .rl.procgen import known_game, parse_levels
 from .rl.settings import PPOSettings
 from .rl.transitions import collect, read_transitions, transitions_path
 from .storage import NONSENSE
+
+expert_app = typer.Typer(help="Experts for ProcGen: train, collect.", no_args_is_help=True)
 
 
 def train_expert(
@@ -116,3 +122,74 @@ def collect_levels(
                 options: dict[str, Any] = {"seed": seed, "device": device, "tell": tell}
                 facts.append(collect(path, trained, level, transitions, **options))
     return list(zip(paths, facts, strict=True))
+
+
+# ---------------------------------------------------------------------- commands
+
+
+@expert_app.command("train")
+@problems_as_sentences()
+def expert_train(
+    game: options.OneGame,
+    steps: Annotated[int, typer.Option(help="Environment steps in all.")] = 5_000_000,
+    levels: Annotated[int, typer.Option(help="Train on so many levels, from level 0 on.")] = 200,
+    envs: Annotated[int, typer.Option(help="Copies of the game stepped together.")] = 64,
+    network: Annotated[str, typer.Option(help="impala, or compact (a small one)")] = "impala",
+    seed: Annotated[int, typer.Option(help="Of network, actions and levels.")] = 0,
+    episodes: Annotated[int, typer.Option(help="Episodes per copy when measuring returns.")] = 4,
+    device: options.Device = "auto",
+    out: Annotated[Path, typer.Option(help="Folder of the expert and its checkpoint.")] = Path(
+        "runs/experts"
+    ),
+    checkpoint_every: options.CheckpointEvery = 60.0,
+) -> None:
+    """Train an expert by PPO; the same command goes on where it stopped, also with more --steps.
+
+    Example: orderless expert train starpilot --steps 5000000
+    """
+    path, expert = train_expert(
+        game,
+        steps=steps,
+        levels=levels,
+        envs=envs,
+        network=network,
+        seed=seed,
+        device=find_device(device),
+        out=out,
+        checkpoint_every=checkpoint_every,
+        episodes=episodes,
+    )
+    typer.echo(describe(expert))
+    typer.echo(f"wrote {path}")
+
+
+@expert_app.command("collect")
+@problems_as_sentences()
+def expert_collect(
+    game: options.OneGame,
+    levels: Annotated[str, typer.Option(help="0,1,2 or 0-14")] = "0-14",
+    transitions: Annotated[int, typer.Option(help="So many from each level.")] = 100_000,
+    expert: Annotated[
+        Path | None, typer.Option(help="An expert's file (else the package's own).")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the expert's actions.")] = 0,
+    device: options.Device = "auto",
+    out: Annotated[Path, typer.Option(help="Folder for the transitions.")] = Path("runs/procgen"),
+) -> None:
+    """Write what an expert sees and does on each level; files that are there are checked and kept.
+
+    Example: orderless expert collect starpilot --levels 0-2 --transitions 20000
+    """
+    collected = collect_levels(
+        game,
+        parse_levels(levels),
+        transitions,
+        expert=expert,
+        seed=seed,
+        device=find_device(device),
+        out=out,
+    )
+    for path, facts in collected:
+        mean = facts["mean_return"]
+        worth = "no episode ended" if mean is None else f"normalised return {mean:.3f}"
+        typer.echo(f"{path}: {worth} ({facts['episodes']} episodes)")

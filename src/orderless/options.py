@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +29,16 @@ Changes = Annotated[
 ]
 CheckpointEvery = Annotated[float, typer.Option(help="Seconds between checkpoints.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+def as_typed() -> str:
+    """The command, for the records."""
+    return shlex.join(["orderless", *sys.argv[1:]])
+
+
+def data_root(data_dir: Path | None) -> str | None:
+    """What a `DataDir` is to a benchmark."""
+    return None if data_dir is None else str(data_dir)
 
 
 def find_device(name: str) -> torch.device:

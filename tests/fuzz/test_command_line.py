@@ -11,8 +11,13 @@ from orderless import cli
 from orderless.experiments import StoreError
 
 # What would compute, download or take a look at this machine: the words are what is tested.
-WORK = ("run_grid", "estimate", "sweep", "draw_map", "run_audit", "fetch", "check", "examine")
-WORK += ("train_expert", "collect_levels")
+WORK = {
+    "cli": ("run_audit", "examine"),
+    "run_command": ("run_grid", "estimate", "draw_map"),
+    "tune_command": ("sweep",),
+    "data_command": ("fetch", "check"),
+    "expert_command": ("train_expert", "collect_levels"),
+}
 
 VALUES = st.one_of(
     st.sampled_from(
@@ -66,8 +71,9 @@ def test_no_words_make_a_traceback(tmp_path, monkeypatch, record_property):
         reached.append(arguments)
         raise StoreError("so far and no further")
 
-    for name in WORK:
-        monkeypatch.setattr(cli, name, work)
+    for module, names in WORK.items():
+        for name in names:
+            monkeypatch.setattr(f"orderless.{module}.{name}", work)
     watch, runner = Watch(), CliRunner()
 
     @cases(500)

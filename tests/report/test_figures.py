@@ -8,6 +8,7 @@ from synthetic_cells import LEVELS, make_cell
 import orderless as ol
 from orderless.report import ReportError, summarize, write_report
 from orderless.report.figures import _density, figure1, figure2
+from orderless.report.paper import method_label
 
 
 def snapshots(seed=0, moments=4, particles=30):
@@ -49,6 +50,23 @@ def test_markers_of_all_methods_look_different(full_run):
         face, edge = marker.get_facecolor()[0], marker.get_edgecolor()[0]
         looks.add((path.tobytes(), tuple(face), tuple(edge)))
     assert len(looks) == len(LEVELS)
+
+
+def test_figure_2_names_the_methods_that_it_cannot_draw(write_cells):
+    cells = [make_cell(name, order, 0) for name in ("gd", "ewc", "wpf") for order in range(2)]
+    for cell in cells:
+        if cell["method"] == "ewc":
+            cell["scores"]["accuracy"][-1][0] = 0.0  # nothing is left of one task, in any order
+    (summary,) = summarize(write_cells(cells))
+    left, right = figure2([summary]).axes
+    assert len(left.collections) == len(right.collections) == 2 * 2
+    (note,) = left.texts
+    assert "a task's mean accuracy is 0" in note.get_text().replace("\n", " ")
+    assert note.get_text().endswith(": " + method_label("ewc"))
+
+
+def test_figure_2_says_nothing_where_every_method_is_drawn(full_run):
+    assert not any(axes.texts for axes in figure2(summarize(full_run)).axes)
 
 
 def test_figure_2_leaves_out_returns(write_cells):

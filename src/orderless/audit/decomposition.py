@@ -31,6 +31,7 @@ from .. import metrics
 
 Array = NDArray[np.float64]
 PERMUTATIONS = 9999
+LEVEL = 0.05  # of the permutation test
 
 
 @dataclass(frozen=True)

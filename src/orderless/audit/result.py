@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..storage import write_atomically
-from .decomposition import Array, Decomposition, decompose
+from . import words
+from .decomposition import LEVEL, Array, Decomposition, decompose
 
-LEVEL = 0.05  # of the permutation test
 Verdict = Literal["sensitive", "below reseeding", "not shown", "none", "undecided"]
 
 
@@ -194,15 +194,11 @@ class OrderSensitivity:
 
     def text(self) -> str:
         """The table and the findings in words."""
-        from .words import text
-
-        return text(self)
+        return words.text(self)
 
     def markdown(self) -> str:
         """The whole report: table, findings, variance parts, tasks, orders."""
-        from .words import markdown
-
-        return markdown(self)
+        return words.markdown(self)
 
     def __str__(self) -> str:
         return self.text()

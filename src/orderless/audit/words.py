@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from .result import LEVEL, LearnerAudit, OrderSensitivity
+from .decomposition import LEVEL
+
+if TYPE_CHECKING:
+    from .result import LearnerAudit, OrderSensitivity
 
 
 def text(result: OrderSensitivity) -> str:

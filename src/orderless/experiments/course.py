@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ..filters import ParticleFilter
 from ..particles import Ensemble
@@ -17,9 +17,7 @@ from ..storage import NONSENSE
 from .records import filter_record, finite, loss_areas
 from .snapshots import stacked
 from .store import Store, StoreError, versions
-
-if TYPE_CHECKING:
-    from .tensorboard import CellLog
+from .tensorboard import CellLog
 
 
 @dataclass(frozen=True)
@@ -199,8 +197,6 @@ class Course(ABC):
     # ------------------------------------------------------------------ TensorBoard
 
     def _open_log(self) -> None:
-        from .tensorboard import CellLog
-
         folder = self.store.directory / "tensorboard" / self.cell.name
         each = self._steps_each()
         self.log = CellLog(folder, self.task_names, [each * count for _, count in self.stages])

@@ -26,7 +26,7 @@ def plan(
 
     `game` is a game or "all", None the first of them; `changes` are `key=value` texts.
     """
-    found = find_benchmark(benchmark)
+    found = find_benchmark(benchmark, "regime")
     names: tuple[str, ...]
     if found.kind == "supervised":
         if game is not None:

@@ -6,9 +6,10 @@ import shutil
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .course import Progress
+if TYPE_CHECKING:
+    from .course import Progress
 
 
 def summary_writer() -> Any:

@@ -16,6 +16,13 @@ def seconds(action: Callable[[], object], device: torch.device) -> float:
     return time.monotonic() - begun
 
 
+def settle(action: Callable[[], object], device: torch.device) -> None:
+    """On CUDA a new step runs as it is, is recorded, and only then replayed: get that over with."""
+    if device.type == "cuda":
+        action()
+        action()
+
+
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()

@@ -37,6 +37,7 @@ def _with_particle_axis(rule: Callable[..., Any], *args: Any) -> Any:
     rule of an `autograd.Function` would do the same, in ten times the time.
     """
     level = maybe_current_level()
+    assert level is not None  # an ensemble's forward pass is a vmap
     shown = [
         _unwrap_batched(arg, level) if isinstance(arg, Tensor) else (arg, None) for arg in args
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,7 @@ def figure2(summaries: list[dict[str, Any]]) -> Figure:
             "order_contributions_within_seed",
         )
         _variance_scale(row[0], summary)
+        _name_the_undrawn(row[0], summary)
         row[1].tick_params(labelleft=True)
         row[0].set_ylabel("normalized variance, seed and order together")
         row[1].set_ylabel("normalized variance of the order alone")
@@ -143,6 +145,23 @@ def _scatter(
     axes.grid(True, color="#e5e5e5", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _name_the_undrawn(axes: Axes, summary: dict[str, Any]) -> None:
+    """Below the panel, the methods that have no place in it."""
+    entries = summary["methods"].items()
+    missing = [method_label(n) for n, e in entries if e["normalized_variance"] is None]
+    if missing:
+        why = "Not drawn (a task's mean accuracy is 0, so normalized variance is undefined): "
+        axes.annotate(
+            textwrap.fill(why + ", ".join(missing), 64),
+            (0, 0),
+            (0, -34),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            va="top",
+            fontsize=8,
+        )
 
 
 def _variance_scale(axes: Axes, summary: dict[str, Any]) -> None:

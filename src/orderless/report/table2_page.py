@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orderless.report.paper import TABLE_2, benchmark_label, method_label, published
+from orderless.report.sections import COMMAND, Report, claims_section, provenance, remarks
 from orderless.report.tables import decimal, markdown_table, small, title
-
-if TYPE_CHECKING:
-    from orderless.report.results_page import Report
 
 # The paper's lifelong runs and cloning data: levels, steps (samples) each, particles, orders.
 PAPER_LEVELS, PAPER_STEPS, PAPER_PARTICLES, PAPER_ORDERS = 15, 2_000_000, 100, 10
@@ -23,8 +21,6 @@ CLAIMS = (
 
 def table2_page(reports: list[Report]) -> str | None:
     """The page as Markdown; None without a report of these benchmarks."""
-    from orderless.report.results_page import COMMAND, claims_section, provenance, remarks
-
     reports = [report for report in reports if report.summary["benchmark"] in TABLE_2]
     if not reports:
         return None
