@@ -74,7 +74,7 @@ def max_pool(
     return_indices: Literal[False] = False,
 ) -> Tensor:
     """`F.max_pool2d`, by the kernel above where it fits."""
-    kernel = pair(kernel_size)
+    kernel, margins = pair(kernel_size), pair(padding)
     fits = (
         runs_on(x)
         and x.is_contiguous(memory_format=torch.channels_last)
@@ -82,8 +82,9 @@ def max_pool(
         and math.prod(kernel) < 255
         and pair(dilation) == (1, 1)
         and not ceil_mode
+        and all(2 * margin <= side for margin, side in zip(margins, kernel, strict=True))
     )
     if not fits:
         return F.max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode)
-    steps, margins = pair(kernel_size if stride is None or stride == [] else stride), pair(padding)
+    steps = pair(kernel_size if stride is None or stride == [] else stride)
     return MaxPooling.apply(x, Geometry(1, 1, 1, kernel, steps, margins))
