@@ -90,6 +90,23 @@ def test_a_loaded_filter_goes_on_bit_for_bit(name: str, seed: int, tmp_path: Pat
     assert torch.equal(resumed.log_evidence, uninterrupted.log_evidence)
 
 
+@pytest.mark.parametrize("name", ["weighted", "weighted sgd", "linearized", "averaging"])
+def test_what_was_saved_on_a_gpu_goes_on_without_one(name: str) -> None:
+    """There a recorded step has changed how the optimizer works."""
+    uninterrupted, resumed = make(name), make(name)
+    train(uninterrupted, 0, 3)
+    state = copy.deepcopy(uninterrupted.state_dict())
+    for group in state["optimizer"]["param_groups"]:
+        group["lr"] = torch.tensor(group["lr"], dtype=torch.float64)
+        recorded = {"capturable": True} if "capturable" in group else {"fused": True}
+        group.update(recorded)
+    resumed.load_state_dict(state)
+    for pf in (uninterrupted, resumed):
+        train(pf, 3, 3)
+    # torch's fused kernel rounds otherwise
+    torch.testing.assert_close(resumed.log_weights, uninterrupted.log_weights, rtol=0, atol=1e-5)
+
+
 def test_what_comes_back_is_what_was_saved(tmp_path: Path) -> None:
     pf = make("weighted")
     train(pf, 0, 2)

@@ -17,6 +17,7 @@ Optimizers = {
     "adam": lambda p: torch.optim.Adam(p, 0.01),
     "adamw": lambda p: torch.optim.AdamW(p, 0.01),
     "rmsprop": lambda p: torch.optim.RMSprop(p, 0.01),
+    "adagrad": lambda p: torch.optim.Adagrad(p, 0.01, lr_decay=0.1),
 }
 cross_entropy = ol.per_particle(F.cross_entropy)
 
@@ -124,3 +125,56 @@ def test_a_dead_particle_is_frozen_and_the_last_one_is_reported() -> None:
         for _ in range(8):
             step(x, y)
     assert pf.log_weights.exp().sum().item() == pytest.approx(1.0)
+
+
+def test_a_batch_at_an_odd_place_in_memory() -> None:
+    """A first step there runs other kernels than one on a copy; a recording works on copies."""
+    ends = []
+    for start in (0, 1):
+        x, y = (t[:8].cuda() for t in data(20))
+        odd = torch.empty(x.numel() + 1, device="cuda")[start:][: x.numel()].view_as(x).copy_(x)
+        particles = ol.Ensemble(mlp, 3, device="cuda")
+        pf = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), 0.1))
+        step = pf.compile(lambda x, y, particles=particles: cross_entropy(particles(x), y))
+        ends.append([step(odd, y).loss_after for _ in range(4)])
+    torch.testing.assert_close(*ends)
+
+
+def test_steps_that_ask_the_host_are_not_recorded() -> None:
+    x, y = (t[:8].cuda() for t in data(20))
+    ends = []
+    for compiled in (True, False):
+        particles = ol.Ensemble(mlp, 3, device="cuda")
+        pf = ol.GaussianSumFilter(particles, sigma2=0.01)
+
+        def losses(x: Tensor, y: Tensor, particles: ol.Ensemble = particles) -> tuple:
+            outputs = particles(x)
+            return cross_entropy(outputs, y), outputs
+
+        step = pf.compile(losses) if compiled else lambda x, y: pf.step(lambda: losses(x, y))  # noqa: B023
+        ends.append([step(x, y).loss_before for _ in range(4)])
+    torch.testing.assert_close(*ends)
+
+
+@pytest.mark.parametrize("asks", ["the caller", "the loss"])
+def test_a_loss_may_use_the_gradient_by_its_inputs(asks: str) -> None:
+    ends = []
+    for compiled in (True, False):
+        particles = ol.Ensemble(
+            lambda: nn.Sequential(nn.Linear(20, 3), nn.Tanh()), 3, device="cuda"
+        )
+        pf = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), 0.1))
+
+        def loss(x: Tensor, y: Tensor, particles: ol.Ensemble = particles) -> Tensor:
+            with torch.enable_grad():
+                outputs = particles(x if x.requires_grad else x.requires_grad_())
+                losses = cross_entropy(outputs, y)
+                (slope,) = torch.autograd.grad(losses.sum(), x, create_graph=True)
+            return losses + slope.square().sum()
+
+        step = pf.compile(loss) if compiled else lambda x, y: pf.step(lambda: loss(x, y))  # noqa: B023
+        x, y = (t[:8].cuda() for t in data(20))
+        batches = [x.clone().requires_grad_(asks == "the caller") for _ in range(4)]
+        ends.append([step(batch, y).loss_after for batch in batches])
+    # recorded and eager steps may choose other kernels for the same sums
+    torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-6)

@@ -249,6 +249,29 @@ def test_bf16_precision_trains_float32_parameters() -> None:
         assert not torch.equal(ours, theirs)
 
 
+class Product(nn.Module):
+    """A weight that is no layer's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inlet, self.weight = nn.Linear(6, 8), nn.Parameter(torch.randn(8, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inlet(x).relu() @ self.weight
+
+
+@pytest.mark.parametrize("kind", ["weighted", "bootstrap"])
+def test_the_second_evaluation_in_bf16_sees_the_particles_moved(kind: str) -> None:
+    particles = ol.Ensemble(Product, 3, precision="bf16")
+    if kind == "weighted":
+        adam = torch.optim.Adam(particles.parameters(), lr=0.1)
+        pf = ol.WeightedParticleFilter(particles, adam)
+    else:
+        pf = ol.BootstrapParticleFilter(particles, perturbation=0.5)
+    info = pf.step(lambda: cross_entropy(particles(X), Y))
+    torch.testing.assert_close(info.loss_after, cross_entropy(particles(X), Y).detach())
+
+
 def test_a_copied_filter_goes_its_own_way() -> None:
     particles = ol.Ensemble(dropout_mlp, 3)
     pf = ol.WeightedParticleFilter(particles, torch.optim.Adam(particles.parameters(), lr=0.01))

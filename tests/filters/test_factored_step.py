@@ -134,6 +134,19 @@ def test_layers_used_in_odd_ways(make, max_grad_norm: float | None) -> None:
     assert_equal_filters(*filters)
 
 
+@pytest.mark.parametrize("make", [TiedTokens, SharedBias, UsedTwice])
+def test_layers_used_in_odd_ways_in_bf16(make) -> None:
+    filters = pair(make, max_grad_norm=0.1)
+    for pf in filters:
+        pf.particles.float().precision = "bf16"
+    for x, y in batches(3):
+        for pf in filters:
+            pf.step(partial(plain, pf.particles, x, y))
+    # three steps of a length of 0.01, from gradients of which two or three digits are known
+    for ours, theirs in zip(*(pf.particles.parameters() for pf in filters), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=5e-4)
+
+
 def test_gradients_that_a_closure_takes_for_itself_do_not_move_anything() -> None:
     """An input-gradient penalty: the inner gradient is part of the loss, not of the step."""
 

@@ -36,6 +36,18 @@ def exact_products() -> Iterator[None]:
         yield
 
 
+def assert_curved_alike(
+    found: torch.Tensor, expected: torch.Tensor, leaves: list[torch.Tensor]
+) -> None:
+    """Two ways to the same outputs have the same second derivatives."""
+    curved = []
+    for y in (found, expected):
+        slopes = torch.autograd.grad(y.sin().sum(), leaves, create_graph=True)
+        curved.append(torch.autograd.grad(sum(slope.sum() for slope in slopes), leaves))
+    for got, want in zip(*curved, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=2e-3)  # sums of hundreds of float32
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", SHAPES)
 def test_one_kernel_is_n_convolutions(name: str, bias: bool) -> None:
@@ -54,15 +66,16 @@ def test_one_kernel_is_n_convolutions(name: str, bias: bool) -> None:
     expected = torch.cat(each, 1)
     slope = torch.randn(expected.shape, generator=generator).to(DEVICE)
     leaves = [x, weight, *([offset] if bias else [])]
-    wanted = torch.autograd.grad(expected, leaves, slope)
+    wanted = torch.autograd.grad(expected, leaves, slope, retain_graph=True)
 
     wide = x.contiguous(memory_format=torch.channels_last)
     g = Geometry(n, inputs, outputs, kernel, stride, padding)
     y = GroupedConvolution.apply(wide, weight, offset if bias else None, g, "ieee")
     torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)  # float32 sums of up to 153
-    found = torch.autograd.grad(y, leaves, slope)
+    found = torch.autograd.grad(y, leaves, slope, retain_graph=True)
     for got, want in zip(found, wanted, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    assert_curved_alike(y, expected, leaves)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -83,14 +96,15 @@ def test_filters_side_by_side_are_n_convolutions(
     flat = weight.flatten(0, 1), offset.flatten() if bias else None
     expected = F.conv2d(x, *flat, stride, padding)
     slope = random(*expected.shape)
-    wanted = torch.autograd.grad(expected, leaves, slope)
+    wanted = torch.autograd.grad(expected, leaves, slope, retain_graph=True)
 
     g = Geometry(n, inputs, outputs, kernel, stride, padding)
     y = SharedConvolution.apply(x, weight, offset if bias else None, g, "ieee")
     torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)  # float32 sums, another order
-    found = torch.autograd.grad(y, leaves, slope)
+    found = torch.autograd.grad(y, leaves, slope, retain_graph=True)
     for got, want in zip(found, wanted, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    assert_curved_alike(y, expected, leaves)
 
 
 def test_a_long_sum_over_positions_in_parts() -> None:
@@ -133,3 +147,12 @@ def test_pooling_is_torchs(name: str) -> None:
     with torch.no_grad():
         again = MaxPooling.apply(last, Geometry(1, 1, 1, kernel, stride, padding))
     torch.testing.assert_close(again, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_poolings_second_derivatives_are_torchs(name: str) -> None:
+    kernel, stride, padding, size = POOLS[name]
+    x = torch.randn(3, 5, *size, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    y = MaxPooling.apply(x, Geometry(1, 1, 1, kernel, stride, padding))
+    assert_curved_alike(y, F.max_pool2d(x, kernel, stride, padding), [x])

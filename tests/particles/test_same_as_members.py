@@ -6,6 +6,7 @@ import pytest
 import torch
 from networks import NETWORKS, SEQUENCES, Tokens
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 
 import orderless as ol
@@ -188,6 +189,24 @@ def test_chunks_keep_no_activations() -> None:
     assert saved["chunked"] < saved["whole"] / 10
 
 
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_inputs_that_all_share_are_kept_once(precision: str) -> None:
+    kept = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    particles, x = (
+        ol.Ensemble(lambda: nn.Linear(64, 1), 10, precision=precision),
+        torch.randn(512, 64),
+    )
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        outputs = particles(x)
+    assert max(kept.values()) <= x.nbytes and outputs.requires_grad
+
+
 def test_gradients_reach_the_inputs() -> None:
     x = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
     make, _ = NETWORKS["mlp"]
@@ -211,6 +230,37 @@ def test_second_derivatives_are_right() -> None:
     total = curvature(torch.stack([m(x) for m in members]))
     theirs = torch.autograd.grad(total, [m[0].weight for m in members])
     torch.testing.assert_close(ours, torch.stack(theirs))
+
+
+def test_second_derivatives_pass_through_weights_in_bf16() -> None:
+    x = torch.randn(5, 6)
+    curved = []
+    for fast in (True, False):
+        particles = ol.Ensemble(NETWORKS["mlp"][0], 3, precision="bf16", fast=fast)
+        parameters = list(particles.parameters())
+        loss = particles(x).float().square().sum()
+        slopes = torch.autograd.grad(loss, parameters, create_graph=True)
+        curved.append(torch.autograd.grad(sum(slope.sum() for slope in slopes), parameters))
+    for ours, theirs in zip(*curved, strict=True):
+        # bf16 holds three digits, and the two round at different places
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0.03 * float(theirs.abs().max()))
+
+
+@pytest.mark.parametrize("name", ["mlp", "pool first"])
+def test_transforms_around_an_ensemble(name: str) -> None:
+    make, shape = NETWORKS[name]
+    particles, x = ol.Ensemble(make, 3).double(), inputs(shape)
+
+    def loss(parameters: dict[str, Tensor]) -> Tensor:
+        return functional_call(particles, parameters, (x,)).square().sum()
+
+    parameters = dict(particles.named_parameters())
+    slopes = torch.func.grad(loss)(parameters)
+    expected = torch.autograd.grad(loss(parameters), list(parameters.values()))
+    for ours, theirs in zip(slopes.values(), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    one_by_one = torch.vmap(lambda sample: particles(sample.unsqueeze(0)), out_dims=1)(x)
+    torch.testing.assert_close(one_by_one.squeeze(2), particles(x))
 
 
 def test_sequences_may_have_any_number_of_axes() -> None:

@@ -19,9 +19,9 @@ class CompiledStep:
 
     A shape that was not seen before runs eagerly, which also creates optimizer state and library
     handles; the second time it is recorded, and from then on replayed from static buffers. On the
-    CPU every call is eager, and so it is with a group: ranks wait for each other in the middle of a
-    step, and which particles change places is for the host to know. Learning rates are tensors, so
-    schedulers reach into the graph.
+    CPU every call is eager, and so it is where a step is not `recordable` and with a group: ranks
+    wait for each other in the middle of a step, and which particles change places is for the host
+    to know. Learning rates are tensors, so schedulers reach into the graph.
     """
 
     def __init__(
@@ -47,7 +47,8 @@ class CompiledStep:
 
     def __call__(self, *batch: Tensor) -> StepInfo:
         particles = self.filter.particles
-        if particles.device.type != "cuda" or particles.shard.group is not None:
+        alone = particles.shard.group is None
+        if particles.device.type != "cuda" or not (alone and self.filter.recordable):
             return self._eager(batch)
         if self._loads != self.filter.loads:
             self._forget()
@@ -57,8 +58,12 @@ class CompiledStep:
         key = training, rates, tuple((tensor.shape, tensor.dtype) for tensor in batch)
         if key not in self._graphs:
             self._graphs[key] = None
-            return self._eager(batch)
+            # As copies, like those of a recording: kernels are chosen by strides and alignment, and
+            # one that has not run before cannot be loaded while a recording is under way.
+            return self._eager(_copies(batch))
         graph = self._graphs[key]
+        if graph is None and self._rates is not None and self._rates.count_on_the_host():
+            return self._eager(batch)
         if graph is None:
             pool = next((g.graph.pool() for g in self._graphs.values() if g is not None), None)
             graph = self._graphs[key] = _Graph(self, batch, pool)
@@ -77,11 +82,17 @@ class CompiledStep:
         closure, penalty = self._closures(batch)
         if self._stream is None:
             return self.filter.step(closure, penalty=penalty)
-        self._stream.wait_stream(torch.cuda.current_stream())
+        current = torch.cuda.current_stream(self._stream.device)
+        self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             info = self.filter.step(closure, penalty=penalty)
-        torch.cuda.current_stream().wait_stream(self._stream)
+        current.wait_stream(self._stream)
         return info
+
+
+def _copies(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """In memory of their own; a loss may ask for the gradient by them as by the batch itself."""
+    return tuple(t.detach().clone().requires_grad_(t.requires_grad) for t in batch)
 
 
 @contextmanager
@@ -101,13 +112,14 @@ class _Graph:
     """One recorded step with the buffers it reads and writes."""
 
     def __init__(self, step: CompiledStep, batch: tuple[Tensor, ...], pool: Any) -> None:
-        self.inputs = tuple(tensor.clone() for tensor in batch)
+        self.inputs = _copies(batch)
         closure, penalty = step._closures(self.inputs)
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with _no_garbage(), torch.cuda.graph(self.graph, pool=pool, stream=step._stream):
             self.info = step.filter._advance([closure], penalty)
 
+    @torch.no_grad()
     def replay(self, batch: tuple[Tensor, ...]) -> StepInfo:
         for static, tensor in zip(self.inputs, batch, strict=True):
             static.copy_(tensor)
@@ -126,22 +138,32 @@ class _Rates:
     READS_TENSORS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-        self.groups = optimizer.param_groups
+        self.groups, self.state = optimizer.param_groups, optimizer.state
         self.static: list[Tensor] = []
         if device.type != "cuda":
             return
+        base = getattr(optimizer, "base", optimizer)
         for group in self.groups:
-            if isinstance(getattr(optimizer, "base", optimizer), self.READS_TENSORS):
+            if isinstance(base, self.READS_TENSORS):
                 rate = torch.as_tensor(group["lr"], dtype=torch.float32).to(device)
                 group["lr"] = rate
                 self.static.append(rate)
             if "capturable" in group:
                 group["capturable"] = True
-            elif "fused" in group:  # SGD: only its fused kernel takes a tensor
+            elif isinstance(base, torch.optim.SGD):  # only its fused kernel takes a tensor
                 group["fused"], group["foreach"] = True, False
-        for state in optimizer.state.values():
-            if isinstance(state.get("step"), Tensor):
-                state["step"] = state["step"].to(device)
+        for state in self.state.values() if "capturable" in base.defaults else ():
+            for name, value in state.items():
+                if isinstance(value, Tensor):
+                    state[name] = value.to(device)
+
+    def count_on_the_host(self) -> bool:
+        """Whether the optimizer (Adagrad, say) keeps numbers that a recording would not move on."""
+        kept = [value for state in self.state.values() for value in state.values()]
+        return any(
+            value.device.type == "cpu" if isinstance(value, Tensor) else isinstance(value, int)
+            for value in kept
+        )
 
     def key(self) -> tuple[float, ...]:
         """What a graph depends on: nothing where rates are tensors."""

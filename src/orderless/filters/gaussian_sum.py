@@ -15,7 +15,7 @@ shrink like 1/t: the filter averages over its past instead of following the late
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -69,6 +69,7 @@ class GaussianSumFilter(SteppedFilter):
         if probes < 1:
             raise ValueError(f"probes must be at least 1, got {probes}")
         self.sigma2, self.curvature, self.probes = float(sigma2), curvature, probes
+        self.recordable = curvature != "full"  # factorisations ask the host
         size = sum(p[0].numel() for p in self._moving())
         if size == 0:
             raise ValueError("no parameter of the particles requires a gradient")
@@ -85,16 +86,6 @@ class GaussianSumFilter(SteppedFilter):
         else:
             shape = (n, size) if curvature == "diagonal" else (1, 1)
             self.precision = torch.full(shape, 1.0 / self.sigma2, **options)  # P [N, d]
-
-    def compile(
-        self, loss_fn: Callable[..., Any], penalty: Callable[..., Tensor] | None = None
-    ) -> Any:
-        """As for every filter; with `"full"`, whose factorisations cannot be recorded, eager."""
-        if self.curvature != "full":
-            return super().compile(loss_fn, penalty)
-        return lambda *batch: self.step(
-            lambda: loss_fn(*batch), penalty=None if penalty is None else lambda: penalty(*batch)
-        )
 
     def _moving(self) -> list[nn.Parameter]:
         return [p for p in self.particles.parameters() if p.requires_grad]
@@ -149,6 +140,7 @@ class GaussianSumFilter(SteppedFilter):
         if self.curvature == "none":
             return *expansion, None
         if outputs is not None:
+            self.recordable = False  # the curvature in the outputs is factorised
             outputs = _rows(outputs, self.particles.shard.count)
             if self.curvature == "full":
                 return *expansion, second.gauss_newton(losses, outputs, parameters)

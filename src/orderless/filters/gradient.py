@@ -206,6 +206,10 @@ class GradientFilter(SteppedFilter):
         # torch's optimizers go on in the very tensors they are given
         own = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, own)
         self.optimizer.load_state_dict(own)
+        if self.particles.device.type != "cuda":  # where nothing is recorded, as it was on a GPU
+            for group in self.optimizer.param_groups:
+                if "capturable" in group:
+                    group["capturable"] = False
 
 
 def _shape(group: dict[str, Any]) -> tuple[set[str], int]:

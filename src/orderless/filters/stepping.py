@@ -52,7 +52,10 @@ class SteppedFilter(ParticleFilter, ABC):
     A closure computes N losses (`[N]`, float32 or float64) and nothing else: it does not call
     backward, draw data or augment. `_advance` must be free of host decisions, so that the same
     code runs eagerly and inside a CUDA graph, and must change nothing when no particle is left.
+    Where it cannot be, `recordable` is False and every step is eager.
     """
+
+    recordable = True
 
     def __init__(
         self,
@@ -121,7 +124,8 @@ class SteppedFilter(ParticleFilter, ABC):
         One row `[N]` for each closure, of the particles on all ranks.
         """
         gather = self.particles.shard.gather
-        with torch.no_grad(), self._precision(), self.particles.replay(draw), _same_noise(rng):
+        same_noise = _same_noise(rng, self.particles.device)
+        with torch.no_grad(), self._precision(), self.particles.replay(draw), same_noise:
             return [gather(self._losses(closure)) for closure in closures]
 
     def _precision(self) -> Any:
@@ -199,20 +203,20 @@ def sum_of(losses: list[Tensor]) -> Tensor:
 
 
 @contextmanager
-def _same_noise(rng: Any) -> Iterator[None]:
+def _same_noise(rng: Any, device: torch.device) -> Iterator[None]:
     """torch's generators put to `rng`, and back to where they were afterwards."""
     if rng is None:
         yield
         return
     cpu, cuda = rng
     now_cpu = torch.get_rng_state()
-    now_cuda = None if cuda is None else torch.cuda.get_rng_state()
+    now_cuda = None if cuda is None else torch.cuda.get_rng_state(device)
     torch.set_rng_state(cpu)
     if cuda is not None:
-        torch.cuda.set_rng_state(cuda)
+        torch.cuda.set_rng_state(cuda, device)
     try:
         yield
     finally:
         torch.set_rng_state(now_cpu)
         if now_cuda is not None:
-            torch.cuda.set_rng_state(now_cuda)
+            torch.cuda.set_rng_state(now_cuda, device)

@@ -40,9 +40,11 @@ def _works() -> bool:
 
 
 def runs_on(tensor: Tensor) -> bool:
-    """Whether Triton can take a tensor: on a GPU, no transform of torch.func around it."""
+    """Whether Triton can take a tensor: on the current GPU, no transform of torch.func around."""
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    return kernels is not None and tensor.is_cuda and not wrapped(tensor) and _works()
+    if kernels is None or not tensor.is_cuda or wrapped(tensor):
+        return False
+    return tensor.get_device() == torch.cuda.current_device() and _works()
 
 
 def usable(*tensors: Tensor | None) -> bool:

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .fused import kernels, padded, runs_on
 
@@ -134,17 +133,17 @@ class GroupedConvolution(torch.autograd.Function):
         return _gather(x, filters, bias, size, g, False, precision)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         slope = grads[0].contiguous(memory_format=torch.channels_last)
         x, weight = ctx.saved_tensors
         g: Geometry = ctx.geometry
         wants_x, wants_weight, wants_bias, *_ = ctx.needs_input_grad
         grad_x = grad_weight = grad_bias = None
-        narrow = g.inputs == g.outputs and g.stride == (1, 1)
-        cudnn = (wants_x and narrow and g.inputs <= 16, wants_weight and narrow, False)
+        twice = torch.is_grad_enabled()  # somebody wants the second derivative, which torch knows
+        narrow = twice or (g.inputs == g.outputs and g.stride == (1, 1))
+        cudnn = (wants_x and narrow and (twice or g.inputs <= 16), wants_weight and narrow, False)
         if any(cudnn):
-            grad_x, grad_weight, _ = _by_cudnn(slope, x, weight, g, cudnn)
+            grad_x, grad_weight = by_cudnn(slope, x, weight, g, cudnn)
         if wants_x and not cudnn[0]:
             filters = weight.permute(0, 3, 4, 1, 2).to(x.dtype).contiguous().flatten(1, 2)
             size = x.shape[2], x.shape[3]
@@ -156,14 +155,14 @@ class GroupedConvolution(torch.autograd.Function):
         return grad_x, grad_weight, grad_bias, None, None
 
 
-def _by_cudnn(
+def by_cudnn(
     slope: Tensor, x: Tensor, weight: Tensor, g: Geometry, wanted: tuple[bool, bool, bool]
-) -> tuple[Tensor | None, Tensor | None, None]:
+) -> tuple[Tensor | None, Tensor | None]:
     """cuDNN has kernels of its own for groups with as many inputs as outputs."""
     filters = weight.flatten(0, 1).to(x.dtype)
     shape = [len(filters)], g.stride, g.padding, (1, 1), False, (0, 0), g.n
     grad_x, grad, _ = torch.ops.aten.convolution_backward(slope, x, filters, *shape, wanted)
-    return grad_x, None if grad is None else grad.view(weight.shape).to(weight.dtype), None
+    return grad_x, None if grad is None else grad.view(weight.shape).to(weight.dtype)
 
 
 def can_group(x: Tensor, padding: Any, dilation: Any) -> bool:

@@ -72,7 +72,7 @@ class FactoredUpdate:
         outputs: Tensor | None,
         cast: Tensor,
     ) -> None:
-        factors = delta.to(weight.dtype), inputs.to(weight.dtype)
+        factors = delta.to(weight.dtype), _converted(inputs, weight.dtype)
         self.steps.append(LinearStep(weight, bias, *factors, outputs, inputs._version, cast))
 
     @torch.no_grad()
@@ -94,7 +94,7 @@ class FactoredUpdate:
         written = [step for step in self.steps if mixed(step.weight) or mixed(step.bias)]
         self.steps = [step for step in self.steps if not any(step is other for other in written)]
         for step in written:
-            _add_gradient(step.weight, torch.bmm(step.delta.mT, step.inputs))
+            _add_gradient(step.weight, _whole_product(step.delta.mT, step.inputs))
             if step.bias is not None:
                 _add_gradient(step.bias, step.delta.sum(1))
 
@@ -119,10 +119,10 @@ class FactoredUpdate:
         for uses in layers.values():
             delta = torch.cat([use.delta for use in uses], dim=1)
             inputs = torch.cat([use.inputs for use in uses], dim=1)
-            gram = torch.bmm(inputs, inputs.mT)
+            gram = _whole_product(inputs, inputs.mT)
             if uses[0].bias is not None:  # a bias is a weight whose input is 1
                 gram = gram + 1.0
-            totals.append((torch.bmm(delta, delta.mT) * gram).sum((1, 2)))
+            totals.append((_whole_product(delta, delta.mT) * gram).sum((1, 2)))
         return torch.stack(totals).sum(0) if totals else None
 
     def scale(self, scales: dict[int, Tensor | float]) -> None:
@@ -147,7 +147,7 @@ class FactoredUpdate:
             y = _product(x, cast, bias)
         for step in steps:
             dtype = step.inputs.dtype
-            overlap = _overlap(x.to(dtype), step.inputs)
+            overlap = _overlap(_converted(x, dtype), step.inputs)
             if step.bias is not None:  # a bias is a weight whose input is 1
                 overlap.add_(1.0)
             overlap = overlap.expand(x.shape[0], -1, -1)
@@ -180,9 +180,20 @@ def _add_gradient(parameter: Tensor, gradient: Tensor) -> None:
     parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
 
+def _whole_product(left: Tensor, right: Tensor) -> Tensor:
+    """`torch.bmm` in the factors' own precision, also where autocast would reduce them."""
+    with torch.autocast(left.device.type, enabled=False):
+        return torch.bmm(left, right)
+
+
 def _shared(x: Tensor) -> bool:
     """Whether an `[N, ...]` tensor is one `[...]` tensor repeated."""
     return x.stride(0) == 0 and x.shape[0] > 1
+
+
+def _converted(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """In another precision; what is one tensor repeated stays so, where `to` would write it out."""
+    return x[0].to(dtype).expand_as(x) if _shared(x) else x.to(dtype)
 
 
 def _overlap(x: Tensor, inputs: Tensor) -> Tensor:
@@ -223,7 +234,7 @@ class BatchedLinear(torch.autograd.Function):
         else:
             cast = update.cast(weight, x.dtype)
             y = update.apply(x, weight, bias, cast)
-            kept = y if _shared(x) else None
+            kept = y if _shared(x) and x.dtype == weight.dtype else None
         ctx.save_for_backward(x, weight, bias, cast, kept)
         return y
 
@@ -233,6 +244,8 @@ class BatchedLinear(torch.autograd.Function):
         x, weight, bias, cast, outputs = ctx.saved_tensors
         update: FactoredUpdate | None = ctx.update
         wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
+        if torch.is_grad_enabled():  # somebody wants the second derivative, by the weight itself
+            cast = weight.to(cast.dtype)
         grad_x = torch.bmm(delta, cast.to(delta.dtype)) if wants_x else None
         if wants_weight and update is not None and update.records(weight):
             factored = bias is None or (wants_bias and update.records(bias))

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .fused import kernels, padded, runs_on
 from .grouped import Geometry, pair
@@ -52,16 +51,29 @@ class MaxPooling(torch.autograd.Function):
         return result
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        slope = grads[0].contiguous(memory_format=torch.channels_last)
         (winners,) = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody wants the second derivative
+            return _differentiable_slope(grads[0], winners, ctx.shape, ctx.geometry), None
+        slope = grads[0].contiguous(memory_format=torch.channels_last)
         result = torch.empty(
             ctx.shape, dtype=slope.dtype, device=slope.device, memory_format=torch.channels_last
         )
         g: Geometry = ctx.geometry
         _run(kernels.to_winners, (slope, winners, result), slope, result, g, HEIGHT=g.kernel[0])
         return result, None
+
+
+def _differentiable_slope(slope: Tensor, winners: Tensor, shape: Any, g: Geometry) -> Tensor:
+    """`to_winners` in torch: every slope is added where the winner of its window stands."""
+    rows, columns = (
+        torch.arange(size, device=slope.device) * stride - padding
+        for size, stride, padding in zip(slope.shape[2:], g.stride, g.padding, strict=True)
+    )
+    taps = winners.long()
+    place = (rows.unsqueeze(1) + taps // g.kernel[1]) * shape[3] + columns + taps % g.kernel[1]
+    flat = slope.new_zeros(*shape[:2], shape[2] * shape[3])
+    return flat.scatter_add(2, place.flatten(2), slope.flatten(2)).view(shape)
 
 
 def max_pool(

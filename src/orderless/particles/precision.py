@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 
@@ -14,23 +15,28 @@ PRECISIONS = ("float32", "tf32", "bf16")
 def matrix_precision(precision: str, device: torch.device) -> Iterator[None]:
     """Run in `float32` (no reduced products anywhere), `tf32` (tensor cores) or `bf16` (autocast).
 
-    torch lets convolutions use TF32 by default; here nothing is reduced unless asked for. With
+    torch lets cuDNN use TF32 by default; here nothing is reduced unless asked for. With
     `bf16` what is left in float32, such as products of bf16 factors, goes through TF32, which holds
     more digits than they have.
     """
+    reduced = precision == "bf16"
     if device.type != "cuda":
-        with ExitStack() as stack:
-            if precision == "bf16":
-                stack.enter_context(torch.autocast(device.type, torch.bfloat16))
+        with _autocast(device) if reduced else nullcontext():
             yield
         return
-    products = torch.backends.cuda.matmul
-    convolutions = torch.backends.cudnn.conv  # type: ignore[attr-defined]
-    before = products.fp32_precision, convolutions.fp32_precision
-    wanted = "ieee" if precision == "float32" else "tf32"
-    products.fp32_precision = convolutions.fp32_precision = wanted
+    cudnn: Any = torch.backends.cudnn
+    switches = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn
+    before = [switch.fp32_precision for switch in switches]
+    for switch in switches:
+        switch.fp32_precision = "ieee" if precision == "float32" else "tf32"
     try:
-        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+        with _autocast(device, reduced):
             yield
     finally:
-        products.fp32_precision, convolutions.fp32_precision = before
+        for switch, was in zip(switches, before, strict=True):
+            switch.fp32_precision = was
+
+
+def _autocast(device: torch.device, enabled: bool = True) -> torch.autocast:
+    """Without its cache of weights: particles move in the middle of a step, unknown to it."""
+    return torch.autocast(device.type, torch.bfloat16, enabled, cache_enabled=False)

@@ -71,8 +71,9 @@ class ParticleRules(TorchFunctionMode):
         super().__init__()
         self._keys = keys
         self.update = update
-        self.rules = {**NEEDED, **FAST} if fast else NEEDED
         self._level = maybe_current_level()
+        # Inside a transform of torch.func the kernels of FAST would be at a loss.
+        self.rules = {**NEEDED, **FAST} if fast and self._level == 1 else NEEDED
         self.drawn = 0  # how many random tensors this forward pass has asked for
 
     def next_key(self) -> Tensor:
@@ -98,10 +99,10 @@ def _linear(
         return F.linear(input, weight, bias)
 
     def rule(n: int, dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
-        x = x.expand(n, *x.shape) if dims[0] is None else x.movedim(dims[0], 0)
-        weight, bias = _leading(weight, dims[1]), _leading(bias, dims[2])
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
+        x = x.expand(n, *x.shape) if dims[0] is None else x.movedim(dims[0], 0)
+        weight, bias = _leading(weight, dims[1]), _leading(bias, dims[2])
         with torch.autocast(x.device.type, enabled=False):
             return batched_linear(x, weight, bias, mode.update), 0
 
