@@ -20,6 +20,15 @@ LEVELS = 3
 SETTINGS = {"levels": "0-2", "steps_per_level": 1000, "particles": 8, "transitions": 500}
 SETTINGS |= {"epochs": 1, "optimizer": "adam", "lr": 1e-3, "adam_lr": 5e-4}
 
+MEASURED = {
+    "expert": {"mean": 0.61, "standard_error": 0.02, "episodes": 256},
+    "random": {"mean": -0.03, "standard_error": 0.01, "episodes": 256},
+}
+EXPERT = {"network": "impala", "digest": "abc", "steps": 5_000_000, "levels": 200}
+EXPERT |= {"returns": {"training": MEASURED, "held_out": MEASURED}}
+EXPERT |= {"level_returns": [0.7, None, 0.5]}
+CLONED = {"expert": EXPERT, "scoring_duration": 4.0}
+
 
 def returns_of(method: str, order_index: int) -> list[float]:
     """By level; under a filter they are higher and move less."""
@@ -30,7 +39,7 @@ def returns_of(method: str, order_index: int) -> list[float]:
 
 def make_cell(method: str, order_index: int, benchmark: str, game: str) -> dict[str, Any]:
     order = [(order_index + place) % LEVELS for place in range(LEVELS)]
-    return {
+    cell = {
         "benchmark": benchmark,
         "scenario": game,
         "preset": "gpu",
@@ -49,6 +58,7 @@ def make_cell(method: str, order_index: int, benchmark: str, game: str) -> dict[
         "duration": 10.0,
         "command": f"orderless run {benchmark} --game {game}",
     }
+    return cell | CLONED if benchmark == "procgen-bc" else cell
 
 
 @pytest.fixture
@@ -125,7 +135,22 @@ def test_the_page_sets_our_returns_beside_the_papers(results: Path) -> None:
     # 3 cells x 3 levels x 1000 steps in 30 s; 10 orders x 15 levels x 2M steps with 12.5 times more
     hours = 10 * 15 * 2e6 / 300 * 12.5 / 3600
     assert re.search(rf"\| PPO \+ WPF \| 8 \| 300 \| {hours:,.0f} \|", page)
+    # cloning learns 3 x 500 samples in 6 s of a cell and scores 4 x 3 times in the other 4 s
+    hours = 10 * (15 * 2e6 / 250 + 16 * 15 / 12 * 4) / 3600
+    assert re.search(rf"\| Behaviour cloning \| 1 \| 250 \| {hours:,.0f} \|", page)
+    assert "impala, PPO, 5,000,000 steps on 200 levels" in page
+    assert "brought 0.700, -, 0.500 on these levels" in page and "0.610 +- 0.020 on levels" in page
     assert main(["--directory", str(results), "--check"]) == 0
+
+
+def test_clones_of_two_experts_are_told_apart(write_cells: Any) -> None:
+    cells = [make_cell("bc", order, "procgen-bc", "fruitbot") for order in range(3)]
+    (summary,) = summarize(write_cells(cells))
+    assert summary["expert"] == EXPERT and not any("expert" in note for note in summary["notes"])
+    cells[1]["expert"] = EXPERT | {"digest": "def"}
+    (summary,) = summarize(write_cells(cells))
+    assert summary["expert"] is None
+    assert "The cells do not all clone the same expert." in summary["notes"]
 
 
 def test_without_such_reports_there_is_no_page(tmp_path: Path) -> None:

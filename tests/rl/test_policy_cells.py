@@ -78,10 +78,12 @@ def test_a_cloning_cell_is_a_loop_over_levels(tmp_path: Path) -> None:
     filter = ol.AveragingParticles(particles, optimizer, max_grad_norm=0.5)
     cloning, env = BehaviourCloning(filter, batch_size=16, seed=0), ProcgenLevels(GAME, 2)
     rows: list[list[float]] = []
+    shown: dict[int, float | None] = {}
     for level in (None, 1, 0):
         if level is not None:
             (path,) = tmp_path.glob(f"procgen/*/level{level}-96.npz")
             data = read_transitions(path)
+            shown[level] = data.facts["mean_return"]
             cloning.learn(data.observations, data.actions, level=level)
         rows.append([])
         for played in (0, 1):
@@ -94,6 +96,8 @@ def test_a_cloning_cell_is_a_loop_over_levels(tmp_path: Path) -> None:
     for ours, theirs in zip(run.filter.particles.parameters(), particles.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     assert record["trace"]["step"] == list(range(1, 13))  # 6 batches of 16 on each level
+    assert record["expert"]["level_returns"] == [shown[0], shown[1]]
+    assert 0 < record["scoring_duration"] < record["duration"]
 
 
 # ---------------------------------------------------------------------- who equals whom
@@ -223,6 +227,17 @@ def test_a_stopped_cell_goes_on_as_if_nothing_had_happened(
     assert without_time(again.run("the command")) == whole
     assert ticks[0] == after  # it did not begin anew
     assert not list(folder.glob("run/checkpoints/*.st"))
+
+
+def test_a_clone_of_another_expert_begins_anew(tmp_path: Path) -> None:
+    cell = tiny_cell(CLONING, "bc", expert=str(tiny_expert(tmp_path)))
+    resumed: list[int] = []
+    make_run(cell, tmp_path)._checkpoint()
+    for seed in (0, 1):
+        tiny_expert(tmp_path, seed=seed)  # at the same place
+        run = make_run(cell, tmp_path, tick=resumed.append)
+        run._resume()
+        assert len(resumed) == 1  # by the first, and by no other
 
 
 def test_networks_that_break_down_go_on_playing_as_they_were(tmp_path: Path) -> None:

@@ -62,4 +62,5 @@ def record_of(cell: Cell, folder: Path, **options: Any) -> dict[str, Any]:
 def without_time(record: dict[str, Any]) -> dict[str, Any]:
     record = copy.deepcopy(record)
     del record["duration"]
+    record.pop("scoring_duration", None)
     return record

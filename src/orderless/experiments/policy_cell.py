@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -90,12 +91,26 @@ class PolicyRun(Course):
         return {**super()._record(), "score_kind": "return"}
 
 
+@dataclass
+class CloneProgress(Progress):
+    """Besides: seconds spent on scoring, which do not grow with the data, and what the expert's
+    own episodes on each level so far brought."""
+
+    scoring: float = 0.0
+    shown: list[float | None] = field(default_factory=list)
+
+
 class CloningRun(PolicyRun):
     """Behaviour cloning, level after level; R holds normalised returns on every level."""
 
     combines = ("accuracy", "probs")
     learner: BehaviourCloning
     tasks: ClonedTasks
+    progress: CloneProgress
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.progress = CloneProgress()
 
     def _count(self) -> int:
         s = self.settings
@@ -133,6 +148,7 @@ class CloningRun(PolicyRun):
                 self._trace(loss=self._weighted(losses[-1]))
             yield
         self._look_at(data.observations)
+        progress.shown.append(data.facts["mean_return"])
 
     def _learn(self, batches: tuple[Tensor, Tensor], level: int, stop: int) -> Tensor | None:
         if self.progress.died_at is not None:
@@ -148,6 +164,7 @@ class CloningRun(PolicyRun):
 
     def _score(self) -> None:
         """One more row of R: the particles' own returns, weighted, and the mixture's."""
+        begun = time.monotonic()
         rows: dict[str, list[float | None]] = {name: [] for name in self.combines}
         for level in self.tasks.levels:
             self.env.switch(level)
@@ -159,9 +176,20 @@ class CloningRun(PolicyRun):
                     rows[name].append(score.mean)
         for name, row in rows.items():
             self.progress.scores[name].append(row)
+        self.progress.scoring += time.monotonic() - begun
+
+    def _identity(self) -> dict[str, Any]:
+        return {**super()._identity(), "expert": self.tasks.expert.digest}
 
     def _record(self) -> dict[str, Any]:
-        return {**super()._record(), "expert": self.tasks.expert.facts}
+        expert, by_task = self.tasks.expert, np.argsort(self.cell.order)
+        shown = [self.progress.shown[place] for place in by_task]
+        facts = {**expert.facts, "digest": expert.digest, "level_returns": shown}
+        return {
+            **super()._record(),
+            "expert": facts,
+            "scoring_duration": self.progress.scoring,
+        }
 
 
 @dataclass

@@ -63,6 +63,10 @@ def _summarize_group(cells: list[Cell]) -> Summary:
         "duration": float(sum(cell.get("duration") or 0.0 for cell in cells)),
     }
     summary["notes"] = _notes(summary["methods"])
+    if any("expert" in cell for cell in cells):
+        summary["expert"] = _only(cell.get("expert") for cell in cells)
+        if summary["expert"] is None:
+            summary["notes"].append("The cells do not all clone the same expert.")
     summary["claims"] = judge_claims(summary, cells)
     return _without_infinities(summary)
 
@@ -119,6 +123,9 @@ def _summarize_method(cells: dict[Place, Cell]) -> dict[str, Any]:
         "plasticity": _plasticity(used),
         "settings": _shared_settings(used),
     }
+    scoring = _mean(cell.get("scoring_duration") for cell in cells.values())
+    if scoring is not None:  # cells that tell it apart
+        entry["scoring_duration"] = scoring * len(cells)
     return entry
 
 

@@ -12,17 +12,26 @@ NUMBER, TEXT = (int, float), (str,)
 NUMBERS = [NUMBER]
 LABELLED = {str: NUMBERS}  # any names
 
+MEASURED = {who: {"mean": NUMBER, "standard_error": NUMBER} for who in ("expert", "random")}
+EXPERT: dict[str, Any] = {
+    **dict.fromkeys(("network", "digest"), TEXT),
+    **dict.fromkeys(("steps", "levels"), (int,)),
+    "returns": {"training": MEASURED, "held_out": MEASURED},
+    "level_returns": NUMBERS,
+}
+
 CELL: dict[str, Any] = {
     **dict.fromkeys(("benchmark", "scenario", "preset", "method", "score_kind"), TEXT),
     **dict.fromkeys(("device", "command"), TEXT),
     **dict.fromkeys(("order_index", "seed", "particles", "alive", "died_at"), (int,)),
-    **dict.fromkeys(("log_evidence", "temperature", "duration"), NUMBER),
+    **dict.fromkeys(("log_evidence", "temperature", "duration", "scoring_duration"), NUMBER),
     "order": [(int,)],
     "scores": {str: [NUMBERS]},
     **dict.fromkeys(("nll", "ece"), NUMBERS),
     **dict.fromkeys(("task_names", "predictions"), [TEXT]),
     **dict.fromkeys(("trace", "plasticity", "curves"), LABELLED),
     "settings": {},
+    "expert": EXPERT,
     "versions": {str: TEXT},
 }
 

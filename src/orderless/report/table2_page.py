@@ -18,6 +18,11 @@ CLAIMS = (
     "and a variance is not judged at all: it is undecided.\n"
 )
 
+CAPTION = (
+    "Returns over environment steps, means over orders; shaded, for PPO and PPO + WPF, from the "
+    "lowest cell to the highest; dotted: a new level.\n"
+)
+
 
 def table2_page(reports: list[Report]) -> str | None:
     """The page as Markdown; None without a report of these benchmarks."""
@@ -47,6 +52,7 @@ def _section(report: Report, source: str) -> str:
     summary = report.summary
     table = published(summary["benchmark"], summary["scenario"])
     levels = summary["task_names"] or []
+    cloning = summary["benchmark"] == "procgen-bc"
     rows = []
     for name, entry in summary["methods"].items():
         paper = [f"{number:.2f}" for number in table[name]] if name in table else ["-", "-"]
@@ -57,7 +63,7 @@ def _section(report: Report, source: str) -> str:
                 *paper,
                 decimal(entry["average"]),
                 ", ".join(map(decimal, entry["interval"])) if many else "-",
-                decimal(entry["average_probs"]),
+                *([decimal(entry["average_probs"])] if cloning else []),
                 small(entry["variance"]),
                 small(entry["order_variance"] if many else None),
                 *(decimal(average) for average in entry["task_averages"]),
@@ -65,9 +71,10 @@ def _section(report: Report, source: str) -> str:
                 f"{entry['seeds']} x {entry['orders']}",
             ]
         )
-    headings = ["method", "paper", "paper's variance", "average", "95 % interval", "probs"]
-    headings += ["variance", "of order", *levels, "ESS", "seeds x orders"]
-    lines = [f"## {title(summary)}\n", _budget(summary), source, markdown_table(headings, rows)]
+    headings = ["method", "paper", "paper's variance", "average", "95 % interval"]
+    headings += [*(["probs"] if cloning else []), "variance", "of order", *levels, "ESS"]
+    table_text = markdown_table([*headings, "seeds x orders"], rows)
+    lines = [f"## {title(summary)}\n", _budget(summary), _expert(summary), source, table_text]
     differences = [
         [claim["claim"].replace(" is above ", " - "), _interval(claim)]
         for claim in summary["claims"]
@@ -79,7 +86,7 @@ def _section(report: Report, source: str) -> str:
     lines.append("".join(f"- {note}\n" for note in summary["notes"]))
     picture = Path(f"{report.path.with_suffix('')}-figure3.png")
     if picture.exists():
-        lines.append(f"![Returns over environment steps; dotted: a new level]({picture.name})\n")
+        lines.append(f"![Returns over environment steps]({picture.name})\n\n{CAPTION}")
     return "\n".join(line for line in lines if line)
 
 
@@ -93,7 +100,8 @@ def _budget(summary: dict[str, Any]) -> str:
     settings = summary["settings"]
     cloning = summary["benchmark"] == "procgen-bc"
     ours = (
-        f"{settings['transitions']:,} transitions per level, {settings['epochs']} pass(es)"
+        f"{settings['transitions']:,} transitions per level, "
+        f"{settings['epochs']} {'pass' if settings['epochs'] == 1 else 'passes'}"
         if cloning
         else f"{settings['steps_per_level']:,} environment steps per level"
     )
@@ -105,38 +113,61 @@ def _budget(summary: dict[str, Any]) -> str:
     )
 
 
+def _expert(summary: dict[str, Any]) -> str:
+    """Whom the clones imitate, and what it is worth."""
+    facts = summary.get("expert")
+    if facts is None:
+        return ""
+    worth = {
+        (where, who): f"{measured['mean']:.3f} +- {measured['standard_error']:.3f}"
+        for where, both in facts["returns"].items()
+        for who, measured in both.items()
+    }
+    on_levels = ", ".join(map(decimal, facts["level_returns"]))
+    return (
+        f"The expert: {facts['network']}, PPO, {facts['steps']:,} steps on {facts['levels']} "
+        f"levels. The episodes that are cloned brought {on_levels} on these levels. Measured "
+        f"before, mean and standard error: {worth['training', 'expert']} on its training levels "
+        f"(at random {worth['training', 'random']}), {worth['held_out', 'expert']} on levels it "
+        f"has never seen (at random {worth['held_out', 'random']}).\n"
+    )
+
+
 def _cost_section(summaries: list[dict[str, Any]]) -> str:
     """Throughput as measured, and hours for the paper's budget at that rate."""
     rows = []
     for summary in summaries:
+        label = f"{benchmark_label(summary['benchmark'])}, {summary['scenario']}"
         for name, entry in summary["methods"].items():
-            rate = _rate(summary, entry)
-            if rate is None:
-                continue
-            n = entry["particles"]
-            more = PAPER_PARTICLES / n if n > 1 else 1.0
-            seconds = PAPER_ORDERS * PAPER_LEVELS * PAPER_STEPS / rate * more
-            label = f"{benchmark_label(summary['benchmark'])}, {summary['scenario']}"
-            hours = f"{seconds / 3600:,.0f}"
-            rows.append([label, method_label(name), str(n), f"{rate:,.0f}", hours])
+            if entry["duration"] and entry["particles"] is not None:
+                rate, hours = _cost(summary, entry)
+                shown = f"{rate:,.0f}", f"{hours:,.0f}"
+                rows.append([label, method_label(name), str(entry["particles"]), *shown])
     headings = ["benchmark", "method", "particles", "steps/s", "hours at the paper's budget"]
     return (
         "## What the preset `paper` would cost\n\n"
-        "Steps are environment steps or, in cloning, samples, over the whole time of a cell with "
-        "its scoring. Hours are for all ten orders of one row on the same device, as if time grew "
-        "with steps and with particles in proportion; larger ensembles fill a GPU better.\n\n"
-        + markdown_table(headings, rows, left=2)
+        "Steps are environment steps or, in cloning, samples. Clones are scored by playing all "
+        "levels after every level; that time is counted apart and grows with how often they play. "
+        "Hours are for all ten orders of one row on the same device, as if time grew with steps "
+        "and with particles in proportion; larger ensembles fill a GPU better. Cells that were "
+        "computed side by side on one card (`--workers`) waited for each other: alone they are "
+        "faster.\n\n" + markdown_table(headings, rows, left=2)
     )
 
 
-def _rate(summary: dict[str, Any], entry: dict[str, Any]) -> float | None:
-    """Steps per second over all cells of a row."""
-    settings, levels = summary["settings"], len(summary["task_names"])
+def _cost(summary: dict[str, Any], entry: dict[str, Any]) -> tuple[float, float]:
+    """Steps per second over all cells of a row, and hours for all orders of the paper."""
+    settings, levels, n = summary["settings"], len(summary["task_names"]), entry["particles"]
     each = (
         settings["transitions"] * settings["epochs"]
         if summary["benchmark"] == "procgen-bc"
         else settings["steps_per_level"]
     )
-    if not entry["duration"] or entry["particles"] is None:
-        return None
-    return entry["cells"] * levels * each / entry["duration"]
+    scoring = entry.get("scoring_duration", 0.0)
+    learning = entry["duration"] - scoring
+    seconds = learning * PAPER_LEVELS * PAPER_STEPS / (levels * each)
+    # before the first level and after every one, on all of them
+    seconds += scoring * PAPER_LEVELS * (PAPER_LEVELS + 1) / (levels * (levels + 1))
+    more = PAPER_PARTICLES / n if n > 1 else 1.0
+    hours = seconds / entry["cells"] * PAPER_ORDERS * more / 3600
+    return entry["cells"] * levels * each / learning, hours

@@ -194,7 +194,7 @@ def format_csv(summaries: list[dict[str, Any]]) -> str:
     names = [
         key
         for key, value in next(iter(summaries[0]["methods"].values())).items()
-        if not isinstance(value, list | dict) and key != "duration"
+        if not isinstance(value, list | dict) and not key.endswith("duration")
     ]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")

@@ -26,6 +26,7 @@ from .environment import Array, VectorEnvironment
 from .keyed import ACTION, gumbel, permutation
 from .mixture import mixture_log_probabilities
 from .networks import policy_logits
+from .recorded import Recorded
 
 
 def cloning_loss(particles: Ensemble) -> Callable[[Tensor, Tensor], Tensor]:
@@ -149,26 +150,42 @@ def _play(
     filter: ParticleFilter, env: VectorEnvironment, combine: str, episodes: int, seed: int
 ) -> Array:
     """Raw returns `[E, K]`."""
-    particles, device, weights = filter.particles, filter.particles.device, filter.log_weights
-    indices = torch.arange(env.n_envs, device=device)
+    device = filter.particles.device
+    decide: Callable[[Tensor], Tensor] = _Decisions(filter, env.n_envs, combine, seed)
     finished = np.zeros(env.n_envs, dtype=np.int64)
     returns = np.zeros((env.n_envs, episodes))
     env.reset()
     draw = 0
     while (finished < episodes).any():
         frames = torch.from_numpy(env.observations).to(device)
-        with particles.evaluating():
-            if combine == "probs":
-                logits = policy_logits(particles(frames))
-                policy = mixture_log_probabilities(logits.log_softmax(-1), weights)
-            else:
-                own = frames.view(particles.n, -1, *frames.shape[1:])
-                policy = policy_logits(particles(own, per_particle=True)).flatten(0, 1)
-                policy = policy.log_softmax(-1)
-        noise = gumbel(seed, torch.tensor(draw, device=device), indices, policy.shape[-1], ACTION)
-        info = env.step((policy + noise).argmax(-1).cpu().numpy())[-1]
+        if draw == 1 and device.type == "cuda":
+            decide = Recorded(decide, frames)
+        info = env.step(decide(frames).cpu().numpy())[-1]
         counted = np.flatnonzero(env.ended & (finished < episodes))
         returns[counted, finished[counted]] = info["episode_return"][counted]
         finished[counted] += 1
         draw += 1
     return returns
+
+
+class _Decisions:
+    """What E environments are told to do, by the weights as they are now."""
+
+    def __init__(self, filter: ParticleFilter, n_envs: int, combine: str, seed: int) -> None:
+        self.particles, self.combine, self.seed = filter.particles, combine, seed
+        self.log_weights = filter.log_weights
+        self.draws = torch.zeros((), dtype=torch.int64, device=self.particles.device)
+        self._indices = torch.arange(n_envs, device=self.particles.device)
+
+    def __call__(self, frames: Tensor) -> Tensor:
+        with self.particles.evaluating():
+            if self.combine == "probs":
+                logits = policy_logits(self.particles(frames))
+                policy = mixture_log_probabilities(logits.log_softmax(-1), self.log_weights)
+            else:
+                own = frames.view(self.particles.n, -1, *frames.shape[1:])
+                policy = policy_logits(self.particles(own, per_particle=True)).flatten(0, 1)
+                policy = policy.log_softmax(-1)
+        noise = gumbel(self.seed, self.draws, self._indices, policy.shape[-1], ACTION)
+        self.draws.add_(1)
+        return (policy + noise).argmax(-1)

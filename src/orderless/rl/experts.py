@@ -78,7 +78,7 @@ def load_expert(game: str, path: Path | None = None) -> Expert:
     if not path.is_file():
         raise ValueError(
             f"there is no expert for {game} at {path}: train one with `orderless expert train "
-            f"{game}` and name its file with --expert"
+            f"{game}` and name its file: --expert FILE, or for a run --set expert=FILE"
         )
     content = storage.load(path)
     try:

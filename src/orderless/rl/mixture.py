@@ -12,7 +12,6 @@ pi_i / mu bounded by 1 / w_i.
 
 from __future__ import annotations
 
-import gc
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor
 from ..filters.base import ParticleFilter
 from .keyed import ACTION, PARTICLE, gumbel
 from .networks import policy_and_values
+from .recorded import Recorded
 
 
 def mixture_log_probabilities(log_policies: Tensor, log_weights: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class MixturePolicy:
         self.draws = torch.zeros((), dtype=torch.int64, device=device)
         self.playing = torch.zeros(n_envs, dtype=torch.int64, device=device)
         self._indices = torch.arange(n_envs, device=device)
-        self._graph: _Recorded | None = None
+        self._graph: Recorded | None = None
         self._ran_before = False
 
     def begin(self) -> None:
@@ -82,7 +82,7 @@ class MixturePolicy:
             self._ran_before = True
             return self._decide(observations, first)
         if self._graph is None:
-            self._graph = _Recorded(self, observations, first)
+            self._graph = Recorded(self._decide, observations, first)
         return self._graph(observations, first)
 
     @torch.no_grad()
@@ -133,27 +133,3 @@ class MixturePolicy:
             raise ValueError(f"this state is of seed {state['seed']}, not of seed {self.seed}")
         self.draws.copy_(state["draws"])
         self.playing.copy_(state["playing"])
-
-
-class _Recorded:
-    """One decision as a CUDA graph, with the memory that it reads."""
-
-    def __init__(self, policy: MixturePolicy, observations: Tensor, first: Tensor) -> None:
-        self.inputs = observations.clone(), first.clone()
-        self.graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        gc.collect()
-        collects = gc.isenabled()
-        gc.disable()  # freeing an old graph's memory would spoil a recording
-        try:
-            with torch.cuda.graph(self.graph):
-                self.decision = policy._decide(*self.inputs)
-        finally:
-            if collects:
-                gc.enable()
-
-    def __call__(self, observations: Tensor, first: Tensor) -> Decision:
-        for static, tensor in zip(self.inputs, (observations, first), strict=True):
-            static.copy_(tensor)
-        self.graph.replay()
-        return self.decision
