@@ -40,30 +40,12 @@ def provenance(report: Report) -> str:
     )
 
 
-def claims_section(summaries: list[dict[str, Any]], rule: str) -> str:
-    """First where each claim holds, then the numbers behind every verdict."""
-    judged = [summary for summary in summaries if summary["claims"]]
-    keys = list(
-        dict.fromkeys((c["claim"], c["measure"]) for summary in judged for c in summary["claims"])
-    )
-    verdicts = {
-        (place, claim["claim"], claim["measure"]): VERDICTS[claim["holds"]]
-        for place, summary in enumerate(judged)
-        for claim in summary["claims"]
-    }
-    overview = markdown_table(
-        ["claim", "judged on", *(title(summary) for summary in judged)],
-        [
-            [claim, measure, *(verdicts.get((i, claim, measure), "") for i in range(len(judged)))]
-            for claim, measure in keys
-        ],
-        left=2,
-    )
-    parts = [
-        "## The paper's claims, one by one\n",
-        rule,
-        overview,
-    ]
+def claims_section(groups: list[list[dict[str, Any]]], rule: str) -> str:
+    """First where each claim holds, a table for each group; then the numbers behind it all."""
+    parts = ["## The paper's claims, one by one\n", rule]
+    groups = [[summary for summary in group if summary["claims"]] for group in groups]
+    parts += [_overview(group) for group in groups if group]
+    judged = [summary for group in groups for summary in group]
     for summary in judged:
         rows = [
             [
@@ -80,3 +62,23 @@ def claims_section(summaries: list[dict[str, Any]], rule: str) -> str:
             markdown_table(["claim", "judged on", "holds", "evidence", "paper"], rows, left=5)
         )
     return "\n".join(parts)
+
+
+def _overview(judged: list[dict[str, Any]]) -> str:
+    """The verdicts on every claim that any of these was judged on."""
+    keys = list(
+        dict.fromkeys((c["claim"], c["measure"]) for summary in judged for c in summary["claims"])
+    )
+    verdicts = {
+        (place, claim["claim"], claim["measure"]): VERDICTS[claim["holds"]]
+        for place, summary in enumerate(judged)
+        for claim in summary["claims"]
+    }
+    return markdown_table(
+        ["claim", "judged on", *(title(summary) for summary in judged)],
+        [
+            [claim, measure, *(verdicts.get((i, claim, measure), "") for i in range(len(judged)))]
+            for claim, measure in keys
+        ],
+        left=2,
+    )

@@ -41,7 +41,7 @@ def table1_page(reports: list[Report]) -> str | None:
     ]
     parts += remarks(reports[0], "table1.remarks.txt")
     parts += [_benchmark_section(report) for report in reports]
-    parts.append(claims_section([report.summary for report in reports], CLAIMS))
+    parts.append(claims_section([[report.summary for report in reports]], CLAIMS))
     return "\n".join(parts)
 
 

@@ -43,8 +43,9 @@ def table2_page(reports: list[Report]) -> str | None:
     parts += remarks(reports[0], "table2.remarks.txt")
     for report in reports:
         parts.append(_section(report, provenance(report)))
-    parts.append(claims_section([report.summary for report in reports], CLAIMS))
-    parts.append(_cost_section([report.summary for report in reports]))
+    summaries = [report.summary for report in reports]
+    kinds = [[s for s in summaries if s["benchmark"] == benchmark] for benchmark in TABLE_2]
+    parts += [claims_section(kinds, CLAIMS), _cost_section(summaries)]
     return "\n".join(parts)
 
 
