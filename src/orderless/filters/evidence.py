@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,6 +55,16 @@ class HeadPosterior:
         rows = (features - self.mean) * self.inverse_scale
         solved = torch.linalg.solve_triangular(self.factor, rows.T, upper=False)
         return solved.square().sum(0) + self.intercept_leverage
+
+
+class Solution(NamedTuple):
+    """One trial of lambda: L L^T = A + lambda I and L^-1 B, and the evidence with its beta."""
+
+    log_evidence: float
+    ratio: float
+    beta: float
+    factor: Tensor
+    solved: Tensor
 
 
 @dataclass(frozen=True)
@@ -103,14 +114,10 @@ class NormalEquations:
             whole = whole - solved.sum(1).square().sum() / solved.shape[1]
         return whole.item()
 
-    def factored(self, ratio: float) -> tuple[Tensor, Tensor]:
-        """L with L L^T = A + lambda I, and L^-1 B."""
+    def at(self, ratio: float, beta: float | None = None) -> Solution:
+        """The evidence at lambda = `ratio` and what it is computed from; the best beta for None."""
         factor = safe_cholesky(self.matrix, ratio)
-        return factor, torch.linalg.solve_triangular(factor, self.right, upper=False)
-
-    def log_evidence(self, ratio: float, beta: float | None) -> tuple[float, float]:
-        """(log evidence, beta) at lambda = `ratio`; beta None means the best one."""
-        factor, solved = self.factored(ratio)
+        solved = torch.linalg.solve_triangular(factor, self.right, upper=False)
         residual = max(self.total - self.explained(solved), 0.0)
         freedom = self.outputs * self.dimensions
         if beta is None:
@@ -119,7 +126,25 @@ class NormalEquations:
         determinant = 2.0 * factor.diagonal().log().sum().item()
         volume = size * math.log(ratio) - determinant
         scale = self.dimensions * math.log(beta / (2.0 * math.pi))
-        return self.outputs / 2 * (volume + scale) - beta / 2 * residual, beta
+        evidence = self.outputs / 2 * (volume + scale) - beta / 2 * residual
+        return Solution(evidence if self.outputs > 0 else 0.0, ratio, beta, factor, solved)
+
+    def best(self) -> Solution:
+        """Where the evidence is largest."""
+        # Features have about one unit of variance per sample, so lambda is counted in samples.
+        unit = max(self.matrix.diagonal().mean().item(), 1e-12)
+        best: Solution | None = None
+
+        def profile(log_ratio: float) -> float:
+            nonlocal best
+            trial = self.at(unit * math.exp(log_ratio))
+            if best is None or trial.log_evidence > best.log_evidence:
+                best = trial  # what the search ends with has been computed on the way
+            return trial.log_evidence
+
+        maximize(profile, math.log(0.1), -25.0, 15.0)
+        assert best is not None
+        return best
 
 
 def solve_head(
@@ -130,20 +155,12 @@ def solve_head(
     """The head's posterior; alpha and 1/beta as given, or where the evidence is largest."""
     informative = equations.outputs > 0 and equations.dimensions > 0 and equations.total > 0
     if prior_precision is not None and noise_variance is not None:
-        ratio, beta = prior_precision * noise_variance, 1.0 / noise_variance
-        log_evidence = equations.log_evidence(ratio, beta)[0] if equations.outputs > 0 else 0.0
+        solution = equations.at(prior_precision * noise_variance, 1.0 / noise_variance)
     elif informative:
-        # Features have about one unit of variance per sample, so lambda is counted in samples.
-        unit = max(equations.matrix.diagonal().mean().item(), 1e-12)
-
-        def profile(log_ratio: float) -> float:
-            return equations.log_evidence(unit * math.exp(log_ratio), None)[0]
-
-        ratio = unit * math.exp(maximize(profile, math.log(0.1), -25.0, 15.0))
-        log_evidence, beta = equations.log_evidence(ratio, None)
+        solution = equations.best()
     else:  # one class so far, or one sample: nothing to tell features apart by
-        ratio, beta, log_evidence = 1.0, 1.0, 0.0
-    factor, solved = equations.factored(ratio)
+        solution = equations.at(1.0, 1.0)._replace(log_evidence=0.0)
+    log_evidence, ratio, beta, factor, solved = solution
     weight = torch.linalg.solve_triangular(factor.T, solved, upper=True)
     weight = weight * equations.inverse_scale.unsqueeze(1)
     intercept = equations.target_mean - equations.mean @ weight

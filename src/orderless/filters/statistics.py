@@ -105,11 +105,11 @@ class HeadStatistics:
 
 
 def check_memory(n: int, features: int, device: torch.device) -> None:
-    """Refuse what would not fit: sums and factors `[N, M, M]`, and two `[M, M]` to solve."""
-    needed = 8 * (features + 1) ** 2 * (2 * n + 2)
+    """Refuse what would not fit: sums and factors `[N, M, M]`, and three `[M, M]` to solve."""
+    needed = 8 * (features + 1) ** 2 * (2 * n + 3)
     available = available_memory(device)
     if available is not None and needed > available:
-        fits = int((available / (8 * (2 * n + 2))) ** 0.5)
+        fits = int((available / (8 * (2 * n + 3))) ** 0.5)
         raise MemoryError(
             f"{n} particles with {features} features need {needed / 2**30:.1f} GiB of matrices but "
             f"{available / 2**30:.1f} GiB are free on {device}: use at most {fits} features, or "

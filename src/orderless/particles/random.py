@@ -18,11 +18,6 @@ _MULTIPLIER_2 = 0x846CA68B - (1 << 32)  # the same bits as a signed 32-bit integ
 _GOLDEN = 0x9E3779B9 - (1 << 32)
 
 
-def _shift_right(bits: Tensor, by: int) -> Tensor:
-    """Logical shift of int32 (torch's `>>` drags the sign along)."""
-    return (bits >> by) & ((1 << (32 - by)) - 1)
-
-
 def _signed(number: int) -> int:
     """The lowest 32 bits of a number as a signed 32-bit integer."""
     return ((number + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
@@ -30,9 +25,23 @@ def _signed(number: int) -> int:
 
 def mix(bits: Tensor) -> Tensor:
     """A bijective scramble of int32, wrapping on overflow."""
-    bits = (bits ^ _shift_right(bits, 16)) * _MULTIPLIER_1
-    bits = (bits ^ _shift_right(bits, 15)) * _MULTIPLIER_2
-    return bits ^ _shift_right(bits, 16)
+    return _mix_(bits.clone())
+
+
+def _mix_(bits: Tensor) -> Tensor:
+    """`mix` in place: on large tensors new memory costs more than the arithmetic."""
+    _xor_shifted_(bits, 16).mul_(_MULTIPLIER_1)
+    _xor_shifted_(bits, 15).mul_(_MULTIPLIER_2)
+    return _xor_shifted_(bits, 16)
+
+
+def _xor_shifted_(bits: Tensor, by: int) -> Tensor:
+    return bits.bitwise_xor_(_shift_right_(bits.clone(), by))
+
+
+def _shift_right_(bits: Tensor, by: int) -> Tensor:
+    """Logical shift of int32, in place (torch's `>>` drags the sign along)."""
+    return bits.bitwise_right_shift_(by).bitwise_and_((1 << (32 - by)) - 1)
 
 
 def particle_keys(seed: int, draw: Tensor, indices: Tensor, stream: int = 0) -> Tensor:
@@ -47,13 +56,14 @@ def particle_keys(seed: int, draw: Tensor, indices: Tensor, stream: int = 0) -> 
 def _bits(keys: Tensor, count: int) -> Tensor:
     """`[..., count]` int32 hashes, one per (key, element)."""
     counter = torch.arange(count, dtype=torch.int32, device=keys.device) * _GOLDEN
-    return mix(mix(counter ^ keys.unsqueeze(-1)) + keys.unsqueeze(-1))
+    keys = keys.unsqueeze(-1)
+    return _mix_(_mix_(counter ^ keys).add_(keys))
 
 
 def uniform(keys: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Uniform float32 in (0, 1): `keys.shape + shape`."""
-    bits = _shift_right(_bits(keys, math.prod(shape)), 8)
-    return ((bits.to(torch.float32) + 0.5) * 2.0**-24).reshape(keys.shape + shape)
+    bits = _shift_right_(_bits(keys, math.prod(shape)), 8)
+    return bits.to(torch.float32).add_(0.5).mul_(2.0**-24).reshape(keys.shape + shape)
 
 
 def normal(keys: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -61,7 +71,10 @@ def normal(keys: Tensor, shape: tuple[int, ...]) -> Tensor:
     count = math.prod(shape)
     half = (count + 1) // 2
     u = uniform(keys, (2 * half,))
-    radius = (-2.0 * u[..., :half].log()).sqrt()
-    angle = 2.0 * math.pi * u[..., half:]
-    pairs = torch.cat([radius * angle.cos(), radius * angle.sin()], dim=-1)
-    return pairs[..., :count].reshape(keys.shape + shape)
+    radius, angle = u[..., :half], u[..., half:]
+    radius.log_().mul_(-2.0).sqrt_()
+    angle.mul_(2.0 * math.pi)
+    sine = angle.sin().mul_(radius)
+    radius.mul_(angle.cos_())  # from here on u holds the cosines' half
+    angle.copy_(sine)
+    return u[..., :count].reshape(keys.shape + shape)
