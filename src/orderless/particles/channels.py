@@ -43,7 +43,8 @@ def convolution(
     """`F.conv2d` for N networks: weight `[N, O, C/groups, kh, kw]`, result `[B, N, O, H, W]`.
 
     When all particles look at the same images (`dim` None, an ungrouped first layer) their filters
-    stand side by side in one ordinary convolution.
+    stand side by side: in one product where `shared.py` can take it, else in an ordinary
+    convolution.
     """
     n = weight.shape[0]
     shared = dim is None and groups == 1
