@@ -24,6 +24,7 @@ from orderless.report.cells import (
     score_matrix,
 )
 from orderless.report.claims import judge_claims
+from orderless.report.commands import joined
 from orderless.report.paper import method_order
 
 Summary = dict[str, Any]
@@ -57,7 +58,7 @@ def _summarize_group(cells: list[Cell]) -> Summary:
         "task_names": cells[0].get("task_names"),
         "settings": _shared_settings(cells),
         "methods": {name: _summarize_method(by_place(cells, name)) for name in names},
-        "command": " && ".join(_distinct(cell.get("command") for cell in cells)) or None,
+        "command": joined(_distinct(cell.get("command") for cell in cells), names) or None,
         "device": ", ".join(_distinct(cell.get("device") for cell in cells)) or None,
         "versions": _versions(cells),
         "duration": float(sum(cell.get("duration") or 0.0 for cell in cells)),

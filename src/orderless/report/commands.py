@@ -1,0 +1,33 @@
+"""The commands behind a table: those that differ only in how much they ask for become one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+EXTENT = re.compile(r"(?<= --methods )\S+|(?<= --permutations )\d+|(?<= --seeds )\d+")
+
+
+def joined(commands: Iterable[str], finished: Sequence[str]) -> str:
+    """One command line that computes what all of them did.
+
+    A table may have come about in several goes, some methods first, more seeds later. Commands
+    that agree in everything else are written as one: the union of their methods as far as they
+    are `finished`, the most permutations, the most seeds.
+    """
+    extents: dict[tuple[str, ...], list[str]] = {}
+    for command in commands:
+        rest, values = tuple(EXTENT.split(command)), EXTENT.findall(command)
+        known = extents.get(rest, values)
+        extents[rest] = [_larger(*pair, finished) for pair in zip(known, values, strict=True)]
+    return " && ".join(
+        "".join(a + b for a, b in zip(rest, [*values, ""], strict=True))
+        for rest, values in extents.items()
+    )
+
+
+def _larger(first: str, second: str, finished: Sequence[str]) -> str:
+    if first.isdecimal() and second.isdecimal():
+        return str(max(int(first), int(second)))
+    asked = {*first.split(","), *second.split(",")}
+    return ",".join(name for name in finished if name in asked) or first
