@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 
 import pytest
@@ -22,6 +23,7 @@ from orderless.experiments.scenarios import Scenarios
 from orderless.report import results_page
 from orderless.report.cells import ReportError
 from orderless.report.regime import chosen, summarize_regime, variants
+from orderless.report.regime_page import curvature
 from orderless.settings import Settings
 
 SETTINGS = Settings(
@@ -178,6 +180,25 @@ def test_points_say_how_far_particles_moved_and_what_weighting_gained(records):
     ]
 
 
+def test_curvature_is_judged_beside_descent_that_is_as_accurate():
+    def point(method, rate, average, order_variance):
+        figures = {"average": average, "order_variance": order_variance}
+        common = {"init": "fresh", "n": 1, "loss_scale": 1.0, "min_ess": None}
+        return {"method": method, "rate": rate, "accuracy": figures, **common}
+
+    descents = [
+        point("gd", 1.0, 0.6, 1e-6),
+        point("gd", 2.0, 0.8, 1e-2),
+        point("gd", 3.0, 0.7, 1e-1),
+    ]
+    steadier = point("gsf", 10.0, 0.65, 1e-3)  # below 0.8's; 0.6 is steadier but not as accurate
+    worse = point("gsf", 20.0, 0.9, 2e-2)  # none is as accurate: beside the most accurate one
+    text = curvature([*descents, steadier, worse])
+    assert "in 1 of 2 places" in text
+    for rate in ("10", "20"):
+        assert re.search(rf"sigma\^2 {rate}: .*learning rate 2 ", text)
+
+
 def test_an_incomplete_map_says_so(records):
     with pytest.raises(ReportError, match="not complete"):
         summarize_regime(records[:-1])
@@ -209,5 +230,5 @@ def test_a_dry_run_trains_nothing(tmp_path):
     arguments = ["run", "regime", "--preset", "demo", "--dry-run", "--out", str(tmp_path / "none")]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0
-    assert "280 trainings, 280 to compute" in result.output
+    assert "290 trainings, 290 to compute" in result.output
     assert not (tmp_path / "none").exists()
