@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import typer
@@ -33,11 +36,15 @@ PROBLEMS = (
 OUT_OF_MEMORY = ("out of memory", "allocate memory", "not enough memory")
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: a cluster's way to say Ctrl-C."""
+
+
 @contextmanager
 def problems_as_sentences() -> Iterator[None]:
     """One sentence and exit code 2, no traceback; warnings as sentences, too."""
     try:
-        with warnings.catch_warnings():
+        with _terminable(), warnings.catch_warnings():
             warnings.showwarning = OnceOfAKind()
             yield
     except PROBLEMS as error:
@@ -49,7 +56,25 @@ def problems_as_sentences() -> Iterator[None]:
             raise
         complain("out of memory: use fewer --particles or --set chunk_size=K")
         raise typer.Exit(2) from None
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         if rank() == 0:
             typer.echo("\norderless: stopped; the same command goes on from here", err=True)
-        raise typer.Exit(130) from None
+        number = signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT
+        raise typer.Exit(128 + number) from None
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """What a scheduler or `timeout` ends is told like what Ctrl-C ends."""
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(*_: Any) -> None:
+    raise Terminated

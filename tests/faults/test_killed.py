@@ -104,6 +104,18 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(whole, tmp_path):
     assert everything(tmp_path / "run") == everything(whole)
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_what_a_scheduler_ends_is_told_like_what_ctrl_c_ends(workers, tmp_path):
+    process = start(tmp_path / "run", "--workers", workers)
+    wait_for(lambda: checkpoints(tmp_path / "run"), process)
+    os.kill(process.pid, signal.SIGTERM)  # as `timeout` and kubelet do: the parent only
+    _, err = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM, err
+    assert err.endswith("orderless: stopped; the same command goes on from here\n")
+    assert "Traceback" not in err
+    wait_for_end(process)
+
+
 def test_workers_stop_with_ctrl_c_die_with_their_parent_and_compute_the_same(whole, tmp_path):
     process = start(tmp_path / "run", "--workers", "2")
     wait_for(lambda: checkpoints(tmp_path / "run"), process)
