@@ -53,7 +53,7 @@ class PolicySettings(Settings):
     batch_size: int = 256
     """Cloning: transitions per step."""
     episodes: int = 32
-    """Cloning: episodes per level and scoring, rounded up to as many for each particle."""
+    """Cloning: episodes per level and scoring, of the particles by weight and of their mixture."""
     ewc_strength: float | None = 500.0
     """EWC's lambda."""
     fisher: str = "sampled"

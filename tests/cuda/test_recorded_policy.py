@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import orderless as ol
-from orderless.rl import PPO, MixturePolicy, PolicyWeightedFilter, PPOSettings, play
+from orderless.rl import PPO, MixturePolicy, PolicyWeightedFilter, PPOSettings
+from orderless.rl.cloning import play_both
 
 sys.path.append(str(Path(__file__).parents[1] / "rl"))
 from corridor import Corridor, Walker  # noqa: E402
@@ -48,11 +49,11 @@ def test_the_gpu_learns_what_the_cpu_learns(kind: type) -> None:
         )
 
 
-@pytest.mark.parametrize("combine", ["accuracy", "probs"])
-def test_episodes_played_from_a_recording_are_those_on_the_cpu(combine: str) -> None:
+def test_episodes_played_from_a_recording_are_those_on_the_cpu() -> None:
     scores = []
     for device in ("cpu", "cuda"):
         particles = ol.Ensemble(Walker, 3, seed=0, device=device)
         filter = ol.AveragingParticles(particles, torch.optim.SGD(particles.parameters(), 0.1))
-        scores.append(play(filter, Corridor(12), combine=combine, episodes=2, seed=3))
-    assert (scores[0].episodes == scores[1].episodes).all()
+        scores.append(play_both(filter, Corridor(24), episodes=2, seed=3))
+    for combine, score in scores[0].items():
+        assert (score.episodes == scores[1][combine].episodes).all()

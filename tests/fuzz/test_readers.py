@@ -120,8 +120,12 @@ def transitions_file(facts=FACTS) -> bytes:
     return buffer.getvalue()
 
 
+WORTH = {where: {"expert": {"mean": 0.5}} for where in ("training", "held_out")}
+EXPERT = {"game": "starpilot", "network": "compact", "returns": WORTH}
+
+
 def expert_file() -> bytes:
-    expert = Expert(Compact(), {"game": "starpilot", "network": "compact"})
+    expert = Expert(Compact(), EXPERT)
     return written_by(lambda folder: save_expert(folder / "x", expert))
 
 
@@ -305,10 +309,9 @@ def test_a_run_on_top_of_a_senseless_record_is_refused(tmp_path, record_property
 def test_a_senseless_expert_with_the_right_checksum_is_refused(tmp_path, record_property):
     path, watch = tmp_path / "expert.safetensors", Watch()
     parameters = {name: None for name in Compact().state_dict()}
-    facts = {"game": "starpilot", "network": "compact"}
 
     @cases(60)
-    @given(altered({"kind": "expert", "facts": facts, "parameters": parameters}))
+    @given(altered({"kind": "expert", "facts": EXPERT, "parameters": parameters}))
     def every(content):
         ol.save(path, content)
         with watch.case(), pytest.raises(ValueError, match="expert"):

@@ -8,6 +8,7 @@ from corridor import Corridor, Walker
 
 import orderless as ol
 from orderless.rl import BehaviourCloning, play
+from orderless.rl.cloning import play_both
 
 
 def learner(n: int = 3, **options: int) -> BehaviourCloning:
@@ -64,6 +65,31 @@ def test_the_two_scores_of_a_mixture_are_what_they_are_by_hand() -> None:
     assert mixed.mean == pytest.approx(2 * win - 1, abs=4 * 0.87 / 2000**0.5)
 
 
+def test_particles_play_as_often_as_they_weigh() -> None:
+    score = play(walkers([0.7, 0.3]), Corridor(10), combine="accuracy")
+    assert score.episodes.ravel().tolist() == [1.0] * 7 + [-1.0] * 3
+    # 0.26 of 4 environments is one of them, and still no more than 0.26
+    assert play(walkers([0.74, 0.26]), Corridor(4), combine="accuracy").mean == pytest.approx(0.48)
+    filter = walkers([0.0, 1.0])
+    with torch.no_grad():
+        filter.particles.policy.bias[0] = torch.nan  # dead
+    alone = play(filter, Corridor(5), combine="accuracy")
+    assert alone.mean == -1.0 and alone.episodes.shape == (5, 1)
+    assert alone.per_particle is not None
+    assert alone.per_particle.tolist() == [pytest.approx(torch.nan, nan_ok=True), -1.0]
+
+
+def test_both_scores_at_once_are_those_of_one_at_a_time() -> None:
+    filter = learner().filter  # untrained: what they do depends on every draw
+    both = play_both(filter, Corridor(600), seed=2)
+    own = play(filter, Corridor(300), combine="accuracy", seed=2)
+    assert both["accuracy"].episodes.tolist() == own.episodes.tolist()
+    assert both["accuracy"].mean == own.mean and both["probs"].per_particle is None
+    mixed = play(filter, Corridor(300), combine="probs", seed=3).episodes
+    deviation = (2 * mixed.var() / 300) ** 0.5
+    assert both["probs"].mean == pytest.approx(mixed.mean(), abs=4 * deviation)
+
+
 def test_every_environment_counts_its_first_episodes_only() -> None:
     score = play(walkers([0.5, 0.5]), Corridor(4), combine="accuracy", episodes=3)
     # particle 1 is done after one step, particle 0 after four; each counts three times
@@ -79,5 +105,5 @@ def test_bad_input_is_named() -> None:
         learner(batch_size=2).learn(torch.eye(6)[:5], torch.zeros(4).long(), level=0)
     with pytest.raises(ValueError, match="combine must be 'accuracy' or 'probs', got 'logits'"):
         play(walkers([1.0, 0.0]), Corridor(2), combine="logits")
-    with pytest.raises(ValueError, match="for each of 2 particles, got 3"):
-        play(walkers([1.0, 0.0]), Corridor(3), combine="accuracy")
+    with pytest.raises(ValueError, match="3 environments cannot be halved for accuracy and probs"):
+        play_both(walkers([1.0, 0.0]), Corridor(3))

@@ -90,6 +90,15 @@ def test_experts_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
     save_expert(path, Expert(Compact(value=False), facts))
     with pytest.raises(ValueError, match="holds another network: 'value.bias' is not in both"):
         load_expert("starpilot", path)
+    save_expert(path, Expert(Compact(), {**facts, "returns": {}}))
+    with pytest.raises(ValueError, match="is not an expert that .* wrote .'training'."):
+        load_expert("starpilot", path)
+    broken = Compact()
+    torch.nn.init.constant_(broken.policy.bias, torch.nan)
+    save_expert(path, Expert(broken, facts))
+    with pytest.raises(ValueError, match="not all of its numbers are finite"):
+        load_expert("starpilot", path)
+    save_expert(path, Expert(Compact(), facts))
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
     with pytest.raises(ValueError, match="is not a whole safetensors file"):
@@ -174,6 +183,7 @@ def test_a_damaged_file_is_refused_and_a_missing_one_is_collected(tmp_path: Path
     path = transitions_path(tmp_path / "data", expert, 2, 40, 0)
     whole = path.read_bytes()
     assert torch.equal(tasks.transitions(1).actions, read_transitions(path).actions)
+    assert tasks.transitions(1) is tasks.transitions(1)  # the next cell does not read it again
     for damaged in (whole[:-50], whole[:2000], b"", _flipped(whole)):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="level2-40.npz is damaged .*: delete it"):

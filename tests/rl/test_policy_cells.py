@@ -12,7 +12,9 @@ from tiny_policies import GAME, SETTINGS, make_run, record_of, tiny_cell, tiny_e
 from walking import make_walker, walk
 
 import orderless as ol
+from orderless.experiments import policy_cell
 from orderless.experiments.policy_cell import binned_returns
+from orderless.learners.representation import heaviest_representation
 from orderless.methods import METHODS
 from orderless.rl import PPO, Compact, PPOSettings, ProcgenLevels
 from orderless.rl.cloning import BehaviourCloning, play
@@ -61,6 +63,34 @@ def test_a_lifelong_cell_is_ppo_level_after_level(tmp_path: Path) -> None:
     assert all(len(values) == 2 for values in record["plasticity"].values())
 
 
+def test_batch_seed_changes_what_is_played_and_leaves_networks_alone(tmp_path: Path) -> None:
+    def played(**changes: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
+        learner = make_run(tiny_cell(LIFELONG, "ppo+wpf", **changes), tmp_path).learner
+        start = [p.detach().clone() for p in learner.filter.particles.parameters()]
+        learner.begin_level(0)
+        learner.collect()
+        learner.env.close()
+        return start, learner.rollout.actions
+
+    (start, plain), (same_start, same), (other_start, other) = (
+        played(batch_seed=seed) for seed in (None, 0, 1)
+    )
+    assert torch.equal(plain, same) and not torch.equal(plain, other)
+    for ours, *theirs in zip(start, same_start, other_start, strict=True):
+        assert all(torch.equal(ours, each) for each in theirs)
+
+
+def test_the_order_of_levels_changes_nothing_but_the_order(tmp_path: Path) -> None:
+    """Networks that learn nothing play a level the same way whenever its turn comes."""
+    options: Any = {"adam_lr": 1e-30, "steps_per_level": 20 * 32}
+    forth, back = (
+        record_of(tiny_cell("procgen-lifelong", "ppo", order, **options), tmp_path / str(order[0]))
+        for order in ((0, 1), (1, 0))
+    )
+    assert forth["scores"]["accuracy"][-1] == back["scores"]["accuracy"][-1]
+    assert forth["scores"]["accuracy"][-1][0] != forth["scores"]["accuracy"][-1][1]
+
+
 def test_bins_are_equal_parts_of_the_steps() -> None:
     steps, returns = [1, 10, 11, 30, 30], np.array([1.0, 3.0, 5.0, 7.0, 9.0])
     assert binned_returns(steps, returns, 30, 3) == [2.0, 5.0, 8.0]
@@ -98,6 +128,23 @@ def test_a_cloning_cell_is_a_loop_over_levels(tmp_path: Path) -> None:
     assert record["trace"]["step"] == list(range(1, 13))  # 6 batches of 16 on each level
     assert record["expert"]["level_returns"] == [shown[0], shown[1]]
     assert 0 < record["scoring_duration"] < record["duration"]
+
+
+def test_plasticity_is_measured_on_frames_of_the_whole_level(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[torch.Tensor] = []
+
+    def look(filter: Any, frames: torch.Tensor) -> Any:
+        looked.append(frames)
+        return heaviest_representation(filter, frames)
+
+    monkeypatch.setattr(policy_cell, "SAMPLES", 3)
+    monkeypatch.setattr(policy_cell, "heaviest_representation", look)
+    make_run(tiny_cell(CLONING, "bc", expert=str(tiny_expert(tmp_path))), tmp_path).run()
+    (path,) = tmp_path.glob("procgen/*/level1-96.npz")
+    frames = read_transitions(path).observations
+    assert torch.equal(looked[0], torch.stack([frames[0], frames[47], frames[95]]))
 
 
 # ---------------------------------------------------------------------- who equals whom

@@ -164,7 +164,7 @@ def test_bad_input_is_named(starpilot: ProcgenLevels) -> None:
         ProcgenLevels("starpilot", 1, level=2**31)
     with pytest.raises(ValueError, match="game must be one of starpilot, .* got 'coinrun'"):
         ProcgenLevels("coinrun", 1)
-    with pytest.raises(ValueError, match="num_levels must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_levels must lie in 1..2147483647, got 0"):
         ProcgenLevels("starpilot", 1, num_levels=0)
     with pytest.raises(ValueError, match="n_envs must be at least 1, got 0"):
         ProcgenLevels("starpilot", 0)

@@ -128,6 +128,10 @@ def test_an_expert_is_trained_and_collects(tmp_path: Path) -> None:
         (["expert", "train", "pong"], "game must be one of starpilot, fruitbot, dodgeball"),
         (["expert", "train", "starpilot", "--steps", "0"], "steps must be at least 1, got 0"),
         (["expert", "train", "starpilot", "--network", "x"], "network must be one of impala"),
+        (
+            ["expert", "train", "starpilot", "--levels", "3000000000"],
+            "levels must lie in 1..2147482647, got 3000000000",
+        ),
         (["expert", "collect", "starpilot", "--expert", "nowhere"], "there is no expert for starp"),
         (["expert", "collect", "starpilot", "--levels", "-3"], "levels must look like"),
     ],

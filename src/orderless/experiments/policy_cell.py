@@ -20,7 +20,8 @@ from ..methods import find_method
 from ..methods.policy import PolicySetup
 from ..particles import Ensemble
 from ..policy_settings import PolicySettings
-from ..rl import BehaviourCloning, Episode, UpdateInfo, play
+from ..rl import BehaviourCloning, Episode, UpdateInfo
+from ..rl.cloning import COMBINES, play_both
 from ..rl.procgen import ProcgenLevels
 from ..rl.tasks import ClonedTasks, ProcgenTasks
 from .benchmarks import find_benchmark
@@ -80,8 +81,10 @@ class PolicyRun(Course):
         return float(self.filter.average(losses.double(), self.filter.weights))
 
     def _look_at(self, frames: Tensor) -> None:
-        """Plasticity on these frames."""
-        seen = heaviest_representation(self.filter, frames[:SAMPLES].to(self.tasks.device))
+        """Plasticity on some of these frames, from their first to their last."""
+        chosen = torch.linspace(0, len(frames) - 1, min(len(frames), SAMPLES)).long()
+        some = frames[chosen.to(frames.device)].to(self.tasks.device)
+        seen = heaviest_representation(self.filter, some)
         self._add_plasticity(plasticity_of(*seen))
 
     def _initial(self) -> Ensemble:
@@ -103,7 +106,7 @@ class CloneProgress(Progress):
 class CloningRun(PolicyRun):
     """Behaviour cloning, level after level; R holds normalised returns on every level."""
 
-    combines = ("accuracy", "probs")
+    combines = COMBINES
     learner: BehaviourCloning
     tasks: ClonedTasks
     progress: CloneProgress
@@ -124,9 +127,11 @@ class CloningRun(PolicyRun):
             self.env.close()
 
     def environment(self) -> ProcgenLevels:
-        """As many copies for every particle."""
-        n = self.filter.particles.n
-        return self.tasks.environment(n * math.ceil(self.settings.episodes / n))
+        """Copies for the particles' own episodes, and as many for those of their mixture."""
+        return self.tasks.environment(self.settings.episodes * len(self._played()))
+
+    def _played(self) -> tuple[str, ...]:
+        return self.combines if self.filter.particles.n > 1 else self.combines[:1]
 
     def _begin(self) -> None:
         super()._begin()
@@ -168,12 +173,9 @@ class CloningRun(PolicyRun):
         rows: dict[str, list[float | None]] = {name: [] for name in self.combines}
         for level in self.tasks.levels:
             self.env.switch(level)
-            for name in self.combines:
-                if name == "probs" and self.filter.particles.n == 1:
-                    rows[name].append(rows["accuracy"][-1])  # one particle is its own mixture
-                else:
-                    score = play(self.filter, self.env, combine=name, seed=self.cell.seed)
-                    rows[name].append(score.mean)
+            found = play_both(self.filter, self.env, combines=self._played(), seed=self.cell.seed)
+            for name in self.combines:  # one particle is its own mixture
+                rows[name].append(found.get(name, found["accuracy"]).mean)
         for name, row in rows.items():
             self.progress.scores[name].append(row)
         self.progress.scoring += time.monotonic() - begun

@@ -96,11 +96,9 @@ def _try_cloning(cell: Cell, tasks: ProcgenTasks, store: Store, share: float) ->
     learning, looking = seconds(learn, device), seconds(look, device)
     more = n / particles.n
     per_step, per_look = learning * more * s.batch_size / batch, looking / batch / particles.n
-    copies = n * math.ceil(s.episodes / n)
+    copies = s.episodes if n == 1 else 2 * s.episodes  # for the particles and for their mixture
     steps, playing = _random_play(tasks.game, tasks.levels[0], copies)
-    # a particle sees its own copies, the mixture's see everything
-    ways = (1,) if n == 1 else (1, n)
-    per_level = sum(playing + steps * copies * seen * per_look for seen in ways)
+    per_level = playing + steps * copies * n * per_look
     stages = len(tasks) * (s.iterations or s.epochs * (s.transitions // s.batch_size))
     return Trial(
         per_step * stages + per_level * (len(tasks) + 1) * len(tasks),

@@ -10,7 +10,6 @@ from ..consolidation import EWC
 from ..filters.gradient import GradientFilter
 from ..filters.stepping import SteppedFilter
 from ..rl import PPO, PPOSettings, Rollout, UpdateInfo, VectorEnvironment
-from ..rl.keyed import permutation
 
 
 class PolicyLearner:
@@ -70,8 +69,7 @@ class PolicyLearner:
         assert self.rollout is not None
         frames, actions = self.rollout.observations.flatten(0, 1), self.rollout.actions.flatten()
         # a draw that no epoch of the update made
-        place = self.ppo.settings.epochs
-        order = permutation(self.ppo.seed, self.ppo.updates, place, len(actions), actions.device)
+        order = self.ppo.shuffle(len(actions), place=self.ppo.settings.epochs)
         order = order[self.rollout.valid.flatten()[order]]
         return frames[order], actions[order]
 

@@ -28,6 +28,8 @@ from .mixture import mixture_log_probabilities
 from .networks import policy_logits
 from .recorded import Recorded
 
+COMBINES = ("accuracy", "probs")
+
 
 def cloning_loss(particles: Ensemble) -> Callable[[Tensor, Tensor], Tensor]:
     """`loss(observations [B, ...], actions [B]) -> [N]`: -E log pi_i(action | observation)."""
@@ -104,7 +106,7 @@ class Score:
     """Returns of one evaluation: `mean` (weighted, for `"accuracy"`), and where it comes from.
 
     `episodes` `[E, K]`: every environment's first K returns; `per_particle` `[N]`: each particle's
-    mean return, only with `"accuracy"`.
+    mean return, only with `"accuracy"`, NaN of a particle too light to have played.
     """
 
     mean: float
@@ -112,7 +114,6 @@ class Score:
     per_particle: Array | None
 
 
-@torch.no_grad()
 def play(
     filter: ParticleFilter,
     env: VectorEnvironment,
@@ -124,34 +125,73 @@ def play(
 ) -> Score:
     """Play `episodes` whole episodes in every environment and return what they brought.
 
-    With `combine="accuracy"`, environment e is played by particle e // (E / N), so E must be a
-    multiple of N; with `"probs"` by the mixture everywhere. Each environment counts its first
-    episodes only: short episodes are not favoured over long ones. `normalize` gives normalised
-    returns where the environment knows how.
+    With `combine="probs"` the mixture plays everywhere. With `"accuracy"` every environment has a
+    particle of its own, and a particle as many environments as its weight deserves: episodes of
+    particles that do not count would say nothing about the weighted mean. Each environment counts
+    its first episodes only: short episodes are not favoured over long ones. `normalize` gives
+    normalised returns where the environment knows how.
     """
-    n = filter.particles.n
-    if combine not in ("accuracy", "probs"):
-        raise ValueError(f"combine must be 'accuracy' or 'probs', got {combine!r}")
-    if combine == "accuracy" and env.n_envs % n:
-        raise ValueError(
-            f"'accuracy' needs as many environments for each of {n} particles, got {env.n_envs}"
-        )
+    combines = (combine,)
+    return play_both(
+        filter, env, combines=combines, episodes=episodes, normalize=normalize, seed=seed
+    )[combine]
+
+
+@torch.no_grad()
+def play_both(
+    filter: ParticleFilter,
+    env: VectorEnvironment,
+    *,
+    combines: tuple[str, ...] = COMBINES,
+    episodes: int = 1,
+    normalize: bool = True,
+    seed: int = 0,
+) -> dict[str, Score]:
+    """`play` for every one of `combines` at once, each in an equal part of the environments."""
+    for combine in combines:
+        if combine not in COMBINES:
+            raise ValueError(f"combine must be 'accuracy' or 'probs', got {combine!r}")
+    if env.n_envs % len(combines):
+        raise ValueError(f"{env.n_envs} environments cannot be halved for {' and '.join(combines)}")
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {episodes}")
-    returns = _play(filter, env, combine, episodes, seed)
+    weights, share = filter.weights, env.n_envs // len(combines)
+    players = torch.cat([_players(weights, share, combine) for combine in combines])
+    returns = _play(filter, env, players, episodes, seed)
     returns = env.normalize(returns) if normalize else returns
+    parts = zip(combines, np.split(returns, len(combines)), players.split(share), strict=True)
+    return {
+        combine: _own_returns(weights.cpu().numpy(), part, who.cpu().numpy())
+        if combine == "accuracy"
+        else Score(float(part.mean()), part, None)
+        for combine, part, who in parts
+    }
+
+
+def _players(weights: Tensor, count: int, combine: str) -> Tensor:
+    """Who plays in each of `count` environments `[count]`: particle i, or N for the mixture."""
     if combine == "probs":
-        return Score(float(returns.mean()), returns, None)
-    own = returns.reshape(n, -1).mean(1)
-    return Score(float(filter.weights.cpu().numpy() @ own), returns, own)
+        return torch.full((count,), len(weights), device=weights.device)
+    # quantiles of the weights: a particle with a share of 1 / count or more is among them
+    places = (torch.arange(count, device=weights.device) + 0.5) / count
+    return torch.searchsorted(weights.cumsum(0), places.double(), right=True)
+
+
+def _own_returns(weights: Array, returns: Array, players: Array) -> Score:
+    """sum_i w_i R(pi_i) over those who have played."""
+    each = [returns[players == number] for number in range(len(weights))]
+    own = np.array([part.mean() if part.size else np.nan for part in each])
+    played = ~np.isnan(own)
+    mean = weights[played] @ own[played] / weights[played].sum()
+    return Score(float(mean), returns, own)
 
 
 def _play(
-    filter: ParticleFilter, env: VectorEnvironment, combine: str, episodes: int, seed: int
+    filter: ParticleFilter, env: VectorEnvironment, players: Tensor, episodes: int, seed: int
 ) -> Array:
     """Raw returns `[E, K]`."""
     device = filter.particles.device
-    decide: Callable[[Tensor], Tensor] = _Decisions(filter, env.n_envs, combine, seed)
+    decide: Callable[[Tensor], Tensor] = _Decisions(filter, players, seed)
     finished = np.zeros(env.n_envs, dtype=np.int64)
     returns = np.zeros((env.n_envs, episodes))
     env.reset()
@@ -169,23 +209,19 @@ def _play(
 
 
 class _Decisions:
-    """What E environments are told to do, by the weights as they are now."""
+    """What E environments are told to do by their players, by the weights as they are now."""
 
-    def __init__(self, filter: ParticleFilter, n_envs: int, combine: str, seed: int) -> None:
-        self.particles, self.combine, self.seed = filter.particles, combine, seed
+    def __init__(self, filter: ParticleFilter, players: Tensor, seed: int) -> None:
+        self.particles, self.players, self.seed = filter.particles, players, seed
         self.log_weights = filter.log_weights
-        self.draws = torch.zeros((), dtype=torch.int64, device=self.particles.device)
-        self._indices = torch.arange(n_envs, device=self.particles.device)
+        self.draws = torch.zeros((), dtype=torch.int64, device=players.device)
+        self._indices = torch.arange(len(players), device=players.device)
 
     def __call__(self, frames: Tensor) -> Tensor:
         with self.particles.evaluating():
-            if self.combine == "probs":
-                logits = policy_logits(self.particles(frames))
-                policy = mixture_log_probabilities(logits.log_softmax(-1), self.log_weights)
-            else:
-                own = frames.view(self.particles.n, -1, *frames.shape[1:])
-                policy = policy_logits(self.particles(own, per_particle=True)).flatten(0, 1)
-                policy = policy.log_softmax(-1)
+            policies = policy_logits(self.particles(frames)).log_softmax(-1)  # [N, E, A]
+        mixture = mixture_log_probabilities(policies, self.log_weights)
+        policy = torch.cat([policies, mixture.unsqueeze(0)])[self.players, self._indices]
         noise = gumbel(self.seed, self.draws, self._indices, policy.shape[-1], ACTION)
         self.draws.add_(1)
         return (policy + noise).argmax(-1)

@@ -24,7 +24,7 @@ from ..particles import Ensemble
 from .cloning import play
 from .networks import ActorCritic, Compact, find_network
 from .ppo import PPO
-from .procgen import ProcgenLevels, known_game
+from .procgen import LEVELS_END, ProcgenLevels, known_game
 from .settings import PPOSettings
 
 KIND = "expert"
@@ -87,6 +87,10 @@ def load_expert(game: str, path: Path | None = None) -> Expert:
         facts, parameters = content["facts"], content["parameters"]
         whose, network = facts["game"], find_network(facts["network"])()
         shapes = {name: tensor.shape for name, tensor in parameters.items()}
+        worth = [facts["returns"][where]["expert"]["mean"] for where in ("training", "held_out")]
+        numbers = [*parameters.values(), torch.tensor(worth)]
+        if not all(tensor.isfinite().all() for tensor in numbers):
+            raise ValueError("not all of its numbers are finite")
     except storage.NONSENSE as error:
         raise ValueError(
             f"{path} is not an expert that `orderless expert train` wrote ({error})"
@@ -132,6 +136,11 @@ class ExpertTraining:
         device: torch.device | str = "cpu",
         settings: PPOSettings | None = None,
     ) -> None:
+        if not 1 <= levels <= LEVELS_END - HELD_OUT:
+            raise ValueError(
+                f"levels must lie in 1..{LEVELS_END - HELD_OUT}, got {levels}: "
+                f"the {HELD_OUT} behind them are for measuring"
+            )
         self.identity: dict[str, Any] = {
             "game": game,
             "levels": levels,

@@ -78,7 +78,11 @@ class PPO:
             lineage=lineage,
         )
         self.set_penalty(penalty)
-        self.steps = self.updates = 0
+        self.steps = 0
+        # Of every level so far: where its random choices go on when its turn comes again.
+        self._draws: dict[int, int] = {}
+        self._updates: dict[int, int] = {}
+        self.policy.draws.fill_(_key(env.level, 0))
         self.episodes: list[Episode] = []
         self.scaler = self._new_scaler()
         self._rollout: Rollout | None = None
@@ -107,8 +111,19 @@ class PPO:
 
     def switch(self, level: int) -> None:
         """Go to another level of the environment; the scale of rewards starts anew."""
+        self._draws[self.env.level] = int(self.policy.draws)
         self.env.switch(level)
+        self.policy.draws.fill_(self._draws.get(self.env.level, _key(self.env.level, 0)))
         self.scaler = self._new_scaler()
+
+    @property
+    def updates(self) -> int:
+        return sum(self._updates.values())
+
+    def shuffle(self, count: int, place: int) -> Tensor:
+        """0 ... count-1 in an order of this round on this level, another one at each `place`."""
+        key = _key(self.env.level, self._updates.get(self.env.level, 0))
+        return permutation(self.seed, key, place, count, self.device)
 
     def take_episodes(self) -> list[Episode]:
         """The episodes finished since the last call, in the order of their ends."""
@@ -202,8 +217,7 @@ class PPO:
         self.loss.clear()
         for epoch in range(settings.epochs):
             counts = torch.full((), float(epoch == 0), device=self.device)
-            order = permutation(self.seed, self.updates, epoch, len(actions), self.device)
-            for index in order.chunk(settings.minibatches):
+            for index in self.shuffle(len(actions), epoch).chunk(settings.minibatches):
                 self._step(
                     observations[index],
                     actions[index],
@@ -215,7 +229,7 @@ class PPO:
                     valid[index],
                     counts,
                 )
-        self.updates += 1
+        self._updates[self.env.level] = self._updates.get(self.env.level, 0) + 1
         return self._info()
 
     def _info(self) -> UpdateInfo:
@@ -242,7 +256,8 @@ class PPO:
             "policy": self.policy.state_dict(),
             "scaler": self.scaler.state_dict(),
             "steps": self.steps,
-            "updates": self.updates,
+            "draws": [list(pair) for pair in self._draws.items()],
+            "updates": [list(pair) for pair in self._updates.items()],
             "episodes": [list(episode) for episode in self.episodes],
         }
 
@@ -253,8 +268,14 @@ class PPO:
         self.env.load_state_dict(state["env"])
         self.scaler = self._new_scaler()
         self.scaler.load_state_dict(state["scaler"])
-        self.steps, self.updates = state["steps"], state["updates"]
+        self.steps = state["steps"]
+        self._draws, self._updates = dict(state["draws"]), dict(state["updates"])
         self.episodes = [Episode(*episode) for episode in state["episodes"]]
+
+
+def _key(level: int, number: int) -> int:
+    """Levels have random choices of their own: their order changes the order and nothing else."""
+    return (level << 31) + number
 
 
 def _check(filter: SteppedFilter, env: VectorEnvironment, settings: PPOSettings) -> None:

@@ -24,7 +24,7 @@ from .runtime import load_envpool
 RETURN_RANGES = {"starpilot": (1.5, 35.0), "fruitbot": (-0.5, 27.2), "dodgeball": (1.5, 19.0)}
 GAMES = tuple(RETURN_RANGES)
 EPISODE_LIMIT = 1000  # the games' own
-_LEVELS_END = 2**31 - 1
+LEVELS_END = 2**31 - 1
 
 
 def normalized_return(game: str, returns: ArrayLike) -> Array:
@@ -81,7 +81,7 @@ class ProcgenLevels(VectorEnvironment):
     def _open(self) -> None:
         """A new pool. The old one's threads and memory go when nobody holds it any more."""
         self.close()
-        seed = (self.seed + 1_000_003 * self.resumes) % _LEVELS_END
+        seed = (self.seed + 1_000_003 * self.resumes) % LEVELS_END
         self._pool = self._envpool.make_gymnasium(
             f"{self.game.capitalize()}Hard-v0",
             num_envs=self.n_envs,
@@ -223,8 +223,8 @@ def _checked_levels(level: int, num_levels: int) -> tuple[int, int]:
     if not isinstance(level, SupportsIndex) or not isinstance(num_levels, SupportsIndex):
         raise TypeError(f"levels must be whole numbers, got level={level}, num_levels={num_levels}")
     level, num_levels = operator.index(level), operator.index(num_levels)
-    if num_levels < 1:
-        raise ValueError(f"num_levels must be at least 1, got {num_levels}")
-    if not 0 <= level <= _LEVELS_END - num_levels:
-        raise ValueError(f"level must lie in 0..{_LEVELS_END - num_levels}, got {level}")
+    if not 1 <= num_levels <= LEVELS_END:
+        raise ValueError(f"num_levels must lie in 1..{LEVELS_END}, got {num_levels}")
+    if not 0 <= level <= LEVELS_END - num_levels:
+        raise ValueError(f"level must lie in 0..{LEVELS_END - num_levels}, got {level}")
     return level, num_levels

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -48,7 +49,7 @@ class ClonedTasks(ProcgenTasks):
         if not path.exists():
             level = self.levels[task]
             collect(path, self.expert, level, self.count, seed=self.seed, device=self.device)
-        return read_transitions(path)
+        return _read(path, path.stat().st_mtime_ns)
 
     def prepare(self, say: Callable[[str], None]) -> None:
         """Collect what is missing, and say so."""
@@ -60,6 +61,12 @@ class ClonedTasks(ProcgenTasks):
 
     def _path(self, task: int) -> Path:
         return transitions_path(self.folder, self.expert, self.levels[task], self.count, self.seed)
+
+
+@lru_cache(maxsize=3)  # as many levels as preset `gpu` has: cells of all methods and orders ask
+def _read(path: Path, changed: int) -> Transitions:
+    """A file's transitions, kept for the next cell until the file is `changed`."""
+    return read_transitions(path)
 
 
 def transitions_folder(root: str | Path | None = None) -> Path:
