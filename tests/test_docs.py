@@ -76,7 +76,7 @@ COMMANDS = [(name_of(page), command) for page in PAGES for command in commands_o
 def test_a_command_on_a_page_can_be_given(page: str, command: str) -> None:
     parsed = parse(command)
     if str(parsed.get("benchmark")).startswith("split"):  # others have settings of their own
-        preset = find_preset(parsed["preset"] or "table1")
+        preset = find_preset(parsed["preset"] or "table1", parsed["benchmark"])
         preset.with_text(list(parsed["changes"] or ()))
         methods = parsed.get("methods", parsed.get("method")).split(",")
         assert set(methods) <= {*METHODS, "all", "NAME"}

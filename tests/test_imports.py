@@ -1,4 +1,4 @@
-"""No module imports one that imports it, not even late, inside a function."""
+"""No module imports one that imports it, not even late, and no room one below it."""
 
 import ast
 from collections.abc import Iterator
@@ -42,3 +42,16 @@ def test_modules_can_be_read_one_after_another() -> None:
     place = order.index
     assert place("orderless.report.sections") < place("orderless.report.results_page")
     assert place("orderless.particles.ensemble") < place("orderless.cli")
+
+
+def test_a_room_imports_only_from_rooms_above_it() -> None:
+    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    block = text.split("## Rooms")[1].split("```")[1]
+    rooms = [word.removesuffix("/").removesuffix(".py") for word in block.split()]
+    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} <= set(rooms)
+    for module, path in MODULES.items():
+        here = module.split(".")[1]
+        for name in imported(module, path):
+            there = name.removeprefix("orderless.").split(".")[0]
+            if name.startswith("orderless.") and here in rooms and there in rooms:
+                assert rooms.index(there) <= rooms.index(here), f"{module} imports {name}"

@@ -72,6 +72,15 @@ def test_settings_reach_the_parts():
     assert (chunked.chunk_size, chunked.precision) == (2, "bf16")
 
 
+def test_what_is_replayed_follows_the_batches_seed_and_not_the_networks():
+    def replayed(**changes):
+        replay = METHODS["er"].build(setup(replay_buffer=4, **changes)).replay
+        return torch.cat([replay.mix(torch.arange(8) + 8 * k)[0] for k in range(4)])
+
+    assert torch.equal(replayed(seed=1, batch_seed=0), replayed(seed=0))
+    assert not torch.equal(replayed(seed=1), replayed(seed=0))
+
+
 def test_optimizers_are_as_set():
     def optimizer(name, **changes):
         return METHODS[name].build(setup(**changes)).filter.optimizer

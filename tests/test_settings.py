@@ -79,7 +79,7 @@ def test_strengths_are_the_literatures_unless_set():
 
 def test_presets_are_the_protocols():
     def has(name, **values):
-        preset = find_preset(name)
+        preset = find_preset(name, "splitmnist")
         assert {key: getattr(preset, key) for key in values} == values
 
     has("demo", source="embedded", network="mlp", hidden=100, batch_size=8, optimizer="sgd")
@@ -88,7 +88,9 @@ def test_presets_are_the_protocols():
     for name in ("table1", "table1-low"):
         has(name, **full, optimizer="sgd", init="fresh", particles=100, weighting="trapezoid")
     has("table1-low", lr=1e-4)
-    assert find_preset("table1").changed(lr=1e-4) == find_preset("table1-low")
+    for benchmark, rate in (("splitmnist", 3e-3), ("splitcifar100", 1e-2)):
+        chosen, low = (find_preset(name, benchmark) for name in ("table1", "table1-low"))
+        assert chosen.lr == rate and chosen.changed(lr=1e-4) == low
     has("paper", network="released", batch_size=8, lr=0.01, init="perturb", normalize="symmetric")
     has("paper", perturb_low=0.001, perturb_high=0.04, particles=100, epochs=1)
     has("strong", optimizer="adam", adam_lr=1e-3, iterations=2000, batch_size=128, hidden=400)
@@ -96,9 +98,10 @@ def test_presets_are_the_protocols():
     assert GRIDS["demo"] == (3, 1)
     assert GRIDS["table1"] == GRIDS["table1-low"] == (10, 3)
     assert GRIDS["paper"][0] == 10
+    assert GRIDS["strong"] == (1, 20)
     assert set(GRIDS) == set(PRESETS)
 
 
 def test_an_unknown_preset_names_the_known_ones():
     with pytest.raises(ValueError, match="unknown preset 'x': choose from demo, table1"):
-        find_preset("x")
+        find_preset("x", "splitmnist")

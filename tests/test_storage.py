@@ -224,6 +224,16 @@ def test_a_missing_file_is_missing(tmp_path: Path) -> None:
         ol.load(tmp_path / "nothing")
 
 
+def test_a_place_without_a_file_is_named_as_it_was_given(tmp_path: Path) -> None:
+    for path in (tmp_path / "nowhere" / "a", tmp_path):
+        with pytest.raises(OSError) as caught:
+            ol.save(path, {"x": 1})
+        assert caught.value.filename == str(path)
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        ol.load(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_save_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch) -> None:
     path = ol.save(tmp_path / "a", {"x": torch.zeros(3)})
     old = path.read_bytes()

@@ -76,8 +76,12 @@ Levels = Annotated[str | None, typer.Option(help="ProcGen: the levels, 0,1,2 or 
 StepsPerLevel = Annotated[
     int | None, typer.Option(help="procgen-lifelong: environment steps [preset].")
 ]
-Permutations = Annotated[int | None, typer.Option(help="Orders of the tasks [10; demo: 3].")]
-Seeds = Annotated[int | None, typer.Option(help="Seeds of networks and batches [1; table1: 3].")]
+Permutations = Annotated[
+    int | None, typer.Option(help="Orders of the tasks [10; demo: 3; strong: 1].")
+]
+Seeds = Annotated[
+    int | None, typer.Option(help="Seeds of networks and batches [1; table1: 3; strong: 20].")
+]
 Particles = Annotated[int | None, typer.Option(help="Networks in a filter.")]
 AnyPreset = Annotated[
     str | None,
@@ -99,6 +103,10 @@ GpusPerCell = Annotated[
     float, typer.Option(help="With ray and cuda: 0.25 puts four cells on one GPU.")
 ]
 DryRun = Annotated[bool, typer.Option(help="Say what would be done.")]
+Deterministic = Annotated[
+    bool,
+    typer.Option("--deterministic", help="The same bits again on a GPU, too; slower there."),
+]
 Tensorboard = Annotated[
     bool, typer.Option("--tensorboard", help="Write scalars to OUT/tensorboard as well.")
 ]

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from .experiments.progress import Countdown
-from .experiments.regime import find_regime, run_regime, trainings
+from .experiments.regime import estimate_regime, find_regime, run_regime
 from .experiments.store import Store
 from .report.regime import summarize_regime
 from .report.regime_figure import regime_figure
@@ -44,9 +44,7 @@ def draw_map(
     )
     store = Store(out or Path("runs") / f"regime-{preset}")
     if dry_run:
-        wanted, finished = list(trainings(regime, tasks=5)), store.finished()
-        missing = sum(training.name not in finished for training in wanted)
-        say(f"{len(wanted)} trainings, {missing} to compute")
+        say(estimate_regime(regime, store, root, device))
         return []
     with Countdown() as progress:
         records = run_regime(

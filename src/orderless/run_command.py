@@ -10,7 +10,7 @@ import typer
 from . import options
 from .experiments import Store, run_grid
 from .experiments.estimate import estimate
-from .experiments.plan import check_launch, plan
+from .experiments.plan import check_launch, plan, refuse
 from .experiments.progress import GridProgress
 from .experiments.ranks import joined, rank
 from .experiments.ray_launcher import Ray
@@ -41,6 +41,7 @@ def run(
     gpus_per_cell: options.GpusPerCell = 1.0,
     dry_run: options.DryRun = False,
     checkpoint_every: options.CheckpointEvery = 60.0,
+    deterministic: options.Deterministic = False,
     tensorboard: options.Tensorboard = False,
     changes: options.Changes = None,
 ) -> None:
@@ -52,8 +53,19 @@ def run(
 
     Example: orderless run splitmnist --preset demo --permutations 3
     """
-    check_launch(benchmark, launcher, workers, checkpoint_every, tensorboard)
+    check_launch(benchmark, launcher, workers, checkpoint_every)
     if benchmark == "regime":
+        refuse(
+            "regime",
+            methods=methods != "all",
+            scenario=scenario != "domain",
+            game=game is not None,
+            levels=levels is not None,
+            steps_per_level=steps_per_level is not None,
+            workers=workers is not None,
+            deterministic=deterministic,
+            tensorboard=tensorboard,
+        )
         paths = draw_map(
             # table1's settings, all of the map
             "full" if preset in (None, "table1") else preset,
@@ -109,6 +121,7 @@ def run(
                     report=progress.report,
                     group=group,
                     tensorboard=tensorboard,
+                    deterministic=deterministic,
                 )
     if rank() == 0:
         typer.echo(f"{computed} cells computed; results in {store.directory}")

@@ -50,6 +50,8 @@ def load(path: str | os.PathLike[str], into: Any = None) -> Any:
     >>> pf.load_state_dict(ol.load("filter.safetensors"))    # doctest: +SKIP
     """
     path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder, not a file written by orderless.save")
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -99,6 +101,11 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        # about the file, not about its temporary name
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -38,7 +38,9 @@ def tune(
     """
     texts = [text.strip() for text in values.split(",") if text.strip()]
     first = [f"{key}={text}" for text in texts[:1]]  # ewc-tuned, say, cannot be without one
-    settings = find_preset(preset).with_text(["validation=0.1", *(changes or []), *first])
+    settings = find_preset(preset, benchmark).with_text(
+        ["validation=0.1", *(changes or []), *first]
+    )
     grid = Grid(benchmark, scenario, preset, (method,), permutations, 1, settings)
     folder = out or Path("runs") / f"tune-{benchmark}-{scenario}-{preset}-{method}-{key}"
     where: Any = {"root": data_root(data_dir), "device": find_device(device)}

@@ -231,6 +231,8 @@ def test_filters_and_own_learners_run_beside_it() -> None:
     result = audit(make_sgd(), 3, 2, compare=("wpf", "averaging", "rb"), settings=SMALL, name="sgd")
     assert [each.name for each in result.learners] == ["sgd", "wpf", "averaging", "rb"]
     assert result["rb"].verdict == "none" and result["wpf"].order_variance > 0
+    one = audit(make_sgd(), 3, 2, compare="rb", settings=SMALL, name="sgd")
+    assert [each.name for each in one.learners] == ["sgd", "rb"]
     mine = audit(make_sgd(), 3, 2, compare={"last": LastTask})
     assert mine["last"].ignores_seed
 

@@ -145,7 +145,7 @@ def test_steps_that_ask_the_host_are_not_recorded() -> None:
     ends = []
     for compiled in (True, False):
         particles = ol.Ensemble(mlp, 3, device="cuda")
-        pf = ol.GaussianSumFilter(particles, sigma2=0.01)
+        pf = ol.GaussianSumFilter(particles, sigma2=0.01, curvature="diagonal")
 
         def losses(x: Tensor, y: Tensor, particles: ol.Ensemble = particles) -> tuple:
             outputs = particles(x)

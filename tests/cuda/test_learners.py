@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from orderless.experiments.benchmarks import mlp
+from orderless.experiments.determinism import deterministic
 from orderless.methods import METHODS, Setup, find_method
 from orderless.scenarios import Scenario, Task
 from orderless.settings import find_preset
@@ -18,7 +19,7 @@ SUPERVISED = [
     for method in METHODS.values()
     if method.kind == "supervised" and "tuned" not in method.name  # the same with other strengths
 ]
-SETTINGS = find_preset("demo").with_text(
+SETTINGS = find_preset("demo", "splitmnist").with_text(
     ["particles=4", "rb_features=32", "rb_particles=3", "ewc_strength=1", "si_strength=0.1"]
 )
 
@@ -46,3 +47,10 @@ def test_a_method_learns_on_the_gpu_what_it_learns_on_the_cpu(name: str, kind: s
     expected, found = learned(name, kind, "cpu"), learned(name, kind, "cuda")
     # fifteen steps of float32 in other kernels
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", SUPERVISED)
+def test_deterministic_kernels_give_the_same_bits_again(name: str) -> None:
+    with deterministic(True):
+        first, second = learned(name, "domain", "cuda"), learned(name, "domain", "cuda")
+    assert torch.equal(first, second)

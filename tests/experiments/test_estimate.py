@@ -11,6 +11,7 @@ from orderless.consolidation import ewc
 from orderless.experiments import Cell, Store, estimate, policy_estimate, trial
 from orderless.experiments.policy_cell import LifelongRun
 from orderless.experiments.runs import course_of
+from orderless.filters.evidence import NormalEquations
 from orderless.particles import Ensemble
 from orderless.policy_settings import POLICY_PRESETS, PolicySettings
 from orderless.rl.tasks import ClonedTasks, ProcgenTasks
@@ -79,6 +80,25 @@ def test_the_end_of_a_task_takes_what_its_samples_take(clock: Counter) -> None:
     assert cost("ewc", 1 / 16) - cost("gd", 1 / 16) == pytest.approx(whole)
 
 
+def test_exact_heads_take_the_usual_number_of_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell, trials = tiny_cell("rb"), []
+    at = NormalEquations.at
+
+    def counted(equations: NormalEquations, *how: Any) -> Any:
+        trials.append(equations)
+        return at(equations, *how)
+
+    def seconds(action: Any, device: torch.device) -> int:
+        before = len(trials)
+        action()
+        return len(trials) - before
+
+    monkeypatch.setattr(NormalEquations, "at", counted)
+    monkeypatch.setattr(estimate, "seconds", seconds)
+    found = estimate._try(cell, tiny_scenario(), 1.0)
+    assert found.seconds == 3 * cell.settings.rb_particles * estimate._TRIALS  # tasks x heads
+
+
 @pytest.mark.parametrize("method", ["ppo", "ppo+wpf", "ppo+bootstrap"])
 @pytest.mark.parametrize("share", [1 / 16, 1.0])
 def test_a_part_of_a_minibatch_tells_what_playing_takes(
@@ -110,9 +130,9 @@ def test_cloning_counts_its_steps_and_what_every_particle_plays(
     cell = policy_cell("procgen-bc", "bc+wpf", settings)  # 4 particles
     tasks = ClonedTasks("fruitbot", (0, 3), CPU, None, tmp_path, 64)  # type: ignore[arg-type]
     found = policy_estimate._try_cloning(cell, tasks, Store(tmp_path), share)
-    length, _ = policy_estimate._random_play("fruitbot", 0, 4)
+    length, _ = policy_estimate._random_play("fruitbot", 0, 8)
     learning = 2 * (3 * 2) * 32 * 4 * 2  # levels, steps, samples, particles, trapezoid
-    playing = 3 * 2 * length * 4 * (1 + 4)  # scorings, levels, steps, copies, own and mixture
+    playing = 3 * 2 * length * 8 * 4  # scorings, levels, steps, copies (own, mixture), particles
     assert found.seconds == pytest.approx(learning + playing)
 
 

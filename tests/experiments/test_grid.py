@@ -15,7 +15,7 @@ from orderless import storage
 from orderless.experiments import Grid, Store, StoreError, run_grid
 from orderless.experiments.grid import Report
 from orderless.experiments.store import read_cell
-from orderless.experiments.workers import automatic_workers, one_thread
+from orderless.experiments.workers import automatic_workers, compute, one_thread
 from orderless.settings import PRESETS
 
 BOTH = ("gd", "wpf")
@@ -279,6 +279,22 @@ def test_a_run_uses_one_thread_and_gives_the_others_back():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_deterministic_kernels_while_cells_are_computed_and_no_longer(store):
+    seen = []
+
+    def look(steps):
+        seen.append((torch.get_deterministic_debug_mode(), torch.backends.cudnn.deterministic))
+
+    run_grid(tiny_grid(("gd",), 1), store, deterministic=True, report=Report(tick=look))
+    grid = tiny_grid(("wpf",), 1)  # and as a worker process computes it
+    scenarios, cell = grid.scenarios(None, "cpu"), next(grid.cells(3))
+    options = {"run": {"tick": look}, "command": "", "tensorboard": False, "deterministic": True}
+    compute(cell, scenarios, store, options)
+    assert set(seen) == {(1, True)}  # 1: warn where there is no such kernel
+    look(0)
+    assert seen[-1] == (0, False)
 
 
 def test_reading_a_directory_changes_nothing(store):

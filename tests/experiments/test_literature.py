@@ -1,6 +1,6 @@
 """van de Ven's settings, shortened: the ranking of scenarios and methods that the literature finds.
 
-`orderless run splitmnist --preset strong --seeds 10` is the long version. The bounds here are wide
+`orderless run splitmnist --preset strong` is the long version. The bounds here are wide
 enough for one seed and 3 % of the steps.
 """
 
@@ -33,7 +33,9 @@ def source() -> str:
 
 @pytest.mark.parametrize("scenario", BOUNDS)
 def test_a_short_run_ranks_as_the_literature_does(scenario: str, tmp_path: Path) -> None:
-    settings = find_preset("strong").changed(iterations=60, fisher_samples=200, source=source())
+    settings = find_preset("strong", "splitmnist").changed(
+        iterations=60, fisher_samples=200, source=source()
+    )
     methods = tuple(BOUNDS[scenario])
     store = Store(tmp_path)
     run_grid(Grid("splitmnist", scenario, "strong", methods, 1, 1, settings), store, workers=1)

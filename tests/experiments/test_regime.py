@@ -231,4 +231,16 @@ def test_a_dry_run_trains_nothing(tmp_path):
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0
     assert "290 trainings, 290 to compute" in result.output
+    assert re.search(r"estimated time: \d+ (s|min)", result.output)
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    "words", ["--methods wpf", "--scenario class", "--workers 2", "--levels 0"]
+)
+def test_options_that_the_map_would_pass_over_are_refused(words, tmp_path):
+    result = CliRunner().invoke(
+        app, ["run", "regime", *words.split(), "--out", str(tmp_path / "x")]
+    )
+    assert result.exit_code == 2
+    assert result.stderr == f"orderless: {words.split()[0]} is not for regime: leave it out\n"

@@ -19,7 +19,9 @@ from orderless.experiments.ray_launcher import Ray, WorkerStore, import_ray
 from orderless.settings import find_preset
 
 ray = import_ray()
-SETTINGS = find_preset("demo").changed(particles=2, hidden=4, iterations=150, fisher_samples=10)
+SETTINGS = find_preset("demo", "splitmnist").changed(
+    particles=2, hidden=4, iterations=150, fisher_samples=10
+)
 GRID = Grid("splitmnist", "domain", "demo", ("wpf", "ewc+wpf", "er"), 1, 1, SETTINGS)
 
 

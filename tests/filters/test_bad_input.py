@@ -136,6 +136,18 @@ def test_no_closure_at_all_is_refused() -> None:
         trained().step([])
 
 
+def test_losses_instead_of_a_function_are_refused() -> None:
+    pf = trained()
+    losses = cross_entropy(pf.particles(X), Y)
+    before = whole_state(pf)
+    for wrong in (losses, [losses], None):
+        with pytest.raises(TypeError, match="step takes functions .* got (Tensor|NoneType)"):
+            pf.step(wrong)
+    with pytest.raises(TypeError, match="step takes functions .* got Tensor"):
+        pf.step(lambda: cross_entropy(pf.particles(X), Y), penalty=losses)
+    assert_identical(whole_state(pf), before)
+
+
 def test_a_penalty_of_the_wrong_shape_is_named() -> None:
     pf = trained()
     before = whole_state(pf)

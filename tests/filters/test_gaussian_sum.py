@@ -185,7 +185,7 @@ def test_diagonal_probes_are_unbiased_and_never_negative() -> None:
     x, y = torch.randn(6, 4, dtype=torch.float64), torch.randint(3, (6,))
     particles = ol.Ensemble(lambda: mlp().double(), n=2)
     expected = gauss_newton_by_hand(particles[0], x).diagonal()
-    pf = GaussianSumFilter(particles, sigma2=0.5, probes=400)
+    pf = GaussianSumFilter(particles, sigma2=0.5, curvature="diagonal", probes=400)
     pf.step(lambda: classification(particles, x, y))  # type: ignore[arg-type,return-value]
     found = pf.precision[0] - 2.0
     assert (found >= 0).all()
@@ -199,7 +199,7 @@ def test_a_network_learns_to_classify(with_outputs: bool) -> None:
     y = torch.arange(240) % 3
     x = 2.0 * F.one_hot(y, 4).float() + 0.5 * torch.randn(240, 4)
     particles = ol.Ensemble(mlp, n=5)
-    pf = GaussianSumFilter(particles, sigma2=0.5)
+    pf = GaussianSumFilter(particles, sigma2=0.5, curvature="diagonal")
     for rows in torch.randperm(240).split(8):
 
         def closure(rows: Tensor = rows) -> object:
@@ -226,7 +226,7 @@ def test_a_particle_with_a_bad_loss_dies_and_keeps_everything() -> None:
 
 def test_when_none_is_left_an_error_says_so_and_nothing_moved() -> None:
     particles = ol.Ensemble(Point, n=2, seed=1)
-    pf = GaussianSumFilter(particles, sigma2=SIGMA2)
+    pf = GaussianSumFilter(particles, sigma2=SIGMA2, curvature="diagonal")
     before = pf.state_dict()
     with pytest.raises(FloatingPointError, match="no particle is left"):
         pf.step(lambda: particles().square().sum(1) * torch.nan)
@@ -239,7 +239,9 @@ def test_a_saved_filter_goes_on_as_if_nothing_had_happened(tmp_path) -> None:  #
     torch.manual_seed(0)
     x, y = torch.randn(12, 4), torch.randint(3, (12,))
     ensembles = [ol.Ensemble(mlp, n=3, seed=4) for _ in range(2)]
-    filters = [GaussianSumFilter(particles, sigma2=0.3) for particles in ensembles]
+    filters = [
+        GaussianSumFilter(particles, sigma2=0.3, curvature="diagonal") for particles in ensembles
+    ]
     filters[0].step(lambda: classification(ensembles[0], x[:6], y[:6]))  # type: ignore[arg-type,return-value]
     ol.save(tmp_path / "gs.safetensors", filters[0])
     ol.load(tmp_path / "gs.safetensors", into=filters[1])
@@ -262,5 +264,5 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="at most 2000 of them, and this network has 3030"):
         GaussianSumFilter(big, sigma2=1.0, curvature="full")
     with pytest.raises(ValueError, match="no penalty"):
-        pf = GaussianSumFilter(particles, sigma2=1.0)
+        pf = GaussianSumFilter(particles, sigma2=1.0, curvature="diagonal")
         pf.step(lambda: particles(torch.ones(1, 4)).sum((1, 2)), penalty=lambda: torch.zeros(2))

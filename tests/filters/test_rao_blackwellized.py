@@ -9,6 +9,7 @@ import pytest
 import torch
 from blobs import FIVE_TASKS, blobs, ensemble, in_order, regression, same_bits
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import orderless as ol
 from orderless.features import RandomReLU
@@ -247,6 +248,37 @@ def test_bad_input_changes_nothing() -> None:
     assert torch.equal(rb.predict(x), prediction)
 
 
+class InterruptedAfter(TorchDispatchMode):
+    """Ctrl-C right after so many sums have been added to."""
+
+    def __init__(self, additions: int) -> None:
+        super().__init__()
+        self.left = additions
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = function(*args, **(kwargs or {}))
+        if function is torch.ops.aten.addmm_.default:
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return result
+
+
+@pytest.mark.parametrize("additions", range(1, 13))  # 2 blocks x 3 particles x 2 sums
+@pytest.mark.parametrize("first", [0, 20], ids=["at the first update", "later"])
+def test_an_update_interrupted_anywhere_changes_nothing(first: int, additions: int) -> None:
+    x, y = blobs(1500)
+    rb, undisturbed = (RaoBlackwellizedFilter(ensemble(), calibration=50) for _ in range(2))
+    for each in (rb, undisturbed) if first else ():
+        each.update(x[:first], y[:first] % 8)  # two classes are still to come
+    with pytest.raises(KeyboardInterrupt), InterruptedAfter(additions):
+        rb.update(x[first:], y[first:])
+    assert rb.samples == first and len(rb.columns) == (8 if first else 0)
+    for each in (rb, undisturbed):
+        each.update(x[first:], y[first:])
+    assert same_bits(rb, undisturbed, blobs(50, seed=1)[0])
+
+
 def test_different_feature_maps_do_not_merge() -> None:
     x, y = blobs()
     a, b = (RaoBlackwellizedFilter(ensemble(seed=seed)) for seed in (0, 1))
@@ -257,6 +289,31 @@ def test_different_feature_maps_do_not_merge() -> None:
     fine = RaoBlackwellizedFilter(ensemble(), bits=12)
     with pytest.raises(ValueError, match="different feature maps"):
         a + fine
+
+
+def test_heads_that_do_not_fit_do_not_merge_nor_load() -> None:
+    x, y = blobs()
+    two, ten = (RaoBlackwellizedFilter(ensemble(), classes=count) for count in (2, 10))
+    two.update(x, y % 2)
+    ten.update(x, y)
+    before = two.predict(x)
+    with pytest.raises(ValueError, match="there is a label 9 there, but classes=2 here"):
+        two + ten
+    with pytest.raises(ValueError, match="there is a label 9 there, but classes=2 here"):
+        two.load_state_dict(ten.state_dict())
+    assert torch.equal(two.predict(x), before)
+    assert (ten + two).predict(x).shape == (len(x), 10)
+
+    one, both = (RaoBlackwellizedFilter(ensemble(), targets="values") for _ in range(2))
+    one.update(x, x[:, 0])
+    both.update(x, x[:, :2])
+    with pytest.raises(ValueError, match="targets have 1 values here and 2 there"):
+        one + both  # the second would count as 0 wherever there was only one
+    with pytest.raises(ValueError, match=r"values within \+-16.0 here and classes there"):
+        one + ten
+    wide = RaoBlackwellizedFilter(ensemble(), targets="values", target_limit=32.0)
+    with pytest.raises(ValueError, match=r"\+-16.0 here and values within \+-32.0 there"):
+        one + wide
 
 
 def test_more_samples_than_can_be_summed_exactly_are_refused() -> None:
@@ -294,6 +351,7 @@ def test_clipped_values_are_counted() -> None:
         ({"targets": "values", "target_limit": 3.0}, "power of two"),
         ({"bits": 30}, "between 1 and 20"),
         ({"classes": 0}, "at least 1"),
+        ({"classes": 2.5}, "a whole number of at least 1, got 2.5"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(options: dict[str, object], message: str) -> None:

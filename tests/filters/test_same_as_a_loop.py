@@ -32,6 +32,12 @@ OPTIMIZERS = {
     "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
     "rmsprop": partial(torch.optim.RMSprop, lr=0.01),
     "adagrad": partial(torch.optim.Adagrad, lr=0.1),
+    "adadelta": partial(torch.optim.Adadelta, lr=0.1),
+    "adamax": partial(torch.optim.Adamax, lr=0.01),
+    "asgd": partial(torch.optim.ASGD, lr=0.1),
+    "nadam": partial(torch.optim.NAdam, lr=0.01),
+    "radam": partial(torch.optim.RAdam, lr=0.01),
+    "rprop": partial(torch.optim.Rprop, lr=0.01),
 }
 IMAGES = (4, 2, 8, 8)
 
@@ -54,6 +60,20 @@ def test_an_mlp_under_any_optimizer_equals_the_loop(name: str) -> None:
     pf = train(particles, OPTIMIZERS[name], data)
     assert_same_networks(particles, modules, 1e-10)
     torch.testing.assert_close(pf.log_weights, log_weights, rtol=0, atol=1e-10)
+
+
+def test_every_optimizer_of_torch_equals_the_loop_or_is_refused() -> None:
+    classes = [c for c in vars(torch.optim).values() if isinstance(c, type)]
+    everything = {c for c in classes if issubclass(c, torch.optim.Optimizer)}
+    others = {torch.optim.Optimizer, torch.optim.SparseAdam}  # the latter for sparse gradients
+    rest = everything - others - {make.func for make in OPTIMIZERS.values()}
+    assert rest == {torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.Muon}
+    particles = ol.Ensemble(lambda: nn.RMSNorm(6), 2)  # vectors: stacked, they are Muon's matrices
+    for kind in rest:
+        with pytest.raises(ValueError, match=f"^{kind.__name__} would mix stacked networks"):
+            ol.WeightedParticleFilter(particles, kind(particles.parameters()))
+    with pytest.raises(TypeError, match="optimizer must be a torch.optim.Optimizer, got str"):
+        ol.WeightedParticleFilter(particles, "sgd")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adam"])

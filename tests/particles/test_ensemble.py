@@ -18,13 +18,59 @@ def mlp() -> nn.Module:
 
 @pytest.mark.parametrize("n", [0, -1, 1.5, "3", None, float("nan")])
 def test_n_must_be_a_whole_number_of_at_least_1(n) -> None:
-    with pytest.raises(ValueError, match=f"n must be a whole number of at least 1, got {n}"):
+    with pytest.raises(ValueError, match=f"n must be a whole number of at least 1, got {n!r}"):
         ol.Ensemble(mlp, n)
 
 
 def test_any_kind_of_integer_will_do() -> None:
     assert ol.Ensemble(mlp, np.int64(3)).n == 3
     assert len(ol.Ensemble(mlp, torch.tensor(2))) == 2
+    ours, same = ol.Ensemble(mlp, 2, seed=7), ol.Ensemble(mlp, 2, seed=np.int64(7))
+    for name, tensor in ours.state_dict().items():
+        assert torch.equal(same.state_dict()[name], tensor)
+
+
+@pytest.mark.parametrize("seed", [1.5, "a", None])
+def test_a_seed_is_a_whole_number(seed) -> None:
+    with pytest.raises(ValueError, match=f"seed must be a whole number, got {seed!r}"):
+        ol.Ensemble(mlp, 2, seed=seed)
+    with pytest.raises(ValueError, match="seed must be a whole number"):
+        ol.Ensemble.from_modules([mlp(), mlp()], seed=seed)
+
+
+class Branching(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).relu() if x.mean() * self.weight.mean() > 0 else x
+
+
+class Writing(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        out = torch.zeros(len(x), 2)
+        out[:] = super().forward(x)
+        return out
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Branching(3, 3),
+        lambda: Writing(3, 2),
+        lambda: nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, momentum=None)),
+        lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(3, 2)),
+    ],
+)
+def test_a_network_that_vmap_cannot_run_is_named(make) -> None:
+    with pytest.raises(RuntimeError, match=" cannot run for several particles at once") as caught:
+        ol.Ensemble(make, 2)(torch.randn(5, 3))
+    assert "\n" not in str(caught.value)
+    assert caught.value.__cause__ is not None  # whose traceback shows the line
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (2, 5, 4), (4,)])
+def test_inputs_of_another_width_are_named_without_the_particles(shape) -> None:
+    with pytest.raises(RuntimeError, match="takes inputs of 3 values, got shape") as caught:
+        ol.Ensemble(mlp, 2)(torch.randn(shape))
+    assert str(caught.value).endswith(str(list(shape)))
 
 
 class Nothing(nn.Module):
@@ -264,6 +310,27 @@ def test_buffers_without_a_place_in_the_state_are_stacked_all_the_same() -> None
     assert list(particles.state_dict()) == ["inlet.weight"]
     x = torch.randn(4, 3)
     torch.testing.assert_close(particles(x), torch.stack([m(x) for m in particles]))
+
+
+def test_a_loss_that_looks_at_values_is_computed_for_one_network_after_another() -> None:
+    mean, variance = torch.randn(3, 5, 2, requires_grad=True), torch.rand(3, 5, 2)
+    targets = torch.randn(5, 2)
+    loss = nn.functional.gaussian_nll_loss  # looks whether a variance is negative
+    outputs = {"mean": mean, "variance": variance}
+    losses = ol.per_particle(lambda out, y: loss(out["mean"], y, out["variance"]))(outputs, targets)
+    expected = torch.stack([loss(mean[i], targets, variance[i]) for i in range(3)])
+    torch.testing.assert_close(losses, expected, rtol=0, atol=0)  # the very same calls
+    own = targets + torch.randn(3, 1, 1)
+    several = ol.per_particle(loss, in_dims=(0, 0, 0))(mean, own, variance)
+    expected = torch.stack([loss(mean[i], own[i], variance[i]) for i in range(3)])
+    torch.testing.assert_close(several, expected, rtol=0, atol=0)
+    with pytest.raises(ValueError, match="negative"):
+        ol.per_particle(loss, in_dims=0)(mean, own, -variance)
+
+
+def test_too_few_labels_are_counted_as_they_are_given() -> None:
+    with pytest.raises(ValueError, match=r"batch_size \(8\) to match target batch_size \(5\)"):
+        ol.per_particle(nn.functional.cross_entropy)(torch.zeros(3, 8, 2), torch.zeros(5).long())
 
 
 def test_losses_per_particle_are_each_networks_own() -> None:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from orderless.experiments.grid import Grid
 from orderless.report.commands import joined
-from orderless.settings import PRESETS
+from orderless.settings import find_preset
 
 NAMES = ("wpf", "gd", "ewc", "joint")
 
 
 def grid(methods: tuple[str, ...], permutations: int, seeds: int, preset: str = "table1") -> Grid:
-    return Grid("splitmnist", "domain", preset, methods, permutations, seeds, PRESETS[preset])
+    return Grid(
+        "splitmnist",
+        "domain",
+        preset,
+        methods,
+        permutations,
+        seeds,
+        find_preset(preset, "splitmnist"),
+    )
 
 
 def test_goes_at_one_table_become_one_command() -> None:

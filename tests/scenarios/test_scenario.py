@@ -298,6 +298,9 @@ def test_wrong_input_is_named_in_the_error():
         Task(x, y[:3], x, y, "a")
     with pytest.raises(ValueError, match=r"labels must be integers of shape .* test data"):
         Task(x, y, x, y.float())
+    for x_test, y_test in ((x.numpy(), y), (x, y.tolist())):
+        with pytest.raises(TypeError, match="must be tensors, got (ndarray|list) in the test data"):
+            Task(x, y, x_test, y_test)
     with pytest.raises(ValueError, match="0 or larger, got -1"):
         Task(x, y - 1, x, y)
     with pytest.raises(ValueError, match="kind must be one of domain, task, class, got 'tsk'"):

@@ -97,6 +97,7 @@ def order_sensitivity(
     except ValueError as error:
         raise ValueError(str(error).replace("permutations", "orders")) from None
     own = name or getattr(make_learner, "__name__", "learner").strip("<>")
+    compare = (compare,) if isinstance(compare, str) else compare
     others = dict(compare) if isinstance(compare, Mapping) else {}
     if not isinstance(compare, Mapping):
         others = comparisons(tuple(compare), checked, settings)

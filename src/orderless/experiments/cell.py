@@ -73,12 +73,11 @@ class CellRun(Course):
 
     def _stream(self, seen: list[int]) -> dict[str, Any]:
         s = self.cell.settings
-        seed = self.cell.seed if s.batch_seed is None else s.batch_seed
         iterations = s.iterations
         if iterations is not None and self.learner.joint:
             iterations *= len(seen)
         options = {"batch_size": s.batch_size, "epochs": s.epochs, "iterations": iterations}
-        return {**options, "seed": seed}
+        return {**options, "seed": s.seed_of_batches(self.cell.seed)}
 
     def _count(self, seen: list[int]) -> int:
         options = self._stream(seen)

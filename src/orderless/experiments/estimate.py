@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from ..learners import ExactLearner
 from ..methods import Setup, find_method
 from ..scenarios import Scenario
 from .benchmarks import find_benchmark
@@ -14,9 +15,12 @@ from .course import Cell
 from .grid import Grid, processes, unfinished
 from .policy_estimate import try_policy
 from .store import Store
-from .timing import seconds, settle
+from .timing import seconds, settle, span
 from .trial import Trial, bytes_of, fisher_growth, long_enough, part, particles_of, smaller
 from .workers import one_thread
+
+# Of lambda, until the evidence is largest. A few samples, as are tried here, would take far more.
+_TRIALS = 8
 
 
 def estimate(
@@ -48,7 +52,7 @@ def estimate(
         f"takes about 3 times that and activations, in each of {workers} process(es)"
     )
     roughly = f" (roughly: scaled up from 1/{1 / smallest:.0f} of a step)" if smallest < 1 else ""
-    lines.append(f"estimated time: {_span(total / workers)}{roughly}")
+    lines.append(f"estimated time: {span(total / workers)}{roughly}")
     return "\n".join(lines)
 
 
@@ -61,6 +65,9 @@ def _try(cell: Cell, scenario: Scenario, share: float, steps: int = 3) -> Trial:
     small = smaller(cell, share, fisher_samples=limit, rb_block=steps * s.batch_size)
     network = find_benchmark(cell.benchmark).network(scenario, small.settings)
     learner = find_method(cell.method).build(Setup(scenario, small.settings, network, cell.seed))
+    exact = isinstance(learner, ExactLearner)
+    if exact:  # one trial, wherever the evidence is
+        learner.filter.prior_precision = learner.filter.noise_variance = 1.0
     x = scenario.test_set(0)[0]
     answered = x[: s.test_batch]
 
@@ -87,15 +94,10 @@ def _try(cell: Cell, scenario: Scenario, share: float, steps: int = 3) -> Trial:
     counts = [scenario.n_batches(t, s.batch_size, s.epochs, s.iterations) for t in range(tasks)]
     scorings = tasks * (2 if learner.joint else tasks + 1) * len(x) / len(answered)
     ends = tasks * fisher_growth(learner, s.fisher_samples, samples, tried)
+    ends *= _TRIALS if exact else 1
     return Trial(
         (learning / steps * sum(counts) + answering * scorings + per_end * ends) * more,
         round(bytes_of(learner.filter.particles) * more),
         learning + answering,
         1 / more,
     )
-
-
-def _span(time: float) -> str:
-    if time < 90:
-        return f"{time:.0f} s"
-    return f"{time / 60:.0f} min" if time < 5400 else f"{time / 3600:.1f} h"

@@ -11,10 +11,11 @@ import torch
 
 from ..methods import METHODS, find_method
 from ..policy_settings import find_policy_preset
-from ..settings import PRESETS, Settings
+from ..settings import PRESETS, Settings, find_preset
 from ..storage import NONSENSE
 from .benchmarks import find_benchmark
 from .course import Cell
+from .determinism import deterministic as repeatable
 from .ranks import SharedStore
 from .ray_launcher import Ray, run_on_ray
 from .runs import course_of
@@ -59,7 +60,7 @@ class Grid:
         """The command that computes this, wherever to, on whatever and by however many workers."""
         supervised = find_benchmark(self.benchmark).kind == "supervised"
         usual = (
-            PRESETS.get(self.preset, Settings())
+            (find_preset(self.preset, self.benchmark) if self.preset in PRESETS else Settings())
             if supervised
             else find_policy_preset(self.preset, self.scenario)
         )
@@ -127,6 +128,7 @@ def run_grid(
     report: Report | None = None,
     group: Any = None,
     tensorboard: bool = False,
+    deterministic: bool = False,
 ) -> int:
     """Compute the missing cells of a grid; returns how many were computed.
 
@@ -136,6 +138,7 @@ def run_grid(
         checkpoint_every: seconds between checkpoints of the cell that is being computed.
         group: a process group whose ranks all call this and compute each cell together.
         tensorboard: write scalars of the cells that are computed to DIR/tensorboard.
+        deterministic: the same bits again on a GPU, too, at some cost in speed.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
@@ -160,6 +163,7 @@ def run_grid(
         report.begin(len(cells) - len(missing), len(cells))
         options: dict[str, Any] = {"checkpoint_every": checkpoint_every}
         shared = {"run": options, "command": grid.command(), "tensorboard": tensorboard}
+        shared["deterministic"] = deterministic
         if ray is not None:
             there, memory = grid.scenarios(root, device), memory_of_a_cell(grid, scenarios)
             for cell, record in run_on_ray(
@@ -174,7 +178,7 @@ def run_grid(
             ):
                 report.done(cell, record)
             return len(missing)
-        with one_thread():
+        with one_thread(), repeatable(deterministic):
             for cell in missing:
                 report.start(cell)
                 run = course_of(cell, scenarios[cell.seed], store, tick=report.tick, **options)
@@ -224,7 +228,7 @@ def _matters(key: str, method: str) -> bool:
     if family in FAMILIES:
         parts = method.replace("-", "+").split("+")
         return family in parts and (rest != "tuned" or "tuned" in parts)
-    return key not in IMMATERIAL
+    return key not in IMMATERIAL and (key, method) != ("lr", "rb")  # which has no gradient
 
 
 def _refuse_other_settings(ours: dict[str, Any], record: dict[str, Any], what: str) -> None:

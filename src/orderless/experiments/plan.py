@@ -39,7 +39,7 @@ def plan(
     grids = []
     for name in names:
         if found.kind == "supervised":
-            usual: Settings = find_preset(preset)
+            usual: Settings = find_preset(preset, benchmark)
             orders, starts = GRIDS[preset]
         else:
             usual = find_policy_preset(preset, name)
@@ -54,8 +54,16 @@ def plan(
     return grids
 
 
+def refuse(benchmark: str, **given: bool) -> None:
+    """Options that a benchmark would pass over must not be given."""
+    for name, is_given in given.items():
+        if is_given:
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option} is not for {benchmark}: leave it out")
+
+
 def check_launch(
-    benchmark: str, launcher: str, workers: int | None, checkpoint_every: float, tensorboard: bool
+    benchmark: str, launcher: str, workers: int | None, checkpoint_every: float
 ) -> None:
     """Refuse what does not go together."""
     regime = benchmark == "regime"
@@ -68,8 +76,6 @@ def check_launch(
     if launcher == "ray" and (ranks() > 1 or regime):
         what = "torchrun" if ranks() > 1 else "regime"
         raise ValueError(f"--launcher ray does not go with {what}: leave it out")
-    if regime and tensorboard:
-        raise ValueError("--tensorboard shows the cells of a benchmark: leave it out of regime")
     if not regime and workers is not None and workers < 1:
         raise ValueError(f"--workers must be at least 1, got {workers}")
     if not regime and not checkpoint_every >= 0:  # nor NaN

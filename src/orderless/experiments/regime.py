@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from .evaluation import displacement
 from .readings import Reading, read, sgd_readings
 from .scenarios import Scenarios
 from .store import Store, StoreError, device_name, versions
+from .timing import span
 from .workers import one_thread
 
 BENCHMARK, KIND = "splitmnist", "domain"
@@ -163,6 +164,42 @@ def run_regime(
     return records
 
 
+def estimate_regime(regime: Regime, store: Store, root: str | None, device: Any) -> str:
+    """Trainings to compute, memory of the largest and time, as text. Writes nothing."""
+    scenario = Scenarios(BENCHMARK, KIND, regime.settings, root, str(device))[0]
+    wanted, finished = list(trainings(regime, len(scenario))), store.finished()
+    missing = [training for training in wanted if training.name not in finished]
+    each: dict[str, float] = {}
+    with one_thread():
+        for training in missing:
+            if training.method not in each:
+                each[training.method] = _seconds(training, scenario, regime)
+    total = sum(each[training.method] for training in missing)
+    network = find_benchmark(BENCHMARK).network(scenario, regime.settings)()
+    held = 4 * max(regime.particles) * sum(p.numel() for p in network.parameters())
+    return (
+        f"{len(wanted)} trainings, {len(missing)} to compute\n"
+        f"memory: {held / 2**20:.0f} MiB for the parameters of the particles; learning takes about "
+        f"3 times that and activations\nestimated time: {span(total)}"
+    )
+
+
+def _seconds(training: Training, scenario: Scenario, regime: Regime) -> float:
+    """Of a whole training, by two short ones: what a step takes, and what the rest does."""
+    few, more, s = 2, 6, training.settings
+    took = [
+        run_training(replace(training, settings=s.changed(iterations=k)), scenario, regime)
+        for k in (few, more)
+    ]
+    start, per_step = (
+        took[0]["duration"],
+        (took[1]["duration"] - took[0]["duration"]) / (more - few),
+    )
+    samples = sum(len(scenario.targets(task)) for task in training.order) / len(training.order)
+    steps = s.iterations or s.epochs * samples / s.batch_size
+    return float(start + max(0.0, per_step) * max(0.0, steps - few))
+
+
 def _require_same(store: Store, record: dict[str, Any], training: Training, regime: Regime) -> None:
     ours = {**dataclasses.asdict(training.settings), "readings": _described(training, regime)}
     theirs = {**record["settings"], "readings": record["readings_wanted"]}
@@ -225,7 +262,7 @@ def run_training(training: Training, scenario: Scenario, regime: Regime) -> dict
 def _learn(learner: ContinualLearner, training: Training) -> int | None:
     """Returns the step at which no particle was left, if it came to that."""
     s, steps = training.settings, 0
-    seed = training.seed if s.batch_seed is None else s.batch_seed
+    seed = s.seed_of_batches(training.seed)
     options: Any = {"batch_size": s.batch_size, "epochs": s.epochs, "iterations": s.iterations}
     try:
         for position, task in enumerate(training.order):

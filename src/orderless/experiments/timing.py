@@ -23,6 +23,12 @@ def settle(action: Callable[[], object], device: torch.device) -> None:
         action()
 
 
+def span(time: float) -> str:
+    if time < 90:
+        return f"{time:.0f} s"
+    return f"{time / 60:.0f} min" if time < 5400 else f"{time / 3600:.1f} h"
+
+
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from .course import Cell
+from .determinism import deterministic
 from .runs import course_of
 from .scenarios import Scenarios
 from .store import Store, StoreError
@@ -132,7 +133,7 @@ def compute(
     cell: Cell, scenarios: Scenarios, store: Store, options: dict[str, Any]
 ) -> tuple[dict[str, Any], Warned]:
     """The record, and what was warned about: the parent says it, once for all."""
-    with warnings.catch_warnings(record=True) as caught:
+    with deterministic(options["deterministic"]), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         run = course_of(cell, scenarios[cell.seed], store, **options["run"])
         record = run.run(options["command"], tensorboard=options["tensorboard"])

@@ -55,7 +55,7 @@ class GaussianSumFilter(SteppedFilter):
         particles: Ensemble,
         *,
         sigma2: float,
-        curvature: str = "diagonal",
+        curvature: str = "none",
         probes: int = 1,
         link: Link = "softmax",
         min_ess: float | None = None,

@@ -16,6 +16,9 @@ from .moves import choose_move
 from .stepping import Closure, StepInfo, SteppedFilter, sum_of
 from .weights import is_finite
 
+# They look at a whole tensor at a time: of stacked networks, each would change the others' steps.
+WHOLE_TENSORS = (torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.Muon)
+
 
 class Consolidation(Protocol):
     """What `register` takes: called around `optimizer.step()` while gradients are set."""
@@ -51,6 +54,15 @@ class GradientFilter(SteppedFilter):
         super().__init__(particles, link=link, min_ess=min_ess, check_every=check_every)
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise ValueError(f"max_grad_norm must be positive, got {max_grad_norm}")
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            kind = type(optimizer).__name__
+            raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {kind}")
+        base = getattr(optimizer, "base", optimizer)  # of an ol.TRAC
+        if isinstance(base, WHOLE_TENSORS):
+            raise ValueError(
+                f"{type(base).__name__} would mix stacked networks with each other: use an "
+                "optimizer that moves every number by itself, such as SGD or Adam"
+            )
         ours = {id(p) for p in particles.parameters()}
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             if id(parameter) not in ours:

@@ -148,10 +148,13 @@ class RaoBlackwellizedFilter(ParticleFilter):
 
         With `task` the head has a column per (task, label); without, one per label.
         """
+        for name, value in (("x", x), ("y", y)):
+            if not isinstance(value, Tensor):
+                kind = type(value).__name__
+                raise TypeError(f"{name} must be a tensor, got {kind}: use torch.as_tensor")
         y = y.to(self.particles.device)
         self._check(x, y, task)
         room, sample = None, self._sample
-        done: list[tuple[Tensor, Tensor]] = []
         try:
             for rows, labels in self.grid.blocks(x, y):
                 features, clipped = self.grid(rows)
@@ -160,15 +163,18 @@ class RaoBlackwellizedFilter(ParticleFilter):
                 sample = self._offered(sample, features, labels, task)
                 room.add(features, self.targets.encode(labels, task, room.columns))
                 room.clipped += clipped
-                done.append((rows, labels))
         except BaseException:
-            for rows, labels in done:  # the sums are exact: what is subtracted leaves no trace
-                assert room is not None
-                features, clipped = self.grid(rows)
-                room.add(features, self.targets.encode(labels, task, room.columns), sign=-1)
-                room.clipped -= clipped
+            self._take_back(x)
             raise
         self._statistics, self._sample, self._solved = room, sample, None
+
+    def _take_back(self, x: Tensor) -> None:
+        """Undo an update that broke off; the sums are exact, so subtracting leaves no trace."""
+        statistics = self._statistics
+        begun = 0 if statistics is None else statistics.begun()
+        for (rows,) in self.grid.blocks(x[:begun]) if begun else ():
+            assert statistics is not None
+            statistics.take_back(self.grid(rows)[0])
 
     def _check(self, x: Tensor, y: Tensor, task: int | None) -> None:
         if len(x) != len(y) or len(x) == 0:
@@ -216,9 +222,11 @@ class RaoBlackwellizedFilter(ParticleFilter):
         """A filter with the data of both; this one's settings. Both stay as they are."""
         if not isinstance(other, RaoBlackwellizedFilter):
             return NotImplemented
-        if self.fingerprint != other.fingerprint or type(self.targets) is not type(other.targets):
+        if str(self.targets) != str(other.targets):
+            raise ValueError(f"targets are {self.targets} here and {other.targets} there")
+        if self.fingerprint != other.fingerprint:
             raise ValueError(
-                "these filters have different feature maps, grids or targets "
+                "these filters have different feature maps or grids "
                 f"({self.fingerprint[:12]} and {other.fingerprint[:12]}): only sums over the same "
                 "features can be added; build both from the same ensemble and seed"
             )
@@ -231,6 +239,7 @@ class RaoBlackwellizedFilter(ParticleFilter):
         tasks = {task >= 0 for task, _ in self.columns + other.columns}
         if len(tasks) > 1:
             raise ValueError("one of these filters has a column per task and the other has not")
+        self.targets.check_others(self.columns, other.columns)
         both = copy.copy(self)
         both._solved = None
         if self._statistics is None or other._statistics is None:
@@ -395,6 +404,9 @@ class RaoBlackwellizedFilter(ParticleFilter):
         if state["targets"] != type(self.targets).__name__:
             ours = type(self.targets).__name__
             raise ValueError(f"this state is of targets {state['targets']}, not {ours}")
+        if state["statistics"] is not None:
+            theirs = [tuple(column) for column in state["statistics"]["columns"]]
+            self.targets.check_others([], theirs)
         self.particles.load_state_dict(self._local(state["particles"]))
         device, shard = self.particles.device, self.particles.shard
         sums, sample = state["statistics"], state["sample"]

@@ -9,6 +9,7 @@ into batches or spread over machines, and what was added can be taken away witho
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,26 +52,38 @@ class HeadStatistics:
         return self.moments[0, -1]
 
     def with_columns(self, wanted: set[Column]) -> HeadStatistics:
-        """The same sums with a column for each of `wanted`: a new class starts with zeros."""
+        """The same sums with a column for each of `wanted`: a new class starts with zeros.
+
+        All but the large `gram` is a copy, which leaves these as they are when it grows.
+        """
         columns = sorted(set(self.columns) | wanted)
-        if columns == self.columns:
-            return self
         moments = self.moments.new_zeros(*self.moments.shape[:2], len(columns))
         squares = self.squares.new_zeros(len(columns))
         old = [columns.index(column) for column in self.columns]
         moments[..., old], squares[old] = self.moments, self.squares
         return HeadStatistics(self.gram, moments, squares, columns, self.samples, self.clipped)
 
-    def add(self, features: Tensor, targets: Tensor, sign: int = 1) -> None:
-        """Add samples (or take them away): features `[N, B, M]`, targets `[B, K]`, on the grid."""
+    def add(self, features: Tensor, targets: Tensor) -> None:
+        """Add samples: features `[N, B, M]`, targets `[B, K]`, on the grid."""
         targets = targets.double()
-        one = features.new_ones(len(targets), 1, dtype=torch.float64)
-        for particle, rows in enumerate(features):
-            rows = torch.cat([rows.double(), one], dim=1)
-            self.gram[particle].addmm_(rows.T, rows, alpha=sign)
-            self.moments[particle].addmm_(rows.T, targets, alpha=sign)
-        self.squares.add_(targets.square().sum(0), alpha=sign)
-        self.samples += sign * len(targets)
+        for particle, rows in enumerate(_with_constant(features)):
+            self.gram[particle].addmm_(rows.T, rows)
+            self.moments[particle].addmm_(rows.T, targets)
+        self.squares.add_(targets.square().sum(0))
+        self.samples += len(targets)
+
+    def begun(self) -> int:
+        """How many samples an addition that broke off has left in `gram`, of some particle.
+
+        The constant's square counts them: one kernel adds to it and to all the rest.
+        """
+        return int(self.gram[:, -1, -1].max()) - self.samples
+
+    def take_back(self, features: Tensor) -> None:
+        """Take such samples out of `gram` again where they are in it."""
+        for gram, rows in zip(self.gram, _with_constant(features), strict=True):
+            if gram[-1, -1] > self.samples:
+                gram.addmm_(rows.T, rows, alpha=-1)
 
     def plus(self, other: HeadStatistics) -> HeadStatistics:
         """The statistics of both data sets together."""
@@ -102,6 +115,12 @@ class HeadStatistics:
         )
         columns = [(int(task), int(label)) for task, label in state["columns"]]
         return cls(gram, moments, squares, columns, int(state["samples"]), int(state["clipped"]))
+
+
+def _with_constant(features: Tensor) -> Iterator[Tensor]:
+    """One particle after another: `[B, M + 1]`, float64."""
+    one = features.new_ones(features.shape[1], 1, dtype=torch.float64)
+    return (torch.cat([rows.double(), one], dim=1) for rows in features)
 
 
 def check_memory(n: int, features: int, device: torch.device) -> None:

@@ -74,9 +74,15 @@ class SteppedFilter(ParticleFilter, ABC):
         self, closure: Closure | Sequence[Closure], *, penalty: Closure | None = None
     ) -> StepInfo:
         """Take one step on the loss of `closure`; of several closures, on the sum of theirs."""
-        closures = [closure] if callable(closure) else list(closure)
+        closures = list(closure) if isinstance(closure, Sequence) else [closure]
         if not closures:
             raise ValueError("step needs at least one closure, got an empty list")
+        for function in (*closures, *([] if penalty is None else [penalty])):
+            if not callable(function):
+                raise TypeError(
+                    "step takes functions that compute losses, as in pf.step(lambda: "
+                    f"loss(particles(x), y)), got {type(function).__name__}"
+                )
         info = self._advance(closures, penalty)
         self.check()
         return info.copied()

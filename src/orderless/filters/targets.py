@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+from typing import SupportsIndex
+
 import torch
 from torch import Tensor
 
@@ -14,9 +17,12 @@ class Classes:
     """Integer labels; a column per label, or per (task, label) where updates name their task."""
 
     def __init__(self, count: int | None) -> None:
-        if count is not None and count < 1:
-            raise ValueError(f"classes must be at least 1, got {count}")
-        self.count = count
+        if count is not None and (not isinstance(count, SupportsIndex) or count < 1):
+            raise ValueError(f"classes must be a whole number of at least 1, got {count!r}")
+        self.count = None if count is None else operator.index(count)
+
+    def __str__(self) -> str:
+        return "classes"
 
     def check(self, y: Tensor, task: int | None, columns: list[Column]) -> None:
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool or y.dim() != 1:
@@ -36,6 +42,12 @@ class Classes:
                 f"earlier updates came {was} a task and this one {now}: the head has either a "
                 "column per (task, label) or one per label"
             )
+
+    def check_others(self, ours: list[Column], theirs: list[Column]) -> None:
+        """Refuse columns from elsewhere that this head has no place for."""
+        largest = max((label for _, label in theirs), default=-1)
+        if self.count is not None and largest >= self.count:
+            raise ValueError(f"there is a label {largest} there, but classes={self.count} here")
 
     def columns(self, y: Tensor, task: int | None) -> set[Column]:
         return {(-1 if task is None else task, label) for label in y.unique().tolist()}
@@ -59,6 +71,9 @@ class Values:
             raise ValueError(f"target_limit must be a power of two such as 16, got {limit}")
         self.limit, self.scale = limit, 2.0**bits / limit
 
+    def __str__(self) -> str:
+        return f"values within +-{self.limit}"
+
     def check(self, y: Tensor, task: int | None, columns: list[Column]) -> None:
         if task is not None:
             raise ValueError("targets='values' has one head for all tasks: leave task out")
@@ -74,6 +89,10 @@ class Values:
                 f"targets had {len(columns)} values per sample before, now "
                 f"{len(self.columns(y, task))}"
             )
+
+    def check_others(self, ours: list[Column], theirs: list[Column]) -> None:
+        if ours and theirs and ours != theirs:
+            raise ValueError(f"targets have {len(ours)} values here and {len(theirs)} there")
 
     def columns(self, y: Tensor, task: int | None) -> set[Column]:
         return {(-1, k) for k in range(1 if y.dim() == 1 else y.shape[1])}

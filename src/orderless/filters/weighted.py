@@ -29,9 +29,10 @@ class WeightedParticleFilter(GradientFilter):
 
     Args:
         particles: an `ol.Ensemble`.
-        optimizer: any torch optimizer over `particles.parameters()`. With plain SGD, lr is the
-            paper's sigma^2 and weights and evidence are those of the Gaussian mixture; with any
-            other optimizer they are a heuristic of the same form.
+        optimizer: any torch optimizer over `particles.parameters()` that moves every number by
+            itself (Adafactor, LBFGS and Muon do not). With plain SGD, lr is the paper's sigma^2
+            and weights and evidence are those of the Gaussian mixture; with any other optimizer
+            they are a heuristic of the same form.
         weighting: `"trapezoid"` evaluates the loss again at the new position (the paper's);
             `"linearized"` uses log w -= L_old + <g, x_new - x_old> / 2 from the displacement that
             happened, without a second forward pass. They agree where the loss is linear.

@@ -73,7 +73,8 @@ class PolicySetup(Setup):
                 logits=policy_logits,
             )
         env, settings = self.scenario.environment(s.envs), s.ppo(weighted=suffix == "+wpf")
-        return PolicyLearner(env, filter, settings, seed=self.seed, consolidation=consolidation)
+        seed = s.seed_of_batches(self.seed)
+        return PolicyLearner(env, filter, settings, seed=seed, consolidation=consolidation)
 
 
 def _register(suffix: str, what: str) -> None:
@@ -82,8 +83,7 @@ def _register(suffix: str, what: str) -> None:
     @method(f"bc{suffix}", f"behaviour cloning, {what}", particles=many, kind="cloning")
     def cloned(setup: PolicySetup) -> BehaviourCloning:
         s = setup.settings
-        seed = setup.seed if s.batch_seed is None else s.batch_seed
-        filter = setup.filter(suffix, playing=False)
+        seed, filter = s.seed_of_batches(setup.seed), setup.filter(suffix, playing=False)
         return BehaviourCloning(filter, batch_size=s.batch_size, seed=seed)
 
     @method(f"ppo{suffix}", f"PPO, {what}", particles=many, kind="lifelong")

@@ -74,7 +74,8 @@ def _adam(setup: Setup) -> Learner:
 
 @method("er", "experience replay, one network (a control)")
 def _er(setup: Setup) -> Learner:
-    replay = Reservoir(setup.settings.replay_buffer, setup.seed)
+    s = setup.settings
+    replay = Reservoir(s.replay_buffer, s.seed_of_batches(setup.seed))
     return Learner(setup.scenario, setup.descent(), replay=replay)
 
 

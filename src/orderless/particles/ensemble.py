@@ -41,6 +41,9 @@ class Ensemble(nn.Module):
             particle and outputs; `n` and whatever a filter says count all. Every rank makes the
             same calls.
 
+    A network may be any module that `torch.vmap` can run: no branch on a tensor's value, no
+    `.item()`, no writing into a tensor that it made. Recurrent layers and tied weights are fine.
+
     `forward` shares its inputs between particles unless told otherwise and returns the network's
     own outputs with a leading N on every leaf. Dropout is keyed on (seed, draw, i); other random
     functions inside a network differ between particles but are not keyed.
@@ -65,7 +68,8 @@ class Ensemble(nn.Module):
         group: Any = None,
     ) -> None:
         if not isinstance(n, SupportsIndex) or operator.index(n) < 1:
-            raise ValueError(f"n must be a whole number of at least 1, got {n}")
+            raise ValueError(f"n must be a whole number of at least 1, got {n!r}")
+        seed = _whole(seed)
         shard = Shard(operator.index(n), group)
         modules = initial_modules(make_model, range(shard.start, shard.stop), init, seed)
         self._build(list(modules), shard, seed, chunk_size, precision, fast)
@@ -102,7 +106,7 @@ class Ensemble(nn.Module):
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
-        self.n, self.shard, self.seed = shard.n, shard, seed
+        self.n, self.shard, self.seed = shard.n, shard, _whole(seed)
         self.chunk_size, self.precision, self.fast = chunk_size, precision, fast
         # The template runs every forward pass with other tensors in it. It hides in a tuple, so
         # that its own parameters are neither trained, moved nor saved.
@@ -236,7 +240,11 @@ class Ensemble(nn.Module):
             else:
                 in_dims = (0, 0, 0, arg_dims, kwarg_dims)
                 batched = torch.vmap(network, in_dims=in_dims, randomness="different")
-                output, updated = batched(parameters, buffers, indices, args, kwargs)
+                try:
+                    output, updated = batched(parameters, buffers, indices, args, kwargs)
+                except RuntimeError as error:
+                    _explain(error, self.template)
+                    raise
         return output, updated, drawn
 
     def _chunks(
@@ -346,12 +354,31 @@ class Ensemble(nn.Module):
         return {**dict(self.named_parameters()), **self.particle_buffers()}
 
     def _check_index(self, index: int) -> int:
+        index = operator.index(index)
         if not -self.n <= index < self.n:
             raise IndexError(f"particle {index} does not exist: there are {self.n}")
         return index % self.n
 
     def extra_repr(self) -> str:
         return f"n={self.n}, seed={self.seed}, precision={self.precision!r}"
+
+
+def _whole(seed: SupportsIndex) -> int:
+    """numpy's whole numbers as Python's: particles start from how a seed is written."""
+    if not isinstance(seed, SupportsIndex):
+        raise ValueError(f"seed must be a whole number, got {seed!r}")
+    return operator.index(seed)
+
+
+def _explain(error: RuntimeError, network: nn.Module) -> None:
+    """What `vmap` refuses, as a sentence about the network."""
+    first = str(error).split(". ")[0]
+    if "vmap" in first or "Batching rule" in first:
+        raise RuntimeError(
+            f"{type(network).__name__} cannot run for several particles at once: its forward pass "
+            "does what torch.vmap does not, such as a branch on a tensor's value, .item(), or "
+            f"writing into a tensor that it made ({first})"
+        ) from error
 
 
 def _slice(value: Any, dim: Any, span: slice) -> Any:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from . import fused
+
+_LOOKS_AT_VALUES = ("data-dependent control flow", "calling .item()")  # vmap's words for it
 
 
 def _full_precision(value: Any) -> Any:
@@ -26,7 +29,8 @@ def per_particle(
     """Turn `loss(output, *rest) -> scalar` into `(outputs [N, ...], *rest) -> [N]`.
 
     The outputs differ per particle and everything else (targets) is shared, unless `in_dims`
-    says otherwise in the manner of `torch.vmap`. Half-precision outputs are read as float32.
+    says otherwise in the manner of `torch.vmap`. Half-precision outputs are read as float32. A loss
+    that looks at values, which `vmap` cannot, is computed for one particle after another.
 
     >>> losses = per_particle(torch.nn.functional.cross_entropy)
     >>> losses(torch.zeros(3, 8, 2), torch.zeros(8, dtype=torch.long)).shape
@@ -41,14 +45,33 @@ def per_particle(
         dims = (0,) + (None,) * len(rest) if in_dims is None else in_dims
         outputs = tree_map(_full_precision, outputs)
         with torch.autocast(_device_type(outputs), enabled=False):
-            return torch.vmap(lambda *args: loss(*args, **options), in_dims=dims)(outputs, *rest)
+            alone = partial(loss, **options)
+            try:
+                return torch.vmap(alone, in_dims=dims)(outputs, *rest)
+            except RuntimeError as error:
+                if not any(words in str(error) for words in _LOOKS_AT_VALUES):
+                    raise
+            return _one_by_one(alone, dims, outputs, *rest)
 
     return losses
 
 
+def _one_by_one(loss: Callable[..., Tensor], dims: Any, *args: Any) -> Tensor:
+    """For a loss that looks at values, as `F.gaussian_nll_loss` does to check its variances."""
+    dims = (dims,) * len(args) if isinstance(dims, int) else dims
+    axes = [(arg, dim) for arg, dim in zip(args, dims, strict=True) if dim is not None]
+    n = tree_leaves(axes[0][0])[0].shape[axes[0][1]]
+
+    def of(particle: int, arg: Any, dim: int | None) -> Any:
+        return arg if dim is None else tree_map(lambda t: t.select(dim, particle), arg)
+
+    pairs = list(zip(args, dims, strict=True))
+    return torch.stack([loss(*(of(i, arg, dim) for arg, dim in pairs)) for i in range(n)])
+
+
 def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor | None:
     """`F.cross_entropy` of all particles in one call: the loss that nearly everybody uses."""
-    if outputs.dim() != 3 or labels.dim() != 1 or labels.dtype != torch.long:
+    if outputs.dim() != 3 or labels.dtype != torch.long or labels.shape != outputs.shape[1:2]:
         return None
     outputs, n = _full_precision(outputs), outputs.shape[0]
     if fused.can_cross_entropy(outputs, labels):
@@ -59,5 +82,5 @@ def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor | None:
 
 
 def _device_type(outputs: Any) -> str:
-    leaves = torch.utils._pytree.tree_leaves(outputs)
+    leaves = tree_leaves(outputs)
     return next((leaf.device.type for leaf in leaves if isinstance(leaf, Tensor)), "cpu")

@@ -97,6 +97,9 @@ def _linear(
     castable = input.dtype == weight.dtype or torch.is_autocast_enabled(input.device.type)
     if not is_batchedtensor(weight) or not _stacked(bias) or weight.dim() != 2 or not castable:
         return F.linear(input, weight, bias)
+    if input.shape[-1] != weight.shape[-1]:
+        shape, width = list(input.shape), weight.shape[-1]
+        raise RuntimeError(f"a Linear layer takes inputs of {width} values, got shape {shape}")
 
     def rule(n: int, dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
         if torch.is_autocast_enabled(x.device.type):

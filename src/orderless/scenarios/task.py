@@ -31,6 +31,13 @@ class Task:
     def __post_init__(self) -> None:
         for x, y, part in ((self.x, self.y, "training"), (self.x_test, self.y_test, "test")):
             whose = f"{part} data of task {self.name!r}"
+            for value in (x, y):
+                if not isinstance(value, Tensor):
+                    kind = type(value).__name__
+                    raise TypeError(
+                        f"inputs and labels must be tensors, got {kind} in the {whose}: use "
+                        "torch.as_tensor"
+                    )
             if y.dim() != 1 or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
                 raise ValueError(
                     f"labels must be integers of shape [n], got {y.dtype} {list(y.shape)} in the "
