@@ -126,7 +126,7 @@ POLICY_PRESETS = {
         precision="float32",
     ),
     # four times as many updates as ProcGen's 256 steps would give: the budget is short
-    "gpu": PolicySettings(rollout=64),
+    "gpu": PolicySettings(rollout=64, episodes=64),
     "paper": PolicySettings(
         particles=100,
         levels="0-14",

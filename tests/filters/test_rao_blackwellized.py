@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import orderless as ol
-from orderless.features import RandomReLU
+from orderless.features import Concatenate, RandomReLU
 from orderless.filters.rao_blackwellized import RaoBlackwellizedFilter
 
 # ---------------------------------------------------------------------- no order
@@ -333,6 +334,19 @@ def test_more_features_than_memory_are_refused() -> None:
     with pytest.raises(MemoryError, match="use at most"):
         rb.update(torch.zeros(1, 1_000_000), torch.zeros(1, dtype=torch.long))
     assert rb.samples == 0
+
+
+def test_inputs_that_the_maps_would_clip_are_told() -> None:
+    maps = [RandomReLU(3, 4), RandomReLU(3, 4, input_limit=64.0)]
+    x = torch.tensor([[0.0, 1.0, 200.0]])
+    for module, share in ((maps[0], "33 %"), (Concatenate(*maps), "33 %"), (maps[1], "33 %")):
+        rb = RaoBlackwellizedFilter(module, classes=2)
+        with pytest.warns(UserWarning, match=f"{share} of the inputs lie beyond"):
+            rb.update(x, torch.tensor([0]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        RaoBlackwellizedFilter(maps[1], classes=2).update(x / 4, torch.tensor([0]))
+        RaoBlackwellizedFilter(nn.Linear(3, 4), classes=2).update(x, torch.tensor([0]))
 
 
 def test_clipped_values_are_counted() -> None:

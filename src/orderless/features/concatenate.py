@@ -27,6 +27,12 @@ class Concatenate(nn.Module):
         return all(getattr(part, "exact", False) for part in self.maps)
 
     @property
+    def input_limit(self) -> float | None:
+        """The smallest at which a part clips its inputs."""
+        limits = [getattr(part, "input_limit", None) for part in self.maps]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    @property
     def out_features(self) -> int:
         sizes: list[int] = [part.out_features for part in self.maps]  # type: ignore[misc]
         return sum(sizes)

@@ -25,6 +25,7 @@ Memory: 16 N M^2 bytes (sums and, once read, factors), whatever the number of sa
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any, NamedTuple
 
 import torch
@@ -154,6 +155,7 @@ class RaoBlackwellizedFilter(ParticleFilter):
                 raise TypeError(f"{name} must be a tensor, got {kind}: use torch.as_tensor")
         y = y.to(self.particles.device)
         self._check(x, y, task)
+        self._warn_of_clipping(x)
         room, sample = None, self._sample
         try:
             for rows, labels in self.grid.blocks(x, y):
@@ -167,6 +169,16 @@ class RaoBlackwellizedFilter(ParticleFilter):
             self._take_back(x)
             raise
         self._statistics, self._sample, self._solved = room, sample, None
+
+    def _warn_of_clipping(self, x: Tensor) -> None:
+        limit = getattr(self.particles.template, "input_limit", None)
+        beyond = 0.0 if limit is None else float((x.abs() > limit).double().mean())
+        if beyond > 0.1:
+            warnings.warn(
+                f"{100 * beyond:.0f} % of the inputs lie beyond +-{limit:g}, where the feature "
+                "maps clip them: scale the data, or give the maps another input_limit",
+                stacklevel=4,
+            )
 
     def _take_back(self, x: Tensor) -> None:
         """Undo an update that broke off; the sums are exact, so subtracting leaves no trace."""
