@@ -38,7 +38,7 @@ def main() -> None:
     arguments.add_argument("--iterations", type=int, default=400)
     arguments.add_argument("--rounds", type=int, default=3)
     options = arguments.parse_args()
-    settings = find_preset("demo").changed(iterations=options.iterations)
+    settings = find_preset("demo", "splitmnist").changed(iterations=options.iterations)
     grid = Grid("splitmnist", "domain", "demo", ("wpf",), options.cells, 1, settings)
     ray = import_ray()
     ray.init("local", num_cpus=options.workers, include_dashboard=False, log_to_driver=False)

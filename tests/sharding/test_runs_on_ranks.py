@@ -30,7 +30,7 @@ CHANGES = {
 
 
 def compute(group, folder, methods=METHODS):
-    settings = find_preset("demo").changed(**CHANGES)
+    settings = find_preset("demo", "splitmnist").changed(**CHANGES)
     grid = Grid("splitmnist", "domain", "demo", methods, 1, 1, settings)
     return run_grid(grid, Store(folder), group=group, checkpoint_every=0.2)
 
