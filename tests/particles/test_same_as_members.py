@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from networks import NETWORKS, SEQUENCES, Tokens
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -88,6 +89,35 @@ def test_attention_over_embeddings_with_tied_weights(way: str) -> None:
     assert_like_members(particles, tokens)
     particles.zero_grad()
     assert_like_members(particles, tokens, mask=mask)
+
+
+class Attend(nn.Module):
+    """Queries, keys and values of any number of leading dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inlet, self.shift = nn.Linear(4, 12), nn.Parameter(torch.randn(5, 5))
+
+    def forward(self, x: Tensor, mask: Tensor | None, own: bool, **options: bool) -> Tensor:
+        q, k, v = self.inlet(x).chunk(3, -1)
+        if own:  # a mask that is every particle's own
+            mask = self.shift if mask is None else mask + self.shift
+        return F.scaled_dot_product_attention(q, k, v, mask, **options)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("mask", [None, (5, 5), (1, 5), (2, 5, 5), (3, 1, 5, 5)], ids=str)
+@pytest.mark.parametrize("lead", [(), (2,), (3, 2), (2, 3, 2)], ids=str)
+def test_attention_of_any_shape_with_any_mask(lead, mask, own) -> None:
+    if mask is not None and len(mask) - 2 > len(lead):
+        mask = mask[-2:]
+    particles = ol.Ensemble(Attend, 3).double()
+    given = None if mask is None else inputs(mask)
+    assert_like_members(particles, inputs((*lead, 5, 4)), mask=given, own=own)
+    if mask is None and not own:
+        particles.zero_grad()
+        causal = {"mask": None, "own": False, "is_causal": True}
+        assert_like_members(particles, inputs((*lead, 5, 4)), **causal)
 
 
 class Options(nn.Module):

@@ -23,6 +23,7 @@ class Keyed(Protocol):
     """The torch-function mode that is running: see `rules.ParticleRules`."""
 
     def next_key(self) -> Tensor: ...
+    def attend(self, *args: Any, **kwargs: Any) -> Tensor: ...
     def __enter__(self) -> Any: ...
     def __exit__(self, *exception: object) -> Any: ...
 
@@ -89,7 +90,7 @@ def _scaled_dot_product_attention(
     scale: float | None = None,
     **options: Any,
 ) -> Tensor:
-    attend = F.scaled_dot_product_attention
+    attend = mode.attend
     if dropout_p == 0.0 or options.get("enable_gqa"):
         more = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, **options}
         return attend(query, key, value, attn_mask, **more)

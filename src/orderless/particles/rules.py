@@ -1,9 +1,9 @@
 """What replaces torch's functions while a network runs for all particles at once.
 
 A network's own `forward` runs under `torch.vmap`. Inside, a torch-function mode hands Linear,
-Conv2d, pooling and BatchNorm to rules written for a particle axis, dropout to noise keyed on the
-particle, and recurrent layers, which `vmap` does not know, to a loop; everything else goes to
-`vmap` as it is. The results are the same either way.
+Conv2d, pooling, BatchNorm and attention to rules written for a particle axis, dropout to noise
+keyed on the particle, and recurrent layers, which `vmap` does not know, to a loop; everything else
+goes to `vmap` as it is. The results are the same either way.
 """
 
 from __future__ import annotations
@@ -73,12 +73,19 @@ class ParticleRules(TorchFunctionMode):
         self.update = update
         self._level = maybe_current_level()
         # Inside a transform of torch.func the kernels of FAST would be at a loss.
-        self.rules = {**NEEDED, **FAST} if fast and self._level == 1 else NEEDED
+        self._fast = fast and self._level == 1
+        self.rules = {**NEEDED, **FAST} if self._fast else NEEDED
         self.drawn = 0  # how many random tensors this forward pass has asked for
 
     def next_key(self) -> Tensor:
         self.drawn += 1
         return self._keys(self.drawn)
+
+    def attend(self, *args: Any, **kwargs: Any) -> Tensor:
+        """`F.scaled_dot_product_attention`."""
+        at_our_level = self._fast and maybe_current_level() == self._level
+        attention = _attention if at_our_level else F.scaled_dot_product_attention
+        return attention(*args, **kwargs)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -164,6 +171,29 @@ def _channelwise(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return _with_particle_axis(rule, input)
 
     return apply
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, **options: Any
+) -> Tensor:
+    """All particles as one larger batch of `[B, heads, length, size]`, which kernels know."""
+    lead = query.shape[:-2]
+    equal = lead == key.shape[:-2] == value.shape[:-2]
+    if not _stacked(query, key, value) or not equal or options.get("enable_gqa"):
+        return F.scaled_dot_product_attention(query, key, value, mask, **options)
+
+    def rule(n: int, dims: Any, *tensors: Tensor | None) -> Any:
+        q, k, v, mask = (_leading(tensor, dim) for tensor, dim in zip(tensors, dims, strict=True))
+        if mask is not None and (mask.dim() > 2 or dims[3] is not None):
+            own = mask if dims[3] is not None else mask.unsqueeze(0)
+            own = own[(slice(None), *(None,) * (q.dim() - own.dim()))]
+            mask = own.expand(n, *lead, *mask.shape[-2:])
+            mask = mask.reshape(-1, *mask.shape[-3:])
+        q, k, v = (tensor.reshape(-1, *tensor.shape[-3:]) for tensor in (q, k, v))
+        result = F.scaled_dot_product_attention(q, k, v, mask, **options)
+        return result.reshape(n, *lead, *result.shape[-2:]), 0
+
+    return _with_particle_axis(rule, query, key, value, mask)
 
 
 def _one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
