@@ -12,7 +12,13 @@ from scipy.stats import multivariate_normal
 from sklearn.linear_model import BayesianRidge
 from torch import nn
 
-from orderless.filters.evidence import maximize
+from orderless.filters.evidence import (
+    HeadPosterior,
+    NormalEquations,
+    maximize,
+    safe_cholesky,
+    solve_heads,
+)
 from orderless.filters.rao_blackwellized import RaoBlackwellizedFilter
 
 
@@ -109,3 +115,43 @@ def test_the_search_finds_a_maximum_inside_and_at_a_bound() -> None:
     assert maximize(lambda t: -math.cosh(t - 3.3), 0.0, -9.0, 9.0) == pytest.approx(3.3, abs=1e-5)
     assert maximize(lambda t: t, 0.0, -9.0, 9.0) == pytest.approx(9.0)
     assert maximize(lambda t: -t, 0.0, -9.0, 9.0) == pytest.approx(-9.0)
+
+
+@pytest.mark.parametrize("hyperparameters", [(), (2.5, 0.3)], ids=["best", "given"])
+@pytest.mark.parametrize("classes", [False, True])
+@pytest.mark.parametrize("standardize", [False, True])
+def test_heads_solved_as_one_batch_are_those_solved_alone(
+    standardize: bool, classes: bool, hyperparameters: tuple[float, ...]
+) -> None:
+    x, y = regression(60)
+    targets = nn.functional.one_hot((y > 0).long()).double() if classes else y.unsqueeze(1)
+    generator = torch.Generator().manual_seed(0)
+    maps = torch.randn(7, 8, 24, dtype=torch.float64, generator=generator)
+    features = torch.cat([(x @ maps).relu(), torch.ones(7, 60, 1)], dim=2)
+    sums = features.mT @ features, features.mT @ targets
+    options = {"classes": classes, "standardize": standardize}
+
+    def solved(some: slice) -> list[HeadPosterior]:
+        parts = [part[some] for part in sums]
+        equations = NormalEquations.of(*parts, targets.square().sum(0), **options)
+        return solve_heads(equations, *hyperparameters)
+
+    together = solved(slice(None))
+    assert len({head.log_evidence for head in together}) == 7
+    for i, ours in enumerate(together):
+        (alone,) = solved(slice(i, i + 1))
+        assert torch.equal(ours.weight, alone.weight)
+        assert torch.equal(ours.factor, alone.factor)
+        assert ours.log_evidence == alone.log_evidence
+
+
+def test_more_ridge_for_the_one_that_needs_it() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(5, 9, dtype=torch.float64, generator=generator)
+    good = torch.eye(9, dtype=torch.float64) + rows.T @ rows
+    singular = rows.T @ rows - 1e-13 * torch.eye(9, dtype=torch.float64)
+    both = safe_cholesky(torch.stack([good, singular]), [0.5, 1e-15])
+    assert torch.equal(both[0], torch.linalg.cholesky(good + 0.5 * torch.eye(9)))
+    assert torch.allclose(both[1] @ both[1].T, singular, atol=1e-10)
+    with pytest.raises(FloatingPointError, match="not positive definite"):
+        safe_cholesky(-torch.eye(3, dtype=torch.float64).unsqueeze(0), [1e-9])

@@ -1,4 +1,4 @@
-r"""The posterior of one linear head from its sufficient statistics, and how much it explains.
+r"""The posteriors of linear heads from their sufficient statistics, and how much they explain.
 
 With standardised features z, K' target contrasts y and the model
 
@@ -17,12 +17,13 @@ K columns are data; traces over them are traces over all columns less their mean
 Given lambda the best beta is K' n' / R, so maximising the evidence is a search over one number. One
 Cholesky factorisation per trial of lambda, about a dozen trials: on a GPU that is many times faster
 than one eigendecomposition, after which trials would be free (M = 2048 on two cores: the same).
+Heads search side by side: the trials of all of them are factorised as one batch.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -66,148 +67,190 @@ class Solution(NamedTuple):
     factor: Tensor
     solved: Tensor
 
+    def kept(self) -> Solution:
+        """Without the rest of the batch that it is a part of."""
+        return self._replace(factor=self.factor.clone(), solved=self.solved.clone())
+
 
 @dataclass(frozen=True)
 class NormalEquations:
-    """A, B and what R needs, features standardised by their own sums if so wished."""
+    """A, B and what R needs of n heads, features standardised by their own sums if so wished."""
 
-    matrix: Tensor  # A [M, M]
-    right: Tensor  # B [M, K]
+    matrix: Tensor  # A [n, M, M]
+    right: Tensor  # B [n, M, K]
     total: float  # tr Y^T Y over the contrasts
     dimensions: float  # n'
     outputs: int  # K'
     classes: bool
     standardize: bool
-    mean: Tensor
-    inverse_scale: Tensor
-    target_mean: Tensor
+    mean: Tensor  # [n, M]
+    inverse_scale: Tensor  # [n, M]
+    target_mean: Tensor  # [K]
 
     @classmethod
     def of(
         cls, gram: Tensor, moments: Tensor, squares: Tensor, *, classes: bool, standardize: bool
     ) -> NormalEquations:
-        """From one particle's gram `[M+1, M+1]`, moments `[M+1, K]` and squares `[K]`."""
-        count, sums, targets = gram[-1, -1], gram[-1, :-1], moments[-1]
+        """From gram `[n, M+1, M+1]`, moments `[n, M+1, K]` and squares `[K]`."""
+        count, sums, targets = gram[0, -1, -1], gram[:, -1, :-1], moments[0, -1]
         columns = len(targets)
         total = squares.sum()
         if not standardize:
             total = total - count / columns if classes else total
             mean, scale = torch.zeros_like(sums), torch.ones_like(sums)
-            matrix, right, target_mean = gram[:-1, :-1], moments[:-1], torch.zeros_like(targets)
+            matrix, right, target_mean = gram[:, :-1, :-1], moments[:, :-1], targets * 0.0
         else:
             mean, target_mean = sums / count, targets / count
-            matrix = gram[:-1, :-1] - torch.outer(sums, mean)
-            varies = matrix.diagonal() > 1e-12 * gram.diagonal()[:-1]
-            scale = torch.where(varies, (matrix.diagonal() / count).rsqrt(), 0.0)
-            matrix = matrix * scale.unsqueeze(1) * scale
-            right = (moments[:-1] - torch.outer(mean, targets)) * scale.unsqueeze(1)
+            matrix = gram[:, :-1, :-1] - sums.unsqueeze(2) * mean.unsqueeze(1)
+            varies = _diagonal(matrix) > 1e-12 * _diagonal(gram)[:, :-1]
+            scale = torch.where(varies, (_diagonal(matrix) / count).rsqrt(), 0.0)
+            matrix *= scale.unsqueeze(2)
+            matrix *= scale.unsqueeze(1)
+            right = (moments[:, :-1] - mean.unsqueeze(2) * targets) * scale.unsqueeze(2)
             total = total - (targets * target_mean).sum()
         dimensions = count.item() - (1 if standardize else 0)
         outputs = columns - 1 if classes else columns
         data = matrix, right, total.item(), dimensions, outputs
         return cls(*data, classes, standardize, mean, scale, target_mean)
 
-    def explained(self, solved: Tensor) -> float:
-        """tr B^T (A + lambda I)^-1 B over the contrasts, from solved = L^-1 B."""
+    def _explained(self, solved: Tensor) -> Tensor:
+        """tr B^T (A + lambda I)^-1 B over the contrasts, from one head's solved = L^-1 B."""
         whole = solved.square().sum()
         if self.classes:
             whole = whole - solved.sum(1).square().sum() / solved.shape[1]
-        return whole.item()
+        return whole
 
-    def at(self, ratio: float, beta: float | None = None) -> Solution:
-        """The evidence at lambda = `ratio` and what it is computed from; the best beta for None."""
-        factor = safe_cholesky(self.matrix, ratio)
-        solved = torch.linalg.solve_triangular(factor, self.right, upper=False)
-        residual = max(self.total - self.explained(solved), 0.0)
-        freedom = self.outputs * self.dimensions
-        if beta is None:
-            beta = freedom / max(residual, freedom * _SMALLEST_NOISE)
-        size = len(self.matrix)
-        determinant = 2.0 * factor.diagonal().log().sum().item()
-        volume = size * math.log(ratio) - determinant
-        scale = self.dimensions * math.log(beta / (2.0 * math.pi))
-        evidence = self.outputs / 2 * (volume + scale) - beta / 2 * residual
-        return Solution(evidence if self.outputs > 0 else 0.0, ratio, beta, factor, solved)
+    def at(
+        self, heads: list[int], ratios: list[float], beta: float | None = None
+    ) -> list[Solution]:
+        """The evidence of some heads, each at its own lambda; the best beta of each for None."""
+        chosen = torch.tensor(heads, device=self.matrix.device)
+        matrices, right = (part.index_select(0, chosen) for part in (self.matrix, self.right))
+        factors = safe_cholesky(matrices, ratios)
+        solved = torch.linalg.solve_triangular(factors, right, upper=False)
+        # Head by head: a sum's last bits must not depend on how many heads there are.
+        explained = torch.stack([self._explained(part) for part in solved]).tolist()
+        roots = torch.stack([factor.diagonal().log().sum() for factor in factors]).tolist()
+        freedom, size = self.outputs * self.dimensions, self.matrix.shape[1]
+        found = []
+        for i, ratio in enumerate(ratios):
+            residual = max(self.total - explained[i], 0.0)
+            noise = beta or freedom / max(residual, freedom * _SMALLEST_NOISE)
+            volume = size * math.log(ratio) - 2.0 * roots[i]
+            scale = self.dimensions * math.log(noise / (2.0 * math.pi))
+            evidence = self.outputs / 2 * (volume + scale) - noise / 2 * residual
+            evidence = evidence if self.outputs > 0 else 0.0
+            found.append(Solution(evidence, ratio, noise, factors[i], solved[i]))
+        return found
 
-    def best(self) -> Solution:
-        """Where the evidence is largest."""
+    def best(self) -> list[Solution]:
+        """Where the evidence of each is largest."""
         # Features have about one unit of variance per sample, so lambda is counted in samples.
-        unit = max(self.matrix.diagonal().mean().item(), 1e-12)
-        best: Solution | None = None
+        units = [max(part.diagonal().mean().item(), 1e-12) for part in self.matrix]
+        searches = [climb(math.log(0.1), -25.0, 15.0) for _ in units]
+        trials = {head: next(search) for head, search in enumerate(searches)}
+        best: dict[int, Solution] = {}
+        while trials:
+            heads = list(trials)
+            ratios = [units[head] * math.exp(trials[head]) for head in heads]
+            for head, found in zip(heads, self.at(heads, ratios), strict=True):
+                if head not in best or found.log_evidence > best[head].log_evidence:
+                    # what the search ends with has been computed on the way
+                    best[head] = found if len(heads) == 1 else found.kept()
+                try:
+                    trials[head] = searches[head].send(found.log_evidence)
+                except StopIteration:
+                    del trials[head]
+        return [best[head] for head in range(len(units))]
 
-        def profile(log_ratio: float) -> float:
-            nonlocal best
-            trial = self.at(unit * math.exp(log_ratio))
-            if best is None or trial.log_evidence > best.log_evidence:
-                best = trial  # what the search ends with has been computed on the way
-            return trial.log_evidence
 
-        maximize(profile, math.log(0.1), -25.0, 15.0)
-        assert best is not None
-        return best
-
-
-def solve_head(
+def solve_heads(
     equations: NormalEquations,
     prior_precision: float | None = None,
     noise_variance: float | None = None,
-) -> HeadPosterior:
-    """The head's posterior; alpha and 1/beta as given, or where the evidence is largest."""
+) -> list[HeadPosterior]:
+    """The heads' posteriors; alpha and 1/beta as given, or where the evidence is largest."""
     informative = equations.outputs > 0 and equations.dimensions > 0 and equations.total > 0
+    every = list(range(len(equations.matrix)))
     if prior_precision is not None and noise_variance is not None:
-        solution = equations.at(prior_precision * noise_variance, 1.0 / noise_variance)
+        ratios = [prior_precision * noise_variance for _ in every]
+        solutions = equations.at(every, ratios, 1.0 / noise_variance)
     elif informative:
-        solution = equations.best()
+        solutions = equations.best()
     else:  # one class so far, or one sample: nothing to tell features apart by
-        solution = equations.at(1.0, 1.0)._replace(log_evidence=0.0)
+        flat = equations.at(every, [1.0 for _ in every], 1.0)
+        solutions = [solution._replace(log_evidence=0.0) for solution in flat]
+    return [_posterior(equations, head, solutions[head]) for head in every]
+
+
+def _posterior(equations: NormalEquations, head: int, solution: Solution) -> HeadPosterior:
     log_evidence, ratio, beta, factor, solved = solution
+    mean, inverse_scale = equations.mean[head], equations.inverse_scale[head]
     weight = torch.linalg.solve_triangular(factor.T, solved, upper=True)
-    weight = weight * equations.inverse_scale.unsqueeze(1)
-    intercept = equations.target_mean - equations.mean @ weight
+    weight = weight * inverse_scale.unsqueeze(1)
+    intercept = equations.target_mean - mean @ weight
     share = 1.0 / (equations.dimensions + 1) if equations.standardize else 0.0
-    scaling = equations.mean, equations.inverse_scale
     hyperparameters = ratio * beta, 1.0 / beta, log_evidence, share
-    return HeadPosterior(weight, intercept, factor, *scaling, *hyperparameters)
+    return HeadPosterior(weight, intercept, factor, mean, inverse_scale, *hyperparameters)
 
 
-def safe_cholesky(matrix: Tensor, ridge: float) -> Tensor:
-    """The factor of matrix + ridge I; a little more ridge where rounding made it indefinite."""
-    scale = max(matrix.diagonal().mean().item(), ridge)
-    extra = 0.0
+def _diagonal(matrices: Tensor) -> Tensor:
+    return matrices.diagonal(dim1=1, dim2=2)
+
+
+def safe_cholesky(matrices: Tensor, ridges: list[float]) -> Tensor:
+    """Factors of matrix + ridge I `[n, M, M]`; a little more ridge where rounding made one
+    indefinite. Overwrites the matrices.
+    """
+    ridge = matrices.new_tensor(ridges)
+    scale = torch.maximum(_diagonal(matrices).mean(1), ridge)
+    _diagonal(matrices).add_(ridge.unsqueeze(1))
+    extra = torch.zeros_like(scale)
     for _ in range(8):
-        shifted = matrix.clone()
-        shifted.diagonal().add_(ridge + extra)
-        factor, failed = torch.linalg.cholesky_ex(shifted)
-        if not failed.item():
-            return factor
-        extra = max(10.0 * extra, 1e-13 * scale)
+        factors, failed = torch.linalg.cholesky_ex(matrices)
+        if not failed.any():
+            return factors
+        more = torch.where(extra > 0, 9.0 * extra, 1e-13 * scale) * (failed != 0)
+        _diagonal(matrices).add_(more.unsqueeze(1))
+        extra += more
     raise FloatingPointError(
         "the features' covariance is not positive definite even with a ridge of "
-        f"{extra / scale:.0e} of its size: are all features finite?"
+        f"{(extra / scale).max().item():.0e} of its size: are all features finite?"
     )
 
 
 def maximize(
-    function: Callable[[float], float],
-    start: float,
-    low: float,
-    high: float,
-    *,
-    step: float = 1.5,
-    tolerance: float = 1e-5,
+    function: Callable[[float], float], start: float, low: float, high: float, **options: float
 ) -> float:
-    """Where a smooth function of one number is largest: climb to a bracket, then Brent's method."""
-    middle, best = start, function(start)
+    """Where a smooth function of one number is largest: see `climb`."""
+    search = climb(start, low, high, **options)
+    point = next(search)
+    while True:
+        try:
+            point = search.send(function(point))
+        except StopIteration as end:
+            return float(end.value)
+
+
+def climb(
+    start: float, low: float, high: float, *, step: float = 1.5, tolerance: float = 1e-5
+) -> Generator[float, float, float]:
+    """Where a smooth function of one number is largest: climb to a bracket, then Brent's method.
+
+    Yields where the function is to be evaluated next and is sent its value there.
+    """
+    middle, best = start, (yield start)
     left, right = max(low, start - step), min(high, start + step)
-    at_left, at_right = function(left), function(right)
+    at_left = yield left
+    at_right = yield right
     while at_left > best and left > low:
         middle, best, right, at_right = left, at_left, middle, best
         left = max(low, left - step)
-        at_left = function(left)
+        at_left = yield left
     while at_right > best and right < high:
         middle, best, left, at_left = right, at_right, middle, best
         right = min(high, right + step)
-        at_right = function(right)
+        at_right = yield right
     if max(at_left, at_right) > best:  # it still climbs at a bound
         return left if at_left > at_right else right
     second, third = (left, right) if at_left > at_right else (right, left)
@@ -226,7 +269,7 @@ def maximize(
             move = 0.381966 * ((right if middle - left < right - middle else left) - middle)
         previous, last = last, move
         trial = middle + move
-        value = function(trial)
+        value = yield trial
         if value > best:
             left, right = (middle, right) if trial > middle else (left, middle)
             third, at_third, second, at_second = second, at_second, middle, best

@@ -34,9 +34,9 @@ from torch import Tensor, nn
 from ..particles import Ensemble
 from .base import ParticleFilter
 from .calibration import CalibrationSample, content_hash
-from .evidence import HeadPosterior, NormalEquations, solve_head
+from .evidence import HeadPosterior, NormalEquations, solve_heads
 from .grid import GridFeatures, as_ensemble
-from .statistics import HeadStatistics
+from .statistics import HeadStatistics, solved_together
 from .targets import Classes, Values
 from .weights import normalize
 
@@ -280,23 +280,31 @@ class RaoBlackwellizedFilter(ParticleFilter):
     def _posterior(self) -> list[tuple[HeadPosterior, float]]:
         """(head, sharpness) per particle; solved once, kept until the next update."""
         if self._solved is None and self._statistics is not None:
-            count = self.particles.shard.count
-            self._solved = [self._solve(i, self._statistics) for i in range(count)]
+            particles, size = self.particles, self._statistics.features
+            count = particles.shard.count
+            step = solved_together(count, size, particles.device, particles.chunk_size)
+            heads: list[HeadPosterior] = []
+            for start in range(0, count, step):
+                heads += self._solve(slice(start, start + step), self._statistics)
+            sharpness = [self._sharpness(*pair) for pair in enumerate(heads)]
+            self._solved = list(zip(heads, sharpness, strict=True))
         return self._solved or []
 
-    def _solve(self, particle: int, statistics: HeadStatistics) -> tuple[HeadPosterior, float]:
+    def _solve(self, some: slice, statistics: HeadStatistics) -> list[HeadPosterior]:
         equations = NormalEquations.of(
-            statistics.gram[particle],
-            statistics.moments[particle],
+            statistics.gram[some],
+            statistics.moments[some],
             statistics.squares,
             classes=isinstance(self.targets, Classes),
             standardize=self.standardize,
         )
-        head = solve_head(equations, self.prior_precision, self.noise_variance)
+        return solve_heads(equations, self.prior_precision, self.noise_variance)
+
+    def _sharpness(self, particle: int, head: HeadPosterior) -> float:
         if not isinstance(self.targets, Classes):
-            return head, 1.0
+            return 1.0
         sample = self._sample or CalibrationSample.empty(1, 1, head.weight.device)
-        return head, sample.sharpness(head, statistics.columns, particle)
+        return sample.sharpness(head, self.columns, particle)
 
     @property
     def particle_log_evidence(self) -> Tensor:
