@@ -336,6 +336,15 @@ def test_more_features_than_memory_are_refused() -> None:
     assert rb.samples == 0
 
 
+def test_what_is_no_tensor_is_refused_by_name() -> None:
+    rb = RaoBlackwellizedFilter(RandomReLU(3, 4), classes=2)
+    x, y = torch.zeros(1, 3), torch.tensor([0])
+    for given, name in (((x.tolist(), y), "x"), ((x, y.tolist()), "y")):
+        with pytest.raises(TypeError, match=f"{name} must be a tensor, got list"):
+            rb.update(*given)
+    assert rb.samples == 0
+
+
 def test_inputs_that_the_maps_would_clip_are_told() -> None:
     maps = [RandomReLU(3, 4), RandomReLU(3, 4, input_limit=64.0)]
     x = torch.tensor([[0.0, 1.0, 200.0]])

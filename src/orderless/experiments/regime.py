@@ -186,18 +186,17 @@ def estimate_regime(regime: Regime, store: Store, root: str | None, device: Any)
 
 def _seconds(training: Training, scenario: Scenario, regime: Regime) -> float:
     """Of a whole training, by two short ones: what a step takes, and what the rest does."""
-    few, more, s = 2, 6, training.settings
-    took = [
-        run_training(replace(training, settings=s.changed(iterations=k)), scenario, regime)
-        for k in (few, more)
-    ]
-    start, per_step = (
-        took[0]["duration"],
-        (took[1]["duration"] - took[0]["duration"]) / (more - few),
-    )
+    s, few, more = training.settings, 2, 6
+
+    def took(steps: int) -> float:
+        short = replace(training, settings=s.changed(iterations=steps))
+        return float(run_training(short, scenario, regime)["duration"])
+
+    start, longer = took(few), took(more)
+    per_step = max(0.0, longer - start) / (more - few)
     samples = sum(len(scenario.targets(task)) for task in training.order) / len(training.order)
     steps = s.iterations or s.epochs * samples / s.batch_size
-    return float(start + max(0.0, per_step) * max(0.0, steps - few))
+    return start + per_step * max(0.0, steps - few)
 
 
 def _require_same(store: Store, record: dict[str, Any], training: Training, regime: Regime) -> None:
