@@ -117,6 +117,28 @@ def test_with_enough_orders_a_variance_is_judged(write_cells: Any) -> None:
     assert verdicts == {"average": True, "total variance": True, "order variance": True}
 
 
+def test_places_of_the_order_and_what_moved_the_weights(write_cells: Any, tmp_path: Path) -> None:
+    cells = [make_cell("ppo+wpf", order, "procgen-lifelong", "starpilot") for order in range(3)]
+    for cell, lowest in zip(cells, (0.0, 1.0, 5.0), strict=True):
+        # two updates on each of three levels, the last one at the end of its level
+        cell["trace"] = {"step": [512, 1024, 1536, 2048, 2560, 3072]}
+        cell["trace"] |= dict.fromkeys(("ess", "largest_weight", "loss"), [1.0] * 6)
+        cell["trace"]["log_weight_policy"] = [lowest + value for value in (1, 3, 10, 20, 100, 300)]
+        cell["trace"]["log_weight_value"] = [0.0] * 6
+    (summary,) = summarize(write_cells(cells))
+    entry = summary["methods"]["ppo+wpf"]
+    returns = [returns_of("ppo+wpf", order) for order in range(3)]
+    by_place = [
+        np.mean([returns[o][(o + place) % LEVELS] for o in range(3)]) for place in range(LEVELS)
+    ]
+    assert entry["place_averages"] == pytest.approx(by_place)
+    assert entry["weight_spread"] == {"policy": pytest.approx([4.0, 17.0, 202.0])}
+    (tmp_path / "lifelong.json").write_text(json.dumps(summary))
+    assert main(["--directory", str(tmp_path)]) == 0
+    row = " | ".join(f"{value:.3f}" for value in by_place)
+    assert f"| PPO + WPF | {row} | 4 / 17 / 2e+02 | - | - |" in (tmp_path / "table2.md").read_text()
+
+
 def test_the_page_sets_our_returns_beside_the_papers(results: Path) -> None:
     (results / "table2.remarks.txt").write_text("Measured on a rainy day.\n")
     assert main(["--directory", str(results)]) == 0

@@ -14,6 +14,7 @@ from tiny_policies import tiny_expert
 import orderless as ol
 from orderless.rl import Compact, PPOSettings, ProcgenLevels
 from orderless.rl.experts import (
+    FOLDER,
     Expert,
     ExpertTraining,
     load_expert,
@@ -21,10 +22,11 @@ from orderless.rl.experts import (
     random_policy,
     save_expert,
 )
-from orderless.rl.procgen import parse_levels
+from orderless.rl.procgen import GAMES, parse_levels
 from orderless.rl.tasks import ClonedTasks
 from orderless.rl.transitions import collect, read_transitions, transitions_path
 
+ROOT = Path(__file__).parents[2]
 QUICK = PPOSettings(steps=16, minibatches=2)
 
 
@@ -71,6 +73,28 @@ def test_a_policy_at_random_scores_as_random_actions_do() -> None:
     spread = np.hypot(measured["standard_error"], plain.std() / len(plain) ** 0.5)
     assert measured["episodes"] == 32
     assert abs(measured["mean"] - plain.mean()) < 4 * spread
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_the_packages_experts_are_small_and_worth_what_the_docs_say(game: str) -> None:
+    assert (FOLDER / f"{game}.safetensors").stat().st_size < 2e6
+    facts = load_expert(game).facts
+    cells = [game.capitalize(), f"{facts['steps']:,}"]
+    for where in ("training", "held_out"):
+        for who in ("expert", "random"):
+            measured = facts["returns"][where][who]
+            cells.append(f"{measured['mean']:.3f} +- {measured['standard_error']:.3f}")
+    assert f"| {' | '.join(cells)} |" in (ROOT / "docs" / "rl.md").read_text()
+
+
+def test_a_packaged_expert_plays_as_well_as_its_file_says() -> None:
+    """On its training levels, far above random play; measured anew on another device."""
+    expert = load_expert("starpilot")
+    told = expert.facts["returns"]["training"]
+    measured = mean_return(expert.network, "starpilot", 0, 200, 32, 1, 1, "cpu")
+    spread = np.hypot(measured["standard_error"], told["expert"]["standard_error"])
+    assert abs(measured["mean"] - told["expert"]["mean"]) < 4 * spread
+    assert measured["mean"] > told["random"]["mean"] + 2 * spread
 
 
 def test_experts_files_that_do_not_fit_are_named(tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def _summarize_method(cells: dict[Place, Cell]) -> dict[str, Any]:
         "worst_order_tasks": cells[seeds[0], orders[worst]]["order"],
         "interval": list(metrics.interval(scores)),
         "task_averages": scores.mean(axis=(0, 1)).tolist(),
+        "place_averages": _place_averages(scores, used),
         "seed_averages": scores.mean(axis=(1, 2)).tolist(),
     }
     entry |= _transfer(used)
@@ -122,6 +123,7 @@ def _summarize_method(cells: dict[Place, Cell]) -> dict[str, Any]:
         "temperature": _mean(cell.get("temperature") for cell in used),
         "alive": _mean(cell.get("alive") for cell in used),
         "plasticity": _plasticity(used),
+        "weight_spread": _weight_spread(used),
         "settings": _shared_settings(used),
     }
     scoring = _mean(cell.get("scoring_duration") for cell in cells.values())
@@ -189,6 +191,33 @@ def _disagreement(cells: dict[Place, Cell], seeds: list[int], orders: list[int])
             if len({len(predictions) for predictions in task}) == 1:
                 values.append(metrics.disagreement(np.stack(task)))
     return _mean(values)
+
+
+def _place_averages(scores: NDArray[np.float64], cells: list[Cell]) -> list[float]:
+    """The mean score of the task that came first, second, ..., over runs."""
+    rows = scores.reshape(len(cells), -1)
+    placed = [row[cell["order"]] for row, cell in zip(rows, cells, strict=True)]
+    return np.mean(placed, axis=0).tolist()
+
+
+def _weight_spread(cells: list[Cell]) -> dict[str, list[float]]:
+    """How far each term of the loss moves the weights apart in an update, by place, over runs.
+
+    Tasks take equally many steps, so an update's step says at which place it was.
+    """
+    means: dict[str, list[float]] = {}
+    for term in ("policy", "value", "entropy"):
+        found: dict[int, list[float]] = {}
+        for cell in cells:
+            trace, places = cell.get("trace") or {}, len(cell["order"])
+            steps, values = trace.get("step") or [], trace.get(f"log_weight_{term}") or []
+            if cell.get("died_at") is None:
+                for step, value in zip(steps, values, strict=False):
+                    place = max(0, math.ceil(step * places / steps[-1]) - 1)
+                    found.setdefault(place, []).append(value or 0.0)
+        if any(any(values) for values in found.values()):
+            means[term] = [float(np.mean(found[place])) for place in sorted(found)]
+    return means
 
 
 def _plasticity(cells: list[Cell]) -> dict[str, list[float]]:

@@ -85,10 +85,38 @@ def _section(report: Report, source: str) -> str:
         heading = ["paired difference of averages", "value and 95 % interval"]
         lines.append(markdown_table(heading, differences))
     lines.append("".join(f"- {note}\n" for note in summary["notes"]))
+    lines.append(_along_the_order(summary))
     picture = Path(f"{report.path.with_suffix('')}-figure3.png")
     if picture.exists():
         lines.append(f"![Returns over environment steps]({picture.name})\n\n{CAPTION}")
     return "\n".join(line for line in lines if line)
+
+
+def _along_the_order(summary: dict[str, Any]) -> str:
+    """Returns by place in the order and, where weights move, which terms of the loss move them."""
+    places = len(summary["task_names"] or [])
+    if places < 2:
+        return ""
+    weighed = any(entry["weight_spread"] for entry in summary["methods"].values())
+    terms = ("policy", "value", "entropy") if weighed else ()
+    rows = [
+        [
+            method_label(name),
+            *map(decimal, entry["place_averages"]),
+            *(" / ".join(map(small, entry["weight_spread"].get(term, []))) or "-" for term in terms),
+        ]
+        for name, entry in summary["methods"].items()
+    ]
+    headings = ["method", *(f"level at place {place}" for place in range(1, places + 1))]
+    headings += [f"weights by {term}" for term in terms]
+    text = "Averages by place in the order: the level that came first, second, ...\n"
+    if weighed:
+        text = text[:-1] + (
+            " *Weights by*: how far an update's policy, value and entropy terms move the "
+            "particles' log-weights apart, as standard deviation over particles and mean over "
+            "updates, place by place.\n"
+        )
+    return text + "\n" + markdown_table(headings, rows)
 
 
 def _interval(claim: dict[str, Any]) -> str:
