@@ -94,29 +94,25 @@ def _section(report: Report, source: str) -> str:
 
 def _along_the_order(summary: dict[str, Any]) -> str:
     """Returns by place in the order and, where weights move, which terms of the loss move them."""
-    places = len(summary["task_names"] or [])
-    if places < 2:
-        return ""
-    weighed = any(entry["weight_spread"] for entry in summary["methods"].values())
+    places = range(1, len(summary["task_names"] or []) + 1)
+    methods = summary["methods"]
+    weighed = any(entry["weight_spread"] for entry in methods.values())
     terms = ("policy", "value", "entropy") if weighed else ()
-    rows = [
-        [
-            method_label(name),
-            *map(decimal, entry["place_averages"]),
-            *(" / ".join(map(small, entry["weight_spread"].get(term, []))) or "-" for term in terms),
-        ]
-        for name, entry in summary["methods"].items()
-    ]
-    headings = ["method", *(f"level at place {place}" for place in range(1, places + 1))]
+    rows = []
+    for name, entry in methods.items():
+        spreads = [entry["weight_spread"].get(term, []) for term in terms]
+        moved = [" / ".join(map(small, by_place)) or "-" for by_place in spreads]
+        rows.append([method_label(name), *map(decimal, entry["place_averages"]), *moved])
+    headings = ["method", *(f"level at place {place}" for place in places)]
     headings += [f"weights by {term}" for term in terms]
-    text = "Averages by place in the order: the level that came first, second, ...\n"
+    text = "Averages by place in the order: the level that came first, second, ..."
     if weighed:
-        text = text[:-1] + (
+        text += (
             " *Weights by*: how far an update's policy, value and entropy terms move the "
             "particles' log-weights apart, as standard deviation over particles and mean over "
-            "updates, place by place.\n"
+            "updates, place by place."
         )
-    return text + "\n" + markdown_table(headings, rows)
+    return f"{text}\n\n{markdown_table(headings, rows)}" if len(places) > 1 else ""
 
 
 def _interval(claim: dict[str, Any]) -> str:
