@@ -1,9 +1,9 @@
 """PPO over particles on real ProcGen, end to end: environment steps per second.
 
-    python benchmarks/ppo.py [--particles 1,16] [--envs 64] [--rounds 5] [--network impala]
+    python benchmarks/ppo.py [--particles 1,16] [--envs 64,256] [--rounds 5] [--network impala]
 
-A round is 256 steps in every environment and three epochs over them; the first two, which record
-the graphs, are not counted. The share of the time spent on collecting is told, too.
+A round is 16,384 steps in all environments together and three epochs over them; the first two,
+which record the graphs, are not counted. The share of the time spent on collecting is told, too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import orderless as ol
 from orderless.rl import PPO
 from orderless.rl.networks import NETWORKS
 from orderless.rl.procgen import ProcgenLevels
+from orderless.rl.settings import rollouts_for
 from timing import machine, print_table
 
 
@@ -27,7 +28,7 @@ def measure(n: int, envs: int, rounds: int, network: str, precision: str) -> lis
     optimizer = torch.optim.Adam(particles.parameters(), lr=5e-4)
     kind = ol.GradientDescent if n == 1 else ol.WeightedParticleFilter
     env = ProcgenLevels("starpilot", envs)
-    ppo = PPO(kind(particles, optimizer, max_grad_norm=0.5), env)
+    ppo = PPO(kind(particles, optimizer, max_grad_norm=0.5), env, rollouts_for(envs))
     for _ in range(2):
         ppo.update(ppo.collect())
     _wait()
@@ -41,7 +42,12 @@ def measure(n: int, envs: int, rounds: int, network: str, precision: str) -> lis
     _wait()
     seconds = time.perf_counter() - begun
     env.close()
-    return [str(n), f"{(ppo.steps - before) / seconds:,.0f}", f"{100 * collecting / seconds:.0f} %"]
+    return [
+        str(n),
+        str(envs),
+        f"{(ppo.steps - before) / seconds:,.0f}",
+        f"{100 * collecting / seconds:.0f} %",
+    ]
 
 
 def _wait() -> None:
@@ -52,19 +58,21 @@ def _wait() -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--particles", default="1,16")
-    arguments.add_argument("--envs", type=int, default=64)
+    arguments.add_argument("--envs", default="64")
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--network", default="impala", choices=sorted(NETWORKS))
     arguments.add_argument("--precision", default="bf16")
     options = arguments.parse_args()
     sizes = [int(text) for text in options.particles.split(",")]
+    copies = [int(text) for text in options.envs.split(",")]
     place = machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    print(f"PPO, Starpilot level 0, {options.network}, {options.envs} environments, ", end="")
-    print(f"{options.precision}; {place}\n")
+    print(f"PPO, Starpilot level 0, {options.network}, {options.precision}; {place}\n")
     rows = [
-        measure(n, options.envs, options.rounds, options.network, options.precision) for n in sizes
+        measure(n, envs, options.rounds, options.network, options.precision)
+        for n in sizes
+        for envs in copies
     ]
-    print_table(["N", "environment steps per second", "of it collecting"], rows)
+    print_table(["N", "environments", "environment steps per second", "of it collecting"], rows)
 
 
 if __name__ == "__main__":

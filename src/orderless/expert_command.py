@@ -14,7 +14,7 @@ from .experiments.progress import Countdown
 from .experiments.store import Store
 from .options import find_device
 from .problems import problems_as_sentences
-from .rl.experts import Expert, ExpertTraining, load_expert, save_expert
+from .rl.experts import COPIES, Expert, ExpertTraining, load_expert, save_expert
 from .rl.procgen import known_game, parse_levels
 from .rl.settings import PPOSettings
 from .rl.transitions import collect, read_transitions, transitions_path
@@ -28,13 +28,13 @@ def train_expert(
     *,
     steps: int,
     levels: int = 200,
-    envs: int = 64,
+    envs: int = COPIES,
     network: str = "impala",
     seed: int = 0,
     device: torch.device | str = "cpu",
     out: Path,
     checkpoint_every: float = 60.0,
-    episodes: int = 4,
+    episodes: int = 1,
     settings: PPOSettings | None = None,
 ) -> tuple[Path, Expert]:
     """Train until `steps` are done in all, from the checkpoint in `out` where there is one."""
@@ -133,10 +133,10 @@ def expert_train(
     game: options.OneGame,
     steps: Annotated[int, typer.Option(help="Environment steps in all.")] = 5_000_000,
     levels: Annotated[int, typer.Option(help="Train on so many levels, from level 0 on.")] = 200,
-    envs: Annotated[int, typer.Option(help="Copies of the game stepped together.")] = 64,
+    envs: Annotated[int, typer.Option(help="Copies of the game stepped together.")] = COPIES,
     network: Annotated[str, typer.Option(help="impala, or compact (a small one)")] = "impala",
     seed: Annotated[int, typer.Option(help="Of network, actions and levels.")] = 0,
-    episodes: Annotated[int, typer.Option(help="Episodes per copy when measuring returns.")] = 4,
+    episodes: Annotated[int, typer.Option(help="Episodes per copy when measuring returns.")] = 1,
     device: options.Device = "auto",
     out: Annotated[Path, typer.Option(help="Folder of the expert and its checkpoint.")] = Path(
         "runs/experts"

@@ -23,6 +23,7 @@ from orderless.rl.experts import (
     save_expert,
 )
 from orderless.rl.procgen import GAMES, parse_levels
+from orderless.rl.settings import rollouts_for
 from orderless.rl.tasks import ClonedTasks
 from orderless.rl.transitions import collect, read_transitions, transitions_path
 
@@ -57,6 +58,16 @@ def test_a_training_goes_on_from_its_state_and_becomes_a_file(tmp_path: Path) ->
         assert torch.equal(tensor, trained[name].bfloat16().float())
     with pytest.raises(ValueError, match="this training has levels=3, not 4"):
         make_training(levels=4).load_state_dict(training.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("copies", "steps"), [(1, 256), (64, 256), (100, 160), (256, 64), (1024, 16), (5000, 8)]
+)
+def test_more_copies_make_shorter_rollouts(copies: int, steps: int) -> None:
+    """ProcGen's 64 x 256 transitions or a little less, in minibatches of equal size."""
+    settings = rollouts_for(copies)
+    assert settings == PPOSettings(steps=steps)
+    assert steps * copies % settings.minibatches == 0
 
 
 def test_a_policy_at_random_scores_as_random_actions_do() -> None:

@@ -25,11 +25,12 @@ from .cloning import play
 from .networks import ActorCritic, Compact, find_network
 from .ppo import PPO
 from .procgen import LEVELS_END, ProcgenLevels, known_game
-from .settings import PPOSettings
+from .settings import PPOSettings, rollouts_for
 
 KIND = "expert"
 FOLDER = Path(__file__).parent / "expert_files"
 HELD_OUT = 1000  # so many levels behind the training levels are for measuring
+COPIES = 256  # more than ProcGen's 64: on a GPU they take little longer to decide for
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ def _require_same_shapes(network: ActorCritic, shapes: dict[str, torch.Size], pa
 class ExpertTraining:
     """PPO of one network on `levels` levels of a game, from level 0 on.
 
+    An update sees as much as with ProcGen's 64 copies of 256 steps: more copies make fewer steps.
     `learn` goes on until `steps` environment steps are done; `state_dict` between two rounds holds
     everything but the running episodes, which begin anew after a resume.
     """
@@ -130,7 +132,7 @@ class ExpertTraining:
         game: str,
         *,
         levels: int = 200,
-        n_envs: int = 64,
+        n_envs: int = COPIES,
         network: str = "impala",
         seed: int = 0,
         device: torch.device | str = "cpu",
@@ -156,7 +158,7 @@ class ExpertTraining:
         optimizer = torch.optim.Adam(particles.parameters(), lr=5e-4, eps=1e-5)
         filter = GradientDescent(particles, optimizer, max_grad_norm=0.5)
         env = ProcgenLevels(game, n_envs, 0, num_levels=levels, seed=seed)
-        self.ppo = PPO(filter, env, settings, seed=seed)
+        self.ppo = PPO(filter, env, settings or rollouts_for(n_envs), seed=seed)
         self.recent: deque[float] = deque(maxlen=256)  # normalised returns of the last episodes
 
     @property
@@ -175,7 +177,7 @@ class ExpertTraining:
             self.recent.extend(self.ppo.env.normalize(values).tolist())
             tell()
 
-    def expert(self, episodes: int = 4) -> Expert:
+    def expert(self, episodes: int = 1) -> Expert:
         """The network as it is now, as its file will hold it, with its returns measured."""
         network = self.ppo.particles[0].cpu()
         assert isinstance(network, ActorCritic)

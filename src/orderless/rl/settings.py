@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -50,3 +50,11 @@ class PPOSettings:
             raise ValueError(f"act must be 'mixture' or 'episode', got {self.act!r}")
         if self.weigh_by not in ("loss", "policy"):
             raise ValueError(f"weigh_by must be 'loss' or 'policy', got {self.weigh_by!r}")
+
+
+def rollouts_for(n_envs: int) -> PPOSettings:
+    """The defaults; with more than 64 environments fewer steps in each, as much in all."""
+    usual = PPOSettings()
+    steps = 64 * usual.steps // n_envs
+    divisible = max(1, steps // usual.minibatches) * usual.minibatches
+    return replace(usual, steps=min(usual.steps, divisible))
