@@ -46,7 +46,8 @@ def exact_page(reports: list[tuple[dict[str, Any], str]]) -> str | None:
         "the mean of the maps' own accuracies in %, *logits* and *probs* score their mean "
         "prediction. *Disagreement* is the share of test samples on which two orders of the tasks "
         "say different things. The seconds hold learning and every evaluation of all tasks. "
-        "*Seeds x orders* counts what was finished, which can be less than a command asks for.\n",
+        "*Seeds x orders* counts what was finished, which can be less than a command asks for. The "
+        "commands have settings of their own: give each an `--out` of its own, too.\n",
         markdown_table(headings, rows),
     ]
     parts += [f"## {_name(summary)}\n\n{source}" for summary, source in chosen]
