@@ -77,7 +77,8 @@ StepsPerLevel = Annotated[
     int | None, typer.Option(help="procgen-lifelong: environment steps [preset].")
 ]
 Permutations = Annotated[
-    int | None, typer.Option(help="Orders of the tasks [10; demo: 3, ProcGen 2; gpu: 3; strong: 1].")
+    int | None,
+    typer.Option(help="Orders of the tasks [10; demo: 3 or 2; gpu: 3; strong: 1]."),
 ]
 Seeds = Annotated[
     int | None, typer.Option(help="Seeds of networks and batches [1; table1: 3; strong: 20].")
