@@ -1,4 +1,8 @@
-"""With one particle, PPO is PPO: step for step against a plain implementation in torch alone."""
+"""Step for step against a plain implementation in torch alone.
+
+With one particle PPO is PPO; with several, each is a plain learner on the mixture's experience, and
+its weight is the product of what its losses say.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,9 @@ class PlainPPO:
     """Schulman et al. 2017 as everybody writes it: one network, lists, loops.
 
     Chance comes from outside (which actions were drawn, in which order samples are taken), so that
-    two implementations can be compared.
+    two implementations can be compared. Where the actions are another policy's, of log-probability
+    `behaviour`, each sample counts by how much likelier this network was to choose it, twice at
+    most. `log_weight` sums -(L_old + L_new) / 2 over all steps.
     """
 
     def __init__(self, network: torch.nn.Module, clip_values: bool) -> None:
@@ -29,6 +35,7 @@ class PlainPPO:
         self.env.reset()
         self.running, self.seen = [0.0] * E, []
         self.ended = [False] * E
+        self.log_weight = 0.0
 
     def scaled(self, reward: float, e: int) -> float:
         count, total = 1e-4 + len(self.seen), sum(self.seen)
@@ -60,8 +67,9 @@ class PlainPPO:
         record["v"].append(last)
         return {name: torch.stack(rows) for name, rows in record.items()}
 
-    def round(self, actions: Tensor, orders: list[Tensor]) -> dict[str, Tensor]:
-        data = self.rollout(actions)
+    def learn(
+        self, data: dict[str, Tensor], actions: Tensor, behaviour: Tensor, orders: list[Tensor]
+    ) -> None:
         advantages = torch.zeros(T, E, dtype=torch.float64)
         following = torch.zeros(E, dtype=torch.float64)
         for t in reversed(range(T)):
@@ -72,31 +80,49 @@ class PlainPPO:
             advantages[t] = following
         targets = (advantages + data["v"][:-1]).flatten()
         flat = {name: data[name].flatten(0, 1) for name in ("x", "logp", "ok")}
+        flat |= {"a": actions.flatten(), "mu": behaviour.flatten()}
+        flat |= {"advantage": advantages.flatten(), "target": targets}
         for order in orders:
             for index in order.chunk(MINIBATCHES):
                 index = index[flat["ok"][index]]  # what is no experience is thrown out
-                self.step(flat, actions.flatten(), advantages.flatten(), targets, index)
-        return data
+                self.step({name: rows[index] for name, rows in flat.items()})
 
-    def step(
-        self, flat: dict[str, Tensor], actions: Tensor, advantages: Tensor, targets: Tensor, index
-    ) -> None:
-        logits, v = self.network(flat["x"][index])
-        policy = torch.distributions.Categorical(logits=logits)
-        ratio = (policy.log_prob(actions[index]) - flat["logp"][index]).exp()
-        a = advantages[index]
-        a = (a - a.mean()) / (a.std(unbiased=False) + 1e-8)
-        loss = -torch.min(ratio * a, ratio.clamp(0.8, 1.2) * a).mean()
-        errors = (v - targets[index]) ** 2
-        if self.clip_values:
-            old = targets[index] - advantages[index]
-            clipped = old + (v - old).clamp(-0.2, 0.2)
-            errors = torch.max(errors, (clipped - targets[index]) ** 2)
-        loss = loss + 0.5 * 0.5 * errors.mean() - 0.01 * policy.entropy().mean()
+    def step(self, batch: dict[str, Tensor]) -> None:
+        before = self.loss(batch)
         self.optimizer.zero_grad()
-        loss.backward()
+        before.backward()
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 0.5)
         self.optimizer.step()
+        with torch.no_grad():
+            self.log_weight -= float(before + self.loss(batch)) / 2
+
+    def loss(self, batch: dict[str, Tensor]) -> Tensor:
+        logits, v = self.network(batch["x"])
+        policy = torch.distributions.Categorical(logits=logits)
+        ratio = (policy.log_prob(batch["a"]) - batch["logp"]).exp()
+        share = (batch["logp"].exp() / batch["mu"].exp()).clamp(max=2.0)
+        a = batch["advantage"]
+        a = (a - a.mean()) / (a.std(unbiased=False) + 1e-8)
+        loss = -(share * torch.min(ratio * a, ratio.clamp(0.8, 1.2) * a)).mean()
+        errors = (v - batch["target"]) ** 2
+        if self.clip_values:
+            old = batch["target"] - batch["advantage"]
+            clipped = old + (v - old).clamp(-0.2, 0.2)
+            errors = torch.max(errors, (clipped - batch["target"]) ** 2)
+        return loss + 0.5 * 0.5 * errors.mean() - 0.01 * policy.entropy().mean()
+
+
+def make_settings(**changes: bool) -> PPOSettings:
+    numbers = {"steps": T, "epochs": EPOCHS, "minibatches": MINIBATCHES}
+    return PPOSettings(**numbers, discount=GAMMA, trace=LAMBDA, **changes)  # type: ignore[arg-type]
+
+
+def weights_of(learners: list[PlainPPO]) -> Tensor:
+    return torch.tensor([each.log_weight for each in learners], dtype=torch.float64).softmax(0)
+
+
+def sample_orders(number: int) -> list[Tensor]:
+    return [permutation(7, number, k, T * E, torch.device("cpu")) for k in range(EPOCHS)]
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["descent", "filter"])
@@ -106,29 +132,48 @@ def test_one_particle_is_standard_ppo(clip_values: bool, weighted: bool) -> None
     plain = PlainPPO(copy.deepcopy(particles[0]), clip_values)
     optimizer = torch.optim.Adam(particles.parameters(), lr=1e-2)
     kind = ol.WeightedParticleFilter if weighted else ol.GradientDescent
-    settings = PPOSettings(
-        steps=T,
-        epochs=EPOCHS,
-        minibatches=MINIBATCHES,
-        discount=GAMMA,
-        trace=LAMBDA,
-        clip_values=clip_values,
-    )
+    settings = make_settings(clip_values=clip_values)
     ppo = PPO(kind(particles, optimizer, max_grad_norm=0.5), Corridor(E), settings, seed=7)
     for number in range(4):
         rollout = ppo.collect()
-        orders = [permutation(7, number, k, T * E, torch.device("cpu")) for k in range(EPOCHS)]
-        data = plain.round(rollout.actions.clone(), orders)
+        data = plain.rollout(rollout.actions)
         # float64, sums in another order
         torch.testing.assert_close(rollout.log_policies[0], data["logp"], atol=1e-9, rtol=1e-9)
         torch.testing.assert_close(rollout.values[0], data["v"], atol=1e-9, rtol=1e-9)
         torch.testing.assert_close(rollout.rewards, data["r"], atol=1e-9, rtol=1e-9)
         assert torch.equal(rollout.valid, data["ok"])
+        plain.learn(data, rollout.actions, data["logp"], sample_orders(number))
         info = ppo.update(rollout)
         assert info.importance.item() == 1.0 and info.truncated.item() == 0.0
     for name, tensor in plain.network.state_dict().items():
         ours = particles.state_dict()[name][0]
         torch.testing.assert_close(ours, tensor, atol=1e-8, rtol=1e-8)
+
+
+def test_several_particles_are_plain_learners_on_the_mixtures_experience() -> None:
+    particles = ol.Ensemble(Walker, 3, seed=4).double()
+    plain = [PlainPPO(copy.deepcopy(particles[i]), clip_values=True) for i in range(3)]
+    optimizer = torch.optim.Adam(particles.parameters(), lr=1e-2)
+    filter = ol.WeightedParticleFilter(particles, optimizer, max_grad_norm=0.5)
+    ppo = PPO(filter, Corridor(E), make_settings(), seed=7)
+    truncated = 0.0
+    for number in range(8):
+        rollout = ppo.collect()
+        weights = weights_of(plain)
+        data = [each.rollout(rollout.actions) for each in plain]
+        mixture = sum(w * each["logp"].exp() for w, each in zip(weights, data, strict=True))
+        torch.testing.assert_close(rollout.log_behaviour.exp(), mixture, atol=1e-9, rtol=1e-8)
+        for each, seen in zip(plain, data, strict=True):
+            each.learn(seen, rollout.actions, mixture.log(), sample_orders(number))
+        truncated += float(ppo.update(rollout).truncated.max())
+    assert truncated > 0  # policies have come apart, so that the limit of c was met
+    weights = weights_of(plain)
+    torch.testing.assert_close(filter.log_weights.exp(), weights, atol=1e-8, rtol=1e-7)
+    assert weights.max() > 0.4  # and they are not the uniform ones of the beginning
+    for i, each in enumerate(plain):
+        for name, tensor in each.network.state_dict().items():
+            ours = particles.state_dict()[name][i]
+            torch.testing.assert_close(ours, tensor, atol=1e-8, rtol=1e-8)
 
 
 def test_importance_and_ratio_are_one_before_the_first_step() -> None:
