@@ -31,6 +31,7 @@ def test_time_left_is_the_mean_of_what_was_done_here_times_what_is_left(monkeypa
     now = [100.0]
     monkeypatch.setattr("orderless.experiments.progress.time.monotonic", lambda: now[0])
     progress = GridProgress()
+    now[0] += 5000  # for data that had to be collected first
     progress.report.begin(5, 15)  # five were finished before: they took no time now
     now[0] += 600
     progress.report.done(tiny_cell(), record())

@@ -106,6 +106,7 @@ class GridProgress:
         self._bar.stop()
 
     def _begin(self, finished: int, total: int) -> None:
+        self._begun = time.monotonic()  # what was prepared before, data say, is not in every cell
         self._finished = self._first = finished
         self._total = total
         self._task = self._bar.add_task("", total=total, completed=finished, left="")
