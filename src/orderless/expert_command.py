@@ -34,7 +34,7 @@ def train_expert(
     device: torch.device | str = "cpu",
     out: Path,
     checkpoint_every: float = 60.0,
-    episodes: int = 1,
+    episodes: int = 4,
     settings: PPOSettings | None = None,
 ) -> tuple[Path, Expert]:
     """Train until `steps` are done in all, from the checkpoint in `out` where there is one."""
@@ -136,7 +136,7 @@ def expert_train(
     envs: Annotated[int, typer.Option(help="Copies of the game stepped together.")] = COPIES,
     network: Annotated[str, typer.Option(help="impala, or compact (a small one)")] = "impala",
     seed: Annotated[int, typer.Option(help="Of network, actions and levels.")] = 0,
-    episodes: Annotated[int, typer.Option(help="Episodes per copy when measuring returns.")] = 1,
+    episodes: Annotated[int, typer.Option(help="Episodes per copy when measuring returns.")] = 4,
     device: options.Device = "auto",
     out: Annotated[Path, typer.Option(help="Folder of the expert and its checkpoint.")] = Path(
         "runs/experts"

@@ -73,12 +73,15 @@ def test_a_countdown_says_a_plain_line_now_and_then(monkeypatch, capsys):
         for done in range(10, 21):  # ten were finished before: they took no time now
             progress.tell(done, 20, f"run {done}")
             now[0] += 2.0
+        now[0] += 2.0
+        progress.tell(25, 20, "beyond")  # whole rounds may pass the mark
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == [
         "[13/20] run 13, time left: 0:00:14",
         "[16/20] run 16, time left: 0:00:08",
         "[19/20] run 19, time left: 0:00:02",
+        "[25/20] beyond, time left: 0:00:00",
     ]
 
 

@@ -75,7 +75,7 @@ def time_left(spent: float, done: int, to_do: int | None) -> str:
     """At the speed so far."""
     if done < 1 or to_do is None:
         return "time left: ?"
-    return f"time left: {timedelta(seconds=round(spent / done * to_do))}"
+    return f"time left: {timedelta(seconds=round(spent / done * max(0, to_do)))}"
 
 
 class GridProgress:

@@ -31,6 +31,7 @@ KIND = "expert"
 FOLDER = Path(__file__).parent / "expert_files"
 HELD_OUT = 1000  # so many levels behind the training levels are for measuring
 COPIES = 256  # more than ProcGen's 64: on a GPU they take little longer to decide for
+PLAYING = 64  # copies when returns are measured: those with short episodes wait for the others
 
 
 @dataclass(frozen=True)
@@ -177,13 +178,14 @@ class ExpertTraining:
             self.recent.extend(self.ppo.env.normalize(values).tolist())
             tell()
 
-    def expert(self, episodes: int = 1) -> Expert:
+    def expert(self, episodes: int = 4) -> Expert:
         """The network as it is now, as its file will hold it, with its returns measured."""
         network = self.ppo.particles[0].cpu()
         assert isinstance(network, ActorCritic)
         network.load_state_dict({name: t.float() for name, t in _rounded(network).items()})
         facts = {**self.identity, "steps": self.steps}
-        game, levels, n_envs, seed = (facts[k] for k in ("game", "levels", "envs", "seed"))
+        game, levels, seed = (facts[k] for k in ("game", "levels", "seed"))
+        n_envs = min(facts["envs"], PLAYING)
         facts["returns"] = {
             name: {
                 who: mean_return(policy, game, start, count, n_envs, episodes, seed, self.device)
