@@ -363,3 +363,23 @@ def test_returns_bring_learning_curves(open_page, tmp_path):
     assert names == ["training step", "episode return"]
     assert len(find_all(browser, "#curves-chart .line")) == 2
     assert find(browser, "#variance h2").text == "Return against variance"
+
+
+def test_scores_of_the_way_have_no_matrix_and_the_optimizers_own_rate(open_page, tmp_path):
+    scores = {"accuracy": [[None] * 5] * 5 + [[0.1, 0.2, 0.3, 0.4, 0.5]]}
+    settings = {"optimizer": "adam", "lr": 1e-3, "adam_lr": 5e-4}
+    cells = [
+        make_cell("ppo", order, 0, benchmark="procgen-lifelong", scenario="starpilot", preset="gpu")
+        | {"score_kind": "return", "scores": scores, "settings": settings}
+        for order in range(2)
+    ]
+    cells += [make_cell("gd", order, 0) for order in range(2)]
+    browser = open_page(write_page(tmp_path / "run", cells))
+    shown = {}
+    for option in find_all(browser, "#result option"):
+        option.click()
+        shown[find(browser, "#subtitle").text] = find(browser, "#matrices").is_displayed()
+    assert shown == {
+        "Starpilot, preset gpu, learning rate 0.0005": False,
+        "domain-incremental, preset table1, learning rate 0.001": True,
+    }

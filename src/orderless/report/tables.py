@@ -67,10 +67,15 @@ def columns_of(score_kind: str) -> list[Column]:
 
 def title(summary: dict[str, Any]) -> str:
     """One line that names the table."""
-    text = f"{benchmark_label(summary['benchmark'])}, {summary['scenario']}, {summary['preset']}"
+    parts = [benchmark_label(summary["benchmark"]), summary["scenario"], summary["preset"]]
+    return ", ".join([*parts, *learning_rate(summary)])
+
+
+def learning_rate(summary: dict[str, Any]) -> list[str]:
+    """That of the optimizer in use, in words; nothing where methods have their own."""
     settings = summary.get("settings", {})
     rate = settings.get("adam_lr" if settings.get("optimizer") == "adam" else "lr")
-    return text if rate is None else f"{text}, learning rate {rate:g}"
+    return [] if rate is None else [f"learning rate {rate:g}"]
 
 
 def _rows(summary: dict[str, Any], columns: list[Column]) -> list[list[str]]:

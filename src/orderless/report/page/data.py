@@ -18,6 +18,7 @@ from orderless.report.figures import method_styles
 from orderless.report.page.density import densities
 from orderless.report.page.table import table_data
 from orderless.report.paper import benchmark_label, method_label
+from orderless.report.tables import learning_rate
 
 POINTS = 100  # moments at which a trace is drawn
 DASHES = 5  # kinds of line the style sheet knows
@@ -50,6 +51,7 @@ def _result(summary: dict[str, Any], cells: list[Cell]) -> dict[str, Any]:
     names = summary["task_names"] or [f"task {task}" for task in range(tasks)]
     return {
         "benchmark": benchmark_label(summary["benchmark"]),
+        "subtitle": _subtitle(summary),
         "scenario": summary["scenario"],
         "preset": summary["preset"],
         "score": "accuracy" if summary["score_kind"] == "accuracy" else "return",
@@ -74,6 +76,14 @@ def _result(summary: dict[str, Any], cells: list[Cell]) -> dict[str, Any]:
         "settings": summary["settings"],
         "own_settings": _own_settings(summary),
     }
+
+
+def _subtitle(summary: dict[str, Any]) -> str:
+    """What stands below the benchmark's name."""
+    scenario = summary["scenario"]
+    learns = summary["score_kind"] == "accuracy"
+    what = f"{scenario}-incremental" if learns else scenario.capitalize()
+    return ", ".join([what, f"preset {summary['preset']}", *learning_rate(summary)])
 
 
 def method_looks(names: list[str]) -> dict[str, dict[str, Any]]:
@@ -128,7 +138,13 @@ def scatter_data(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def _matrices(summary: dict[str, Any], cells: list[Cell]) -> dict[str, dict[str, Any]]:
-    """method -> order index -> R ``[T + 1, T]``, the mean over the seeds that finished it."""
+    """method -> order index -> R ``[T + 1, T]``, the mean over the seeds that finished it.
+
+    Nothing where every run has its last row only: scores of what was learned on the way.
+    """
+    earlier = [row for cell in cells for row in cell["scores"]["accuracy"][:-1]]
+    if all(value is None for row in earlier for value in row):
+        return {}
     found: dict[str, dict[str, list[Any]]] = {name: {} for name in summary["methods"]}
     for cell in cells:
         found[cell["method"]].setdefault(str(cell["order_index"]), []).append(score_matrix(cell))

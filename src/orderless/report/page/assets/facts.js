@@ -11,10 +11,9 @@ function plain(value) {
 }
 
 function showHeading(result) {
-  const rate = typeof result.settings.lr === "number" ? `, learning rate ${brief(result.settings.lr)}` : "";
   byId("title").textContent = result.benchmark;
-  byId("subtitle").textContent = result.subtitle ?? `${result.scenario}-incremental, preset ${result.preset}${rate}`;
-  document.title = `${result.benchmark}, ${result.subtitle ?? result.preset} · orderless report`;
+  byId("subtitle").textContent = result.subtitle;
+  document.title = `${result.benchmark}, ${result.subtitle} · orderless report`;
   const seeds = Math.max(...result.table.rows.map((row) => row.cells));
   const entries = [
     ["methods", String(Object.keys(result.methods).length)],

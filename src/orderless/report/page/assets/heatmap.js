@@ -14,6 +14,8 @@ function cividis(share) {
 
 function showMatrices(result) {
   const names = Object.keys(result.matrices);
+  byId("matrices").hidden = names.length === 0;
+  if (names.length === 0) return;
   const indices = Object.keys(result.orders);
   const slider = byId("order");
   slider.max = indices.length - 1;
