@@ -352,7 +352,7 @@ def test_several_results_can_be_chosen(open_page, tmp_path):
 
 
 def test_returns_bring_learning_curves(open_page, tmp_path):
-    curves = {"step": [0, 10, 20], "return": [-1.0, 2.0, 5.0]}
+    curves = {"step": [0, 100_000, 2_000_000], "return": [-1.0, 2.0, 5.0]}
     cells = [
         make_cell(method, order, 0, benchmark="starpilot", score_kind="return", curves=curves)
         for method in ("wpf", "gd")
@@ -362,6 +362,8 @@ def test_returns_bring_learning_curves(open_page, tmp_path):
     names = [text.text for text in find_all(browser, "#curves-chart text.axis")]
     assert names == ["training step", "episode return"]
     assert len(find_all(browser, "#curves-chart .line")) == 2
+    texts = [text.text for text in find_all(browser, "#curves-chart text")]
+    assert "500k" in texts and "1.5M" in texts
     assert find(browser, "#variance h2").text == "Return against variance"
 
 

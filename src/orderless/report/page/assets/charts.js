@@ -11,6 +11,7 @@ function power(exponent) {
 function brief(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
+  if (size >= 1e5 && size < 1e9) return size < 1e6 ? `${Number((value / 1e3).toPrecision(3))}k` : `${Number((value / 1e6).toPrecision(3))}M`;
   return size >= 1e-3 && size < 1e5 ? String(Number(value.toPrecision(3))) : value.toExponential(1);
 }
 
