@@ -103,7 +103,9 @@ app.command()(tune)
 def audit(
     learner: Annotated[str, typer.Argument(help="module:make_learner, called with a seed.")],
     tasks: Annotated[str, typer.Option(help="module:tasks, a list of ol.Task or what makes one.")],
-    orders: Annotated[int, typer.Option(help="Orders of the tasks.")] = 10,
+    orders: Annotated[
+        int, typer.Option(help="Orders of the tasks; all where there are fewer.")
+    ] = 10,
     seeds: Annotated[int, typer.Option(help="Seeds.")] = 3,
     compare: options.Compare = "wpf,rb",
     out: options.AuditFolder = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import time
 import traceback
@@ -60,7 +61,8 @@ def order_sensitivity(
             see `ol.audit.from_torch` and `ol.audit.from_partial_fit`.
         tasks: `ol.Task(x, y, x_test, y_test, name)` for each, at least two; or a `Scenario`, whose
             data is then transformed by it.
-        orders: how many; the first is that of `tasks`, the others are drawn by `order_seed`.
+        orders: how many; the first is that of `tasks`, the others are drawn by `order_seed`. All
+            where there are no more: three tasks have six.
         seeds: how many, 0, 1, ...; at least two.
         compare: names of this library's learners to run beside it ("wpf", "averaging", "rb"), or
             your own as {name: make_learner}; () for none.
@@ -92,10 +94,8 @@ def order_sensitivity(
                 f"{what} must be at least 2, got {value!r}: with fewer, order and chance cannot be "
                 "told apart"
             )
-    try:
-        sequences = draw_orders(len(checked), orders, order_seed)
-    except ValueError as error:
-        raise ValueError(str(error).replace("permutations", "orders")) from None
+    every = math.factorial(len(checked))
+    sequences = draw_orders(len(checked), min(orders, every), order_seed)
     own = name or getattr(make_learner, "__name__", "learner").strip("<>")
     compare = (compare,) if isinstance(compare, str) else compare
     others = dict(compare) if isinstance(compare, Mapping) else {}
