@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -201,23 +201,29 @@ def _place_averages(scores: NDArray[np.float64], cells: list[Cell]) -> list[floa
 
 
 def _weight_spread(cells: list[Cell]) -> dict[str, list[float]]:
-    """How far each term of the loss moves the weights apart in an update, by place, over runs.
-
-    Tasks take equally many steps, so an update's step says at which place it was.
-    """
+    """How far each term of the loss moves the weights apart in an update, by place, over runs."""
     means: dict[str, list[float]] = {}
     for term in ("policy", "value", "entropy"):
         found: dict[int, list[float]] = {}
         for cell in cells:
-            trace, places = cell.get("trace") or {}, len(cell["order"])
-            steps, values = trace.get("step") or [], trace.get(f"log_weight_{term}") or []
-            if cell.get("died_at") is None:
-                for step, value in zip(steps, values, strict=False):
-                    place = max(0, math.ceil(step * places / steps[-1]) - 1)
-                    found.setdefault(place, []).append(value or 0.0)
+            for place, value in _placed(cell, f"log_weight_{term}"):
+                found.setdefault(place, []).append(value)
         if any(any(values) for values in found.values()):
             means[term] = [float(np.mean(found[place])) for place in sorted(found)]
     return means
+
+
+def _placed(cell: Cell, name: str) -> Iterator[tuple[int, float]]:
+    """Values of a whole trace and at which place in the order each was taken.
+
+    Tasks take equally many steps, so the step tells.
+    """
+    trace = cell.get("trace") or {}
+    steps = [step or 0 for step in trace.get("step") or []]
+    if cell.get("died_at") is None:
+        for step, value in zip(steps, trace.get(name) or [], strict=False):
+            if step > 0 and value is not None:
+                yield math.ceil(step * len(cell["order"]) / max(steps)) - 1, value
 
 
 def _plasticity(cells: list[Cell]) -> dict[str, list[float]]:
