@@ -6,6 +6,7 @@ import fcntl
 import json
 import shlex
 import warnings
+from concurrent.futures import Future
 
 import pytest
 import torch
@@ -268,6 +269,28 @@ def test_a_process_for_every_core_that_has_work_and_memory(monkeypatch):
     assert automatic_workers(0, cpu, 1) == 1
     assert automatic_workers(100, cpu, 1 << 60) == 1
     assert automatic_workers(100, torch.device("cuda"), 1) == 1
+
+
+def test_processes_begin_with_the_cells_that_take_longest(store, monkeypatch):
+    begun = []
+
+    class Pool:
+        def __init__(self, *arguments, **options):
+            pass
+
+        def submit(self, function, cell, *arguments):
+            begun.append((cell.method, cell.order_index))
+            done = Future()
+            done.set_result(({}, []))
+            return done
+
+        def shutdown(self, **options):
+            pass
+
+    monkeypatch.setattr("orderless.experiments.workers.ProcessPoolExecutor", Pool)
+    run_grid(tiny_grid(("gd", "rb", "wpf"), 2), store, workers=2)
+    others = [(name, order) for order in (0, 1) for name in ("gd", "wpf")]
+    assert begun == [("rb", 0), ("rb", 1), *others]
 
 
 def test_a_run_uses_one_thread_and_gives_the_others_back():

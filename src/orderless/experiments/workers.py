@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ..methods import find_method
 from .course import Cell
 from .determinism import deterministic
 from .runs import course_of
@@ -65,7 +66,8 @@ def run_in_processes(
     pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(scenarios, steps))
     try:
         with _deaf_children():
-            futures = {pool.submit(_run, cell, store, options): cell for cell in cells}
+            longest_first = sorted(cells, key=lambda cell: not find_method(cell.method).slow)
+            futures = {pool.submit(_run, cell, store, options): cell for cell in longest_first}
         waiting, told = set(futures), 0
         while waiting:
             done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)

@@ -13,7 +13,8 @@ class Method:
 
     `particles` tells whether it keeps many networks or one, `in_all` whether "all methods" means
     this one, too; the others are run when they are named. `kind` is that of the benchmarks it is
-    made for: "supervised", "cloning" or "lifelong".
+    made for: "supervised", "cloning" or "lifelong". Cells of a `slow` one are begun first where
+    several processes share the work, so that none is left alone with it at the end.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Method:
     particles: bool
     in_all: bool = True
     kind: str = "supervised"
+    slow: bool = False
 
 
 METHODS: dict[str, Method] = {}
@@ -34,11 +36,12 @@ def method(
     particles: bool = False,
     in_all: bool = True,
     kind: str = "supervised",
+    slow: bool = False,
 ) -> Callable[[Build], Build]:
     """Register a function `Setup -> learner` under a name."""
 
     def register(build: Build) -> Build:
-        METHODS[name] = Method(name, description, build, particles, in_all, kind)
+        METHODS[name] = Method(name, description, build, particles, in_all, kind, slow)
         return build
 
     return register

@@ -48,7 +48,7 @@ def _gsf(setup: Setup) -> GaussianSumLearner:
     return GaussianSumLearner(setup.scenario, filter)
 
 
-@method("rb", "exact Gaussian heads on random features; no order at all", particles=True)
+@method("rb", "exact Gaussian heads on random features; no order at all", particles=True, slow=True)
 def _rb(setup: Setup) -> ExactLearner:
     s, scenario = setup.settings, setup.scenario
     make_map = feature_map(scenario.input_shape, s.rb_features)
