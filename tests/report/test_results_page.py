@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from synthetic_cells import make_cell
 
@@ -129,6 +130,23 @@ def test_single_networks_stand_beside_the_literature(write_cells, tmp_path):
     page = (folder / "literature.md").read_text()
     (row,) = [line for line in page.splitlines() if line.startswith("| LwF")]
     assert f"| {100 * HSU_2018['domain']['lwf']:.1f} | 71.5 | 4 x 1 |" in row
+    assert "seeds where others have" not in page
+
+
+def test_a_row_with_more_seeds_than_others_says_what_it_had_with_as_many(write_cells, tmp_path):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    seeds = {"adam": 6, "lwf": 4}
+    cells = [
+        make_cell(name, 0, seed, preset="strong") for name, n in seeds.items() for seed in range(n)
+    ]
+    directory = write_cells(cells)
+    write_report(directory)
+    (folder / "strong.json").write_text((directory / "report.json").read_text())
+    assert run(folder) == 0
+    first = np.mean([cell["scores"]["accuracy"][-1] for cell in cells[:4]])
+    words = f"Adam has 6 seeds where others have 4: over its first 4 alone it is {100 * first:.1f}."
+    assert words in (folder / "literature.md").read_text()
 
 
 def test_the_module_is_a_command(results):

@@ -45,7 +45,21 @@ def literature_page(reports: list[tuple[dict[str, Any], str]]) -> str | None:
         ]
         headings = ["method", "ours", "+-", "Hsu et al.", "van de Ven", "seeds x orders"]
         parts += [f"## {title(summary)}\n", source, markdown_table(headings, rows)]
+        parts += _with_equal_seeds(summary["methods"])
     return "\n".join(parts)
+
+
+def _with_equal_seeds(methods: dict[str, dict[str, Any]]) -> list[str]:
+    """What rows with more seeds than the others have over as many: a row must not look better, or
+    nearer to a published figure, for having been run longer."""
+    fewest = min(entry["seeds"] for entry in methods.values())
+    return [
+        f"{method_label(name)} has {entry['seeds']} seeds where others have {fewest}: over its "
+        f"first {fewest} alone it is {percent(float(np.mean(entry['seed_averages'][:fewest])))}. "
+        "The further ones were run after those had been seen.\n"
+        for name, entry in methods.items()
+        if entry["seeds"] > fewest
+    ]
 
 
 def _deviation(entry: dict[str, Any]) -> float | None:
