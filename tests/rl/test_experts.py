@@ -60,6 +60,28 @@ def test_a_training_goes_on_from_its_state_and_becomes_a_file(tmp_path: Path) ->
         make_training(levels=4).load_state_dict(training.state_dict())
 
 
+def test_a_training_goes_on_in_other_copies() -> None:
+    """Of a copy only its running episode is lost, and the file tells of the change."""
+    training = make_training(n_envs=4)
+    training.learn(2 * 64)
+    wider = make_training(n_envs=8)
+    wider.load_state_dict(training.state_dict())
+    assert wider.ppo.scaler.variance == training.ppo.scaler.variance
+    for ours, theirs in zip(
+        training.ppo.filter.state_dict()["optimizer"]["state"][0].values(),
+        wider.ppo.filter.state_dict()["optimizer"]["state"][0].values(),
+        strict=True,
+    ):
+        assert torch.equal(ours, theirs)
+    wider.learn(128 + 128)
+    assert wider.steps == 256
+    narrow = make_training(n_envs=4)
+    narrow.load_state_dict(wider.state_dict())
+    facts = narrow.expert(episodes=1).facts
+    assert facts["envs"] == 4
+    assert facts["earlier"] == [{"envs": 4, "until": 128}, {"envs": 8, "until": 256}]
+
+
 @pytest.mark.parametrize(
     ("copies", "steps"), [(1, 256), (64, 256), (100, 160), (256, 64), (1024, 16), (5000, 8)]
 )

@@ -125,7 +125,8 @@ class ExpertTraining:
 
     An update sees as much as with ProcGen's 64 copies of 256 steps: more copies make fewer steps.
     `learn` goes on until `steps` environment steps are done; `state_dict` between two rounds holds
-    everything but the running episodes, which begin anew after a resume.
+    everything but the running episodes: after a resume all copies begin anew, and their number may
+    be another (`earlier` keeps until which step there were how many).
     """
 
     def __init__(
@@ -147,10 +148,10 @@ class ExpertTraining:
         self.identity: dict[str, Any] = {
             "game": game,
             "levels": levels,
-            "envs": n_envs,
             "network": network,
             "seed": seed,
         }
+        self.earlier: list[dict[str, int]] = []
         self.device = torch.device(device)
         precision = "bf16" if self.device.type == "cuda" else "float32"
         particles = Ensemble(
@@ -183,7 +184,8 @@ class ExpertTraining:
         network = self.ppo.particles[0].cpu()
         assert isinstance(network, ActorCritic)
         network.load_state_dict({name: t.float() for name, t in _rounded(network).items()})
-        facts = {**self.identity, "steps": self.steps}
+        facts = {**self.identity, "steps": self.steps, "envs": self.ppo.env.n_envs}
+        facts["earlier"] = self.earlier
         game, levels, seed = (facts[k] for k in ("game", "levels", "seed"))
         n_envs = min(facts["envs"], PLAYING)
         facts["returns"] = {
@@ -199,7 +201,8 @@ class ExpertTraining:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "identity": self.identity,
+            "identity": {**self.identity, "envs": self.ppo.env.n_envs},
+            "earlier": self.earlier,
             "ppo": self.ppo.state_dict(),
             "recent": list(self.recent),
         }
@@ -211,8 +214,15 @@ class ExpertTraining:
                 raise ValueError(
                     f"this training has {name}={state['identity'].get(name)}, not {value}"
                 )
-        self.ppo.load_state_dict(state["ppo"])
+        # Of what belongs to a copy nothing is kept: every copy begins an episode.
+        ppo, fresh = state["ppo"], self.ppo.state_dict()
+        for part, name in (("env", "resumes"), ("policy", "draws"), ("scaler", "moments")):
+            ppo = {**ppo, part: {**fresh[part], name: ppo[part][name]}}
+        self.ppo.load_state_dict(ppo)
         self.recent.extend(state["recent"])
+        self.earlier, copies = list(state.get("earlier", ())), state["identity"]["envs"]
+        if copies != self.ppo.env.n_envs:
+            self.earlier.append({"envs": copies, "until": self.steps})
 
 
 # ---------------------------------------------------------------------- measuring
