@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orderless.report.tables import markdown_table, percent, small, title
+from orderless.report.tables import markdown_table, percent, seen_variance, small, title
 
 
 def alone(summary: dict[str, Any]) -> bool:
@@ -28,7 +28,7 @@ def exact_page(reports: list[tuple[dict[str, Any], str]]) -> str | None:
                 _name(summary),
                 f"{settings['rb_particles']} x {settings['rb_features']}",
                 *(percent(entry[key]) for key in ("average", "average_logits", "average_probs")),
-                small(entry["order_variance"] if entry["orders"] > 1 else None),
+                small(seen_variance(entry, "order_variance")),
                 small(entry["seed_variance"] if entry["seeds"] > 1 else None),
                 small(entry["disagreement"]),
                 f"{entry['seeds']} x {entry['orders']}",

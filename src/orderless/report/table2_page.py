@@ -7,7 +7,7 @@ from typing import Any
 
 from orderless.report.paper import TABLE_2, benchmark_label, method_label, published
 from orderless.report.sections import COMMAND, Report, claims_section, provenance, remarks
-from orderless.report.tables import decimal, markdown_table, small, title
+from orderless.report.tables import decimal, markdown_table, seen_variance, small, title
 
 # The paper's lifelong runs and cloning data: levels, steps (samples) each, particles, orders.
 PAPER_LEVELS, PAPER_STEPS, PAPER_PARTICLES, PAPER_ORDERS = 15, 2_000_000, 100, 10
@@ -65,8 +65,8 @@ def _section(report: Report, source: str) -> str:
                 decimal(entry["average"]),
                 ", ".join(map(decimal, entry["interval"])) if many else "-",
                 *([decimal(entry["average_probs"])] if cloning else []),
-                small(entry["variance"]),
-                small(entry["order_variance"] if many else None),
+                small(seen_variance(entry, "variance")),
+                small(seen_variance(entry, "order_variance")),
                 *(decimal(average) for average in entry["task_averages"]),
                 "-" if entry["ess_final"] is None else f"{entry['ess_final']:.1f}",
                 f"{entry['seeds']} x {entry['orders']}",

@@ -33,6 +33,20 @@ def small(value: float | None) -> str:
     return "0" if value == 0 else f"{value:.2g}"
 
 
+VARIED = {
+    "variance": ("orders", "seeds"),
+    "order_variance": ("orders",),
+    "seed_variance": ("seeds",),
+    "normalized_variance": ("orders", "seeds"),
+    "normalized_order_variance": ("orders",),
+}
+
+
+def seen_variance(entry: dict[str, Any], name: str) -> float | None:
+    """A row's variance; None, and not 0, where what it is over did not vary."""
+    return entry[name] if any(entry[varied] > 1 for varied in VARIED[name]) else None
+
+
 def decimal(value: float | None) -> str:
     """Any other number, three decimals."""
     return MISSING if value is None else f"{value:.3f}"
@@ -45,16 +59,19 @@ def columns_of(score_kind: str) -> list[Column]:
     def interval(entry: dict[str, Any]) -> str:
         return MISSING if entry["orders"] < 2 else ", ".join(map(score, entry["interval"]))
 
+    def variance(heading: str, name: str) -> Column:
+        return Column(heading, lambda e: small(seen_variance(e, name)))
+
     columns = [
         Column("average", lambda e: score(e["average"])),
         Column("95 % interval", interval),
         Column("logits", lambda e: score(e["average_logits"])),
         Column("probs", lambda e: score(e["average_probs"])),
-        Column("variance", lambda e: small(e["variance"])),
-        Column("of order", lambda e: small(e["order_variance"] if e["orders"] > 1 else None)),
-        Column("of seed", lambda e: small(e["seed_variance"] if e["seeds"] > 1 else None)),
-        Column("norm. var.", lambda e: small(e["normalized_variance"])),
-        Column("norm. order", lambda e: small(e["normalized_order_variance"])),
+        variance("variance", "variance"),
+        variance("of order", "order_variance"),
+        variance("of seed", "seed_variance"),
+        variance("norm. var.", "normalized_variance"),
+        variance("norm. order", "normalized_order_variance"),
         Column("worst order", lambda e: score(e["worst_order"])),
         Column("forgetting", lambda e: score(e["forgetting"])),
         Column("ESS", lambda e: MISSING if e["ess_final"] is None else f"{e['ess_final']:.1f}"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from orderless.report.tables import MISSING, decimal, percent
+from orderless.report.tables import MISSING, decimal, percent, seen_variance
 
 UPPER_BOUND = "joint"  # sees all tasks at once, so it is no competitor
 
@@ -108,10 +108,10 @@ def _columns(score_kind: str) -> list[TableColumn]:
         )
 
     def variance(
-        heading: str, name: str, explanation: str, varied: str | None, honour: str | None = None
+        heading: str, name: str, explanation: str, honour: str | None = None
     ) -> TableColumn:
         def value(entry: Entry) -> float | None:
-            return entry[name] if varied is None or entry[varied] > 1 else None
+            return seen_variance(entry, name)
 
         return TableColumn(
             heading,
@@ -164,16 +164,14 @@ def _columns(score_kind: str) -> list[TableColumn]:
             "order variance",
             "order_variance",
             "Variance over orders while the seed is held fixed: what order-sensitivity means.",
-            "orders",
             "lowest order variance",
         ),
         variance(
             "seed variance",
             "seed_variance",
             "Variance over seeds while the order is held fixed.",
-            "seeds",
         ),
-        variance("total variance", "variance", "Variance over orders and seeds together.", None),
+        variance("total variance", "variance", "Variance over orders and seeds together."),
         score(
             "forgetting",
             "forgetting",
