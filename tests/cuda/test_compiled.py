@@ -178,3 +178,39 @@ def test_a_loss_may_use_the_gradient_by_its_inputs(asks: str) -> None:
         ends.append([step(batch, y).loss_after for batch in batches])
     # recorded and eager steps may choose other kernels for the same sums
     torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("change", ["register", "loss_scale", "max_grad_norm"])
+def test_what_is_changed_after_recording_is_heeded(change: str) -> None:
+    """Three recorded steps, the change, three more: as if all had been eager."""
+
+    class Counter:
+        reads_gradients = False
+
+        def __init__(self, device: str) -> None:
+            self.updates = torch.zeros((), device=device)
+
+        def before_update(self) -> None:
+            pass
+
+        def after_update(self) -> None:
+            self.updates.add_(1)
+
+    x, y = (tensor.cuda() for tensor in data(20))
+    found = []
+    for compiled in (False, True):
+        particles = ol.Ensemble(mlp, 6, seed=1, device="cuda")
+        pf = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), 0.1))
+        step = pf.compile(lambda x, y, particles=particles: cross_entropy(particles(x), y))
+        counter = Counter("cuda")
+        for place, (xs, ys) in enumerate(zip(x.split(8), y.split(8), strict=True)):
+            if place == 4 and change == "register":
+                pf.register(counter)
+            elif place == 4:
+                setattr(pf, change, 0.01)
+            loss = lambda xs=xs, ys=ys, p=particles: cross_entropy(p(xs), ys)  # noqa: E731
+            _ = step(xs, ys) if compiled else pf.step(loss)
+        assert counter.updates == (4 if change == "register" else 0)
+        flat = torch.cat([p.detach().flatten() for p in particles.parameters()])
+        found.append({"positions": flat, "weights": pf.log_weights})
+    assert_same(*found, 1e-5)

@@ -18,7 +18,8 @@ class CompiledStep:
     """Calls like `loss_fn`, steps like `filter.step`.
 
     A shape that was not seen before runs eagerly, which also creates optimizer state and library
-    handles; the second time it is recorded, and from then on replayed from static buffers. On the
+    handles; the second time it is recorded, and from then on replayed from static buffers. So it is
+    when the filter's settings have changed or a consolidation was registered meanwhile. On the
     CPU every call is eager, and so it is where a step is not `recordable` and with a group: ranks
     wait for each other in the middle of a step, and which particles change places is for the host
     to know. Learning rates are tensors, so schedulers reach into the graph.
@@ -55,7 +56,8 @@ class CompiledStep:
         self.filter.particles._check_devices(batch)
         rates = () if self._rates is None else self._rates.key()
         training = self.filter.particles.training
-        key = training, rates, tuple((tensor.shape, tensor.dtype) for tensor in batch)
+        shapes = tuple((tensor.shape, tensor.dtype) for tensor in batch)
+        key = training, rates, settings_of(self.filter), shapes
         if key not in self._graphs:
             self._graphs[key] = None
             # As copies, like those of a recording: kernels are chosen by strides and alignment, and
@@ -88,6 +90,16 @@ class CompiledStep:
             info = self.filter.step(closure, penalty=penalty)
         current.wait_stream(self._stream)
         return info
+
+
+def settings_of(filter: SteppedFilter) -> tuple[Any, ...]:
+    """What Python decides a step by: the filter's public plain values, and who is in its lists."""
+    public = ((name, value) for name, value in vars(filter).items() if not name.startswith("_"))
+    return tuple(
+        (name, tuple(map(id, value)) if isinstance(value, list) else value)
+        for name, value in public
+        if value is None or isinstance(value, bool | int | float | str | list)
+    )
 
 
 def _copies(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
