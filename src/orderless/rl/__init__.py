@@ -3,6 +3,7 @@
 from .cloning import BehaviourCloning, Score, cloning_loss, play
 from .environment import VectorEnvironment
 from .experts import Expert, load_expert
+from .gymnasium_levels import GymnasiumLevels
 from .mixture import Decision, MixturePolicy, mixture_log_probabilities
 from .networks import ActorCritic, Compact, Impala, policy_and_values, policy_logits
 from .policy_filter import LineageBootstrapFilter, PolicyWeightedFilter
@@ -25,6 +26,7 @@ __all__ = [
     "Decision",
     "Episode",
     "Expert",
+    "GymnasiumLevels",
     "Impala",
     "LineageBootstrapFilter",
     "MixturePolicy",
