@@ -23,7 +23,7 @@ from ..filters.base import ParticleFilter
 from ..filters.stepping import SteppedFilter
 from ..particles import Ensemble, per_particle
 from .environment import Array, VectorEnvironment
-from .keyed import ACTION, gumbel, permutation
+from .keyed import ACTION, Gumbels, permutation
 from .mixture import mixture_log_probabilities
 from .networks import policy_logits
 from .recorded import Recorded
@@ -191,37 +191,38 @@ def _play(
 ) -> Array:
     """Raw returns `[E, K]`."""
     device = filter.particles.device
-    decide: Callable[[Tensor], Tensor] = _Decisions(filter, players, seed)
+    decide: Callable[[Tensor, Tensor], Tensor] = _Decisions(filter, players)
+    noise = Gumbels(seed, env.n_envs, env.actions, ACTION, device)
     finished = np.zeros(env.n_envs, dtype=np.int64)
     returns = np.zeros((env.n_envs, episodes))
     env.reset()
-    draw = 0
     while (finished < episodes).any():
-        frames = torch.from_numpy(env.observations).to(device)
-        if draw == 1 and device.type == "cuda":
-            decide = Recorded(decide, frames)
-        info = env.step(decide(frames).cpu().numpy())[-1]
+        inputs = torch.from_numpy(env.observations).to(device), noise()
+        if noise.draw == 2 and device.type == "cuda":  # it has run once
+            decide = Recorded(decide, *inputs)
+        info = env.step(decide(*inputs).cpu().numpy())[-1]
         counted = np.flatnonzero(env.ended & (finished < episodes))
         returns[counted, finished[counted]] = info["episode_return"][counted]
         finished[counted] += 1
-        draw += 1
     return returns
 
 
 class _Decisions:
     """What E environments are told to do by their players, by the weights as they are now."""
 
-    def __init__(self, filter: ParticleFilter, players: Tensor, seed: int) -> None:
-        self.particles, self.players, self.seed = filter.particles, players, seed
+    def __init__(self, filter: ParticleFilter, players: Tensor) -> None:
+        self.particles, self.players = filter.particles, players
         self.log_weights = filter.log_weights
-        self.draws = torch.zeros((), dtype=torch.int64, device=players.device)
         self._indices = torch.arange(len(players), device=players.device)
 
-    def __call__(self, frames: Tensor) -> Tensor:
+    def __call__(self, frames: Tensor, noise: Tensor) -> Tensor:
         with self.particles.evaluating():
             policies = policy_logits(self.particles(frames)).log_softmax(-1)  # [N, E, A]
+        if policies.shape[-1] != noise.shape[-1]:
+            raise ValueError(
+                f"the networks know {policies.shape[-1]} actions, but the environment has "
+                f"{noise.shape[-1]}"
+            )
         mixture = mixture_log_probabilities(policies, self.log_weights)
         policy = torch.cat([policies, mixture.unsqueeze(0)])[self.players, self._indices]
-        noise = gumbel(self.seed, self.draws, self._indices, policy.shape[-1], ACTION)
-        self.draws.add_(1)
         return (policy + noise).argmax(-1)

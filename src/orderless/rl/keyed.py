@@ -11,11 +11,39 @@ from ..particles import random
 ACTION, PARTICLE, MINIBATCH, TRANSITION = (1 << 22) + 1, (1 << 22) + 2, (1 << 22) + 3, (1 << 22) + 4
 
 
+ROWS, ENTRIES = 64, 2**20  # of a table of noise, at most
+
+
 def gumbel(seed: int, draw: Tensor, indices: Tensor, count: int, stream: int) -> Tensor:
-    """Standard Gumbel noise `[len(indices), count]`: log p + noise is largest at a draw from p."""
+    """Standard Gumbel noise `[..., count]`: log p + noise is largest at a draw from p.
+
+    `draw` and `indices` are broadcast against each other.
+    """
     keys = random.particle_keys(seed, draw, indices, stream)
     uniform = random.uniform(keys, (count,)).clamp(max=1.0 - 2.0**-24)  # log(-log 1) is infinite
     return -(-uniform.log()).log()
+
+
+class Gumbels:
+    """`gumbel` for indices 0 ... n-1, one draw after another: a call gives the next `[n, count]`.
+
+    A hash is a hundred small operations, which take as long for one draw as for many: noise is
+    computed for a table of draws at a time. `draw` is the next one and may be set to any other.
+    """
+
+    def __init__(self, seed: int, n: int, count: int, stream: int, device: torch.device) -> None:
+        self.seed, self.count, self.stream, self.draw = seed, count, stream, 0
+        self._indices = torch.arange(n, device=device)
+        self._rows = max(1, min(ROWS, ENTRIES // (n * count)))
+        self._begin, self._table = 0, torch.empty(0)
+
+    def __call__(self) -> Tensor:
+        if not 0 <= self.draw - self._begin < len(self._table):
+            self._begin = self.draw
+            draws = torch.arange(self._rows, device=self._indices.device).unsqueeze(1) + self._begin
+            self._table = gumbel(self.seed, draws, self._indices, self.count, self.stream)
+        self.draw += 1
+        return self._table[self.draw - 1 - self._begin]
 
 
 def permutation(seed: int, draw: int, index: int, count: int, device: torch.device) -> Tensor:

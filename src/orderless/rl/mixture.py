@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from ..filters.base import ParticleFilter
-from .keyed import ACTION, PARTICLE, gumbel
-from .networks import policy_and_values
+from .keyed import ACTION, PARTICLE, Gumbels
+from .networks import count_actions, policy_and_values
 from .recorded import Recorded
 
 
@@ -62,11 +62,11 @@ class MixturePolicy:
         self.filter, self.particles, self.act, self.seed = filter, filter.particles, act, seed
         device = self.particles.device
         self.log_weights = filter.log_weights
-        self.draws = torch.zeros((), dtype=torch.int64, device=device)
+        self.draws = 0
         self.playing = torch.zeros(n_envs, dtype=torch.int64, device=device)
         self._indices = torch.arange(n_envs, device=device)
+        self._noise: list[Gumbels] = []  # for actions and, if one plays alone, for particles
         self._graph: Recorded | None = None
-        self._ran_before = False
 
     def begin(self) -> None:
         """From now on act by the filter's weights as they are now."""
@@ -78,12 +78,29 @@ class MixturePolicy:
 
         On CUDA the tensors handed out are overwritten by the next call.
         """
-        if self.particles.device.type != "cuda" or not self._ran_before:
-            self._ran_before = True
-            return self._decide(observations, first)
+        ran_before = bool(self._noise)
+        inputs = observations, first, *self._draw(observations)
+        if self.particles.device.type != "cuda" or not ran_before:
+            return self._decide(*inputs)
         if self._graph is None:
-            self._graph = Recorded(self._decide, observations, first)
-        return self._graph(observations, first)
+            self._graph = Recorded(self._decide, *inputs)
+        return self._graph(*inputs)
+
+    def _draw(self, observations: Tensor) -> list[Tensor]:
+        """The noise of this draw: for the actions `[E, A]` and, by episode, particles `[E, N]`."""
+        if not self._noise:
+            counts = {ACTION: count_actions(self._outputs(observations))}
+            if self.act == "episode":
+                counts[PARTICLE] = self.particles.n
+            size = self.seed, len(self._indices)
+            self._noise = [
+                Gumbels(*size, count, stream, self.particles.device)
+                for stream, count in counts.items()
+            ]
+        for source in self._noise:
+            source.draw = self.draws
+        self.draws += 1
+        return [source() for source in self._noise]
 
     @torch.no_grad()
     def values(self, observations: Tensor) -> Tensor:
@@ -94,17 +111,23 @@ class MixturePolicy:
         with self.particles.evaluating():
             return self.particles(observations)
 
-    def _decide(self, observations: Tensor, first: Tensor) -> Decision:
+    def _decide(
+        self,
+        observations: Tensor,
+        first: Tensor,
+        action_noise: Tensor,
+        particle_noise: Tensor | None = None,
+    ) -> Decision:
         logits, values = policy_and_values(self._outputs(observations))
         log_policies = logits.log_softmax(-1)  # [N, E, A]
         log_mixture = mixture_log_probabilities(log_policies, self.log_weights)
         acting = log_mixture
-        if self.act == "episode":
-            self._choose_particles(first)
+        if particle_noise is not None:
+            # j ~ w for every environment that starts an episode; the others keep theirs
+            drawn = (self.log_weights + particle_noise).argmax(-1)
+            self.playing.copy_(torch.where(first, drawn, self.playing))
             acting = log_policies[self.playing, self._indices]
-        noise = gumbel(self.seed, self.draws, self._indices, acting.shape[-1], ACTION)
-        actions = (acting + noise).argmax(-1)
-        self.draws.add_(1)
+        actions = (acting + action_noise).argmax(-1)
         chosen = actions.expand(len(log_policies), -1).unsqueeze(-1)
         return Decision(
             actions,
@@ -113,16 +136,11 @@ class MixturePolicy:
             values,
         )
 
-    def _choose_particles(self, first: Tensor) -> None:
-        """j ~ w for every environment that starts an episode; the others keep theirs."""
-        noise = gumbel(self.seed, self.draws, self._indices, self.particles.n, PARTICLE)
-        drawn = (self.log_weights + noise).argmax(-1)
-        self.playing.copy_(torch.where(first, drawn, self.playing))
-
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seed": self.seed, "draws": self.draws.clone(), "playing": self.playing.clone()}
+        draws = torch.tensor(self.draws)
+        return {"seed": self.seed, "draws": draws, "playing": self.playing.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["playing"].shape != self.playing.shape:
@@ -131,5 +149,5 @@ class MixturePolicy:
             )
         if state["seed"] != self.seed:
             raise ValueError(f"this state is of seed {state['seed']}, not of seed {self.seed}")
-        self.draws.copy_(state["draws"])
+        self.draws = int(state["draws"])
         self.playing.copy_(state["playing"])

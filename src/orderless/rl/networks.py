@@ -118,6 +118,11 @@ def policy_logits(outputs: Any) -> Tensor:
     return logits.float() if logits.dtype.itemsize < 4 else logits
 
 
+def count_actions(outputs: Any) -> int:
+    """A: how many actions a network knows."""
+    return policy_logits(outputs).shape[-1]
+
+
 def policy_and_values(outputs: Any) -> tuple[Tensor, Tensor]:
     """Logits `[..., A]` and values `[...]`, in float32 at least."""
     if not isinstance(outputs, tuple) or len(outputs) != 2:

@@ -82,7 +82,7 @@ class PPO:
         # Of every level so far: where its random choices go on when its turn comes again.
         self._draws: dict[int, int] = {}
         self._updates: dict[int, int] = {}
-        self.policy.draws.fill_(_key(env.level, 0))
+        self.policy.draws = _key(env.level, 0)
         self.episodes: list[Episode] = []
         self.scaler = self._new_scaler()
         self._rollout: Rollout | None = None
@@ -111,9 +111,9 @@ class PPO:
 
     def switch(self, level: int) -> None:
         """Go to another level of the environment; the scale of rewards starts anew."""
-        self._draws[self.env.level] = int(self.policy.draws)
+        self._draws[self.env.level] = self.policy.draws
         self.env.switch(level)
-        self.policy.draws.fill_(self._draws.get(self.env.level, _key(self.env.level, 0)))
+        self.policy.draws = self._draws.get(self.env.level, _key(self.env.level, 0))
         self.scaler = self._new_scaler()
 
     @property
