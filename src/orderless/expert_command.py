@@ -81,9 +81,11 @@ def train_expert(
 def describe(expert: Expert) -> str:
     """What an expert is worth, for people."""
     facts = expert.facts
+    parts = [*facts.get("earlier", ()), {"envs": facts["envs"], "until": facts["steps"]}]
+    copies = ", then ".join(f"{part['envs']} copies to step {part['until']}" for part in parts)
     lines = [
-        f"{facts['game']}: {facts['network']}, {facts['steps']} steps, seed {facts['seed']}; "
-        "normalised returns, mean and standard error:"
+        f"{facts['game']}: {facts['network']}, {facts['steps']} steps ({copies}), seed "
+        f"{facts['seed']}; normalised returns, mean and standard error:"
     ]
     for name, text in (("training", f"levels 0-{facts['levels'] - 1}"), ("held_out", "new levels")):
         measured = facts["returns"][name]
@@ -133,7 +135,7 @@ def expert_train(
     game: options.OneGame,
     steps: Annotated[int, typer.Option(help="Environment steps in all.")] = 5_000_000,
     levels: Annotated[int, typer.Option(help="Train on so many levels, from level 0 on.")] = 200,
-    envs: Annotated[int, typer.Option(help="Copies of the game stepped together.")] = COPIES,
+    envs: Annotated[int, typer.Option(help="Copies of the game; others after a resume.")] = COPIES,
     network: Annotated[str, typer.Option(help="impala, or compact (a small one)")] = "impala",
     seed: Annotated[int, typer.Option(help="Of network, actions and levels.")] = 0,
     episodes: Annotated[int, typer.Option(help="Episodes per copy when measuring returns.")] = 4,

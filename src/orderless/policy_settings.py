@@ -109,7 +109,7 @@ class PolicySettings(Settings):
 
 
 # The levels of each game at `gpu`, named before any method is measured on them: those of which
-# plain PPO learns most (benchmarks/procgen_levels.py).
+# plain PPO learns most (benchmarks/procgen_levels.py), on Fruitbot if it ends above 0 points.
 LEVELS = {"starpilot": "8,9,16", "fruitbot": "5,18,19", "dodgeball": "15,17,18"}
 
 POLICY_PRESETS = {

@@ -54,3 +54,22 @@ def test_a_new_consolidation_or_limit_is_another_setting(kind: Any) -> None:
     pf.register(EWC(pf.particles, 1.0))
     seen.add(settings_of(pf))
     assert len(seen) == 4
+
+
+def test_a_consolidation_in_the_place_of_another_is_another_setting() -> None:
+    """Also where Python gives the new one the old one's place in memory."""
+    pf, seen = make(ol.WeightedParticleFilter), set()
+    for _ in range(5):
+        pf.consolidations.clear()
+        pf.register(EWC(pf.particles, 1.0))
+        seen.add(settings_of(pf))
+    assert len(seen) == 5
+
+
+def test_another_perturbation_is_another_setting() -> None:
+    pf = make(ol.BootstrapParticleFilter)
+    before = settings_of(pf)
+    pf.perturbation = make(ol.BootstrapParticleFilter).perturbation
+    assert settings_of(pf) == before
+    pf.perturbation = ol.BootstrapParticleFilter(pf.particles, perturbation=0.2).perturbation
+    assert settings_of(pf) != before

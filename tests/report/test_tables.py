@@ -9,7 +9,16 @@ import pytest
 from synthetic_cells import LEVELS, make_cell
 
 from orderless.report import format_table, summarize
-from orderless.report.tables import format_json, percent, small
+from orderless.report.page.table import table_data
+from orderless.report.tables import (
+    MISSING,
+    VARIED,
+    format_json,
+    percent,
+    row_label,
+    seen_variance,
+    small,
+)
 
 
 @pytest.fixture
@@ -79,7 +88,43 @@ def test_one_order_and_one_seed_show_no_variance_instead_of_zero(write_cells):
     row = format_table(summary, "markdown").splitlines()[4].split(" | ")
     assert row[2] == "-" and row[5:10] == ["-"] * 5
     text = format_table(summary, "text")
-    assert "One order only" in text and "One seed only" in text
+    assert "One order only: " in text and "One seed only: " in text
+
+
+@pytest.mark.parametrize(
+    ("places", "seen"),
+    [
+        ([(0, 0)], set()),
+        ([(0, 0), (1, 0)], {"variance", "order_variance"}),
+        ([(0, 0), (0, 1)], {"variance", "seed_variance"}),
+        ([(0, 0), (0, 1), (1, 0), (1, 1)], {"variance", "order_variance", "seed_variance"}),
+    ],
+)
+def test_a_variance_is_seen_where_something_varied(write_cells, places, seen):
+    (summary,) = summarize(write_cells([make_cell("gd", *place) for place in places]))
+    entry = summary["methods"]["gd"]
+    names = {name for name in VARIED if seen_variance(entry, name) is not None}
+    assert {name for name in names if not name.startswith("normalized")} == seen
+    page = table_data(summary)
+    shown = dict(
+        zip((c["heading"] for c in page["columns"]), page["rows"][0]["texts"], strict=True)
+    )
+    for name, heading in (("order_variance", "order variance"), ("variance", "total variance")):
+        assert (shown[heading] != MISSING) == (name in seen)
+
+
+def test_a_row_with_fewer_runs_is_named_and_wins_nothing(write_cells):
+    cells = [make_cell(name, order, 0) for name in ("gd", "averaging") for order in range(3)]
+    (summary,) = summarize(write_cells([*cells, make_cell("wpf", 0, 0)]))
+    averages = {name: entry["average"] for name, entry in summary["methods"].items()}
+    assert averages["wpf"] == max(averages.values())
+    assert "The rows do not all stand on the same seeds and orders (wpf)." in summary["notes"]
+    assert any(note.startswith("One order only (wpf): ") for note in summary["notes"])
+    assert any(note.startswith("One seed only: ") for note in summary["notes"])
+    assert row_label("wpf", summary["methods"]) == "Weighted particle filter (1 order)"
+    assert row_label("gd", summary["methods"]) == "Gradient descent"
+    best = {row["method"]: row["best"] for row in table_data(summary)["rows"]}
+    assert not any(best["wpf"]) and best["gd"][0] != best["averaging"][0]
 
 
 def test_latex_is_escaped_and_balanced(write_cells):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from corridor import Corridor, Walker
@@ -103,6 +104,14 @@ def test_bad_input_is_named() -> None:
         learner(batch_size=1000).learn(*transitions(), level=0)
     with pytest.raises(ValueError, match="5 observations but 4 actions"):
         learner(batch_size=2).learn(torch.eye(6)[:5], torch.zeros(4).long(), level=0)
+    frames = np.eye(6, dtype=np.float32)[:4]  # arrays are taken, too
+    learner(batch_size=2).learn(frames, np.zeros(4, dtype=np.uint8), level=0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="actions must be whole numbers, got torch.float32"):
+        learner(batch_size=2).learn(torch.eye(6)[:4], torch.zeros(4), level=0)
+    with pytest.raises(ValueError, match="actions must be at least 0, got -100"):
+        learner(batch_size=2).learn(torch.eye(6)[:4], torch.full((4,), -100), level=0)
+    with pytest.raises(ValueError, match="start must be at least 0, got -5"):
+        learner(batch_size=2).learn(torch.eye(6)[:4], torch.zeros(4).long(), level=0, start=-5)
     with pytest.raises(ValueError, match="combine must be 'accuracy' or 'probs', got 'logits'"):
         play(walkers([1.0, 0.0]), Corridor(2), combine="logits")
     with pytest.raises(ValueError, match="3 environments cannot be halved for accuracy and probs"):

@@ -12,6 +12,7 @@ import torch
 from tiny_policies import tiny_expert
 
 import orderless as ol
+from orderless.expert_command import describe
 from orderless.rl import Compact, PPOSettings, ProcgenLevels
 from orderless.rl.experts import (
     FOLDER,
@@ -67,6 +68,9 @@ def test_a_training_goes_on_in_other_copies() -> None:
     wider = make_training(n_envs=8)
     wider.load_state_dict(training.state_dict())
     assert wider.ppo.scaler.variance == training.ppo.scaler.variance
+    assert wider.ppo.policy.draws == training.ppo.policy.draws > 0
+    assert wider.ppo.env.resumes == 1  # type: ignore[attr-defined]
+    assert wider.recent == training.recent
     for ours, theirs in zip(
         training.ppo.filter.state_dict()["optimizer"]["state"][0].values(),
         wider.ppo.filter.state_dict()["optimizer"]["state"][0].values(),
@@ -77,9 +81,14 @@ def test_a_training_goes_on_in_other_copies() -> None:
     assert wider.steps == 256
     narrow = make_training(n_envs=4)
     narrow.load_state_dict(wider.state_dict())
-    facts = narrow.expert(episodes=1).facts
-    assert facts["envs"] == 4
-    assert facts["earlier"] == [{"envs": 4, "until": 128}, {"envs": 8, "until": 256}]
+    assert narrow.ppo.env.resumes == 2  # type: ignore[attr-defined]
+    facts = narrow.expert(episodes=1).facts  # nobody has played in its copies yet
+    assert facts["envs"] == 8 and facts["earlier"] == [{"envs": 4, "until": 128}]
+    narrow.learn(256 + 64)
+    expert = narrow.expert(episodes=1)
+    assert expert.facts["earlier"] == [{"envs": 4, "until": 128}, {"envs": 8, "until": 256}]
+    told = describe(expert)
+    assert "(4 copies to step 128, then 8 copies to step 256, then 4 copies to step 320)" in told
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from walking import make_walker, walk
 import orderless as ol
 from orderless.experiments import policy_cell
 from orderless.experiments.policy_cell import binned_returns
+from orderless.learners.policy import PolicyLearner
 from orderless.learners.representation import heaviest_representation
 from orderless.methods import METHODS
-from orderless.rl import PPO, Compact, PPOSettings, ProcgenLevels
+from orderless.rl import PPO, Compact, LineageBootstrapFilter, PPOSettings, ProcgenLevels
 from orderless.rl.cloning import BehaviourCloning, play
 from orderless.rl.transitions import read_transitions
 
@@ -215,6 +216,22 @@ def test_ewc_holds_the_policy_where_a_level_left_it() -> None:
     assert learner.consolidation is not None and learner.consolidation.tasks == 2
     importance = learner.consolidation.importance
     assert importance["policy.weight"].any() and not importance["value.weight"].any()
+
+
+def test_a_learner_says_what_is_missing() -> None:
+    learner = make_walker(1.0)
+    for call in (learner.update, learner.end_level):
+        with pytest.raises(
+            RuntimeError, match=r"there is no experience yet: call collect\(\) first"
+        ):
+            call()
+    particles = learner.filter.particles
+    drifting = LineageBootstrapFilter(particles, perturbation=0.1)
+    ewc = ol.EWC(particles, 1.0)
+    with pytest.raises(TypeError, match="LineageBootstrapFilter has no gradients that a consolida"):
+        PolicyLearner(learner.env, drifting, learner.ppo.settings, consolidation=ewc)
+    with pytest.raises(TypeError, match="returns a tuple: say with logits=... which part"):
+        ewc.end_task((torch.eye(6), torch.zeros(6).long()))
 
 
 def test_what_is_no_experience_is_not_consolidated() -> None:

@@ -164,6 +164,15 @@ def test_what_does_not_fit_together_is_refused() -> None:
     filter = ol.AveragingParticles(classifiers, torch.optim.SGD(classifiers.parameters(), 0.1))
     with pytest.raises(TypeError, match=r"a network that returns \(logits, values\)"):
         PPO(filter, Corridor(8), SETTINGS).collect()
+    with pytest.raises(TypeError, match="minibatches must be a whole number, got 2.0"):
+        PPOSettings(minibatches=2.0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="settings must be PPOSettings, got dict"):
+        make(ol.AveragingParticles, 2, {"steps": 8})  # type: ignore[arg-type]
+    walkers = ol.AveragingParticles(particles, torch.optim.SGD(particles.parameters(), 0.1))
+    with pytest.raises(TypeError, match="seed must be a whole number, got None"):
+        PPO(walkers, Corridor(8), SETTINGS, seed=None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="env must be a VectorEnvironment, got list"):
+        PPO(walkers, [], SETTINGS)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="Corridor has no levels"):
         make(ol.AveragingParticles, 2).switch(3)
 
@@ -174,6 +183,8 @@ def test_what_does_not_fit_together_is_refused() -> None:
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"discount": 1.5}, r"discount must lie in \[0, 1\], got 1.5"),
         ({"clip": 0.0}, "clip must be positive, got 0.0"),
+        ({"entropy_coefficient": float("nan")}, "entropy_coefficient must be at least 0, got nan"),
+        ({"value_coefficient": -1.0}, "value_coefficient must be at least 0, got -1.0"),
         ({"act": "greedy"}, "act must be 'mixture' or 'episode', got 'greedy'"),
         ({"weigh_by": "return"}, "weigh_by must be 'loss' or 'policy', got 'return'"),
     ],

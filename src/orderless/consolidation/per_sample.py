@@ -45,6 +45,11 @@ class Networks:
 
     def _log_p(self, outputs: Any) -> Tensor:
         scores = outputs if self.logits is None else self.logits(outputs)
+        if not isinstance(scores, Tensor):
+            raise TypeError(
+                f"the network returns a {type(scores).__name__}: say with logits=... which part of "
+                "it are the logits (orderless.rl.policy_logits, for policies)"
+            )
         if self.active is not None:
             scores = scores.index_select(-1, self.active)
         return torch.log_softmax(scores if scores.dtype == torch.float64 else scores.float(), -1)

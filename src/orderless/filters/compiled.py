@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +19,9 @@ class CompiledStep:
     """Calls like `loss_fn`, steps like `filter.step`.
 
     A shape that was not seen before runs eagerly, which also creates optimizer state and library
-    handles; the second time it is recorded, and from then on replayed from static buffers. So it is
-    when the filter's settings have changed or a consolidation was registered meanwhile. On the
+    handles; the second time it is recorded, and from then on replayed from static buffers. A filter
+    whose settings have changed, or that has a new consolidation, is recorded anew, too; one whose
+    settings change at every step stays eager. On the
     CPU every call is eager, and so it is where a step is not `recordable` and with a group: ranks
     wait for each other in the middle of a step, and which particles change places is for the host
     to know. Learning rates are tensors, so schedulers reach into the graph.
@@ -93,12 +95,12 @@ class CompiledStep:
 
 
 def settings_of(filter: SteppedFilter) -> tuple[Any, ...]:
-    """What Python decides a step by: the filter's public plain values, and who is in its lists."""
+    """What Python decides a step by: the filter's public values, and who is in its lists."""
     public = ((name, value) for name, value in vars(filter).items() if not name.startswith("_"))
     return tuple(
-        (name, tuple(map(id, value)) if isinstance(value, list) else value)
+        (name, tuple(value) if isinstance(value, list) else value)
         for name, value in public
-        if value is None or isinstance(value, bool | int | float | str | list)
+        if isinstance(value, None | bool | int | float | str | list) or is_dataclass(value)
     )
 
 

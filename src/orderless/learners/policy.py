@@ -29,10 +29,13 @@ class PolicyLearner:
     ) -> None:
         self.env, self.filter, self.consolidation = env, filter, consolidation
         if consolidation is not None:
-            assert isinstance(filter, GradientFilter)  # nothing else takes a penalty
+            if not isinstance(filter, GradientFilter):
+                raise TypeError(
+                    f"{type(filter).__name__} has no gradients that a consolidation could hold back"
+                )
             filter.register(consolidation)
         self.ppo = PPO(filter, env, settings, seed=seed)
-        self.rollout: Rollout | None = None
+        self._rollout: Rollout | None = None
 
     # ------------------------------------------------------------------ learning
 
@@ -48,11 +51,17 @@ class PolicyLearner:
             self.ppo.set_penalty(lambda *minibatch: consolidation.penalty())
 
     def collect(self) -> None:
-        self.rollout = self.ppo.collect()
+        self._rollout = self.ppo.collect()
+
+    @property
+    def rollout(self) -> Rollout:
+        """What was collected last."""
+        if self._rollout is None:
+            raise RuntimeError("there is no experience yet: call collect() first")
+        return self._rollout
 
     def update(self) -> UpdateInfo:
         """Learn from what was collected last."""
-        assert self.rollout is not None
         return self.ppo.update(self.rollout)
 
     def end_level(self) -> None:
@@ -66,7 +75,6 @@ class PolicyLearner:
 
     def experience(self) -> tuple[Tensor, Tensor]:
         """Frames `[B, ...]` and actions `[B]` of the last rollout, in random order."""
-        assert self.rollout is not None
         frames, actions = self.rollout.observations.flatten(0, 1), self.rollout.actions.flatten()
         # a draw that no epoch of the update made
         order = self.ppo.shuffle(len(actions), place=self.ppo.settings.epochs)

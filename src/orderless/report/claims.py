@@ -7,7 +7,7 @@ shared: with four orders, all on one side by chance is no rarity. "Less variable
 on the total variance (order and seed vary together, the paper's likely reading) and on the order
 variance alone, which is what order-sensitivity means.
 
-Mean returns in games, which few can afford to measure under many orders, are judged from 2 orders
+Mean returns in games, which few can afford to measure under many orders, are judged from 3 orders
 on: with fewer than ``MINIMUM_ORDERS`` by Student's interval, which is as wide as so few orders are.
 """
 
@@ -32,7 +32,7 @@ from orderless.report.paper import (
 )
 
 MINIMUM_ORDERS = 5
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182}  # 97.5 % quantiles for so many orders
+STUDENT = {3: 4.303, 4: 3.182}  # 97.5 % quantiles for so many orders
 NEAR_CHANCE = 0.03
 ROUNDING = 1e-12  # a difference below this is floating-point noise, not a finding
 
@@ -122,7 +122,7 @@ def _judge(comparison: Comparison, summary: dict[str, Any], cells: list[Cell]) -
     first, second = by_place(cells, left), by_place(cells, right)
     seeds, orders = complete_block(first.keys() & second.keys())
     few = len(orders) < MINIMUM_ORDERS
-    needed = 2 if returns and measure == "mean" else MINIMUM_ORDERS
+    needed = min(STUDENT) if returns and measure == "mean" else MINIMUM_ORDERS
     if len(orders) < needed:
         return claim | {
             "evidence": f"{left} and {right} share {_count(len(orders), 'order')}; "
@@ -214,7 +214,7 @@ def _judge_best(summary: dict[str, Any], cells: list[Cell]) -> Claim:
 
 
 def _students_difference(first: Array, second: Array) -> metrics.Difference:
-    """The difference of means with Student's 95 % interval over 2 to 4 orders."""
+    """The difference of means with Student's 95 % interval over 3 or 4 orders."""
     by_order = metrics.order_averages(first) - metrics.order_averages(second)
     half = STUDENT[len(by_order)] * by_order.std(ddof=1) / len(by_order) ** 0.5
     mean = float(by_order.mean())

@@ -257,12 +257,22 @@ def _notes(methods: dict[str, dict[str, Any]]) -> list[str]:
     notes = [f"{', '.join(names)}: {text}" for text, names in by_text.items()]
     blocks = {(tuple(e["seed_values"]), tuple(e["order_indices"])) for e in methods.values()}
     if len(blocks) > 1:
-        notes.append("The rows do not all stand on the same seeds and orders.")
-    if any(entry["orders"] == 1 for entry in methods.values()):
-        notes.append("One order only: order variance and intervals cannot be seen.")
-    if any(entry["seeds"] == 1 for entry in methods.values()):
-        notes.append("One seed only: seed variance cannot be seen.")
+        most = max(entry["cells"] for entry in methods.values())
+        fewer = [name for name, entry in methods.items() if entry["cells"] < most]
+        notes.append(f"The rows do not all stand on the same seeds and orders{_named(fewer)}.")
+    for what, unseen in (
+        ("order", "order variance and intervals cannot be seen"),
+        ("seed", "seed variance cannot be seen"),
+    ):
+        ones = [name for name, entry in methods.items() if entry[f"{what}s"] == 1]
+        if ones:
+            which = _named(ones if len(ones) < len(methods) else [])
+            notes.append(f"One {what} only{which}: {unseen}.")
     return notes
+
+
+def _named(names: list[str]) -> str:
+    return f" ({', '.join(names)})" if names else ""
 
 
 def _average(scores: NDArray[np.float64] | None) -> float | None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from orderless.report.cells import Cell, group_key
 from orderless.report.figures import method_styles, new_figure
 from orderless.report.page.data import series
-from orderless.report.paper import method_label
-from orderless.report.tables import title
+from orderless.report.tables import row_label, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,14 +34,14 @@ def figure3(summaries: list[dict[str, Any]], cells: list[Cell]) -> Figure | None
     figure = new_figure(9.5, 3.6 * len(panels))
     axes = figure.subplots(len(panels), 1, squeeze=False)
     for axis, (summary, cell, curves) in zip(axes[:, 0], panels, strict=True):
-        _draw(axis, curves)
+        _draw(axis, curves, summary["methods"])
         for switch in _switches(cell):
             axis.axvline(switch, color="#999999", linewidth=0.8, linestyle=":")
         axis.set_title(title(summary), loc="left", fontsize=10)
     return figure
 
 
-def _draw(axis: Axes, curves: dict[str, Any]) -> None:
+def _draw(axis: Axes, curves: dict[str, Any], methods: dict[str, Any]) -> None:
     for name, (colour, _, _) in method_styles(list(curves["lines"])).items():
         line, main = curves["lines"][name], name in ("ppo", "ppo+wpf")
         if name == "ppo":
@@ -57,7 +56,7 @@ def _draw(axis: Axes, curves: dict[str, Any]) -> None:
             color=colour,
             linewidth=1.8 if main else 0.8,
             linestyle="-" if name.endswith("+wpf") else "--",
-            label=method_label(name),
+            label=row_label(name, methods),
         )
         if main:
             axis.fill_between(curves["steps"], low, high, color=colour, alpha=0.12, lw=0)

@@ -29,7 +29,7 @@ def exact_page(reports: list[tuple[dict[str, Any], str]]) -> str | None:
                 f"{settings['rb_particles']} x {settings['rb_features']}",
                 *(percent(entry[key]) for key in ("average", "average_logits", "average_probs")),
                 small(seen_variance(entry, "order_variance")),
-                small(entry["seed_variance"] if entry["seeds"] > 1 else None),
+                small(seen_variance(entry, "seed_variance")),
                 small(entry["disagreement"]),
                 f"{entry['seeds']} x {entry['orders']}",
                 f"{summary['duration'] / entry['cells']:.0f}",

@@ -33,6 +33,7 @@ def small(value: float | None) -> str:
     return "0" if value == 0 else f"{value:.2g}"
 
 
+# What a variance is over.
 VARIED = {
     "variance": ("orders", "seeds"),
     "order_variance": ("orders",),
@@ -50,6 +51,14 @@ def seen_variance(entry: dict[str, Any], name: str) -> float | None:
 def decimal(value: float | None) -> str:
     """Any other number, three decimals."""
     return MISSING if value is None else f"{value:.3f}"
+
+
+def row_label(name: str, methods: dict[str, Any]) -> str:
+    """A method's name, and how many orders it has where others have more."""
+    orders = methods[name]["orders"]
+    if orders == max(entry["orders"] for entry in methods.values()):
+        return method_label(name)
+    return f"{method_label(name)} ({orders} {'order' if orders == 1 else 'orders'})"
 
 
 def columns_of(score_kind: str) -> list[Column]:

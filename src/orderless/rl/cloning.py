@@ -22,10 +22,10 @@ from torch import Tensor
 from ..filters.base import ParticleFilter
 from ..filters.stepping import SteppedFilter
 from ..particles import Ensemble, per_particle
-from .environment import Array, VectorEnvironment
+from .environment import Array, VectorEnvironment, require_environment, whole_number
 from .keyed import ACTION, Gumbels, permutation
 from .mixture import mixture_log_probabilities
-from .networks import policy_logits
+from .networks import policy_logits, require_actions
 from .recorded import Recorded
 
 COMBINES = ("accuracy", "probs")
@@ -69,9 +69,16 @@ class BehaviourCloning:
         Each pass goes through all M transitions in an order of its own, without a short last batch.
         Returns the losses before each step, `[stop - start, N]`.
         """
+        observations, actions = torch.as_tensor(observations), torch.as_tensor(actions)
         a_pass = len(observations) // self.batch_size
         if len(observations) != len(actions):
             raise ValueError(f"{len(observations)} observations but {len(actions)} actions")
+        if actions.is_floating_point():
+            raise TypeError(f"actions must be whole numbers, got {actions.dtype}")
+        if len(actions) and actions.min() < 0:
+            raise ValueError(f"actions must be at least 0, got {int(actions.min())}")
+        if whole_number("start", start) < 0:
+            raise ValueError(f"start must be at least 0, got {start}")
         if a_pass == 0:
             raise ValueError(
                 f"{len(observations)} transitions do not fill one batch of {self.batch_size}"
@@ -85,7 +92,7 @@ class BehaviourCloning:
                 order = permutation(self.seed, level, current, count, observations.device)
             place = number % a_pass * self.batch_size
             index = order[place : place + self.batch_size]
-            batch = observations[index].to(device), actions[index].to(device)
+            batch = observations[index].to(device), actions[index].long().to(device)
             losses.append(self._step(*batch).loss_before)
         return torch.stack(losses) if losses else torch.empty(0, self.filter.particles.n)
 
@@ -129,7 +136,8 @@ def play(
     particle of its own, and a particle as many environments as its weight deserves: episodes of
     particles that do not count would say nothing about the weighted mean. Each environment counts
     its first episodes only: short episodes are not favoured over long ones. `normalize` gives
-    normalised returns where the environment knows how.
+    normalised returns where the environment knows how. An environment whose episodes need not end
+    wants a time limit: `play` waits for all of them. It is left reset.
     """
     combines = (combine,)
     return play_both(
@@ -148,6 +156,7 @@ def play_both(
     seed: int = 0,
 ) -> dict[str, Score]:
     """`play` for every one of `combines` at once, each in an equal part of the environments."""
+    require_environment(env)
     for combine in combines:
         if combine not in COMBINES:
             raise ValueError(f"combine must be 'accuracy' or 'probs', got {combine!r}")
@@ -204,6 +213,7 @@ def _play(
         counted = np.flatnonzero(env.ended & (finished < episodes))
         returns[counted, finished[counted]] = info["episode_return"][counted]
         finished[counted] += 1
+    env.reset()  # whoever plays here next begins with whole episodes
     return returns
 
 
@@ -218,11 +228,7 @@ class _Decisions:
     def __call__(self, frames: Tensor, noise: Tensor) -> Tensor:
         with self.particles.evaluating():
             policies = policy_logits(self.particles(frames)).log_softmax(-1)  # [N, E, A]
-        if policies.shape[-1] != noise.shape[-1]:
-            raise ValueError(
-                f"the networks know {policies.shape[-1]} actions, but the environment has "
-                f"{noise.shape[-1]}"
-            )
+        require_actions(policies, noise.shape[-1])
         mixture = mixture_log_probabilities(policies, self.log_weights)
         policy = torch.cat([policies, mixture.unsqueeze(0)])[self.players, self._indices]
         return (policy + noise).argmax(-1)

@@ -8,13 +8,21 @@ the first frame of the next episode with reward 0: that transition is not experi
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
 Step = tuple[Array, Array, Array, Array, dict[str, Array]]
+
+
+def whole_number(name: str, value: Any) -> int:
+    """numpy's whole numbers as Python's; anything else is refused."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise TypeError(f"{name} must be a whole number, got {value!r}")
+    return operator.index(value)
 
 
 class VectorEnvironment:
@@ -79,6 +87,11 @@ class VectorEnvironment:
         self._started = True
         return self.observations, {"valid": np.ones(self.n_envs, dtype=bool)}
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a step was sent and not received: after Ctrl-C, say. `reset` ends it."""
+        return self._waiting
+
     def step(self, actions: ArrayLike) -> Step:
         """`(observations, rewards, terminated, truncated, info)`, each with a leading E."""
         self.send(actions)
@@ -99,7 +112,11 @@ class VectorEnvironment:
         """Wait for the step that `send` began."""
         if not self._waiting:
             raise RuntimeError("no step is under way: call send(actions) first")
-        observations, rewards, terminated, truncated = self._receive()
+        try:
+            observations, rewards, terminated, truncated = self._receive()
+        except Exception:  # what is left of the step nobody knows: the next one is a reset
+            self._waiting = self._started = False
+            raise
         self._waiting = False
         valid = ~self.ended
         self.returns = np.where(valid, self.returns + rewards, 0.0)
@@ -138,3 +155,10 @@ class VectorEnvironment:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put `observations`, `first`, `ended`, `returns` and `lengths` where they were."""
         raise TypeError(f"{type(self).__name__} cannot be resumed: define load_state_dict")
+
+
+def require_environment(env: Any) -> None:
+    """The likeliest mistake is an environment of Gymnasium's."""
+    if not isinstance(env, VectorEnvironment):
+        hint = ": wrap it in GymnasiumLevels" if hasattr(env, "single_action_space") else ""
+        raise TypeError(f"env must be a VectorEnvironment, got {type(env).__name__}{hint}")

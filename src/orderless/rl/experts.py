@@ -184,10 +184,12 @@ class ExpertTraining:
         network = self.ppo.particles[0].cpu()
         assert isinstance(network, ActorCritic)
         network.load_state_dict({name: t.float() for name, t in _rounded(network).items()})
-        facts = {**self.identity, "steps": self.steps, "envs": self.ppo.env.n_envs}
-        facts["earlier"] = self.earlier
+        *earlier, last = [*self.earlier, {"envs": self.ppo.env.n_envs, "until": self.steps}]
+        if earlier and earlier[-1]["until"] == self.steps:  # nobody has played in the new copies
+            *earlier, last = earlier
+        facts = {**self.identity, "steps": self.steps, "envs": last["envs"], "earlier": earlier}
         game, levels, seed = (facts[k] for k in ("game", "levels", "seed"))
-        n_envs = min(facts["envs"], PLAYING)
+        n_envs = min(self.ppo.env.n_envs, PLAYING)
         facts["returns"] = {
             name: {
                 who: mean_return(policy, game, start, count, n_envs, episodes, seed, self.device)
@@ -215,6 +217,7 @@ class ExpertTraining:
                     f"this training has {name}={state['identity'].get(name)}, not {value}"
                 )
         # Of what belongs to a copy nothing is kept: every copy begins an episode.
+        self.ppo.env.reset()
         ppo, fresh = state["ppo"], self.ppo.state_dict()
         for part, name in (("env", "resumes"), ("policy", "draws"), ("scaler", "moments")):
             ppo = {**ppo, part: {**fresh[part], name: ppo[part][name]}}

@@ -6,13 +6,12 @@ Nothing here imports Gymnasium: whoever has an environment has it.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from .environment import Array, VectorEnvironment
+from .environment import Array, VectorEnvironment, whole_number
 
 
 class GymnasiumLevels(VectorEnvironment):
@@ -20,11 +19,15 @@ class GymnasiumLevels(VectorEnvironment):
 
     Args:
         levels: one `gymnasium.vector.VectorEnv` or several, with as many copies each, the same
-            discrete actions and observations of the same shape, as `gymnasium.make_vec` makes them.
-        seed: of their first `reset`; a level's later ones go on from there.
+            discrete actions and observations of one shape and kind, as `gymnasium.make_vec` makes
+            them.
+        seed: E copies start from the seeds E*seed, E*seed + 1, ..., unless the environment takes
+            its seed when it is made, as envpool's do; later episodes of a level go on from there.
 
-    Observations of float64 become float32. Gymnasium cannot save an environment, so after
-    `load_state_dict` the copies start new episodes, from a seed of their own.
+    Observations reach the network as they are, floats as float32; states of a `Discrete` space are
+    whole numbers `[E]`. Gymnasium cannot save an environment, nor what a wrapper has counted
+    (`NormalizeObservation`, say): after `load_state_dict` the copies start new episodes, from seeds
+    of their own, and wrappers count anew.
     """
 
     def __init__(self, levels: Any, *, seed: int = 0) -> None:
@@ -33,13 +36,17 @@ class GymnasiumLevels(VectorEnvironment):
             raise ValueError("GymnasiumLevels needs at least one vector environment")
         for place, env in enumerate(self.levels):
             _check(env, self.levels[0], place)
+            if any(env is other for other in self.levels[:place]):
+                raise ValueError(f"level {place} is an environment that is a level already")
         super().__init__(self.levels[0].num_envs, int(self.levels[0].single_action_space.n))
-        self.seed, self.resumes = seed, 0
-        self._seeded = [False] * len(self.levels)
+        self.seed, self.resumes = whole_number("seed", seed), 0
+        if self.seed < 0:
+            raise ValueError(f"seed must be at least 0, got {seed}")
+        self._seeded = [-1] * len(self.levels)  # after how many resumes each was last seeded
 
     def switch(self, level: int) -> tuple[Array, dict[str, Array]]:
         """Start on another level; the one left behind waits for its turn."""
-        level = operator.index(level)
+        level = whole_number("level", level)
         if not 0 <= level < len(self.levels):
             raise ValueError(f"level must lie in 0..{len(self.levels) - 1}, got {level}")
         if self._waiting:
@@ -54,9 +61,12 @@ class GymnasiumLevels(VectorEnvironment):
     # ------------------------------------------------------------------ stepping
 
     def _start(self) -> Array:
-        seed = None if self._seeded[self.level] else self.seed + 1_000_003 * self.resumes
-        self._seeded[self.level] = True
-        return _single(self.levels[self.level].reset(seed=seed)[0])
+        seeded, seed = self._seeded[self.level], None
+        if seeded < self.resumes:
+            # one that has not been played before starts as it would have without a resume
+            seed = self.n_envs * self.seed + (0 if seeded < 0 else 1_000_003 * self.resumes)
+            self._seeded[self.level] = self.resumes
+        return _frames(self.levels[self.level].reset(seed=seed)[0])
 
     def _send(self, actions: Array) -> None:
         self._actions = actions
@@ -67,24 +77,38 @@ class GymnasiumLevels(VectorEnvironment):
     def _receive(self) -> tuple[Array, Array, Array, Array]:
         env = self.levels[self.level]
         step = env.step_wait() if hasattr(env, "step_wait") else env.step(self._actions)
-        observations, rewards, terminated, truncated, _ = step
-        return _single(observations), np.asarray(rewards), terminated, truncated & ~terminated
+        rewards = np.array(step[1], dtype=np.float64)
+        terminated, truncated = (np.array(flags, dtype=bool) for flags in step[2:4])
+        for name, array in (("rewards", rewards), ("ends", terminated), ("ends", truncated)):
+            if array.shape != (self.n_envs,):
+                raise ValueError(
+                    f"level {self.level} gave {name} of shape {array.shape}, "
+                    f"but there are {self.n_envs} copies"
+                )
+        return _frames(step[0]), rewards, terminated, truncated & ~terminated
 
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        return {"level": self.level, "resumes": self.resumes}
+        return {"level": self.level, "resumes": self.resumes, "seeded": list(self._seeded)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.resumes = int(state["resumes"]) + 1
-        self._seeded = [False] * len(self.levels)
+        if len(state["seeded"]) != len(self.levels):
+            raise ValueError(
+                f"this state is of {len(state['seeded'])} levels, but there are {len(self.levels)}"
+            )
+        self.resumes, self._seeded = int(state["resumes"]) + 1, list(state["seeded"])
         self.switch(state["level"])
 
 
-def _single(observations: Array) -> Array:
-    """In memory of its own, and no wider than the networks' numbers."""
-    wide = observations.dtype == np.float64
-    return np.array(observations, dtype=np.float32 if wide else observations.dtype)
+def _frames(observations: Any) -> Array:
+    """In memory of their own, and floats as the networks' numbers."""
+    array = np.asarray(observations)
+    return np.array(array, dtype=_kind(array.dtype))
+
+
+def _kind(dtype: Any) -> Any:
+    return np.dtype(np.float32) if np.issubdtype(dtype, np.floating) else dtype
 
 
 def _check(env: Any, first: Any, place: int) -> None:
@@ -95,18 +119,19 @@ def _check(env: Any, first: Any, place: int) -> None:
             "gymnasium.make_vec(name, num_envs=8)"
         )
     actions, frames = env.single_action_space, env.single_observation_space
-    if not hasattr(actions, "n") or getattr(actions, "start", 0) != 0:
+    if getattr(actions, "start", None) != 0:  # only Discrete has one
         raise ValueError(f"level {place} has actions {actions}: PPO here needs Discrete(n), from 0")
-    if not isinstance(frames.shape, tuple):
+    if not isinstance(frames.shape, tuple) or frames.dtype is None:
         raise ValueError(f"level {place} has observations {frames}: an array is needed")
     reset = env.metadata.get("autoreset_mode")
-    if getattr(reset, "name", "NEXT_STEP") != "NEXT_STEP":
+    if reset is not None and getattr(reset, "name", None) != "NEXT_STEP":
         raise ValueError(
-            f"level {place} resets by {reset.name}: make it with next-step resets, Gymnasium's "
-            "default"
+            f"level {place} resets by {reset}: make it with next-step resets, Gymnasium's default"
         )
-    ours = env.num_envs, actions.n, frames.shape
-    theirs = first.num_envs, first.single_action_space.n, first.single_observation_space.shape
-    if ours != theirs:
-        names = "(copies, actions, shape of observations)"
-        raise ValueError(f"level {place} has {names} {ours}, but level 0 has {theirs}")
+    described = [
+        f"{one.num_envs} copies, {one.single_action_space.n} actions and observations "
+        f"{_kind(one.single_observation_space.dtype)} {one.single_observation_space.shape}"
+        for one in (env, first)
+    ]
+    if described[0] != described[1]:
+        raise ValueError(f"level {place} has {described[0]}, but level 0 has {described[1]}")

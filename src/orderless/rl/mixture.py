@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..filters.base import ParticleFilter
 from .keyed import ACTION, PARTICLE, Gumbels
-from .networks import count_actions, policy_and_values
+from .networks import policy_and_values, policy_logits, require_actions
 from .recorded import Recorded
 
 
@@ -55,11 +55,18 @@ class MixturePolicy:
     """
 
     def __init__(
-        self, filter: ParticleFilter, n_envs: int, *, act: str = "mixture", seed: int = 0
+        self,
+        filter: ParticleFilter,
+        n_envs: int,
+        *,
+        actions: int | None = None,
+        act: str = "mixture",
+        seed: int = 0,
     ) -> None:
         if act not in ("mixture", "episode"):
             raise ValueError(f"act must be 'mixture' or 'episode', got {act!r}")
         self.filter, self.particles, self.act, self.seed = filter, filter.particles, act, seed
+        self.actions = actions  # what the networks are expected to know, if anything
         device = self.particles.device
         self.log_weights = filter.log_weights
         self.draws = 0
@@ -89,7 +96,10 @@ class MixturePolicy:
     def _draw(self, observations: Tensor) -> list[Tensor]:
         """The noise of this draw: for the actions `[E, A]` and, by episode, particles `[E, N]`."""
         if not self._noise:
-            counts = {ACTION: count_actions(self._outputs(observations))}
+            logits = policy_logits(self._outputs(observations))
+            if self.actions is not None:
+                require_actions(logits, self.actions)
+            counts = {ACTION: logits.shape[-1]}
             if self.act == "episode":
                 counts[PARTICLE] = self.particles.n
             size = self.seed, len(self._indices)

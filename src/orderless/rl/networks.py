@@ -1,7 +1,8 @@
 """Policy and value networks for images: IMPALA, and a small one for two CPU cores.
 
-Both map observations `[B, 3, 64, 64]` (uint8, scaled to [0, 1] inside, or float as it is) to
-`(logits [B, A], values [B])`, or with `value=False` to the logits alone, for behaviour cloning.
+Both map observations `[B, 3, 64, 64]` to `(logits [B, A], values [B])`, or with `value=False` to
+the logits alone, for behaviour cloning. uint8 is scaled to [0, 1] inside, floats are taken as they
+are, and other whole numbers, which a body of one's own may embed, are left alone.
 The policy head starts orthogonal with gain 0.01, so that a new policy is nearly uniform; the value
 head orthogonal with gain 1. Everything else starts as torch starts it.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -41,8 +43,11 @@ class ActorCritic(nn.Module):
             nn.init.zeros_(self.value.bias)
 
     def forward(self, observations: Tensor) -> Any:
-        if not observations.is_floating_point():
-            observations = observations.to(self.policy.weight.dtype) / 255
+        number = self.policy.weight.dtype
+        if observations.dtype == torch.uint8:
+            observations = observations.to(number) / 255
+        elif observations.is_floating_point() or observations.dtype == torch.bool:
+            observations = observations.to(number)
         features = self.body(observations)
         logits = self.policy(features)
         return logits if self.value is None else (logits, self.value(features).squeeze(-1))
@@ -118,9 +123,12 @@ def policy_logits(outputs: Any) -> Tensor:
     return logits.float() if logits.dtype.itemsize < 4 else logits
 
 
-def count_actions(outputs: Any) -> int:
-    """A: how many actions a network knows."""
-    return policy_logits(outputs).shape[-1]
+def require_actions(logits: Tensor, actions: int) -> None:
+    """As many as the environment has: with fewer some would never be tried."""
+    if logits.shape[-1] != actions:
+        raise ValueError(
+            f"the networks know {logits.shape[-1]} actions, but the environment has {actions}"
+        )
 
 
 def policy_and_values(outputs: Any) -> tuple[Tensor, Tensor]:

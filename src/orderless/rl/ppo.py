@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..filters import BootstrapParticleFilter, GradientFilter, WeightedParticleFilter
 from ..filters.stepping import SteppedFilter
-from .environment import Array, Step, VectorEnvironment
+from .environment import Array, Step, VectorEnvironment, require_environment, whole_number
 from .keyed import permutation
 from .mixture import MixturePolicy
 from .policy_filter import LineageBootstrapFilter, PolicyWeightedFilter
@@ -63,9 +63,11 @@ class PPO:
     ) -> None:
         self.settings = settings or PPOSettings()
         _check(filter, env, self.settings)
-        self.filter, self.env, self.seed = filter, env, seed
+        self.filter, self.env, self.seed = filter, env, whole_number("seed", seed)
         self.particles, self.device = filter.particles, filter.particles.device
-        self.policy = MixturePolicy(filter, env.n_envs, act=self.settings.act, seed=seed)
+        self.policy = MixturePolicy(
+            filter, env.n_envs, actions=env.actions, act=self.settings.act, seed=self.seed
+        )
         lineage = filter.lineage if isinstance(filter, LineageBootstrapFilter) else None
         self.loss = Surrogate(
             self.particles,
@@ -140,6 +142,8 @@ class PPO:
         flags stay on the host until the end.
         """
         length, env = self.settings.steps, self.env
+        if env.under_way:  # somebody has interrupted the last rollout
+            env.reset()
         rewards = np.zeros((length, env.n_envs))
         flags = np.zeros((3, length, env.n_envs), dtype=bool)
 
@@ -264,8 +268,8 @@ class PPO:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state of `state_dict`, with equal settings, seed and environment."""
         self.policy.load_state_dict(state["policy"])
-        self.filter.load_state_dict(state["filter"])
         self.env.load_state_dict(state["env"])
+        self.filter.load_state_dict(state["filter"])
         self.scaler = self._new_scaler()
         self.scaler.load_state_dict(state["scaler"])
         self.steps = state["steps"]
@@ -280,6 +284,9 @@ def _key(level: int, number: int) -> int:
 
 def _check(filter: SteppedFilter, env: VectorEnvironment, settings: PPOSettings) -> None:
     """What fits together and what does not, in sentences."""
+    require_environment(env)
+    if not isinstance(settings, PPOSettings):
+        raise TypeError(f"settings must be PPOSettings, got {type(settings).__name__}")
     if isinstance(filter, BootstrapParticleFilter):
         if not isinstance(filter, LineageBootstrapFilter):
             raise TypeError(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+
+from .environment import whole_number
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class PPOSettings:
 
     def __post_init__(self) -> None:
         for name in ("steps", "epochs", "minibatches"):
-            if getattr(self, name) < 1:
+            if whole_number(name, getattr(self, name)) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("discount", "trace"):
             if not 0.0 <= getattr(self, name) <= 1.0:
@@ -46,6 +49,9 @@ class PPOSettings:
         for name in ("clip", "importance_limit", "reward_limit"):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        for name in ("entropy_coefficient", "value_coefficient"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
         if self.act not in ("mixture", "episode"):
             raise ValueError(f"act must be 'mixture' or 'episode', got {self.act!r}")
         if self.weigh_by not in ("loss", "policy"):

@@ -50,6 +50,9 @@ def build_table(
         }
         for name, entry in entries.items()
     ]
+    most = max((row["cells"] for row in rows if not row["bound"]), default=0)
+    for row in rows:
+        row["fewer"] = row["cells"] < most
     winners = [_winner(rows, place, column.better) for place, column in enumerate(columns)]
     for row in rows:
         # Equal as printed is equal: a difference nobody can see crowns nobody.
@@ -68,8 +71,10 @@ def build_table(
 
 
 def _competes(row: dict[str, Any]) -> bool:
-    """Training that broke down leaves scores that hardly vary: they must not win anything."""
-    return not row["bound"] and not row["died"]
+    """Whether a row can win: training that broke down leaves scores that hardly vary, and fewer
+    runs than the others' may have been the easier ones.
+    """
+    return not (row["bound"] or row["died"] or row["fewer"])
 
 
 def _winner(rows: list[dict[str, Any]], place: int, better: str | None) -> str | None:
