@@ -100,7 +100,8 @@ def settings_of(filter: SteppedFilter) -> tuple[Any, ...]:
     return tuple(
         (name, tuple(value) if isinstance(value, list) else value)
         for name, value in public
-        if isinstance(value, None | bool | int | float | str | list) or is_dataclass(value)
+        if isinstance(value, None | bool | int | float | str | list)
+        or (is_dataclass(value) and value.__hash__ is not None)  # a frozen one
     )
 
 
