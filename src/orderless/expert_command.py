@@ -135,7 +135,7 @@ def expert_train(
     game: options.OneGame,
     steps: Annotated[int, typer.Option(help="Environment steps in all.")] = 5_000_000,
     levels: Annotated[int, typer.Option(help="Train on so many levels, from level 0 on.")] = 200,
-    envs: Annotated[int, typer.Option(help="Copies of the game; others after a resume.")] = COPIES,
+    envs: Annotated[int, typer.Option(help="Copies of the game; may change on resume.")] = COPIES,
     network: Annotated[str, typer.Option(help="impala, or compact (a small one)")] = "impala",
     seed: Annotated[int, typer.Option(help="Of network, actions and levels.")] = 0,
     episodes: Annotated[int, typer.Option(help="Episodes per copy when measuring returns.")] = 4,
