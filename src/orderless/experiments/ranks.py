@@ -57,6 +57,10 @@ def joined(device: torch.device) -> Iterator[Any]:
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(backend, timeout=PATIENCE)
         yield dist.group.WORLD
+        with talking():
+            # Until all are done: a thread of gloo's that lets go of the last result while Python
+            # ends would take the whole process with it.
+            dist.barrier()
         dist.destroy_process_group()
     except RankLost as error:
         before = signal.SIG_IGN  # torchrun is about to end us, and the sentence is still to be said
