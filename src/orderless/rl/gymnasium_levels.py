@@ -24,6 +24,7 @@ class GymnasiumLevels(VectorEnvironment):
         seed: E copies start from the seeds E*seed, E*seed + 1, ..., unless the environment takes
             its seed when it is made, as envpool's do; later episodes of a level go on from there.
 
+    An environment that does not say how it resets is taken to do so in the next step.
     Observations reach the network as they are, floats as float32; states of a `Discrete` space are
     whole numbers `[E]`. Gymnasium cannot save an environment, nor what a wrapper has counted
     (`NormalizeObservation`, say): after `load_state_dict` the copies start new episodes, from seeds
