@@ -121,7 +121,7 @@ def test_a_policy_at_random_scores_as_random_actions_do() -> None:
 def test_the_packages_experts_are_small_and_worth_what_the_docs_say(game: str) -> None:
     assert (FOLDER / f"{game}.safetensors").stat().st_size < 2e6
     facts = load_expert(game).facts
-    cells = [game.capitalize(), f"{facts['steps']:,}"]
+    cells = [game.capitalize(), f"{facts['levels']:,}", f"{facts['steps']:,}"]
     for where in ("training", "held_out"):
         for who in ("expert", "random"):
             measured = facts["returns"][where][who]
