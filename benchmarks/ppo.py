@@ -1,9 +1,11 @@
 """PPO over particles on real ProcGen, end to end: environment steps per second.
 
     python benchmarks/ppo.py [--particles 1,16] [--envs 64,256] [--rounds 5] [--network impala]
+                             [--rollout 256]
 
-A round is 16,384 steps in all environments together and three epochs over them; the first two,
-which record the graphs, are not counted. The share of the time spent on collecting is told, too.
+A round is 16,384 steps in all environments together, or `--rollout` in each, and three epochs over
+them; the first two, which record the graphs, are not counted. The share of the time spent on
+collecting is told, too.
 """
 
 from __future__ import annotations
@@ -21,19 +23,22 @@ from orderless.rl.settings import rollouts_for
 from timing import machine, print_table
 
 
-def measure(n: int, envs: int, rounds: int, network: str, precision: str) -> list[str]:
+def measure(n: int, envs: int, options: argparse.Namespace) -> list[str]:
     """Steps per second of N weighted particles; of plain PPO at N=1."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    particles = ol.Ensemble(NETWORKS[network], n, device=device, precision=precision)
+    particles = ol.Ensemble(
+        NETWORKS[options.network], n, device=device, precision=options.precision
+    )
     optimizer = torch.optim.Adam(particles.parameters(), lr=5e-4)
     kind = ol.GradientDescent if n == 1 else ol.WeightedParticleFilter
     env = ProcgenLevels("starpilot", envs)
-    ppo = PPO(kind(particles, optimizer, max_grad_norm=0.5), env, rollouts_for(envs))
+    settings = rollouts_for(envs, options.rollout)
+    ppo = PPO(kind(particles, optimizer, max_grad_norm=0.5), env, settings)
     for _ in range(2):
         ppo.update(ppo.collect())
     _wait()
     begun, collecting, before = time.perf_counter(), 0.0, ppo.steps
-    for _ in range(rounds):
+    for _ in range(options.rounds):
         start = time.perf_counter()
         rollout = ppo.collect()
         _wait()
@@ -44,7 +49,7 @@ def measure(n: int, envs: int, rounds: int, network: str, precision: str) -> lis
     env.close()
     return [
         str(n),
-        str(envs),
+        f"{envs} x {settings.steps}",
         f"{(ppo.steps - before) / seconds:,.0f}",
         f"{100 * collecting / seconds:.0f} %",
     ]
@@ -60,6 +65,7 @@ def main() -> None:
     arguments.add_argument("--particles", default="1,16")
     arguments.add_argument("--envs", default="64")
     arguments.add_argument("--rounds", type=int, default=5)
+    arguments.add_argument("--rollout", type=int)
     arguments.add_argument("--network", default="impala", choices=sorted(NETWORKS))
     arguments.add_argument("--precision", default="bf16")
     options = arguments.parse_args()
@@ -67,12 +73,10 @@ def main() -> None:
     copies = [int(text) for text in options.envs.split(",")]
     place = machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     print(f"PPO, Starpilot level 0, {options.network}, {options.precision}; {place}\n")
-    rows = [
-        measure(n, envs, options.rounds, options.network, options.precision)
-        for n in sizes
-        for envs in copies
-    ]
-    print_table(["N", "environments", "environment steps per second", "of it collecting"], rows)
+    rows = [measure(n, envs, options) for n in sizes for envs in copies]
+    print_table(
+        ["N", "environments x steps", "environment steps per second", "of it collecting"], rows
+    )
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from .experiments.progress import Countdown
 from .experiments.store import Store
 from .options import find_device
 from .problems import problems_as_sentences
-from .rl.experts import COPIES, Expert, ExpertTraining, load_expert, save_expert
+from .rl.experts import COPIES, Expert, ExpertTraining, load_expert, save_expert, shape_of
 from .rl.procgen import known_game, parse_levels
-from .rl.settings import PPOSettings
+from .rl.settings import PPOSettings, rollouts_for
 from .rl.transitions import collect, read_transitions, transitions_path
 from .storage import NONSENSE
 
@@ -81,8 +81,11 @@ def train_expert(
 def describe(expert: Expert) -> str:
     """What an expert is worth, for people."""
     facts = expert.facts
-    parts = [*facts.get("earlier", ()), {"envs": facts["envs"], "until": facts["steps"]}]
-    copies = ", then ".join(f"{part['envs']} copies to step {part['until']}" for part in parts)
+    parts = [*facts.get("earlier", ()), {**facts, "until": facts["steps"]}]
+    copies = ", then ".join(
+        "{envs} copies x {rollout} to step {until}".format_map({**part, **shape_of(part)})
+        for part in parts
+    )
     lines = [
         f"{facts['game']}: {facts['network']}, {facts['steps']} steps ({copies}), seed "
         f"{facts['seed']}; normalised returns, mean and standard error:"
@@ -136,6 +139,10 @@ def expert_train(
     steps: Annotated[int, typer.Option(help="Environment steps in all.")] = 5_000_000,
     levels: Annotated[int, typer.Option(help="Train on so many levels, from level 0 on.")] = 200,
     envs: Annotated[int, typer.Option(help="Copies of the game; may change on resume.")] = COPIES,
+    rollout: Annotated[
+        int | None,
+        typer.Option(help="Steps of a copy for an update.", show_default="16384 in all copies"),
+    ] = None,
     network: Annotated[str, typer.Option(help="impala, or compact (a small one)")] = "impala",
     seed: Annotated[int, typer.Option(help="Of network, actions and levels.")] = 0,
     episodes: Annotated[int, typer.Option(help="Episodes per copy when measuring returns.")] = 4,
@@ -160,6 +167,7 @@ def expert_train(
         out=out,
         checkpoint_every=checkpoint_every,
         episodes=episodes,
+        settings=rollouts_for(envs, rollout),
     )
     typer.echo(describe(expert))
     typer.echo(f"wrote {path}")

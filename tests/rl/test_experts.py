@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from orderless.rl.experts import (
     mean_return,
     random_policy,
     save_expert,
+    shape_of,
 )
 from orderless.rl.procgen import GAMES, parse_levels
 from orderless.rl.settings import rollouts_for
@@ -32,9 +34,9 @@ ROOT = Path(__file__).parents[2]
 QUICK = PPOSettings(steps=16, minibatches=2)
 
 
-def make_training(**changes: int) -> ExpertTraining:
+def make_training(settings: PPOSettings = QUICK, **changes: int) -> ExpertTraining:
     options = {"levels": 3, "n_envs": 4, "seed": 5, **changes}
-    return ExpertTraining("starpilot", network="compact", settings=QUICK, **options)  # type: ignore[arg-type]
+    return ExpertTraining("starpilot", network="compact", settings=settings, **options)  # type: ignore[arg-type]
 
 
 def test_a_training_goes_on_from_its_state_and_becomes_a_file(tmp_path: Path) -> None:
@@ -79,16 +81,25 @@ def test_a_training_goes_on_in_other_copies() -> None:
         assert torch.equal(ours, theirs)
     wider.learn(128 + 128)
     assert wider.steps == 256
-    narrow = make_training(n_envs=4)
+    narrow = make_training(replace(QUICK, steps=32), n_envs=4)
     narrow.load_state_dict(wider.state_dict())
     assert narrow.ppo.env.resumes == 2  # type: ignore[attr-defined]
     facts = narrow.expert(episodes=1).facts  # nobody has played in its copies yet
-    assert facts["envs"] == 8 and facts["earlier"] == [{"envs": 4, "until": 128}]
-    narrow.learn(256 + 64)
+    parts = [{"envs": 4, "rollout": 16, "until": 128}, {"envs": 8, "rollout": 16, "until": 256}]
+    assert facts["envs"] == 8 and facts["earlier"] == parts[:1]
+    narrow.learn(256 + 128)
     expert = narrow.expert(episodes=1)
-    assert expert.facts["earlier"] == [{"envs": 4, "until": 128}, {"envs": 8, "until": 256}]
-    told = describe(expert)
-    assert "(4 copies to step 128, then 8 copies to step 256, then 4 copies to step 320)" in told
+    assert expert.facts["earlier"] == parts
+    history = (
+        "4 copies x 16 to step 128, then 8 copies x 16 to step 256, then 4 copies x 32 to step"
+    )
+    assert f"({history} 384)" in describe(expert)
+
+
+def test_files_that_do_not_name_their_rollouts_had_the_usual_ones() -> None:
+    assert shape_of({"envs": 64}) == {"envs": 64, "rollout": 256}
+    assert shape_of({"envs": 256}) == {"envs": 256, "rollout": 64}
+    assert shape_of({"envs": 256, "rollout": 256, "until": 5}) == {"envs": 256, "rollout": 256}
 
 
 @pytest.mark.parametrize(

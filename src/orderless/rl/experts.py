@@ -123,10 +123,11 @@ def _require_same_shapes(network: ActorCritic, shapes: dict[str, torch.Size], pa
 class ExpertTraining:
     """PPO of one network on `levels` levels of a game, from level 0 on.
 
-    An update sees as much as with ProcGen's 64 copies of 256 steps: more copies make fewer steps.
-    `learn` goes on until `steps` environment steps are done; `state_dict` between two rounds holds
-    everything but the running episodes: after a resume all copies begin anew, and their number may
-    be another (`earlier` keeps until which step there were how many).
+    An update sees as much as with ProcGen's 64 copies of 256 steps: more copies make fewer steps,
+    unless `settings` say otherwise. `learn` goes on until `steps` environment steps are done;
+    `state_dict` between two rounds holds everything but the running episodes: after a resume all
+    copies begin anew, and there may be more or fewer of them, in longer or shorter rollouts
+    (`earlier` keeps until which step there were how many of which length).
     """
 
     def __init__(
@@ -168,6 +169,11 @@ class ExpertTraining:
         return self.ppo.steps
 
     @property
+    def shape(self) -> dict[str, int]:
+        """Of an update's experience: so many copies, each so many steps."""
+        return {"envs": self.ppo.env.n_envs, "rollout": self.ppo.settings.steps}
+
+    @property
     def recent_return(self) -> float:
         return sum(self.recent) / len(self.recent) if self.recent else float("nan")
 
@@ -184,10 +190,10 @@ class ExpertTraining:
         network = self.ppo.particles[0].cpu()
         assert isinstance(network, ActorCritic)
         network.load_state_dict({name: t.float() for name, t in _rounded(network).items()})
-        *earlier, last = [*self.earlier, {"envs": self.ppo.env.n_envs, "until": self.steps}]
+        *earlier, last = [*self.earlier, {**self.shape, "until": self.steps}]
         if earlier and earlier[-1]["until"] == self.steps:  # nobody has played in the new copies
             *earlier, last = earlier
-        facts = {**self.identity, "steps": self.steps, "envs": last["envs"], "earlier": earlier}
+        facts = {**self.identity, **shape_of(last), "steps": self.steps, "earlier": earlier}
         game, levels, seed = (facts[k] for k in ("game", "levels", "seed"))
         n_envs = min(self.ppo.env.n_envs, PLAYING)
         facts["returns"] = {
@@ -203,7 +209,7 @@ class ExpertTraining:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "identity": {**self.identity, "envs": self.ppo.env.n_envs},
+            "identity": {**self.identity, **self.shape},
             "earlier": self.earlier,
             "ppo": self.ppo.state_dict(),
             "recent": list(self.recent),
@@ -223,9 +229,15 @@ class ExpertTraining:
             ppo = {**ppo, part: {**fresh[part], name: ppo[part][name]}}
         self.ppo.load_state_dict(ppo)
         self.recent.extend(state["recent"])
-        self.earlier, copies = list(state.get("earlier", ())), state["identity"]["envs"]
-        if copies != self.ppo.env.n_envs:
-            self.earlier.append({"envs": copies, "until": self.steps})
+        self.earlier, shape = list(state.get("earlier", ())), shape_of(state["identity"])
+        if shape != self.shape:
+            self.earlier.append({**shape, "until": self.steps})
+
+
+def shape_of(facts: dict[str, Any]) -> dict[str, int]:
+    """Copies and the steps of each; where files do not name the steps, they were the usual ones."""
+    copies = facts["envs"]
+    return {"envs": copies, "rollout": facts.get("rollout", rollouts_for(copies).steps)}
 
 
 # ---------------------------------------------------------------------- measuring

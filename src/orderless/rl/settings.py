@@ -58,9 +58,11 @@ class PPOSettings:
             raise ValueError(f"weigh_by must be 'loss' or 'policy', got {self.weigh_by!r}")
 
 
-def rollouts_for(n_envs: int) -> PPOSettings:
-    """The defaults; with more than 64 environments fewer steps in each, as much in all."""
+def rollouts_for(n_envs: int, steps: int | None = None) -> PPOSettings:
+    """The defaults with rollouts of `steps`; without, of 256 or as many as make 64 x 256 in all."""
     usual = PPOSettings()
+    if steps is not None:
+        return replace(usual, steps=steps)
     steps = 64 * usual.steps // n_envs
     divisible = max(1, steps // usual.minibatches) * usual.minibatches
     return replace(usual, steps=min(usual.steps, divisible))
