@@ -137,6 +137,9 @@ def test_running_out_of_memory_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr("orderless.run_command.run_grid", greedy)
     said = refused("run", "splitmnist", "--preset", "demo", "--out", tmp_path)
     assert "out of memory: use fewer --particles" in said
+    monkeypatch.setattr("orderless.expert_command.train_expert", greedy)
+    said = refused("expert", "train", "starpilot", "--out", tmp_path)
+    assert "out of memory: use fewer --envs or a smaller --rollout" in said
 
 
 def test_an_error_of_ours_is_not_hidden(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from .problems import problems_as_sentences
 from .rl.experts import COPIES, Expert, ExpertTraining, load_expert, save_expert, shape_of
 from .rl.procgen import known_game, parse_levels
 from .rl.settings import PPOSettings, rollouts_for
+from .rl.tasks import transitions_folder
 from .rl.transitions import collect, read_transitions, transitions_path
 from .storage import NONSENSE
 
@@ -38,8 +39,9 @@ def train_expert(
     settings: PPOSettings | None = None,
 ) -> tuple[Path, Expert]:
     """Train until `steps` are done in all, from the checkpoint in `out` where there is one."""
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
+    for name, value in (("steps", steps), ("episodes", episodes)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
     path, store = out / f"{known_game(game)}.safetensors", Store(out / f"{game}.training")
     store.prepare("checkpoints")
     with store.lock(), Countdown() as progress:
@@ -133,7 +135,7 @@ def collect_levels(
 
 
 @expert_app.command("train")
-@problems_as_sentences()
+@problems_as_sentences(less_memory="fewer --envs or a smaller --rollout")
 def expert_train(
     game: options.OneGame,
     steps: Annotated[int, typer.Option(help="Environment steps in all.")] = 5_000_000,
@@ -141,7 +143,10 @@ def expert_train(
     envs: Annotated[int, typer.Option(help="Copies of the game; may change on resume.")] = COPIES,
     rollout: Annotated[
         int | None,
-        typer.Option(help="Steps of a copy for an update.", show_default="16384 in all copies"),
+        typer.Option(
+            help="Steps of a copy for an update; may change on resume.",
+            show_default="256, with more than 64 copies fewer",
+        ),
     ] = None,
     network: Annotated[str, typer.Option(help="impala, or compact (a small one)")] = "impala",
     seed: Annotated[int, typer.Option(help="Of network, actions and levels.")] = 0,
@@ -184,7 +189,10 @@ def expert_collect(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the expert's actions.")] = 0,
     device: options.Device = "auto",
-    out: Annotated[Path, typer.Option(help="Folder for the transitions.")] = Path("runs/procgen"),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the transitions (else where runs look for them)."),
+    ] = None,
 ) -> None:
     """Write what an expert sees and does on each level; files that are there are checked and kept.
 
@@ -197,7 +205,7 @@ def expert_collect(
         expert=expert,
         seed=seed,
         device=find_device(device),
-        out=out,
+        out=out or transitions_folder(),
     )
     for path, facts in collected:
         mean = facts["mean_return"]

@@ -41,8 +41,13 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextmanager
-def problems_as_sentences() -> Iterator[None]:
-    """One sentence and exit code 2, no traceback; warnings as sentences, too."""
+def problems_as_sentences(
+    less_memory: str = "fewer --particles or --set chunk_size=K",
+) -> Iterator[None]:
+    """One sentence and exit code 2, no traceback; warnings as sentences, too.
+
+    `less_memory`: what to use when there is too little.
+    """
     try:
         with _terminable(), warnings.catch_warnings():
             warnings.showwarning = OnceOfAKind()
@@ -54,7 +59,7 @@ def problems_as_sentences() -> Iterator[None]:
         told = isinstance(error, torch.OutOfMemoryError | MemoryError)
         if not told and not any(text in str(error) for text in OUT_OF_MEMORY):
             raise
-        complain("out of memory: use fewer --particles or --set chunk_size=K")
+        complain(f"out of memory: use {less_memory}")
         raise typer.Exit(2) from None
     except KeyboardInterrupt as stopped:
         if rank() == 0:

@@ -89,7 +89,10 @@ def test_an_expert_is_trained_and_collects(tmp_path: Path) -> None:
     path = tmp_path / "fruitbot.safetensors"
     assert path.exists()
     longer = orderless(*train, "--steps", "1000")  # goes on from the checkpoint
-    assert "1024 steps" in longer.stdout, longer.output
+    assert "1024 steps (2 copies x 256 to step 1024)" in longer.stdout, longer.output
+    shorter = orderless(*train, "--steps", "1100", "--rollout", "64")
+    history = "(2 copies x 256 to step 1024, then 2 copies x 64 to step 1152)"
+    assert history in shorter.stdout, shorter.output
     sentence = refused(*train, "--steps", "1000", "--seed", "1")
     assert "holds a checkpoint, but this training has seed=0, not 1" in sentence
 
@@ -127,6 +130,9 @@ def test_an_expert_is_trained_and_collects(tmp_path: Path) -> None:
         (["run", "splitmnist", "--methods", "ppo"], "not a method for this benchmark: 'ppo'"),
         (["expert", "train", "pong"], "game must be one of starpilot, fruitbot, dodgeball"),
         (["expert", "train", "starpilot", "--steps", "0"], "steps must be at least 1, got 0"),
+        (["expert", "train", "starpilot", "--envs", "0"], "n_envs must be at least 1, got 0"),
+        (["expert", "train", "starpilot", "--rollout", "0"], "rollout must be at least 1, got 0"),
+        (["expert", "train", "starpilot", "--episodes", "0"], "episodes must be at least 1, got 0"),
         (["expert", "train", "starpilot", "--network", "x"], "network must be one of impala"),
         (
             ["expert", "train", "starpilot", "--levels", "3000000000"],

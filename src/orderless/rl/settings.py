@@ -61,7 +61,11 @@ class PPOSettings:
 def rollouts_for(n_envs: int, steps: int | None = None) -> PPOSettings:
     """The defaults with rollouts of `steps`; without, of 256 or as many as make 64 x 256 in all."""
     usual = PPOSettings()
+    if n_envs < 1:
+        raise ValueError(f"n_envs must be at least 1, got {n_envs}")
     if steps is not None:
+        if steps < 1:
+            raise ValueError(f"rollout must be at least 1, got {steps}")
         return replace(usual, steps=steps)
     steps = 64 * usual.steps // n_envs
     divisible = max(1, steps // usual.minibatches) * usual.minibatches
