@@ -1,11 +1,12 @@
 """PPO over particles on real ProcGen, end to end: environment steps per second.
 
     python benchmarks/ppo.py [--particles 1,16] [--envs 64,256] [--rounds 5] [--network impala]
-                             [--rollout 256]
+                             [--rollout 256] [--turns 2]
 
 A round is 16,384 steps in all environments together, or `--rollout` in each, and three epochs over
 them; the first two, which record the graphs, are not counted. The share of the time spent on
-collecting is told, too.
+collecting is told, too. With `--turns 2` one half of the environments plays while the GPU decides
+for the other.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ def measure(n: int, envs: int, options: argparse.Namespace) -> list[str]:
     )
     optimizer = torch.optim.Adam(particles.parameters(), lr=5e-4)
     kind = ol.GradientDescent if n == 1 else ol.WeightedParticleFilter
-    env = ProcgenLevels("starpilot", envs)
+    copies = [ProcgenLevels("starpilot", envs // options.turns) for _ in range(options.turns)]
     settings = rollouts_for(envs, options.rollout)
-    ppo = PPO(kind(particles, optimizer, max_grad_norm=0.5), env, settings)
+    ppo = PPO(kind(particles, optimizer, max_grad_norm=0.5), copies, settings)
     for _ in range(2):
         ppo.update(ppo.collect())
     _wait()
@@ -46,7 +47,8 @@ def measure(n: int, envs: int, options: argparse.Namespace) -> list[str]:
         ppo.update(rollout)
     _wait()
     seconds = time.perf_counter() - begun
-    env.close()
+    for env in copies:
+        env.close()
     return [
         str(n),
         f"{envs} x {settings.steps}",
@@ -66,6 +68,7 @@ def main() -> None:
     arguments.add_argument("--envs", default="64")
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--rollout", type=int)
+    arguments.add_argument("--turns", type=int, default=1)
     arguments.add_argument("--network", default="impala", choices=sorted(NETWORKS))
     arguments.add_argument("--precision", default="bf16")
     options = arguments.parse_args()

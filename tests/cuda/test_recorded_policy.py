@@ -25,21 +25,24 @@ def test_a_recorded_decision_is_the_eager_one(act: str) -> None:
     for number in range(6):
         frames = torch.randn(16, 6, generator=generator).cuda()
         first = torch.rand(16, generator=generator).cuda() < (0.3 if number else 2.0)
-        eager._noise.clear()  # as if it had never run
+        eager._graphs.clear()  # as if it had never run
         for ours, theirs in zip(recorded(frames, first), eager(frames, first), strict=True):
             torch.testing.assert_close(ours, theirs)
-    assert recorded._graph is not None and eager._graph is None
+    assert recorded._graphs[0] is not None and eager._graphs[0] is None
 
 
+@pytest.mark.parametrize("sizes", [(8,), (4, 4), (5, 3)])
 @pytest.mark.parametrize("kind", [ol.WeightedParticleFilter, PolicyWeightedFilter])
-def test_the_gpu_learns_what_the_cpu_learns(kind: type) -> None:
+def test_the_gpu_learns_what_the_cpu_learns(kind: type, sizes: tuple[int, ...]) -> None:
+    """Also from environments that take turns, where the CPU has one."""
     weigh_by = "policy" if kind is PolicyWeightedFilter else "loss"
     settings = PPOSettings(steps=32, minibatches=4, discount=0.95, weigh_by=weigh_by)
     infos = []
-    for device in ("cpu", "cuda"):
+    for device, parts in (("cpu", (8,)), ("cuda", sizes)):
         particles = ol.Ensemble(Walker, 3, seed=0, device=device)
         optimizer = torch.optim.SGD(particles.parameters(), lr=1e-2)
-        ppo = PPO(kind(particles, optimizer, max_grad_norm=0.5), Corridor(8), settings)
+        filter = kind(particles, optimizer, max_grad_norm=0.5)
+        ppo = PPO(filter, [Corridor(size) for size in parts], settings)
         infos.append(ppo.learn(3 * 8 * 32))
     cpu, cuda = infos
     # 36 steps of float32 in other kernels, on the same actions

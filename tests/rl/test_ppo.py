@@ -171,8 +171,16 @@ def test_what_does_not_fit_together_is_refused() -> None:
     walkers = ol.AveragingParticles(particles, torch.optim.SGD(particles.parameters(), 0.1))
     with pytest.raises(TypeError, match="seed must be a whole number, got None"):
         PPO(walkers, Corridor(8), SETTINGS, seed=None)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="env must be a VectorEnvironment, got list"):
-        PPO(walkers, [], SETTINGS)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="env must be a VectorEnvironment, got Walker"):
+        PPO(walkers, Walker(), SETTINGS)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="PPO needs at least one environment"):
+        PPO(walkers, [], SETTINGS)
+    corridor, other = Corridor(4), Corridor(4)
+    with pytest.raises(ValueError, match="environment 1 is among those before it"):
+        PPO(walkers, [corridor, corridor], SETTINGS)
+    other.actions = 5
+    with pytest.raises(ValueError, match="environment 1 has 5 actions and is at level 0, the firs"):
+        PPO(walkers, [corridor, other], SETTINGS)
     with pytest.raises(TypeError, match="Corridor has no levels"):
         make(ol.AveragingParticles, 2).switch(3)
 
@@ -207,3 +215,39 @@ def test_a_particle_plays_from_the_first_frame_of_an_episode_to_its_end() -> Non
         assert not changed[~first].any()
         playing, redrawn = ppo.policy.playing.clone(), redrawn + int(changed.sum())
     assert redrawn > 5
+
+
+@pytest.mark.parametrize("act", ["mixture", "episode"])
+def test_environments_that_take_turns_are_as_one(act: str) -> None:
+    """What is learned, what is drawn and what is counted; also after a resume in between."""
+
+    def make_turns(*sizes: int) -> PPO:
+        particles = ol.Ensemble(Walker, 3, seed=0)
+        optimizer = torch.optim.Adam(particles.parameters(), lr=1e-2)
+        settings = PPOSettings(steps=16, minibatches=4, act=act)
+        filter = ol.WeightedParticleFilter(particles, optimizer)
+        return PPO(filter, [Corridor(size) for size in sizes], settings)
+
+    one, turns = make_turns(8), make_turns(3, 1, 4)
+    for _ in range(2):
+        once, parts = one.collect(), turns.collect()
+        assert torch.equal(once.actions, parts.actions)
+        for name in ("observations", "rewards", "terminated", "truncated", "valid", "values"):
+            torch.testing.assert_close(getattr(once, name), getattr(parts, name))
+        one.update(once)
+        turns.update(parts)
+    assert one.steps == turns.steps == 2 * 8 * 16
+    assert one.take_episodes() == turns.take_episodes() != []
+    again = make_turns(3, 1, 4)
+    again.load_state_dict(turns.state_dict())
+    for ppo in (one, turns, again):
+        ppo.learn(1)
+    assert one.take_episodes() == turns.take_episodes() == again.take_episodes()
+    for ours, theirs, same in zip(
+        one.particles.parameters(),
+        turns.particles.parameters(),
+        again.particles.parameters(),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+        assert torch.equal(theirs, same)

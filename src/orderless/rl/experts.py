@@ -23,7 +23,7 @@ from ..filters.base import ParticleFilter
 from ..particles import Ensemble
 from .cloning import play
 from .networks import ActorCritic, Compact, find_network
-from .ppo import PPO
+from .ppo import PPO, states_of
 from .procgen import LEVELS_END, ProcgenLevels, known_game
 from .settings import PPOSettings, rollouts_for
 
@@ -127,7 +127,8 @@ class ExpertTraining:
     unless `settings` say otherwise. `learn` goes on until `steps` environment steps are done;
     `state_dict` between two rounds holds everything but the running episodes: after a resume all
     copies begin anew, and there may be more or fewer of them, in longer or shorter rollouts
-    (`earlier` keeps until which step there were how many of which length).
+    (`earlier` keeps until which step there were how many of which length). The copies play in
+    `turns` parts, one while the GPU decides for another.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class ExpertTraining:
         seed: int = 0,
         device: torch.device | str = "cpu",
         settings: PPOSettings | None = None,
+        turns: int = 1,
     ) -> None:
         if not 1 <= levels <= LEVELS_END - HELD_OUT:
             raise ValueError(
@@ -152,6 +154,8 @@ class ExpertTraining:
             "network": network,
             "seed": seed,
         }
+        if turns < 1 or n_envs % turns:
+            raise ValueError(f"{n_envs} copies cannot play in {turns} turns of equal size")
         self.earlier: list[dict[str, int]] = []
         self.device = torch.device(device)
         precision = "bf16" if self.device.type == "cuda" else "float32"
@@ -160,8 +164,9 @@ class ExpertTraining:
         )
         optimizer = torch.optim.Adam(particles.parameters(), lr=5e-4, eps=1e-5)
         filter = GradientDescent(particles, optimizer, max_grad_norm=0.5)
-        env = ProcgenLevels(game, n_envs, 0, num_levels=levels, seed=seed)
-        self.ppo = PPO(filter, env, settings or rollouts_for(n_envs), seed=seed)
+        seeds = [seed + turn * (LEVELS_END // 2) for turn in range(turns)]
+        envs = [ProcgenLevels(game, n_envs // turns, 0, num_levels=levels, seed=s) for s in seeds]
+        self.ppo = PPO(filter, envs, settings or rollouts_for(n_envs), seed=seed)
         self.recent: deque[float] = deque(maxlen=256)  # normalised returns of the last episodes
 
     @property
@@ -171,7 +176,7 @@ class ExpertTraining:
     @property
     def shape(self) -> dict[str, int]:
         """Of an update's experience: so many copies, each so many steps."""
-        return {"envs": self.ppo.env.n_envs, "rollout": self.ppo.settings.steps}
+        return {"envs": self.ppo.n_envs, "rollout": self.ppo.settings.steps}
 
     @property
     def recent_return(self) -> float:
@@ -195,7 +200,7 @@ class ExpertTraining:
             *earlier, last = earlier
         facts = {**self.identity, **shape_of(last), "steps": self.steps, "earlier": earlier}
         game, levels, seed = (facts[k] for k in ("game", "levels", "seed"))
-        n_envs = min(self.ppo.env.n_envs, PLAYING)
+        n_envs = min(self.ppo.n_envs, PLAYING)
         facts["returns"] = {
             name: {
                 who: mean_return(policy, game, start, count, n_envs, episodes, seed, self.device)
@@ -223,9 +228,12 @@ class ExpertTraining:
                     f"this training has {name}={state['identity'].get(name)}, not {value}"
                 )
         # Of what belongs to a copy nothing is kept: every copy begins an episode.
-        self.ppo.env.reset()
+        for env in self.ppo.envs:
+            env.reset()
         ppo, fresh = state["ppo"], self.ppo.state_dict()
-        for part, name in (("env", "resumes"), ("policy", "draws"), ("scaler", "moments")):
+        resumes = states_of(ppo["env"])[0]["resumes"]
+        ppo = {**ppo, "env": [{**env, "resumes": resumes} for env in fresh["env"]]}
+        for part, name in (("policy", "draws"), ("scaler", "moments")):
             ppo = {**ppo, part: {**fresh[part], name: ppo[part][name]}}
         self.ppo.load_state_dict(ppo)
         self.recent.extend(state["recent"])

@@ -12,6 +12,7 @@ pi_i / mu bounded by 1 / w_i.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -73,27 +74,30 @@ class MixturePolicy:
         self.playing = torch.zeros(n_envs, dtype=torch.int64, device=device)
         self._indices = torch.arange(n_envs, device=device)
         self._noise: list[Gumbels] = []  # for actions and, if one plays alone, for particles
-        self._graph: Recorded | None = None
+        self._graphs: dict[int, Recorded | None] = {}  # by the first environment; None: ran once
 
     def begin(self) -> None:
         """From now on act by the filter's weights as they are now."""
         self.log_weights.copy_(self.filter.log_weights)
 
     @torch.no_grad()
-    def __call__(self, observations: Tensor, first: Tensor) -> Decision:
+    def __call__(self, observations: Tensor, first: Tensor, rows: slice | None = None) -> Decision:
         """Decide for `observations` `[E, ...]`; `first` `[E]` marks those that start an episode.
 
-        On CUDA the tensors handed out are overwritten by the next call.
+        With `rows` they are of those environments only; the draw ends with the last one's decision.
+        On CUDA the tensors handed out are overwritten by the next call for the same environments.
         """
-        ran_before = bool(self._noise)
-        inputs = observations, first, *self._draw(observations)
-        if self.particles.device.type != "cuda" or not ran_before:
-            return self._decide(*inputs)
-        if self._graph is None:
-            self._graph = Recorded(self._decide, *inputs)
-        return self._graph(*inputs)
+        rows = rows or slice(0, len(self._indices))
+        inputs = observations, first, *self._draw(observations, rows)
+        decide = partial(self._decide, rows)
+        if self.particles.device.type != "cuda" or rows.start not in self._graphs:
+            self._graphs[rows.start] = None
+            return decide(*inputs)
+        graph = self._graphs[rows.start] or Recorded(decide, *inputs)
+        self._graphs[rows.start] = graph
+        return graph(*inputs)
 
-    def _draw(self, observations: Tensor) -> list[Tensor]:
+    def _draw(self, observations: Tensor, rows: slice) -> list[Tensor]:
         """The noise of this draw: for the actions `[E, A]` and, by episode, particles `[E, N]`."""
         if not self._noise:
             logits = policy_logits(self._outputs(observations))
@@ -109,8 +113,8 @@ class MixturePolicy:
             ]
         for source in self._noise:
             source.draw = self.draws
-        self.draws += 1
-        return [source() for source in self._noise]
+        self.draws += rows.stop == len(self._indices)
+        return [source()[rows] for source in self._noise]
 
     @torch.no_grad()
     def values(self, observations: Tensor) -> Tensor:
@@ -123,6 +127,7 @@ class MixturePolicy:
 
     def _decide(
         self,
+        rows: slice,
         observations: Tensor,
         first: Tensor,
         action_noise: Tensor,
@@ -134,9 +139,9 @@ class MixturePolicy:
         acting = log_mixture
         if particle_noise is not None:
             # j ~ w for every environment that starts an episode; the others keep theirs
-            drawn = (self.log_weights + particle_noise).argmax(-1)
-            self.playing.copy_(torch.where(first, drawn, self.playing))
-            acting = log_policies[self.playing, self._indices]
+            drawn, playing = (self.log_weights + particle_noise).argmax(-1), self.playing[rows]
+            playing.copy_(torch.where(first, drawn, playing))
+            acting = log_policies[playing, self._indices[: len(playing)]]
         actions = (acting + action_noise).argmax(-1)
         chosen = actions.expand(len(log_policies), -1).unsqueeze(-1)
         return Decision(

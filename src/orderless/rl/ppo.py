@@ -15,7 +15,7 @@ particle this is PPO (Schulman et al. 2017), step for step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,9 @@ from torch import Tensor
 
 from ..filters import BootstrapParticleFilter, GradientFilter, WeightedParticleFilter
 from ..filters.stepping import SteppedFilter
-from .environment import Array, Step, VectorEnvironment, require_environment, whole_number
+from .environment import Step, VectorEnvironment, require_environment, whole_number
 from .keyed import permutation
-from .mixture import MixturePolicy
+from .mixture import Decision, MixturePolicy
 from .policy_filter import LineageBootstrapFilter, PolicyWeightedFilter
 from .reports import Episode, UpdateInfo
 from .rollout import Rollout
@@ -42,7 +42,8 @@ class PPO:
         filter: a `GradientFilter` (`WeightedParticleFilter`, `PolicyWeightedFilter`,
             `AveragingParticles`, `GradientDescent`) or a `LineageBootstrapFilter`, over networks
             that return (logits, values). Its `max_grad_norm` clips per particle (0.5 is usual).
-        env: a `VectorEnvironment`, such as `ProcgenLevels`.
+        env: a `VectorEnvironment`, such as `ProcgenLevels`; or several alike that take turns: one
+            plays while the GPU decides for another.
         settings: see `PPOSettings`; the defaults are ProcGen's.
         seed: of actions and minibatches.
         penalty: `penalty(*minibatch) -> [N]`, added to what the gradient sees (EWC, say).
@@ -55,18 +56,20 @@ class PPO:
     def __init__(
         self,
         filter: SteppedFilter,
-        env: VectorEnvironment,
+        env: VectorEnvironment | Sequence[VectorEnvironment],
         settings: PPOSettings | None = None,
         *,
         seed: int = 0,
         penalty: Callable[..., Tensor] | None = None,
     ) -> None:
         self.settings = settings or PPOSettings()
-        _check(filter, env, self.settings)
-        self.filter, self.env, self.seed = filter, env, whole_number("seed", seed)
+        self.envs = list(env) if isinstance(env, Sequence) else [env]
+        _check(filter, self.envs, self.settings)
+        self.env, self.n_envs = self.envs[0], sum(env.n_envs for env in self.envs)
+        self.filter, self.seed = filter, whole_number("seed", seed)
         self.particles, self.device = filter.particles, filter.particles.device
         self.policy = MixturePolicy(
-            filter, env.n_envs, actions=env.actions, act=self.settings.act, seed=self.seed
+            filter, self.n_envs, actions=self.env.actions, act=self.settings.act, seed=self.seed
         )
         lineage = filter.lineage if isinstance(filter, LineageBootstrapFilter) else None
         self.loss = Surrogate(
@@ -84,19 +87,20 @@ class PPO:
         # Of every level so far: where its random choices go on when its turn comes again.
         self._draws: dict[int, int] = {}
         self._updates: dict[int, int] = {}
-        self.policy.draws = _key(env.level, 0)
+        self.policy.draws = _key(self.env.level, 0)
         self.episodes: list[Episode] = []
         self.scaler = self._new_scaler()
         self._rollout: Rollout | None = None
         self._staging: Tensor | None = None
-        env.reset()
+        for one in self.envs:
+            one.reset()
 
     def set_penalty(self, penalty: Callable[..., Tensor] | None) -> None:
         """Have the gradient see another penalty, or the same one with other Python inside."""
         self._step = self.filter.compile(self.loss, penalty)
 
     def _new_scaler(self) -> RewardScaler:
-        return RewardScaler(self.env.n_envs, self.settings.discount, self.settings.reward_limit)
+        return RewardScaler(self.n_envs, self.settings.discount, self.settings.reward_limit)
 
     # ------------------------------------------------------------------ the loop
 
@@ -114,7 +118,8 @@ class PPO:
     def switch(self, level: int) -> None:
         """Go to another level of the environment; the scale of rewards starts anew."""
         self._draws[self.env.level] = self.policy.draws
-        self.env.switch(level)
+        for env in self.envs:
+            env.switch(level)
         self.policy.draws = self._draws.get(self.env.level, _key(self.env.level, 0))
         self.scaler = self._new_scaler()
 
@@ -137,43 +142,41 @@ class PPO:
     def collect(self) -> Rollout:
         """T steps of the mixture; the rollout is overwritten by the next call.
 
-        Nobody waits who could work: while the GPU decides, the last step's rewards are scaled and
-        its episodes counted; while the environments play, the decision is stored. Rewards and
-        flags stay on the host until the end.
+        Nobody waits who could work: while the GPU decides, other environments play, the last step's
+        rewards are scaled and its episodes counted; while they play, the decision is stored.
+        Rewards and flags stay on the host until the end.
         """
-        length, env = self.settings.steps, self.env
-        if env.under_way:  # somebody has interrupted the last rollout
-            env.reset()
-        rewards = np.zeros((length, env.n_envs))
-        flags = np.zeros((3, length, env.n_envs), dtype=bool)
+        length, shape = self.settings.steps, (self.settings.steps, self.n_envs)
+        rewards, first = np.zeros(shape), np.zeros(shape, dtype=bool)
+        flags = np.zeros((3, *shape), dtype=bool)
 
-        def note(t: int, first: Array, step: Step) -> None:
-            _, earned, terminated, truncated, info = step
-            rewards[t] = self.scaler(earned, first, info["valid"])
-            flags[:, t] = terminated, truncated, info["valid"]
-            self.steps += env.n_envs
-            self._keep_episodes(info)
+        def note(t: int, env: VectorEnvironment, rows: slice, step: Step) -> None:
+            _, rewards[t, rows], terminated, truncated, info = step
+            flags[:, t, rows] = terminated, truncated, info["valid"]
+            if rows.start == 0:  # the first to make this step; the last is below
+                self.steps += self.n_envs
+            self._keep_episodes(env, info)
+            if rows.stop == self.n_envs:
+                rewards[t] = self.scaler(rewards[t], first[t], flags[2, t])
 
+        for env in self.envs:
+            if env.under_way:  # somebody has interrupted the last rollout
+                env.reset()
         self.policy.begin()
-        rollout, last = self._rollout, None
         for t in range(length):
-            observations, first = self._observed(), env.first
-            decision = self.policy(observations, torch.from_numpy(first).to(self.device))
-            if last is not None:
-                note(*last)
-            env.send(decision.actions.cpu().numpy())
-            if rollout is None:
-                rollout = Rollout.empty(length, observations, decision.values, decision.actions)
-            rollout.observations[t].copy_(observations)
-            rollout.actions[t].copy_(decision.actions)
-            rollout.log_policies[:, t].copy_(decision.log_policies)
-            rollout.log_behaviour[t].copy_(decision.log_behaviour)
-            rollout.values[:, t].copy_(decision.values)
-            last = t, first, env.recv()
-        assert rollout is not None and last is not None
-        self._rollout = rollout
-        rollout.values[:, length].copy_(self.policy.values(self._observed()))
-        note(*last)
+            for env, rows in self._turns():
+                last = env.recv() if t > 0 else None
+                observations, first[t, rows] = self._observed(env, rows), env.first
+                starts = torch.from_numpy(env.first).to(self.device)
+                decision = self.policy(observations, starts, rows)
+                if last is not None:
+                    note(t - 1, env, rows, last)
+                env.send(decision.actions.cpu().numpy())
+                rollout = self._store(t, rows, observations, decision)
+        for env, rows in self._turns():
+            last = env.recv()
+            rollout.values[:, length, rows] = self.policy.values(self._observed(env, rows))
+            note(length - 1, env, rows, last)
         rollout.rewards.copy_(torch.from_numpy(rewards))
         for tensor, flag in zip(
             (rollout.terminated, rollout.truncated, rollout.valid), flags, strict=True
@@ -182,22 +185,43 @@ class PPO:
         rollout.log_weights.copy_(self.policy.log_weights)
         return rollout
 
-    def _observed(self) -> Tensor:
+    def _turns(self) -> Iterator[tuple[VectorEnvironment, slice]]:
+        """The environments, each with the places of its copies among all."""
+        begin = 0
+        for env in self.envs:
+            yield env, slice(begin, begin + env.n_envs)
+            begin += env.n_envs
+
+    def _store(self, t: int, rows: slice, observations: Tensor, decision: Decision) -> Rollout:
+        if self._rollout is None:
+            self._rollout = Rollout.empty(
+                self.settings.steps, self.n_envs, observations, decision.values, decision.actions
+            )
+        rollout = self._rollout
+        rollout.observations[t, rows].copy_(observations)
+        rollout.actions[t, rows].copy_(decision.actions)
+        rollout.log_policies[:, t, rows].copy_(decision.log_policies)
+        rollout.log_behaviour[t, rows].copy_(decision.log_behaviour)
+        rollout.values[:, t, rows].copy_(decision.values)
+        return rollout
+
+    def _observed(self, env: VectorEnvironment, rows: slice) -> Tensor:
         """The environment's frames on the particles' device, by way of pinned memory."""
-        frames = torch.from_numpy(self.env.observations)
+        frames = torch.from_numpy(env.observations)
         if self.device.type != "cuda":
             return frames
         if self._staging is None:
-            self._staging = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=True)
+            shape = self.n_envs, *frames.shape[1:]
+            self._staging = torch.empty(shape, dtype=frames.dtype, pin_memory=True)
         # Free to be overwritten: reading the last step's actions waited for its copy. By numpy,
         # because torch would wake all cores, which then spin where the environments want to play.
-        np.copyto(self._staging.numpy(), self.env.observations)
-        return self._staging.to(self.device, non_blocking=True)
+        np.copyto(self._staging.numpy()[rows], env.observations)
+        return self._staging[rows].to(self.device, non_blocking=True)
 
-    def _keep_episodes(self, info: dict[str, Any]) -> None:
-        for number in np.flatnonzero(self.env.ended):
+    def _keep_episodes(self, env: VectorEnvironment, info: dict[str, Any]) -> None:
+        for number in np.flatnonzero(env.ended):
             value, length = info["episode_return"][number], info["episode_length"][number]
-            self.episodes.append(Episode(self.env.level, self.steps, float(value), int(length)))
+            self.episodes.append(Episode(env.level, self.steps, float(value), int(length)))
 
     # ------------------------------------------------------------------ learning
 
@@ -256,7 +280,7 @@ class PPO:
         """Everything between two rounds: particles, weights, optimizer, environment, counters."""
         return {
             "filter": self.filter.state_dict(),
-            "env": self.env.state_dict(),
+            "env": [env.state_dict() for env in self.envs],
             "policy": self.policy.state_dict(),
             "scaler": self.scaler.state_dict(),
             "steps": self.steps,
@@ -268,7 +292,8 @@ class PPO:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state of `state_dict`, with equal settings, seed and environment."""
         self.policy.load_state_dict(state["policy"])
-        self.env.load_state_dict(state["env"])
+        for env, part in zip(self.envs, states_of(state["env"]), strict=True):
+            env.load_state_dict(part)
         self.filter.load_state_dict(state["filter"])
         self.scaler = self._new_scaler()
         self.scaler.load_state_dict(state["scaler"])
@@ -282,9 +307,25 @@ def _key(level: int, number: int) -> int:
     return (level << 31) + number
 
 
-def _check(filter: SteppedFilter, env: VectorEnvironment, settings: PPOSettings) -> None:
+def states_of(environments: Any) -> list[dict[str, Any]]:
+    """The states in `state["env"]`; older files hold the one environment's alone."""
+    return environments if isinstance(environments, list) else [environments]
+
+
+def _check(filter: SteppedFilter, envs: list[VectorEnvironment], settings: PPOSettings) -> None:
     """What fits together and what does not, in sentences."""
-    require_environment(env)
+    if not envs:
+        raise ValueError("PPO needs at least one environment")
+    for place, env in enumerate(envs):
+        require_environment(env)
+        if any(env is other for other in envs[:place]):
+            raise ValueError(f"environment {place} is among those before it: they must be apart")
+        if (env.actions, env.level) != (envs[0].actions, envs[0].level):
+            raise ValueError(
+                f"environment {place} has {env.actions} actions and is at level {env.level}, "
+                f"the first has {envs[0].actions} and is at level {envs[0].level}"
+            )
+    n_envs = sum(env.n_envs for env in envs)
     if not isinstance(settings, PPOSettings):
         raise TypeError(f"settings must be PPOSettings, got {type(settings).__name__}")
     if isinstance(filter, BootstrapParticleFilter):
@@ -301,8 +342,8 @@ def _check(filter: SteppedFilter, env: VectorEnvironment, settings: PPOSettings)
             f"weigh_by={settings.weigh_by!r} does not go with {type(filter).__name__}: "
             "'policy' needs a PolicyWeightedFilter, 'loss' any other filter"
         )
-    if settings.steps * env.n_envs % settings.minibatches:
+    if settings.steps * n_envs % settings.minibatches:
         raise ValueError(
-            f"{settings.steps} steps x {env.n_envs} environments do not divide into "
+            f"{settings.steps} steps x {n_envs} environments do not divide into "
             f"{settings.minibatches} minibatches of equal size"
         )

@@ -77,12 +77,14 @@ class Rollout:
     log_weights: Tensor
 
     @classmethod
-    def empty(cls, steps: int, observations: Tensor, values: Tensor, actions: Tensor) -> Rollout:
-        """Room for `steps` steps like these: `observations` `[E, ...]`, `values` `[N, E]`."""
-        n, n_envs = values.shape
+    def empty(
+        cls, steps: int, n_envs: int, observations: Tensor, values: Tensor, actions: Tensor
+    ) -> Rollout:
+        """Room for `steps` steps of `n_envs` environments, of which these are some."""
+        n = len(values)
         flags = torch.zeros((steps, n_envs), dtype=torch.bool, device=values.device)
         return cls(
-            observations=observations.new_zeros((steps, *observations.shape)),
+            observations=observations.new_zeros((steps, n_envs, *observations.shape[1:])),
             actions=actions.new_zeros((steps, n_envs)),
             log_policies=values.new_zeros((n, steps, n_envs)),
             log_behaviour=values.new_zeros((steps, n_envs)),
