@@ -51,7 +51,7 @@ def measure(n: int, envs: int, options: argparse.Namespace) -> list[str]:
         env.close()
     return [
         str(n),
-        f"{envs} x {settings.steps}",
+        f"{ppo.n_envs} x {settings.steps}",
         f"{(ppo.steps - before) / seconds:,.0f}",
         f"{100 * collecting / seconds:.0f} %",
     ]

@@ -96,23 +96,15 @@ def test_a_training_goes_on_in_other_copies() -> None:
     assert f"({history} 384)" in describe(expert)
 
 
-def test_a_training_goes_on_in_turns() -> None:
-    """Two halves see other levels than each other, and other ones after a resume."""
-    training = make_training(levels=1000)
+def test_a_training_goes_on_from_files_of_one_environment() -> None:
+    """They hold its state alone, not in a list."""
+    training = make_training()
     training.learn(64)
     state = training.state_dict()
-    state["ppo"]["env"] = state["ppo"]["env"][0]  # as in files from before there were turns
-    halves = make_training(turns=2, levels=1000)
-    before = [env.observations for env in halves.ppo.envs]
-    assert not np.array_equal(*before)
-    halves.load_state_dict(state)
-    assert [env.resumes for env in halves.ppo.envs] == [1, 1]  # type: ignore[attr-defined]
-    for old, env in zip(before, halves.ppo.envs, strict=True):
-        assert not np.array_equal(old, env.observations)
-    halves.learn(128)
-    assert halves.steps == 128 and halves.shape == training.shape and halves.earlier == []
-    with pytest.raises(ValueError, match="4 copies cannot play in 3 turns of equal size"):
-        make_training(turns=3)
+    (state["ppo"]["env"],) = state["ppo"]["env"]
+    again = make_training()
+    again.load_state_dict(state)
+    assert again.steps == 64 and again.ppo.env.resumes == 1  # type: ignore[attr-defined]
 
 
 def test_files_that_do_not_name_their_rollouts_had_the_usual_ones() -> None:

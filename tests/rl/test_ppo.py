@@ -178,6 +178,14 @@ def test_what_does_not_fit_together_is_refused() -> None:
     corridor, other = Corridor(4), Corridor(4)
     with pytest.raises(ValueError, match="environment 1 is among those before it"):
         PPO(walkers, [corridor, corridor], SETTINGS)
+    with pytest.raises(
+        ValueError, match=r"environment 1 shows float32 \(9,\), the first float32 \(6"
+    ):
+        PPO(walkers, [corridor, Corridor(4, length=9)], SETTINGS)
+    with pytest.raises(ValueError, match="this state is of 2 environments that take turns, not 1"):
+        make(ol.AveragingParticles, 2).load_state_dict(
+            PPO(walkers, [corridor, Corridor(4)], SETTINGS).state_dict()
+        )
     other.actions = 5
     with pytest.raises(ValueError, match="environment 1 has 5 actions and is at level 0, the firs"):
         PPO(walkers, [corridor, other], SETTINGS)

@@ -80,7 +80,7 @@ def test_cloning_from_expert_to_report(tmp_path: Path) -> None:
     assert "level3-64.npz is damaged" in refused(*command)
 
 
-def test_an_expert_is_trained_and_collects(tmp_path: Path) -> None:
+def test_an_expert_is_trained_and_collects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = ["expert", "train", "fruitbot", "--network", "compact", "--envs", "2", "--levels", "3"]
     train += ["--episodes", "1", "--device", "cpu", "--out", tmp_path]
     result = orderless(*train, "--steps", "500")
@@ -97,7 +97,11 @@ def test_an_expert_is_trained_and_collects(tmp_path: Path) -> None:
     assert "holds a checkpoint, but this training has seed=0, not 1" in sentence
 
     collect = ["expert", "collect", "fruitbot", "--expert", path, "--levels", "0-1"]
-    collect += ["--transitions", "30", "--device", "cpu", "--out", tmp_path / "data"]
+    collect += ["--transitions", "30", "--device", "cpu"]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert orderless(*collect).exit_code == 0  # where runs look for transitions
+    assert len(list((tmp_path / "cache/orderless/procgen").glob("*/*.npz"))) == 2
+    collect += ["--out", tmp_path / "data"]
     first = orderless(*collect)
     assert first.exit_code == 0, first.output
     files = sorted((tmp_path / "data").glob("*/*.npz"))

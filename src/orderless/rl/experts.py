@@ -127,8 +127,7 @@ class ExpertTraining:
     unless `settings` say otherwise. `learn` goes on until `steps` environment steps are done;
     `state_dict` between two rounds holds everything but the running episodes: after a resume all
     copies begin anew, and there may be more or fewer of them, in longer or shorter rollouts
-    (`earlier` keeps until which step there were how many of which length). The copies play in
-    `turns` parts, one while the GPU decides for another.
+    (`earlier` keeps until which step there were how many of which length).
     """
 
     def __init__(
@@ -141,7 +140,6 @@ class ExpertTraining:
         seed: int = 0,
         device: torch.device | str = "cpu",
         settings: PPOSettings | None = None,
-        turns: int = 1,
     ) -> None:
         if not 1 <= levels <= LEVELS_END - HELD_OUT:
             raise ValueError(
@@ -154,8 +152,6 @@ class ExpertTraining:
             "network": network,
             "seed": seed,
         }
-        if turns < 1 or n_envs % turns:
-            raise ValueError(f"{n_envs} copies cannot play in {turns} turns of equal size")
         self.earlier: list[dict[str, int]] = []
         self.device = torch.device(device)
         precision = "bf16" if self.device.type == "cuda" else "float32"
@@ -164,9 +160,8 @@ class ExpertTraining:
         )
         optimizer = torch.optim.Adam(particles.parameters(), lr=5e-4, eps=1e-5)
         filter = GradientDescent(particles, optimizer, max_grad_norm=0.5)
-        seeds = [seed + turn * (LEVELS_END // 2) for turn in range(turns)]
-        envs = [ProcgenLevels(game, n_envs // turns, 0, num_levels=levels, seed=s) for s in seeds]
-        self.ppo = PPO(filter, envs, settings or rollouts_for(n_envs), seed=seed)
+        env = ProcgenLevels(game, n_envs, 0, num_levels=levels, seed=seed)
+        self.ppo = PPO(filter, env, settings or rollouts_for(n_envs), seed=seed)
         self.recent: deque[float] = deque(maxlen=256)  # normalised returns of the last episodes
 
     @property
@@ -228,8 +223,7 @@ class ExpertTraining:
                     f"this training has {name}={state['identity'].get(name)}, not {value}"
                 )
         # Of what belongs to a copy nothing is kept: every copy begins an episode.
-        for env in self.ppo.envs:
-            env.reset()
+        self.ppo.env.reset()
         ppo, fresh = state["ppo"], self.ppo.state_dict()
         resumes = states_of(ppo["env"])[0]["resumes"]
         ppo = {**ppo, "env": [{**env, "resumes": resumes} for env in fresh["env"]]}

@@ -74,7 +74,7 @@ class MixturePolicy:
         self.playing = torch.zeros(n_envs, dtype=torch.int64, device=device)
         self._indices = torch.arange(n_envs, device=device)
         self._noise: list[Gumbels] = []  # for actions and, if one plays alone, for particles
-        self._graphs: dict[int, Recorded | None] = {}  # by the first environment; None: ran once
+        self._graphs: dict[tuple[int, int], Recorded | None] = {}  # by rows; None: ran once
 
     def begin(self) -> None:
         """From now on act by the filter's weights as they are now."""
@@ -89,12 +89,12 @@ class MixturePolicy:
         """
         rows = rows or slice(0, len(self._indices))
         inputs = observations, first, *self._draw(observations, rows)
-        decide = partial(self._decide, rows)
-        if self.particles.device.type != "cuda" or rows.start not in self._graphs:
-            self._graphs[rows.start] = None
+        decide, place = partial(self._decide, rows), (rows.start, rows.stop)
+        if self.particles.device.type != "cuda" or place not in self._graphs:
+            self._graphs[place] = None
             return decide(*inputs)
-        graph = self._graphs[rows.start] or Recorded(decide, *inputs)
-        self._graphs[rows.start] = graph
+        graph = self._graphs[place] or Recorded(decide, *inputs)
+        self._graphs[place] = graph
         return graph(*inputs)
 
     def _draw(self, observations: Tensor, rows: slice) -> list[Tensor]:

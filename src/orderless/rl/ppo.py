@@ -92,8 +92,13 @@ class PPO:
         self.scaler = self._new_scaler()
         self._rollout: Rollout | None = None
         self._staging: Tensor | None = None
-        for one in self.envs:
-            one.reset()
+        for place, one in enumerate(self.envs):
+            frames, kind = one.reset()[0][0], self.env.observations[0]
+            if (frames.shape, frames.dtype) != (kind.shape, kind.dtype):
+                raise ValueError(
+                    f"environment {place} shows {frames.dtype} {frames.shape}, "
+                    f"the first {kind.dtype} {kind.shape}"
+                )
 
     def set_penalty(self, penalty: Callable[..., Tensor] | None) -> None:
         """Have the gradient see another penalty, or the same one with other Python inside."""
@@ -291,8 +296,13 @@ class PPO:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state of `state_dict`, with equal settings, seed and environment."""
+        parts = states_of(state["env"])
+        if len(parts) != len(self.envs):
+            raise ValueError(
+                f"this state is of {len(parts)} environments that take turns, not {len(self.envs)}"
+            )
         self.policy.load_state_dict(state["policy"])
-        for env, part in zip(self.envs, states_of(state["env"]), strict=True):
+        for env, part in zip(self.envs, parts, strict=True):
             env.load_state_dict(part)
         self.filter.load_state_dict(state["filter"])
         self.scaler = self._new_scaler()
