@@ -17,6 +17,7 @@ from orderless.expert_command import describe
 from orderless.rl import Compact, PPOSettings, ProcgenLevels
 from orderless.rl.experts import (
     FOLDER,
+    IN_TURNS,
     Expert,
     ExpertTraining,
     load_expert,
@@ -24,6 +25,7 @@ from orderless.rl.experts import (
     random_policy,
     save_expert,
     shape_of,
+    turns_for,
 )
 from orderless.rl.procgen import GAMES, parse_levels
 from orderless.rl.settings import rollouts_for
@@ -94,6 +96,31 @@ def test_a_training_goes_on_in_other_copies() -> None:
         "4 copies x 16 to step 128, then 8 copies x 16 to step 256, then 4 copies x 32 to step"
     )
     assert f"({history} 384)" in describe(expert)
+
+
+def test_a_training_goes_on_in_turns_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where two halves of the copies take turns, each with levels of its own."""
+    whole = make_training(levels=1000, n_envs=5)
+    whole.learn(80)
+    with monkeypatch.context() as patch:
+        patch.setattr("orderless.rl.experts.turns_for", lambda n_envs, device: 2)
+        halves = make_training(levels=1000, n_envs=5)
+    first, second = halves.ppo.envs
+    assert (first.n_envs, second.n_envs) == (3, 2)
+    halves.load_state_dict(whole.state_dict())
+    frames = {frame.tobytes() for env in halves.ppo.envs for frame in env.observations}
+    assert len(frames) == 5  # nobody begins on another's level
+    halves.learn(160)
+    assert halves.shape == whole.shape and halves.steps == 160
+    again = make_training(levels=1000, n_envs=5)
+    again.load_state_dict(halves.state_dict())
+    assert again.steps == 160 and again.earlier == []
+    assert again.ppo.env.resumes == 2  # type: ignore[attr-defined]
+
+
+def test_only_a_gpu_has_many_copies_take_turns() -> None:
+    cases = [(IN_TURNS, "cuda"), (IN_TURNS - 1, "cuda"), (IN_TURNS, "cpu")]
+    assert [turns_for(n_envs, torch.device(name)) for n_envs, name in cases] == [2, 1, 1]
 
 
 def test_a_training_goes_on_from_files_of_one_environment() -> None:

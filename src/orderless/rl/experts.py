@@ -31,6 +31,7 @@ KIND = "expert"
 FOLDER = Path(__file__).parent / "expert_files"
 HELD_OUT = 1000  # so many levels behind the training levels are for measuring
 COPIES = 256  # more than ProcGen's 64: on a GPU they take little longer to decide for
+IN_TURNS = 128  # from so many copies on, one half plays while the GPU decides for the other
 PLAYING = 64  # copies when returns are measured: those with short episodes wait for the others
 
 
@@ -160,8 +161,13 @@ class ExpertTraining:
         )
         optimizer = torch.optim.Adam(particles.parameters(), lr=5e-4, eps=1e-5)
         filter = GradientDescent(particles, optimizer, max_grad_norm=0.5)
-        env = ProcgenLevels(game, n_envs, 0, num_levels=levels, seed=seed)
-        self.ppo = PPO(filter, env, settings or rollouts_for(n_envs), seed=seed)
+        turns = turns_for(n_envs, self.device)
+        copies = [n_envs // turns + (turn < n_envs % turns) for turn in range(turns)]
+        envs = [
+            ProcgenLevels(game, count, 0, num_levels=levels, seed=seed + 500_009 * turn)
+            for turn, count in enumerate(copies)  # each with levels of its own
+        ]
+        self.ppo = PPO(filter, envs, settings or rollouts_for(n_envs), seed=seed)
         self.recent: deque[float] = deque(maxlen=256)  # normalised returns of the last episodes
 
     @property
@@ -223,7 +229,8 @@ class ExpertTraining:
                     f"this training has {name}={state['identity'].get(name)}, not {value}"
                 )
         # Of what belongs to a copy nothing is kept: every copy begins an episode.
-        self.ppo.env.reset()
+        for env in self.ppo.envs:
+            env.reset()
         ppo, fresh = state["ppo"], self.ppo.state_dict()
         resumes = states_of(ppo["env"])[0]["resumes"]
         ppo = {**ppo, "env": [{**env, "resumes": resumes} for env in fresh["env"]]}
@@ -234,6 +241,11 @@ class ExpertTraining:
         self.earlier, shape = list(state.get("earlier", ())), shape_of(state["identity"])
         if shape != self.shape:
             self.earlier.append({**shape, "until": self.steps})
+
+
+def turns_for(n_envs: int, device: torch.device) -> int:
+    """In how many parts the copies play: in two where a GPU decides and each part is worth it."""
+    return 2 if device.type == "cuda" and n_envs >= IN_TURNS else 1
 
 
 def shape_of(facts: dict[str, Any]) -> dict[str, int]:
