@@ -85,7 +85,9 @@ def describe(expert: Expert) -> str:
     facts = expert.facts
     parts = [*facts.get("earlier", ()), {**facts, "until": facts["steps"]}]
     copies = ", then ".join(
-        "{envs} copies x {rollout} to step {until}".format_map({**part, **shape_of(part)})
+        "{envs} copies x {rollout} in {precision} to step {until}".format_map(
+            {**part, **shape_of(part)}
+        )
         for part in parts
     )
     lines = [
@@ -150,7 +152,9 @@ def expert_train(
     ] = None,
     network: Annotated[str, typer.Option(help="impala, or compact (a small one)")] = "impala",
     seed: Annotated[int, typer.Option(help="Of network, actions and levels.")] = 0,
-    episodes: Annotated[int, typer.Option(help="Episodes per copy when measuring returns.")] = 4,
+    episodes: Annotated[
+        int, typer.Option(help="Episodes of each copy (of at most 64) when measured.")
+    ] = 4,
     device: options.Device = "auto",
     out: Annotated[Path, typer.Option(help="Folder of the expert and its checkpoint.")] = Path(
         "runs/experts"
@@ -185,7 +189,8 @@ def expert_collect(
     levels: Annotated[str, typer.Option(help="0,1,2 or 0-14")] = "0-14",
     transitions: Annotated[int, typer.Option(help="So many from each level.")] = 100_000,
     expert: Annotated[
-        Path | None, typer.Option(help="An expert's file (else the package's own).")
+        Path | None,
+        typer.Option(help="An expert's file, or a folder of them (else the package's own)."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the expert's actions.")] = 0,
     device: options.Device = "auto",

@@ -63,7 +63,9 @@ def problems_as_sentences(
         raise typer.Exit(2) from None
     except KeyboardInterrupt as stopped:
         if rank() == 0:
-            typer.echo("\norderless: stopped; the same command goes on from here", err=True)
+            typer.echo(
+                "\norderless: stopped; the same command goes on from what was saved", err=True
+            )
         number = signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT
         raise typer.Exit(128 + number) from None
 

@@ -50,7 +50,9 @@ def test_a_stopped_audit_says_how_to_go_on_and_goes_on(tmp_path: Path, monkeypat
     monkeypatch.setattr("toys.StopsOnce.made", 0)
     stopped = run("toys:StopsOnce", *FEW, "--out", str(tmp_path))
     assert stopped.exit_code == 130
-    assert stopped.stderr.strip() == "orderless: stopped; the same command goes on from here"
+    assert (
+        stopped.stderr.strip() == "orderless: stopped; the same command goes on from what was saved"
+    )
     assert len(list((tmp_path / "cells").iterdir())) == 2
     result = run("toys:StopsOnce", *FEW, "--out", str(tmp_path))
     assert result.exit_code == 0, result.output

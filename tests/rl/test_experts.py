@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import zipfile
 from dataclasses import replace
@@ -87,15 +88,19 @@ def test_a_training_goes_on_in_other_copies() -> None:
     narrow.load_state_dict(wider.state_dict())
     assert narrow.ppo.env.resumes == 2  # type: ignore[attr-defined]
     facts = narrow.expert(episodes=1).facts  # nobody has played in its copies yet
-    parts = [{"envs": 4, "rollout": 16, "until": 128}, {"envs": 8, "rollout": 16, "until": 256}]
+    parts = [
+        {"envs": 4, "rollout": 16, "precision": "float32", "until": 128},
+        {"envs": 8, "rollout": 16, "precision": "float32", "until": 256},
+    ]
     assert facts["envs"] == 8 and facts["earlier"] == parts[:1]
     narrow.learn(256 + 128)
     expert = narrow.expert(episodes=1)
     assert expert.facts["earlier"] == parts
     history = (
-        "4 copies x 16 to step 128, then 8 copies x 16 to step 256, then 4 copies x 32 to step"
+        "4 copies x 16 in float32 to step 128, then 8 copies x 16 in float32 to step 256, "
+        "then 4 copies x 32 in float32 to step 384"
     )
-    assert f"({history} 384)" in describe(expert)
+    assert f"({history})" in describe(expert)
 
 
 def test_a_training_goes_on_in_turns_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,9 +140,22 @@ def test_a_training_goes_on_from_files_of_one_environment() -> None:
 
 
 def test_files_that_do_not_name_their_rollouts_had_the_usual_ones() -> None:
-    assert shape_of({"envs": 64}) == {"envs": 64, "rollout": 256}
-    assert shape_of({"envs": 256}) == {"envs": 256, "rollout": 64}
-    assert shape_of({"envs": 256, "rollout": 256, "until": 5}) == {"envs": 256, "rollout": 256}
+    usual = {"envs": 64, "rollout": 256, "precision": "bf16"}
+    assert shape_of({"envs": 64}) == usual
+    assert shape_of({"envs": 256}) == {**usual, "envs": 256, "rollout": 64}
+    named = {"envs": 256, "rollout": 256, "precision": "float32"}
+    assert shape_of({**named, "until": 5}) == named
+
+
+def test_a_change_of_precision_is_told() -> None:
+    """A training of a GPU's that goes on on a CPU."""
+    training = make_training()
+    training.learn(64)
+    state = training.state_dict()
+    state["identity"]["precision"] = "bf16"
+    again = make_training()
+    again.load_state_dict(state)
+    assert again.earlier == [{"envs": 4, "rollout": 16, "precision": "bf16", "until": 64}]
 
 
 @pytest.mark.parametrize(
@@ -164,6 +182,36 @@ def test_a_policy_at_random_scores_as_random_actions_do() -> None:
     spread = np.hypot(measured["standard_error"], plain.std() / len(plain) ** 0.5)
     assert measured["episodes"] == 32
     assert abs(measured["mean"] - plain.mean()) < 4 * spread
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_the_packages_experts_beat_chance_on_levels_they_have_never_seen(game: str) -> None:
+    """By what was measured when they were trained, and by much more than it may be off."""
+    measured = load_expert(game).facts["returns"]["held_out"]
+    expert, chance = measured["expert"], measured["random"]
+    off = np.hypot(expert["standard_error"], chance["standard_error"])
+    assert expert["mean"] - chance["mean"] > 5 * off
+
+
+def test_the_experts_on_the_way_are_worth_what_the_docs_say() -> None:
+    results = json.loads((ROOT / "docs" / "results" / "experts.json").read_text())
+    lines = (ROOT / "docs" / "rl.md").read_text().splitlines()
+    start = lines.index(
+        "| game | levels | steps for an update | steps | training levels | new levels |"
+    )
+    rows, game = [], ""
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        game = cells[0] or game
+        rows.append((game, *cells[3:]))
+    expected = []
+    for one in results["measured"]:
+        returns = (one["returns"][where]["expert"] for where in ("training", "held_out"))
+        told = [f"{r['mean']:.3f} +- {r['standard_error']:.3f}" for r in returns]
+        expected.append((one["game"].capitalize(), f"{one['steps']:,}", *told))
+    assert rows == [row for row in expected if row[0] != "Starpilot"]
 
 
 @pytest.mark.parametrize("game", GAMES)

@@ -31,7 +31,7 @@ KIND = "expert"
 FOLDER = Path(__file__).parent / "expert_files"
 HELD_OUT = 1000  # so many levels behind the training levels are for measuring
 COPIES = 256  # more than ProcGen's 64: on a GPU they take little longer to decide for
-IN_TURNS = 128  # from so many copies on, one half plays while the GPU decides for the other
+IN_TURNS = 256  # from so many copies on, one half plays while the GPU decides for the other
 PLAYING = 64  # copies when returns are measured: those with short episodes wait for the others
 
 
@@ -127,8 +127,9 @@ class ExpertTraining:
     An update sees as much as with ProcGen's 64 copies of 256 steps: more copies make fewer steps,
     unless `settings` say otherwise. `learn` goes on until `steps` environment steps are done;
     `state_dict` between two rounds holds everything but the running episodes: after a resume all
-    copies begin anew, and there may be more or fewer of them, in longer or shorter rollouts
-    (`earlier` keeps until which step there were how many of which length).
+    copies begin anew, and there may be more or fewer of them, in longer or shorter rollouts, on
+    another device (`earlier` keeps until which step there were how many, of which length and in
+    which precision).
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class ExpertTraining:
             "network": network,
             "seed": seed,
         }
-        self.earlier: list[dict[str, int]] = []
+        self.earlier: list[dict[str, Any]] = []
         self.device = torch.device(device)
         precision = "bf16" if self.device.type == "cuda" else "float32"
         particles = Ensemble(
@@ -175,9 +176,14 @@ class ExpertTraining:
         return self.ppo.steps
 
     @property
-    def shape(self) -> dict[str, int]:
-        """Of an update's experience: so many copies, each so many steps."""
-        return {"envs": self.ppo.n_envs, "rollout": self.ppo.settings.steps}
+    def shape(self) -> dict[str, Any]:
+        """Of an update's experience: so many copies, each so many steps, in this precision."""
+        precision = self.ppo.particles.precision
+        return {
+            "envs": self.ppo.n_envs,
+            "rollout": self.ppo.settings.steps,
+            "precision": precision,
+        }
 
     @property
     def recent_return(self) -> float:
@@ -237,7 +243,7 @@ class ExpertTraining:
         for part, name in (("policy", "draws"), ("scaler", "moments")):
             ppo = {**ppo, part: {**fresh[part], name: ppo[part][name]}}
         self.ppo.load_state_dict(ppo)
-        self.recent.extend(state["recent"])
+        self.recent = deque(state["recent"], maxlen=self.recent.maxlen)
         self.earlier, shape = list(state.get("earlier", ())), shape_of(state["identity"])
         if shape != self.shape:
             self.earlier.append({**shape, "until": self.steps})
@@ -248,10 +254,11 @@ def turns_for(n_envs: int, device: torch.device) -> int:
     return 2 if device.type == "cuda" and n_envs >= IN_TURNS else 1
 
 
-def shape_of(facts: dict[str, Any]) -> dict[str, int]:
-    """Copies and the steps of each; where files do not name the steps, they were the usual ones."""
+def shape_of(facts: dict[str, Any]) -> dict[str, Any]:
+    """Copies, the steps of each, precision; files that do not name them had the usual ones."""
     copies = facts["envs"]
-    return {"envs": copies, "rollout": facts.get("rollout", rollouts_for(copies).steps)}
+    usual = {"rollout": rollouts_for(copies).steps, "precision": "bf16"}
+    return {"envs": copies, **{name: facts.get(name, value) for name, value in usual.items()}}
 
 
 # ---------------------------------------------------------------------- measuring
