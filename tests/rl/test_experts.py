@@ -6,6 +6,7 @@ import json
 import shutil
 import zipfile
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -193,25 +194,39 @@ def test_the_packages_experts_beat_chance_on_levels_they_have_never_seen(game: s
     assert expert["mean"] - chance["mean"] > 5 * off
 
 
+def table_of_the_docs(heading: str) -> list[list[str]]:
+    """The cells of the table in docs/rl.md that has this line at its head."""
+    lines = (ROOT / "docs" / "rl.md").read_text().splitlines()
+    rows = takewhile(lambda line: line.startswith("|"), lines[lines.index(heading) + 2 :])
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
 def test_the_experts_on_the_way_are_worth_what_the_docs_say() -> None:
     results = json.loads((ROOT / "docs" / "results" / "experts.json").read_text())
-    lines = (ROOT / "docs" / "rl.md").read_text().splitlines()
-    start = lines.index(
-        "| game | levels | steps for an update | steps | training levels | new levels |"
-    )
-    rows, game = [], ""
-    for line in lines[start + 2 :]:
-        if not line.startswith("|"):
-            break
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        game = cells[0] or game
-        rows.append((game, *cells[3:]))
+    head = "| game | levels | steps for an update | steps | training levels | new levels |"
     expected = []
     for one in results["measured"]:
         returns = (one["returns"][where]["expert"] for where in ("training", "held_out"))
         told = [f"{r['mean']:.3f} +- {r['standard_error']:.3f}" for r in returns]
-        expected.append((one["game"].capitalize(), f"{one['steps']:,}", *told))
+        numbers = [f"{one[name]:,}" for name in ("levels", "steps_per_update", "steps")]
+        expected.append([one["game"].capitalize(), *numbers, *told])
+    rows, above = [], [""] * 6
+    for cells in table_of_the_docs(head):  # an empty cell is the one above it
+        above = [cell or before for cell, before in zip(cells, above, strict=True)]
+        rows.append(above)
     assert rows == [row for row in expected if row[0] != "Starpilot"]
+
+
+def test_dodgeballs_training_went_as_the_docs_say() -> None:
+    results = json.loads((ROOT / "docs" / "results" / "experts.json").read_text())
+    millions = [1, 2, 6, 10, 14, 17, 20]
+    head = "| steps for an update | epochs | 1st million | 2nd | 6th | 10th | 14th | 17th | 20th |"
+    expected = []
+    for one in results["dodgeball_on_100000_levels"][:3]:
+        told = [f"{one['curve'][million - 1]:.3f}" for million in millions]
+        epochs = one["changes"].get("epochs", PPOSettings().epochs)
+        expected.append([f"{one['steps_per_update']:,}", str(epochs), *told])
+    assert table_of_the_docs(head) == expected
 
 
 @pytest.mark.parametrize("game", GAMES)
