@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-browser test-long test-faults lint docs results clean
+.PHONY: demo test test-browser test-sweeps test-faults lint docs results clean
 
 demo: $(VENV)/.demo            ## every method on 5,000 digits, three orders of the tasks
 	$(BIN)/orderless run splitmnist --preset demo --permutations 3 --out runs/demo
@@ -14,8 +14,8 @@ test: $(VENV)/.dev             ## all tests that CI runs
 test-browser: $(VENV)/.dev     ## the report page in headless Chromium
 	$(BIN)/python -m pytest -m browser
 
-test-long: $(VENV)/.dev        ## the sweeps that take long
-	$(BIN)/python -m pytest -m long
+test-sweeps: $(VENV)/.dev        ## the sweeps that take long
+	$(BIN)/python -m pytest -m sweep
 
 test-faults: $(VENV)/.dev      ## 200 kills and 200 damaged files, others every time
 	ORDERLESS_FAULTS=$${ORDERLESS_FAULTS:-200} \
@@ -26,13 +26,13 @@ lint: $(VENV)/.dev             ## style, types, and generated pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m orderless.report.results_page --check
+	$(BIN)/python -m docs.tools.results_page --check
 
 docs: $(VENV)/.dev             ## the site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 results: $(VENV)/.dev          ## write docs/results/*.md from their JSON
-	$(BIN)/python -m orderless.report.results_page
+	$(BIN)/python -m docs.tools.results_page
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "orderless needs Python 3.11 or newer")'

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from orderless.cli import EXAMPLES, app
+from orderless.cli.main import EXAMPLES, app
 from orderless.methods import METHODS
-from orderless.settings import PRESETS
+from orderless.methods.settings import PRESETS
 
 
 def offered(line: str) -> list[str]:

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-EXTRAS = ["typer", "rich", "mlxtend", "matplotlib", "plotly", "sklearn", "scipy"]
+EXTRAS = ["typer", "rich", "mlxtend", "matplotlib", "sklearn", "scipy"]
 EXTRAS += ["envpool", "PyQt5", "ray", "tensorboard", "triton"]
 
 LEARN = """

@@ -11,9 +11,9 @@ import pytest
 import torch
 import typer
 
-from orderless.cli import app
+from orderless.cli.main import app
 from orderless.methods import METHODS
-from orderless.settings import find_preset
+from orderless.methods.settings import find_preset
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -12,9 +12,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from orderless import __version__, doctor_command
-from orderless.cli import app
-from orderless.doctor_command import EXTRAS, Finding, examine
+from orderless import __version__
+from orderless.cli import doctor as doctor_command
+from orderless.cli.doctor import EXTRAS, Finding, examine
+from orderless.cli.main import app
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from orderless.filters import GradientDescent, WeightedParticleFilter
-from orderless.learners import Learner
 from orderless.methods import METHODS, Setup, find_method, method
+from orderless.methods.learners import Learner
+from orderless.methods.settings import Settings
 from orderless.scenarios import Scenario, Task
-from orderless.settings import Settings
 
 PARTICLES = ["wpf", "averaging", "bootstrap", "ewc+wpf", "lwf+wpf", "si+wpf", "ewc-tuned+wpf"]
 SINGLE = ["gd", "adam", "er", "joint", "ewc", "lwf", "si", "ewc-tuned"]

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from orderless.settings import CHOICES, GRIDS, PRESETS, Settings, find_preset
+from orderless.methods.settings import CHOICES, GRIDS, PRESETS, Settings, find_preset
 
 BAD = [
     ("lr=-1", "lr must be a positive number, got -1.0"),

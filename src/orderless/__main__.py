@@ -1,5 +1,5 @@
 """`python -m orderless` is the command line."""
 
-from .cli import app
+from .cli.main import app
 
 app(prog_name="orderless")

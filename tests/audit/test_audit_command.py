@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from orderless.cli import app
+from orderless.cli.main import app
 
 HERE = Path(__file__).parent
 
@@ -23,7 +23,15 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_table_is_printed_and_the_report_written(tmp_path: Path) -> None:
-    arguments = ["toys:LastTask", "--tasks", "toys:few", "--orders", "2", "--seeds", "2"]
+    arguments = [
+        "tests.audit.toys:LastTask",
+        "--tasks",
+        "tests.audit.toys:few",
+        "--orders",
+        "2",
+        "--seeds",
+        "2",
+    ]
     result = run(*arguments, "--compare", "rb", "--out", str(tmp_path / "report"))
     assert result.exit_code == 0, result.output
     assert "LastTask is sensitive to the order" in result.stdout
@@ -38,52 +46,60 @@ def test_the_table_is_printed_and_the_report_written(tmp_path: Path) -> None:
 
 
 def test_json_is_printed_and_nothing_else(tmp_path: Path) -> None:
-    arguments = ["toys:make_last_task", "--tasks", "toys:few", "--orders", "2", "--seeds", "2"]
+    arguments = [
+        "tests.audit.toys:make_last_task",
+        "--tasks",
+        "tests.audit.toys:few",
+        "--orders",
+        "2",
+        "--seeds",
+        "2",
+    ]
     result = run(*arguments, "--compare", "", "--out", str(tmp_path), "--json")
     assert json.loads(result.stdout)["comparisons"] == []
 
 
-FEW = ["--tasks", "toys:few", "--orders", "2", "--seeds", "2", "--compare", ""]
+FEW = ["--tasks", "tests.audit.toys:few", "--orders", "2", "--seeds", "2", "--compare", ""]
 
 
 def test_a_stopped_audit_says_how_to_go_on_and_goes_on(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("toys.StopsOnce.made", 0)
-    stopped = run("toys:StopsOnce", *FEW, "--out", str(tmp_path))
+    monkeypatch.setattr("tests.audit.toys.StopsOnce.made", 0)
+    stopped = run("tests.audit.toys:StopsOnce", *FEW, "--out", str(tmp_path))
     assert stopped.exit_code == 130
     assert (
         stopped.stderr.strip() == "orderless: stopped; the same command goes on from what was saved"
     )
     assert len(list((tmp_path / "cells").iterdir())) == 2
-    result = run("toys:StopsOnce", *FEW, "--out", str(tmp_path))
+    result = run("tests.audit.toys:StopsOnce", *FEW, "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
-    from toys import StopsOnce
+    from tests.audit.toys import StopsOnce
 
     assert StopsOnce.made == 5  # two, the one that was stopped, and the two that were missing
 
 
 def test_an_audit_that_keeps_nothing_says_how_to_keep(monkeypatch) -> None:
-    monkeypatch.setattr("toys.StopsOnce.made", 0)
-    stopped = run("toys:StopsOnce", *FEW)
+    monkeypatch.setattr("tests.audit.toys.StopsOnce.made", 0)
+    stopped = run("tests.audit.toys:StopsOnce", *FEW)
     assert stopped.exit_code == 130, stopped.output
     assert "nothing was kept: with --out DIR the same command goes on" in stopped.stderr
 
 
 def test_runs_of_a_changed_module_are_refused(tmp_path: Path, monkeypatch) -> None:
     module = tmp_path / "my_learner_module.py"
-    module.write_text("from toys import LastTask\n")
+    module.write_text("from tests.audit.toys import LastTask\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(HERE))
     arguments = ["my_learner_module:LastTask", *FEW, "--out", str(tmp_path / "audit")]
     assert run(*arguments).exit_code == 0
     assert run(*arguments).exit_code == 0
-    module.write_text("from toys import Sums as LastTask\n")
+    module.write_text("from tests.audit.toys import Sums as LastTask\n")
     result = run(*arguments)
     assert result.exit_code == 2
     assert "holds runs of another version of LastTask: choose another folder" in result.stderr
 
 
 def test_the_report_command_says_where_the_report_of_an_audit_is(tmp_path: Path) -> None:
-    assert run("toys:LastTask", *FEW, "--out", str(tmp_path)).exit_code == 0
+    assert run("tests.audit.toys:LastTask", *FEW, "--out", str(tmp_path)).exit_code == 0
     before = (tmp_path / "report.html").read_bytes()
     result = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert result.exit_code == 2 and "a run of an audit: `orderless audit`" in result.stderr
@@ -93,16 +109,31 @@ def test_the_report_command_says_where_the_report_of_an_audit_is(tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nowhere:make", "--tasks", "toys:tasks"], "no module 'nowhere'"),
-        (["toys:nothing", "--tasks", "toys:tasks"], "has no 'nothing'"),
-        (["toys", "--tasks", "toys:tasks"], "given as module:name"),
-        (["toys:LastTask", "--tasks", "toys:numbers"], "list of int"),
-        (["toys:LastTask", "--tasks", "toys:Stumbling"], "toys:Stumbling failed: TypeError"),
-        (["toys:Mute", "--tasks", "toys:few", "--orders", "2"], "no method predict"),
-        (["toys:Stumbling", "--tasks", "toys:few", "--orders", "2"], "RuntimeError: no luck"),
-        (["toys:LastTask", "--tasks", "toys:broken", "--orders", "2"], "not finite"),
-        (["toys:LastTask", "--tasks", "toys:single"], "at least two tasks"),
-        (["toys:LastTask", "--tasks", "toys:tasks", "--compare", "gd"], "compare knows"),
+        (["nowhere:make", "--tasks", "tests.audit.toys:tasks"], "no module 'nowhere'"),
+        (["tests.audit.toys:nothing", "--tasks", "tests.audit.toys:tasks"], "has no 'nothing'"),
+        (["toys", "--tasks", "tests.audit.toys:tasks"], "given as module:name"),
+        (["tests.audit.toys:LastTask", "--tasks", "tests.audit.toys:numbers"], "list of int"),
+        (
+            ["tests.audit.toys:LastTask", "--tasks", "tests.audit.toys:Stumbling"],
+            "tests.audit.toys:Stumbling failed: TypeError",
+        ),
+        (
+            ["tests.audit.toys:Mute", "--tasks", "tests.audit.toys:few", "--orders", "2"],
+            "no method predict",
+        ),
+        (
+            ["tests.audit.toys:Stumbling", "--tasks", "tests.audit.toys:few", "--orders", "2"],
+            "RuntimeError: no luck",
+        ),
+        (
+            ["tests.audit.toys:LastTask", "--tasks", "tests.audit.toys:broken", "--orders", "2"],
+            "not finite",
+        ),
+        (["tests.audit.toys:LastTask", "--tasks", "tests.audit.toys:single"], "at least two tasks"),
+        (
+            ["tests.audit.toys:LastTask", "--tasks", "tests.audit.toys:tasks", "--compare", "gd"],
+            "compare knows",
+        ),
     ],
 )
 def test_mistakes_are_sentences_with_exit_code_2(arguments: list[str], words: str) -> None:

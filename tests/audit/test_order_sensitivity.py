@@ -10,7 +10,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from toys import Guess, LastTask, Mute, Sums, make_sgd, toy_tasks
+from tests.audit.toys import Guess, LastTask, Mute, Sums, make_sgd, toy_tasks
 
 import orderless as ol
 from orderless.audit import ComparisonSettings, LearnerAudit

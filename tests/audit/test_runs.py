@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from toys import LastTask, make_sgd, toy_tasks
+from tests.audit.toys import LastTask, make_sgd, toy_tasks
 
 import orderless as ol
 from orderless.audit import ComparisonSettings

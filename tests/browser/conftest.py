@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import METHODS, make_cell, write_page
+from tests.browser.pages import METHODS, make_cell, write_page
 
 FLAGS = (
     "--headless",

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+# The cells are those of the report's own tests.
+from tests.report.synthetic_cells import TASKS, make_cell
+
 import orderless as ol
 from orderless.report import load_cells, summarize
 from orderless.report.page import page_data, render
-
-# The cells are those of the report's own tests.
-sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
-from synthetic_cells import TASKS, make_cell  # noqa: E402
 
 __all__ = ["METHODS", "TASKS", "make_cell", "write_page"]
 

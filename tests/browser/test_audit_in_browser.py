@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-from test_report_page import find, find_all, heat, luminance, press
-
-from orderless.report.page import write_audit_page
+from tests.browser.test_report_page import find, find_all, heat, luminance, press
 
 # The audit is that of the report's own tests.
-sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
-from synthetic_audit import TASKS, make_audit  # noqa: E402
+from tests.report.synthetic_audit import TASKS, make_audit
+
+from orderless.report.page import write_audit_page
 
 pytestmark = pytest.mark.browser
 

@@ -8,7 +8,7 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from pages import METHODS, TASKS, make_cell, write_page
+from tests.browser.pages import METHODS, TASKS, make_cell, write_page
 
 pytestmark = pytest.mark.browser
 

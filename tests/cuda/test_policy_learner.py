@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-sys.path.append(str(Path(__file__).parents[1] / "rl"))
-from tiny_policies import record_of, tiny_cell, tiny_expert  # noqa: E402
-from walking import make_walker, walk  # noqa: E402
+from tests.rl.tiny_policies import record_of, tiny_cell, tiny_expert
+from tests.rl.walking import make_walker, walk
 
 
 def test_a_penalty_that_came_after_a_recording_holds_as_on_the_cpu() -> None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from tests.rl.corridor import Corridor, Walker
 
 import orderless as ol
 from orderless.rl import PPO, MixturePolicy, PolicyWeightedFilter, PPOSettings
 from orderless.rl.cloning import play_both
-
-sys.path.append(str(Path(__file__).parents[1] / "rl"))
-from corridor import Corridor, Walker  # noqa: E402
 
 
 @pytest.mark.parametrize("act", ["mixture", "episode"])

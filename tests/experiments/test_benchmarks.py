@@ -3,7 +3,7 @@
 import pytest
 
 from orderless.experiments import benchmarks
-from orderless.settings import Settings
+from orderless.methods.settings import Settings
 
 
 @pytest.mark.parametrize(("setting", "augmented"), [("flip-crop", True), ("none", False)])

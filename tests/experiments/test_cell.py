@@ -5,13 +5,13 @@ import math
 
 import pytest
 import torch
-from tiny import SETTINGS, STEPS, make_run, result_of, tiny_cell, tiny_scenario
+from tests.experiments.tiny import SETTINGS, STEPS, make_run, result_of, tiny_cell, tiny_scenario
 
-from orderless import storage
 from orderless.experiments import Store
 from orderless.experiments.cell import TRACES, CellRun
 from orderless.report.cells import load_cells
 from orderless.scenarios import Scenario
+from orderless.storage import saving as storage
 
 ALL = ("wpf", "averaging", "bootstrap", "gd", "adam", "er", "joint")
 ALL += ("ewc", "ewc+wpf", "lwf", "lwf+wpf", "si", "si+wpf")

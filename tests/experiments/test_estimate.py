@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import result_of, tiny_cell, tiny_grid, tiny_scenario
+from tests.experiments.tiny import result_of, tiny_cell, tiny_grid, tiny_scenario
 
 from orderless.consolidation import ewc
 from orderless.experiments import Cell, Store, estimate, policy_estimate, trial
 from orderless.experiments.policy_cell import LifelongRun
 from orderless.experiments.runs import course_of
-from orderless.filters.evidence import NormalEquations
+from orderless.filters.exact.evidence import NormalEquations
+from orderless.methods.policy_settings import POLICY_PRESETS, PolicySettings
 from orderless.particles import Ensemble
-from orderless.policy_settings import POLICY_PRESETS, PolicySettings
 from orderless.rl.tasks import ClonedTasks, ProcgenTasks
 
 CPU = torch.device("cpu")

@@ -5,7 +5,7 @@ import base64
 import numpy as np
 import pytest
 import torch
-from tiny import make_run, tiny_cell
+from tests.experiments.tiny import make_run, tiny_cell
 
 from orderless.experiments.evaluation import displacement, plasticity, score_task
 

@@ -10,14 +10,14 @@ from concurrent.futures import Future
 
 import pytest
 import torch
-from tiny import SETTINGS, tiny_grid, without_time
+from tests.experiments.tiny import SETTINGS, tiny_grid, without_time
 
-from orderless import storage
 from orderless.experiments import Grid, Store, StoreError, run_grid
 from orderless.experiments.grid import Report
+from orderless.experiments.launch.local import automatic_workers, compute, one_thread
 from orderless.experiments.store import read_cell
-from orderless.experiments.workers import automatic_workers, compute, one_thread
-from orderless.settings import PRESETS
+from orderless.methods.settings import PRESETS
+from orderless.storage import saving as storage
 
 BOTH = ("gd", "wpf")
 
@@ -287,7 +287,7 @@ def test_processes_begin_with_the_cells_that_take_longest(store, monkeypatch):
         def shutdown(self, **options):
             pass
 
-    monkeypatch.setattr("orderless.experiments.workers.ProcessPoolExecutor", Pool)
+    monkeypatch.setattr("orderless.experiments.launch.local.ProcessPoolExecutor", Pool)
     run_grid(tiny_grid(("gd", "rb", "wpf"), 2), store, workers=2)
     others = [(name, order) for order in (0, 1) for name in ("gd", "wpf")]
     assert begun == [("rb", 0), ("rb", 1), *others]

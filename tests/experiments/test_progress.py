@@ -4,7 +4,7 @@ import io
 import re
 
 from rich.console import Console
-from tiny import tiny_cell
+from tests.experiments.tiny import tiny_cell
 
 from orderless.experiments.progress import Countdown, GridProgress, OnceOfAKind, reporting
 

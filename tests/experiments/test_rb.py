@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import make_run, result_of, tiny_cell, tiny_scenario, without_time
+from tests.experiments.tiny import make_run, result_of, tiny_cell, tiny_scenario, without_time
 
 from orderless.experiments import Grid, Store, run_grid
 from orderless.experiments.benchmarks import find_benchmark
@@ -10,12 +10,12 @@ from orderless.experiments.evaluation import score_task
 from orderless.experiments.store import read_cell
 from orderless.features import RandomConvolution, RandomReLU
 from orderless.filters.weights import normalize
-from orderless.learners import ExactLearner
-from orderless.learners.exact import feature_map
 from orderless.methods import METHODS, Setup, find_method
+from orderless.methods.learners import ExactLearner
+from orderless.methods.learners.exact import feature_map
+from orderless.methods.settings import PRESETS, Settings
 from orderless.report import summarize
 from orderless.scenarios import SplitMNIST
-from orderless.settings import PRESETS, Settings
 
 SMALL = Settings(
     source="embedded", batch_size=8, iterations=10, rb_features=32, rb_particles=3, rb_block=50

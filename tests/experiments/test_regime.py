@@ -6,9 +6,11 @@ import re
 import shutil
 
 import pytest
+from docs.tools import results_page
+from docs.tools.regime_page import curvature
 from typer.testing import CliRunner
 
-from orderless.cli import app
+from orderless.cli.main import app
 from orderless.experiments import Cell, Store, StoreError
 from orderless.experiments.cell import CellRun
 from orderless.experiments.regime import (
@@ -20,11 +22,9 @@ from orderless.experiments.regime import (
     trainings,
 )
 from orderless.experiments.scenarios import Scenarios
-from orderless.report import results_page
+from orderless.methods.settings import Settings
 from orderless.report.cells import ReportError
 from orderless.report.regime import chosen, summarize_regime, variants
-from orderless.report.regime_page import curvature
-from orderless.settings import Settings
 
 SETTINGS = Settings(
     source="embedded", hidden=8, batch_size=8, iterations=4, rb_features=16, rb_particles=2

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tiny import STEPS, make_run, tiny_cell, tiny_grid
+from tests.experiments.tiny import STEPS, make_run, tiny_cell, tiny_grid
 
 from orderless.experiments import Store, run_grid
-from orderless.experiments.workers import compute
+from orderless.experiments.launch.local import compute
 
 
 def logged(folder) -> dict[str, list[tuple[int, float]]]:

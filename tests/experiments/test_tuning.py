@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from tiny import tiny_grid, tiny_scenario
+from tests.experiments.tiny import tiny_grid, tiny_scenario
 
 from orderless.experiments import BENCHMARKS, Store, run_grid
 from orderless.experiments.estimate import estimate

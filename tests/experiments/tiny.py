@@ -11,8 +11,8 @@ import torch
 from orderless.experiments import Cell, Grid, Store, run_grid
 from orderless.experiments.benchmarks import BENCHMARKS, Benchmark, mnist_network
 from orderless.experiments.cell import CellRun
+from orderless.methods.settings import Settings
 from orderless.scenarios import Scenario, Task
-from orderless.settings import Settings
 
 SIZES = 24, 48, 34  # training samples: 3, 6 and 4 batches of 8
 STEPS = 3, 6, 4

@@ -8,12 +8,12 @@ import os
 import random
 from pathlib import Path
 
-from tiny import run_into, without_time
+from tests.experiments.tiny import run_into, without_time
 
-from orderless import storage
 from orderless.experiments import Store
 from orderless.experiments.store import read_cell
 from orderless.report import format_json, summarize
+from orderless.storage import saving as storage
 
 FAULTS = int(os.environ.get("ORDERLESS_FAULTS", "30"))
 SEED = int(os.environ.get("ORDERLESS_FAULTS_SEED", "0"))

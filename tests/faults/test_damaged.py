@@ -4,13 +4,13 @@ import shutil
 import warnings
 
 import pytest
-from bench import FAULTS, everything, randomness, undisturbed
-from tiny import tiny_grid
+from tests.experiments.tiny import tiny_grid
+from tests.faults.bench import FAULTS, everything, randomness, undisturbed
 
-from orderless import storage
 from orderless.experiments import Store, run_grid
 from orderless.experiments.grid import Report
 from orderless.experiments.store import DamagedFile, read_cell
+from orderless.storage import saving as storage
 
 METHODS = ("wpf", "er", "ewc+wpf")  # the first has snapshots
 

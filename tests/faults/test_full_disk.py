@@ -5,9 +5,9 @@ import shutil
 import subprocess
 
 import pytest
-from bench import METHODS, assert_nothing_is_torn, everything, randomness, undisturbed
-from tiny import run_into
-from zygote import FULL, Zygote
+from tests.experiments.tiny import run_into
+from tests.faults.bench import METHODS, assert_nothing_is_torn, everything, randomness, undisturbed
+from tests.faults.zygote import FULL, Zygote
 
 from orderless.experiments import Store, StoreError
 

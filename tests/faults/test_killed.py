@@ -7,11 +7,18 @@ import sys
 import time
 
 import pytest
-from bench import FAULTS, METHODS, assert_nothing_is_torn, everything, randomness, undisturbed
+from tests.faults.bench import (
+    FAULTS,
+    METHODS,
+    assert_nothing_is_torn,
+    everything,
+    randomness,
+    undisturbed,
+)
+from tests.faults.zygote import Zygote
 from typer.testing import CliRunner
-from zygote import Zygote
 
-from orderless.cli import app
+from orderless.cli.main import app
 from orderless.experiments import Store
 
 

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from bench import everything
+from tests.faults.bench import everything
 from typer.testing import CliRunner
 
-from orderless.cli import app
+from orderless.cli.main import app
 from orderless.experiments import Grid, Store, StoreError, run_grid
 from orderless.experiments.grid import Report
-from orderless.experiments.ray_launcher import Ray, WorkerStore, import_ray
-from orderless.settings import find_preset
+from orderless.experiments.launch.ray import Ray, WorkerStore, import_ray
+from orderless.methods.settings import find_preset
 
 ray = import_ray()
 SETTINGS = find_preset("demo", "splitmnist").changed(
@@ -144,7 +144,7 @@ def test_a_killed_worker_is_replaced_and_its_cell_goes_on(
 
 def test_a_machine_with_other_versions_is_named(cluster, tmp_path, monkeypatch):
     wanted = {"orderless": "9.9"}
-    monkeypatch.setattr("orderless.experiments.ray_launcher.versions", lambda: wanted)
+    monkeypatch.setattr("orderless.experiments.launch.ray.versions", lambda: wanted)
     with pytest.raises(StoreError, match="has {'orderless': .*, not {'orderless': '9.9'}: install"):
         run_grid(GRID, Store(tmp_path / "run"), ray=Ray())
 

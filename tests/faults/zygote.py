@@ -14,7 +14,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
-import tiny
+from tests.experiments import tiny
 
 from orderless.experiments import StoreError
 
@@ -25,12 +25,11 @@ class Zygote:
     """The parent's side. `run` starts a victim, perhaps kills it, and gives its exit status."""
 
     def __init__(self, methods: tuple[str, ...]) -> None:
-        path = os.pathsep.join([str(Path(tiny.__file__).parent), os.environ.get("PYTHONPATH", "")])
+
         self._process = subprocess.Popen(
-            [sys.executable, __file__, ",".join(methods)],
+            [sys.executable, "-m", __name__, ",".join(methods)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
         )
 
     def run(self, folder: Path, *, kill_after: float | None = None, **order: int | None) -> int:

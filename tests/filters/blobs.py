@@ -7,7 +7,7 @@ from torch import Tensor
 
 import orderless as ol
 from orderless.features import RandomReLU
-from orderless.filters.rao_blackwellized import RaoBlackwellizedFilter
+from orderless.filters.exact.rao_blackwellized import RaoBlackwellizedFilter
 
 FIVE_TASKS = range(5)
 

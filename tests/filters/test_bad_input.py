@@ -2,7 +2,14 @@
 
 import pytest
 import torch
-from oracles import assert_identical, batches, cross_entropy, dropout_mlp, mlp, whole_state
+from tests.filters.oracles import (
+    assert_identical,
+    batches,
+    cross_entropy,
+    dropout_mlp,
+    mlp,
+    whole_state,
+)
 from torch import Tensor, nn
 
 import orderless as ol

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from oracles import assert_identical, dropout_mlp, mlp, points, squares, whole_state
+from tests.filters.oracles import assert_identical, dropout_mlp, mlp, points, squares, whole_state
 from torch import Tensor, nn
 
 import orderless as ol

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import batches, cnn, cross_entropy, dropout_mlp, mlp, points
+from tests.filters.oracles import batches, cnn, cross_entropy, dropout_mlp, mlp, points
 from torch import Tensor, nn
 
 import orderless as ol

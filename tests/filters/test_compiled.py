@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import batches, cross_entropy, mlp
+from tests.filters.oracles import batches, cross_entropy, mlp
 
 import orderless as ol
 from orderless.consolidation import EWC

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import assert_identical, batches, cross_entropy
+from tests.filters.oracles import assert_identical, batches, cross_entropy
 from torch import Tensor, nn
 
 import orderless as ol

@@ -7,19 +7,19 @@ import math
 import numpy as np
 import pytest
 import torch
-from blobs import regression
 from scipy.stats import multivariate_normal
 from sklearn.linear_model import BayesianRidge
+from tests.filters.blobs import regression
 from torch import nn
 
-from orderless.filters.evidence import (
+from orderless.filters.exact.evidence import (
     HeadPosterior,
     NormalEquations,
     maximize,
     safe_cholesky,
     solve_heads,
 )
-from orderless.filters.rao_blackwellized import RaoBlackwellizedFilter
+from orderless.filters.exact.rao_blackwellized import RaoBlackwellizedFilter
 
 
 def test_fixed_hyperparameters_give_the_closed_form() -> None:

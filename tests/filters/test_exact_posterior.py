@@ -4,7 +4,7 @@ from itertools import permutations
 
 import pytest
 import torch
-from oracles import Point, points
+from tests.filters.oracles import Point, points
 
 import orderless as ol
 

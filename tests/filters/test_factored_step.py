@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import batches, cross_entropy, mlp
+from tests.filters.oracles import batches, cross_entropy, mlp
 from torch import Tensor, nn
 
 import orderless as ol

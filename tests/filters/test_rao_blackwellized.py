@@ -8,13 +8,13 @@ import warnings
 
 import pytest
 import torch
-from blobs import FIVE_TASKS, blobs, ensemble, in_order, regression, same_bits
+from tests.filters.blobs import FIVE_TASKS, blobs, ensemble, in_order, regression, same_bits
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import orderless as ol
 from orderless.features import Concatenate, RandomReLU
-from orderless.filters.rao_blackwellized import RaoBlackwellizedFilter
+from orderless.filters.exact.rao_blackwellized import RaoBlackwellizedFilter
 
 # ---------------------------------------------------------------------- no order
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import (
+from tests.filters.oracles import (
     assert_same_networks,
     batches,
     cnn,

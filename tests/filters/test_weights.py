@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from oracles import batches, cross_entropy, mlp, points
+from tests.filters.oracles import batches, cross_entropy, mlp, points
 
 import orderless as ol
 from orderless.filters.weights import effective_sample_size, temper, temperature_for

@@ -2,12 +2,12 @@
 
 import pytest
 import typer
-from cases import Watch, cases
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fuzz.cases import Watch, cases
 from typer.testing import CliRunner
 
-from orderless import cli
+from orderless.cli import main as cli
 from orderless.experiments import StoreError
 
 # What would compute, download or take a look at this machine: the words are what is tested.

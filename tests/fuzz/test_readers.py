@@ -8,7 +8,6 @@ import json
 import os
 import pickle
 import struct
-import sys
 import tarfile
 import warnings
 import zipfile
@@ -20,18 +19,20 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
-from cases import Watch, altered, anything, cases, edited
+from docs.tools import results_page
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save as serialize
+from tests.experiments.tiny import make_run, result_of, tiny_cell
+from tests.fuzz.cases import Watch, altered, anything, cases, edited
+from tests.report.synthetic_cells import make_cell
 
 import orderless as ol
-from orderless import storage
 from orderless.audit.runs import FinishedRuns, Place, Run
 from orderless.experiments import Store, StoreError
 from orderless.experiments.grid import unfinished
 from orderless.experiments.store import read_cell
-from orderless.report import ReportError, load_cells, results_page, summarize
+from orderless.report import ReportError, load_cells, summarize
 from orderless.report.page import page_data, render
 from orderless.report.snapshots import load_snapshots
 from orderless.rl.experts import Expert, load_expert, save_expert
@@ -40,11 +41,7 @@ from orderless.rl.transitions import read_transitions
 from orderless.scenarios import DataError
 from orderless.scenarios.download import extract
 from orderless.scenarios.formats import read_idx, unpickle
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
-from synthetic_cells import make_cell  # noqa: E402
-from tiny import make_run, result_of, tiny_cell  # noqa: E402
+from orderless.storage import saving as storage
 
 
 def make_filter() -> ol.ParticleFilter:

@@ -10,7 +10,7 @@ from torch import nn
 
 from orderless.consolidation import EWC, SI, LwF
 from orderless.filters import AveragingParticles, GradientDescent
-from orderless.learners import Learner, Reservoir
+from orderless.methods.learners import Learner, Reservoir
 from orderless.particles import Ensemble
 from orderless.scenarios import Scenario, Task
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from orderless.learners import Reservoir
+from orderless.methods.learners import Reservoir
 from orderless.storage import load, save
 
 

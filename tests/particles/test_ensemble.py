@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from networks import Shared, Tokens
+from tests.particles.networks import Shared, Tokens
 from torch import Tensor, nn
 
 import orderless as ol

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from orderless.filters import fused as weights
-from orderless.particles import fused as layers
 from orderless.particles import random as keyed
+from orderless.particles.kernels import fused as layers
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 

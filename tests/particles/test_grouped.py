@@ -11,10 +11,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from orderless.particles.grouped import Geometry, GroupedConvolution
-from orderless.particles.pooling import MaxPooling
+from orderless.particles.kernels.grouped import Geometry, GroupedConvolution
+from orderless.particles.kernels.pooling import MaxPooling
+from orderless.particles.kernels.shared import SharedConvolution
 from orderless.particles.precision import matrix_precision
-from orderless.particles.shared import SharedConvolution
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 

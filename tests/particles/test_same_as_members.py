@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import NETWORKS, SEQUENCES, Tokens
+from tests.particles.networks import NETWORKS, SEQUENCES, Tokens
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map

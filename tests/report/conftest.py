@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_cells import LEVELS, make_cell
+from tests.report.synthetic_cells import LEVELS, make_cell
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from synthetic_audit import TASKS, make_audit
+from tests.report.synthetic_audit import TASKS, make_audit
 
 from orderless.audit import OrderSensitivity, order_p_value
 from orderless.report.page import write_audit_page

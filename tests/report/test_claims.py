@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from synthetic_cells import make_cell
+from tests.report.synthetic_cells import make_cell
 
 from orderless.report import load_cells, summarize
 from orderless.report.claims import judge_claims

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from synthetic_cells import LEVELS, make_cell
+from tests.report.synthetic_cells import LEVELS, make_cell
 
 from orderless.report import ReportError, load_cells, summarize
 from orderless.report.cells import complete_block

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from orderless.experiments.grid import Grid
+from orderless.methods.settings import find_preset
 from orderless.report.commands import joined
-from orderless.settings import find_preset
 
 NAMES = ("wpf", "gd", "ewc", "joint")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from synthetic_cells import LEVELS, make_cell
+from tests.report.synthetic_cells import LEVELS, make_cell
 
 import orderless as ol
 from orderless.report import ReportError, summarize, write_report

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from synthetic_cells import LEVELS, TASKS, make_cell
+from tests.report.synthetic_cells import LEVELS, TASKS, make_cell
 
 import orderless as ol
 from orderless.report import load_cells, summarize, write_report

@@ -6,11 +6,11 @@ import sys
 
 import numpy as np
 import pytest
-from synthetic_cells import make_cell
+from docs.tools.results_page import main
+from tests.report.synthetic_cells import make_cell
 
 from orderless.report import write_report
 from orderless.report.paper import HSU_2018, TABLE_1
-from orderless.report.results_page import main
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_a_row_with_more_seeds_than_others_says_what_it_had_with_as_many(write_c
 
 
 def test_the_module_is_a_command(results):
-    command = [sys.executable, "-m", "orderless.report.results_page", "--check"]
+    command = [sys.executable, "-m", "docs.tools.results_page", "--check"]
     done = subprocess.run(
         [*command, "--directory", str(results)], capture_output=True, text=True, check=False
     )

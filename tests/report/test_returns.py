@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from docs.tools.results_page import main
 from scipy import stats
 
 from orderless.report import summarize, write_report
 from orderless.report.paper import TABLE_2
-from orderless.report.results_page import main
 from orderless.report.tables import format_table
 
 LEVELS = 3

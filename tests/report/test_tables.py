@@ -6,7 +6,7 @@ import io
 import json
 
 import pytest
-from synthetic_cells import LEVELS, make_cell
+from tests.report.synthetic_cells import LEVELS, make_cell
 
 from orderless.report import format_table, summarize
 from orderless.report.page.table import table_data

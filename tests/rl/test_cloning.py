@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from corridor import Corridor, Walker
+from tests.rl.corridor import Corridor, Walker
 
 import orderless as ol
 from orderless.rl import BehaviourCloning, play

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_policies import tiny_expert
+from tests.rl.tiny_policies import tiny_expert
 
 import orderless as ol
-from orderless.expert_command import describe
+from orderless.cli.expert import describe
 from orderless.rl import Compact, PPOSettings, ProcgenLevels
 from orderless.rl.experts import (
     FOLDER,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from corridor import Walker
+from tests.rl.corridor import Walker
 
 import orderless as ol
 from orderless.rl import MixturePolicy, mixture_log_probabilities

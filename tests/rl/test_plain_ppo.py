@@ -10,7 +10,7 @@ import copy
 
 import pytest
 import torch
-from corridor import Corridor, Walker
+from tests.rl.corridor import Corridor, Walker
 from torch import Tensor
 
 import orderless as ol

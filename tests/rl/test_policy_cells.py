@@ -8,15 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_policies import GAME, SETTINGS, make_run, record_of, tiny_cell, tiny_expert, without_time
-from walking import make_walker, walk
+from tests.rl.tiny_policies import (
+    GAME,
+    SETTINGS,
+    make_run,
+    record_of,
+    tiny_cell,
+    tiny_expert,
+    without_time,
+)
+from tests.rl.walking import make_walker, walk
 
 import orderless as ol
 from orderless.experiments import policy_cell
 from orderless.experiments.policy_cell import binned_returns
-from orderless.learners.policy import PolicyLearner
-from orderless.learners.representation import heaviest_representation
 from orderless.methods import METHODS
+from orderless.methods.learners.policy import PolicyLearner
+from orderless.methods.learners.representation import heaviest_representation
 from orderless.rl import PPO, Compact, LineageBootstrapFilter, PPOSettings, ProcgenLevels
 from orderless.rl.cloning import BehaviourCloning, play
 from orderless.rl.transitions import read_transitions

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from corridor import Corridor, Walker
+from tests.rl.corridor import Corridor, Walker
 from torch import nn
 
 import orderless as ol

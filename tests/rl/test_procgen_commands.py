@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_policies import GAME, tiny_expert
+from tests.rl.tiny_policies import GAME, tiny_expert
 from typer.testing import CliRunner
 
-from orderless.cli import app
+from orderless.cli.main import app
 from orderless.experiments.store import read_cell
 
 SMALL = ["--preset", "demo", "--particles", "2", "--workers", "1", "--device", "cpu"]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from corridor import Walker
+from tests.rl.corridor import Walker
 from torch import Tensor
 
 import orderless as ol

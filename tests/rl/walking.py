@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from corridor import Corridor, Walker
+from tests.rl.corridor import Corridor, Walker
 
 import orderless as ol
-from orderless.learners.policy import PolicyLearner
+from orderless.methods.learners.policy import PolicyLearner
 from orderless.rl import PPOSettings, policy_logits
 
 

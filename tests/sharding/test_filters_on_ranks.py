@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 import torch
-from problems import EXACT, SOLVERS, N, adam, batches, consolidate, solve, train, wpf
-from processes import on_ranks
+from tests.sharding.problems import EXACT, SOLVERS, N, adam, batches, consolidate, solve, train, wpf
+from tests.sharding.processes import on_ranks
 from torch import Tensor
 from torch.utils._pytree import tree_flatten_with_path
 

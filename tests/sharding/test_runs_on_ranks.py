@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from processes import on_ranks
+from tests.sharding.processes import on_ranks
 from typer.testing import CliRunner
 
-from orderless.cli import app
+from orderless.cli.main import app
 from orderless.experiments import Grid, Store, run_grid
-from orderless.experiments.ranks import SharedStore, joined
+from orderless.experiments.launch.ranks import SharedStore, joined
 from orderless.experiments.store import StoreError
+from orderless.methods.settings import find_preset
 from orderless.particles.sharding import RankLost
-from orderless.settings import find_preset
 
 METHODS = ("gd", "wpf", "averaging", "bootstrap", "rb", "ewc+wpf")
 CHANGES = {
@@ -114,7 +114,7 @@ def test_a_rank_that_is_lost_while_a_file_is_written_says_nothing_about_the_disk
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr("orderless.storage.write_atomically", told)
-    monkeypatch.setattr("orderless.experiments.ranks.ranks", lambda: 2)
+    monkeypatch.setattr("orderless.experiments.launch.ranks.ranks", lambda: 2)
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
     before = signal.getsignal(signal.SIGTERM)
     try:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
-from processes import on_ranks
+from tests.sharding.processes import on_ranks
 from torch import nn
 
 import orderless as ol

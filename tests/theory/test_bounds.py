@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from docs.tools.theory_demonstration import linear_losses, logistic_losses, make_filter
 
 from orderless.theory import (
     FilterUpdate,
@@ -17,7 +18,6 @@ from orderless.theory import (
     unrolled_bound,
     wasserstein_1,
 )
-from orderless.theory.demonstration import linear_losses, logistic_losses, make_filter
 
 
 @pytest.mark.parametrize("C", [0.0, 0.3, 1.0, 1.7])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from docs.tools.theory_demonstration import SIGMA2, linear_losses, logistic_losses, make_filter
 from torch import nn
 
 import orderless as ol
@@ -27,7 +28,6 @@ from orderless.theory import (
     unrolled_bound,
     wasserstein_1,
 )
-from orderless.theory.demonstration import SIGMA2, linear_losses, logistic_losses, make_filter
 
 MIXTURE = GridMixture(grid(-8.0, 8.0, 161), SIGMA2)
 PLANE_MIXTURE = GridMixture(grid(-6.0, 6.0, 13, 2), 1.0)

@@ -7,6 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from docs.tools.theory import HALVINGS, halvings_table, main
+from docs.tools.theory_demonstration import (
+    as_closures,
+    linear_losses,
+    logistic_losses,
+    make_filter,
+    measure_bootstrap,
+    measure_halvings,
+)
 from torch import nn
 
 import orderless as ol
@@ -18,15 +27,6 @@ from orderless.theory import (
     root_energy_distance,
     root_mmd,
     wasserstein_1,
-)
-from orderless.theory.__main__ import HALVINGS, halvings_table, main
-from orderless.theory.demonstration import (
-    as_closures,
-    linear_losses,
-    logistic_losses,
-    make_filter,
-    measure_bootstrap,
-    measure_halvings,
 )
 
 ROOT = Path(__file__).parents[2]

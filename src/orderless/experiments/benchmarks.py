@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..policy_settings import PolicySettings
+from ..methods.policy_settings import PolicySettings
+from ..methods.settings import Settings
 from ..rl.experts import load_expert
 from ..rl.networks import find_network
 from ..rl.procgen import GAMES, parse_levels
 from ..rl.tasks import ClonedTasks, ProcgenTasks, transitions_folder
 from ..scenarios import Scenario, SplitCIFAR100, SplitMNIST
-from ..settings import Settings
 
 
 @dataclass(frozen=True)

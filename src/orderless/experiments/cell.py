@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..learners import ContinualLearner
 from ..methods import Setup, find_method
+from ..methods.learners import ContinualLearner
 from ..particles import Ensemble
 from ..scenarios import Scenario
 from .benchmarks import find_benchmark

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..filters import ParticleFilter
+from ..methods.settings import Settings
 from ..particles import Ensemble
-from ..settings import Settings
 from ..storage import NONSENSE
 from .records import filter_record, finite, loss_areas
 from .snapshots import stacked

@@ -7,17 +7,17 @@ from functools import partial
 
 import torch
 
-from ..learners import ExactLearner
 from ..methods import Setup, find_method
+from ..methods.learners import ExactLearner
 from ..scenarios import Scenario
 from .benchmarks import find_benchmark
 from .course import Cell
 from .grid import Grid, processes, unfinished
+from .launch.local import one_thread
 from .policy_estimate import try_policy
 from .store import Store
 from .timing import seconds, settle, span
 from .trial import Trial, bytes_of, fisher_growth, long_enough, part, particles_of, smaller
-from .workers import one_thread
 
 # Of lambda, until the evidence is largest. A few samples, as are tried here, would take far more.
 _TRIALS = 8

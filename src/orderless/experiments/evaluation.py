@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import metrics
-from ..learners import ContinualLearner
+from ..methods.learners import ContinualLearner
 from ..particles import Ensemble
 
 COMBINES = ("accuracy", "logits", "probs")

@@ -10,19 +10,19 @@ from typing import Any
 import torch
 
 from ..methods import METHODS, find_method
-from ..policy_settings import find_policy_preset
-from ..settings import PRESETS, Settings, find_preset
+from ..methods.policy_settings import find_policy_preset
+from ..methods.settings import PRESETS, Settings, find_preset
 from ..storage import NONSENSE
 from .benchmarks import find_benchmark
 from .course import Cell
 from .determinism import deterministic as repeatable
-from .ranks import SharedStore
-from .ray_launcher import Ray, run_on_ray
+from .launch.local import automatic_workers, one_thread, run_in_processes
+from .launch.ranks import SharedStore
+from .launch.ray import Ray, run_on_ray
 from .runs import course_of
 from .scenarios import Scenarios
 from .store import Store, StoreError
 from .tensorboard import summary_writer
-from .workers import automatic_workers, one_thread, run_in_processes
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ..methods import METHODS
-from ..policy_settings import POLICY_GRIDS, PolicySettings, find_policy_preset
+from ..methods.policy_settings import POLICY_GRIDS, PolicySettings, find_policy_preset
+from ..methods.settings import GRIDS, Settings, find_preset
 from ..rl.procgen import parse_levels
-from ..settings import GRIDS, Settings, find_preset
 from .benchmarks import Benchmark, find_benchmark
 from .grid import Grid
-from .ranks import ranks
+from .launch.ranks import ranks
 
 
 def plan(

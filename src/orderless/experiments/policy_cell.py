@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from ..filters.stepping import SteppedFilter
-from ..learners.policy import PolicyLearner
-from ..learners.representation import heaviest_representation
 from ..methods import find_method
+from ..methods.learners.policy import PolicyLearner
+from ..methods.learners.representation import heaviest_representation
 from ..methods.policy import PolicySetup
+from ..methods.policy_settings import PolicySettings
 from ..particles import Ensemble
-from ..policy_settings import PolicySettings
 from ..rl import BehaviourCloning, Episode, UpdateInfo
 from ..rl.cloning import COMBINES, play_both
 from ..rl.procgen import ProcgenLevels

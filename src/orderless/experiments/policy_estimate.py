@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 import numpy as np
 import torch
 
-from ..policy_settings import PolicySettings
+from ..methods.policy_settings import PolicySettings
 from ..rl.procgen import ProcgenLevels
 from ..rl.tasks import ProcgenTasks
 from .benchmarks import find_benchmark

@@ -22,7 +22,7 @@ from rich.progress import (
 
 from .course import Cell
 from .grid import Report
-from .ranks import rank
+from .launch.ranks import rank
 from .store import DamagedFile
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..filters.base import ParticleFilter
 from ..filters.weights import effective_sample_size, normalize, temper, temperature_for
-from ..learners import ContinualLearner
+from ..methods.learners import ContinualLearner
 from .evaluation import COMBINES
 
 

@@ -15,17 +15,17 @@ from typing import Any
 
 import torch
 
-from ..learners import ContinualLearner
 from ..methods import Setup, find_method
+from ..methods.learners import ContinualLearner
+from ..methods.settings import Settings
 from ..scenarios import Scenario, orders
-from ..settings import Settings
 from .benchmarks import find_benchmark
 from .evaluation import displacement
+from .launch.local import one_thread
 from .readings import Reading, read, sgd_readings
 from .scenarios import Scenarios
 from .store import Store, StoreError, device_name, versions
 from .timing import span
-from .workers import one_thread
 
 BENCHMARK, KIND = "splitmnist", "domain"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..settings import Settings
+from ..methods.settings import Settings
 from .benchmarks import find_benchmark
 
 

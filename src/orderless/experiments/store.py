@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import storage
+from ..storage import saving as storage
 from ..version import __version__
 
 FORMAT = 1

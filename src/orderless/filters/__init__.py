@@ -4,9 +4,9 @@ from .averaging import AveragingParticles
 from .base import ParticleFilter
 from .bootstrap import BootstrapParticleFilter
 from .descent import GradientDescent
+from .exact.rao_blackwellized import Predictive, RaoBlackwellizedFilter
 from .gaussian_sum import GaussianSumFilter
 from .gradient import GradientFilter
-from .rao_blackwellized import Predictive, RaoBlackwellizedFilter
 from .stepping import StepInfo
 from .weighted import WeightedParticleFilter
 

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..particles import Ensemble, Perturb, fused, random
+from ..particles import Ensemble, Perturb, random
+from ..particles.kernels import fused
 from ..particles.parameter import per_particle_view
 from .base import Link
 from .resampling import SCHEMES

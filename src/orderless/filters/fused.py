@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..particles.fused import kernels, padded, runs_on
+from ..particles.kernels.fused import kernels, padded, runs_on
 
 PARTICLES = 16384  # one program holds them all
 

@@ -12,11 +12,11 @@ from ..filters import (
     WeightedParticleFilter,
 )
 from ..filters.stepping import SteppedFilter
-from ..learners.policy import PolicyLearner
 from ..optim import TRAC
-from ..policy_settings import PolicySettings
 from ..rl import BehaviourCloning, LineageBootstrapFilter, PolicyWeightedFilter, policy_logits
 from ..rl.tasks import ProcgenTasks
+from .learners.policy import PolicyLearner
+from .policy_settings import PolicySettings
 from .registry import method
 from .setup import Setup
 

@@ -14,7 +14,7 @@ from torch import nn
 from ..filters import GradientDescent, WeightedParticleFilter
 from ..particles import Ensemble, Perturb
 from ..scenarios import Scenario
-from ..settings import Settings
+from .settings import Settings
 
 
 @lru_cache(maxsize=4)

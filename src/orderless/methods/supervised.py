@@ -12,10 +12,10 @@ from ..filters import (
     RaoBlackwellizedFilter,
 )
 from ..filters.gradient import GradientFilter
-from ..learners import ExactLearner, GaussianSumLearner, Learner, Reservoir
-from ..learners.exact import feature_map
-from ..learners.filtered import Consolidation
 from ..particles import Ensemble
+from .learners import ExactLearner, GaussianSumLearner, Learner, Reservoir
+from .learners.exact import feature_map
+from .learners.filtered import Consolidation
 from .registry import method
 from .setup import Setup
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import fused
+from .kernels import fused
 
 
 @dataclass

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from . import fused
+from .kernels import fused
 
 _LOOKS_AT_VALUES = ("data-dependent control flow", "calling .item()")  # vmap's words for it
 

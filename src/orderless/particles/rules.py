@@ -24,10 +24,10 @@ from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from . import channels
 from .dropout import DROPOUT
+from .kernels import channels
+from .kernels.pooling import max_pool
 from .linear import FactoredUpdate, batched_linear
-from .pooling import max_pool
 
 
 def _with_particle_axis(rule: Callable[..., Any], *args: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderless.report.form import CELL, misfit
+from .form import CELL, misfit
 
 Cell = dict[str, Any]
 Place = tuple[int, int]  # (seed, order index)

@@ -20,16 +20,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from orderless import metrics
-from orderless.report.cells import Cell, by_place, complete_block, score_grid
-from orderless.report.paper import (
-    CHANCE,
-    TABLE_1,
-    TABLE_2,
-    benchmark_label,
-    method_label,
-    published,
-)
+from .. import metrics
+from .cells import Cell, by_place, complete_block, score_grid
+from .paper import CHANCE, TABLE_1, TABLE_2, benchmark_label, method_label, published
 
 MINIMUM_ORDERS = 5
 STUDENT = {3: 4.303, 4: 3.182}  # 97.5 % quantiles for so many orders

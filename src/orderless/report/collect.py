@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderless import metrics
-from orderless.report.cells import (
+from .. import metrics
+from .cells import (
     Cell,
     Place,
     ReportError,
@@ -23,9 +23,9 @@ from orderless.report.cells import (
     score_grid,
     score_matrix,
 )
-from orderless.report.claims import judge_claims
-from orderless.report.commands import joined
-from orderless.report.paper import method_order
+from .claims import judge_claims
+from .commands import joined
+from .paper import method_order
 
 Summary = dict[str, Any]
 

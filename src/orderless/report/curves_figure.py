@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from orderless.report.cells import Cell, group_key
-from orderless.report.figures import method_styles, new_figure
-from orderless.report.page.data import series
-from orderless.report.tables import row_label, title
+from .cells import Cell, group_key
+from .figures import method_styles, new_figure
+from .page.data import series
+from .tables import row_label, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderless.report.cells import ReportError
-from orderless.report.paper import method_label
-from orderless.report.snapshots import load_snapshots
-from orderless.report.tables import title
+from .cells import ReportError
+from .paper import method_label
+from .snapshots import load_snapshots
+from .tables import title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderless import metrics
-from orderless.report.cells import ReportError
+from .. import metrics
+from .cells import ReportError
 
 Record = dict[str, Any]
 Point = dict[str, Any]

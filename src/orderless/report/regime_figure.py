@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from orderless.report.figures import STYLES, new_figure
-from orderless.report.paper import method_label
-from orderless.report.regime import COMBINES, Point, chosen, inits, sizes, variants
+from .figures import STYLES, new_figure
+from .paper import method_label
+from .regime import COMBINES, Point, chosen, inits, sizes, variants
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

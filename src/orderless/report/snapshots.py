@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orderless import storage
-from orderless.report.cells import ReportError
+from ..storage import saving as storage
+from .cells import ReportError
 
 
 class Snapshots(NamedTuple):

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from orderless.report.paper import benchmark_label, method_label
+from .paper import benchmark_label, method_label
 
 Kind = Literal["text", "markdown", "csv", "latex", "json"]
 MISSING = "-"

@@ -6,13 +6,13 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from orderless.report import figures
-from orderless.report.cells import Cell, ReportError, load_cells
-from orderless.report.collect import summarize
-from orderless.report.curves_figure import figure3
-from orderless.report.page import write_page
-from orderless.report.tables import Kind, format_csv, format_json, format_table, title
-from orderless.storage import write_atomically
+from ..storage import write_atomically
+from . import figures
+from .cells import Cell, ReportError, load_cells
+from .collect import summarize
+from .curves_figure import figure3
+from .page import write_page
+from .tables import Kind, format_csv, format_json, format_table, title
 
 
 def write_report(

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import storage
 from ..filters import GradientDescent
 from ..filters.base import ParticleFilter
 from ..particles import Ensemble
+from ..storage import saving as storage
 from .cloning import play
 from .networks import ActorCritic, Compact, find_network
 from .ppo import PPO, states_of

@@ -1,19 +1,11 @@
 """Tasks in an order: data sets, SplitMNIST, SplitCIFAR100, and scenarios of a user's own."""
 
-from orderless.scenarios.datasets import (
-    DATASETS,
-    check,
-    fetch,
-    find,
-    load_cifar100,
-    load_mnist,
-    load_mnist_5k,
-)
-from orderless.scenarios.errors import DataError
-from orderless.scenarios.scenario import Scenario
-from orderless.scenarios.splits import SplitCIFAR100, SplitMNIST
-from orderless.scenarios.streams import orders
-from orderless.scenarios.task import Task
+from .datasets import DATASETS, check, fetch, find, load_cifar100, load_mnist, load_mnist_5k
+from .errors import DataError
+from .scenario import Scenario
+from .splits import SplitCIFAR100, SplitMNIST
+from .streams import orders
+from .task import Task
 
 __all__ = [
     "DATASETS",

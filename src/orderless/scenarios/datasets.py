@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from orderless.scenarios.download import Progress, download, extract
-from orderless.scenarios.errors import DataError
-from orderless.scenarios.formats import damaged, md5_of, read_file, read_idx, unpickle
+from .download import Progress, download, extract
+from .errors import DataError
+from .formats import damaged, md5_of, read_file, read_idx, unpickle
 
 __all__ = [
     "DATASETS",

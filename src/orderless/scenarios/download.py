@@ -15,8 +15,8 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from orderless.scenarios.errors import DataError
-from orderless.scenarios.formats import md5_of
+from .errors import DataError
+from .formats import md5_of
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (file name, bytes so far, bytes in all or None where the server does not say)."""

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from orderless.scenarios.errors import DataError
+from .errors import DataError
 
 _CHUNK = 1 << 20
 _LARGEST_IDX = 1 << 30  # the largest IDX payload anyone needs here; MNIST's is 47 MB

@@ -14,8 +14,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from orderless.scenarios.streams import count_batches, keyed_generator, orders, shuffled_batches
-from orderless.scenarios.task import SizedDataset, Task, task_from_datasets
+from .streams import count_batches, keyed_generator, orders, shuffled_batches
+from .task import SizedDataset, Task, task_from_datasets
 
 __all__ = ["Augment", "Kind", "Scenario", "Task", "Transform", "orders"]
 

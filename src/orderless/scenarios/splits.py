@@ -9,16 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from orderless.scenarios.augment import (
-    flip_and_crop,
-    imagenet_normalize,
-    to_symmetric,
-    to_unit,
-)
-from orderless.scenarios.datasets import Cifar100, load_cifar100, load_mnist, load_mnist_5k
-from orderless.scenarios.scenario import Kind, Scenario
-from orderless.scenarios.streams import keyed_generator
-from orderless.scenarios.task import Task
+from .augment import flip_and_crop, imagenet_normalize, to_symmetric, to_unit
+from .datasets import Cifar100, load_cifar100, load_mnist, load_mnist_5k
+from .scenario import Kind, Scenario
+from .streams import keyed_generator
+from .task import Task
 
 Assign = Literal["fixed", "random"]
 

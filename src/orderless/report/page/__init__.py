@@ -1,7 +1,7 @@
 """The report as one HTML page that works from disk and never asks the network for anything."""
 
-from orderless.report.page.audit import write_audit_page
-from orderless.report.page.data import page_data
-from orderless.report.page.render import render, write_page
+from .audit import write_audit_page
+from .data import page_data
+from .render import render, write_page
 
 __all__ = ["page_data", "render", "write_audit_page", "write_page"]

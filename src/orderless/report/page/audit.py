@@ -6,15 +6,15 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from orderless.audit import LearnerAudit, OrderSensitivity
-from orderless.audit.words import VERDICTS, comparison_note, findings, probability
-from orderless.experiments.store import versions
-from orderless.report.collect import spread
-from orderless.report.page.data import method_looks, rounded, scatter_data
-from orderless.report.page.render import render
-from orderless.report.page.table import TableColumn, build_table, thousandths
-from orderless.report.tables import MISSING, percent
-from orderless.storage import write_atomically
+from ...audit import LearnerAudit, OrderSensitivity
+from ...audit.words import VERDICTS, comparison_note, findings, probability
+from ...experiments.store import versions
+from ...storage import write_atomically
+from ..collect import spread
+from ..tables import MISSING, percent
+from .data import method_looks, rounded, scatter_data
+from .render import render
+from .table import TableColumn, build_table, thousandths
 
 # How a verdict is coloured, and which way the column sorts.
 KINDS = {

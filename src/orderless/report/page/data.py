@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from orderless.report.cells import Cell, group_key, score_matrix
-from orderless.report.figures import method_styles
-from orderless.report.page.density import densities
-from orderless.report.page.table import table_data
-from orderless.report.paper import benchmark_label, method_label
-from orderless.report.tables import learning_rate
+from ..cells import Cell, group_key, score_matrix
+from ..figures import method_styles
+from ..paper import benchmark_label, method_label
+from ..tables import learning_rate
+from .density import densities
+from .table import table_data
 
 POINTS = 100  # moments at which a trace is drawn
 DASHES = 5  # kinds of line the style sheet knows

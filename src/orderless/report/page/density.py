@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderless.report.cells import Cell, ReportError, group_key
-from orderless.report.figures import embed_snapshots
-from orderless.report.paper import method_label
-from orderless.report.snapshots import load_snapshots
+from ..cells import Cell, ReportError, group_key
+from ..figures import embed_snapshots
+from ..paper import method_label
+from ..snapshots import load_snapshots
 
 POINTS = 4000  # t-SNE takes about ten seconds for so many
 FEWEST_FRAMES = 6

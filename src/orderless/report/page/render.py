@@ -17,9 +17,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from orderless.report.cells import Cell, load_cells
-from orderless.report.page.data import page_data
-from orderless.storage import write_atomically
+from ...storage import write_atomically
+from ..cells import Cell, load_cells
+from .data import page_data
 
 SCRIPTS = (
     "elements.js",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from orderless.report.tables import MISSING, decimal, percent, seen_variance
+from ..tables import MISSING, decimal, percent, seen_variance
 
 UPPER_BOUND = "joint"  # sees all tasks at once, so it is no competitor
 

@@ -1,0 +1,90 @@
+"""The result pages of the documentation, written from the JSON of finished reports and from
+nothing else.
+
+``python -m docs.tools.results_page`` writes ``docs/results/table1.md`` (and ``table2.md``
+where reports of the ProcGen benchmarks are there, ``literature.md`` where one of the preset
+``strong`` is, ``exact-filter.md`` where one holds `rb` alone, and ``when-weighting-helps.md`` where
+the map of ``orderless run regime`` lies beside it) from ``docs/results/*.json``; with ``--check``
+it writes nothing and exits 1 when a page differs from what the JSON says. ``table1.remarks.txt``
+and ``table2.remarks.txt`` beside the JSON, if they exist, are printed in the pages: why a figure is
+what it is cannot be computed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from docs.tools import regime_page
+from docs.tools.exact_page import exact_page
+from docs.tools.literature import literature_page
+from docs.tools.sections import COMMAND, Report, provenance
+from docs.tools.table1_page import table1_page
+from docs.tools.table2_page import table2_page
+
+from orderless.report.paper import TABLE_1, TABLE_2
+
+
+def read_reports(directory: Path) -> list[Report]:
+    """All summaries in ``directory/*.json``; JSON files of other kinds are passed over."""
+    reports = []
+    for path in sorted(directory.glob("*.json")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        for summary in content if isinstance(content, list) else [content]:
+            if isinstance(summary, dict) and {"benchmark", "methods", "claims"} <= summary.keys():
+                reports.append(Report(path, summary))
+    places = [*TABLE_1, *TABLE_2]
+    return sorted(
+        (report for report in reports if report.summary["benchmark"] in places),
+        key=lambda r: (places.index(r.summary["benchmark"]), r.path.stem, r.summary["scenario"]),
+    )
+
+
+PAGES: dict[str, Callable[[list[Report]], str | None]] = {
+    "table1.md": table1_page,
+    "table2.md": table2_page,
+    "literature.md": lambda reports: literature_page(
+        [(report.summary, provenance(report)) for report in reports]
+    ),
+    "exact-filter.md": lambda reports: exact_page(
+        [(report.summary, provenance(report)) for report in reports]
+    ),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the pages, or with ``--check`` compare them; the exit status."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description="Write the result pages from JSON.")
+    parser.add_argument("--check", action="store_true", help="compare only; exit 1 on a difference")
+    parser.add_argument("--directory", type=Path, default=Path("docs/results"))
+    options = parser.parse_args(arguments)
+    try:
+        reports = read_reports(options.directory)
+        pages = {name: render(reports) for name, render in PAGES.items()}
+        pages[f"{regime_page.NAME}.md"] = regime_page.regime_page(options.directory)
+    except (OSError, ValueError, KeyError) as error:
+        print(f"The results in {options.directory} cannot be read: {error}.", file=sys.stderr)
+        return 2
+    status = 0
+    for name, text in pages.items():
+        path = options.directory / name
+        found = path.read_text(encoding="utf-8") if path.exists() else None
+        if text == found:
+            continue
+        if options.check:
+            print(f"{path} differs from the JSON beside it; run `{COMMAND}`.", file=sys.stderr)
+            status = 1
+        elif text is not None:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {path}")
+        else:
+            path.unlink()
+            print(f"removed {path}: no JSON stands behind it")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

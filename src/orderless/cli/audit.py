@@ -1,0 +1,119 @@
+"""`orderless audit`: somebody's learner and tasks by name, the audit, and its report."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import typer
+
+from ..audit import OrderSensitivity, order_sensitivity
+from ..experiments.progress import Countdown
+from ..report.page import write_audit_page
+
+
+def run_audit(
+    learner: str,
+    tasks: str,
+    *,
+    orders: int = 10,
+    seeds: int = 3,
+    compare: str = "wpf,rb",
+    out: Path | None = None,
+    command: str = "",
+) -> tuple[OrderSensitivity, list[Path]]:
+    """Audit `module:function` on `module:tasks`; returns the result and the reports written.
+
+    What stands for the tasks is a list of `ol.Task`, a `Scenario`, or a function that makes one.
+    With `out` finished runs are kept there, and what is there already is not run again.
+    """
+    make_learner = find_object(learner, "make_learner")
+    given = find_object(tasks, "tasks")
+    if callable(given):
+        try:
+            given = given()
+        except Exception as error:
+            raise ValueError(f"{tasks} failed: {type(error).__name__}: {error}") from error
+    names = [name.strip() for name in compare.split(",") if name.strip()]
+    _, _, name = learner.partition(":")
+    with Countdown() as progress, _stoppable(out):
+        result = order_sensitivity(
+            make_learner,
+            given,
+            orders,
+            seeds,
+            compare=tuple(dict.fromkeys(names)),
+            name=name,
+            progress=progress.tell,
+            out=out,
+            key=_version_of(learner),
+        )
+    if out is None:
+        return result, []
+    return result, [write_audit_page(result, out, command), *result.save(out)]
+
+
+@contextmanager
+def _stoppable(out: Path | None) -> Iterator[None]:
+    """Without a folder an audit keeps nothing: what Ctrl-C stops begins anew."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if out is not None:
+            raise
+        typer.echo(
+            "\norderless: stopped; nothing was kept: with --out DIR the same command goes on "
+            "where it stopped",
+            err=True,
+        )
+        raise typer.Exit(130) from None
+
+
+def _version_of(reference: str) -> str:
+    """The learner's name and its module's text: runs of a changed module must not be mixed in.
+
+    What that module imports is not looked at.
+    """
+    module, _, _ = reference.partition(":")
+    path = getattr(sys.modules[module], "__file__", None)
+    text = Path(path).read_bytes() if path and path.endswith(".py") else b""
+    return f"{reference} {hashlib.sha256(text).hexdigest()}"
+
+
+def find_object(reference: str, what: str) -> Any:
+    """What `module:name` stands for; modules in the current directory are found, too."""
+    module_name, colon, name = reference.partition(":")
+    if not colon or not module_name or not name:
+        raise ValueError(f"{what} must be given as module:name, got {reference!r}")
+    found: Any = _imported(module_name)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"module {module_name} has no {name!r}: is it spelled so there?")
+        found = getattr(found, part)
+    return found
+
+
+def _imported(name: str) -> ModuleType:
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        if name == missing or name.startswith(f"{missing}."):
+            raise ValueError(
+                f"there is no module {name!r} here: run from the folder that holds it, or install "
+                "it; write my_module:name, not a file name"
+            ) from None
+        raise ValueError(f"module {name} needs {missing!r}, which is not installed") from error
+    except Exception as error:
+        text = f"module {name} cannot be imported: {type(error).__name__}: {error}"
+        raise ValueError(text) from error

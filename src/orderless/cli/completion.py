@@ -1,0 +1,48 @@
+"""What the shell offers after a press of Tab."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ..experiments.benchmarks import BENCHMARKS
+from ..methods import METHODS
+from ..methods.policy_settings import POLICY_PRESETS, PolicySettings
+from ..methods.settings import PRESETS
+from ..rl.procgen import GAMES
+from ..scenarios import DATASETS
+
+Completion = Callable[[str], list[str]]
+
+
+def one_of(*words: str) -> Completion:
+    """Words that begin with what was typed."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
+
+def several_of(words: Iterable[str]) -> Completion:
+    """The last of comma-separated words; those that stand there already are not offered again."""
+    known = list(words)
+
+    def offered(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        taken = before.split(",")
+        matching = [word for word in known if word.startswith(last) and word not in taken]
+        return [f"{before}{comma}{word}" for word in matching]
+
+    return offered
+
+
+def settings(incomplete: str) -> list[str]:
+    """`key=` of a setting."""
+    return [f"{key}=" for key in PolicySettings.__dataclass_fields__ if key.startswith(incomplete)]
+
+
+benchmarks, tunable = one_of(*BENCHMARKS, "regime"), one_of(*BENCHMARKS)
+methods = several_of(["all", *METHODS])
+method = one_of(*METHODS)
+presets = one_of(*dict.fromkeys([*PRESETS, *POLICY_PRESETS]))
+games = one_of(*GAMES, "all")
+scenarios = one_of("domain", "task", "class")
+devices = one_of("auto", "cpu", "cuda")
+data_sets = one_of(*DATASETS)
+comparisons = several_of(["wpf", "averaging", "rb"])

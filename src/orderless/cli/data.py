@@ -1,0 +1,56 @@
+"""`orderless data`: data sets, where they are and whether they are whole."""
+
+from __future__ import annotations
+
+import typer
+
+from ..experiments.progress import Countdown
+from ..scenarios import DATASETS, DataError, check, fetch, find
+from . import options
+from .errors import problems_as_sentences
+
+data_app = typer.Typer(help="Data sets: list, check, fetch.", no_args_is_help=True)
+
+
+@data_app.command("list")
+@problems_as_sentences()
+def data_list(data_dir: options.DataDir = None) -> None:
+    """Which data sets there are, and where they were found."""
+    for name, description in DATASETS.items():
+        try:
+            place = str(find(name, data_dir))
+        except DataError:
+            place = f"not found; `orderless data fetch {name}` gets it"
+        typer.echo(f"{name:10s} {description}: {place}")
+
+
+@data_app.command("check")
+@problems_as_sentences()
+def data_check(name: options.AnyDataset = None, data_dir: options.DataDir = None) -> None:
+    """Compare files with their published checksums."""
+    wrong = 0
+    for each in [name] if name else list(DATASETS):
+        results = check(each, data_dir)
+        if not any(result.file.exists() for result in results):
+            if name:
+                find(name, data_dir)  # says how to get it
+            typer.echo(f"{each}: not found")
+            continue
+        for result in results:
+            typer.echo(f"{'ok ' if result.ok else 'BAD'} {result.file}: {result.detail}")
+            wrong += not result.ok
+    if wrong:
+        raise ValueError(f"{wrong} file(s) are not what they should be")
+
+
+@data_app.command("fetch")
+@problems_as_sentences()
+def data_fetch(name: options.Dataset, data_dir: options.DataDir = None) -> None:
+    """Download a data set; a broken download goes on where it stopped."""
+    with Countdown(bytes=True) as bars:
+        place = fetch(
+            name,
+            data_dir,
+            progress=lambda file, done, total: bars.tell(done, total, file, name=file),
+        )
+    typer.echo(f"{name} is in {place}")

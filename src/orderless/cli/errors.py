@@ -1,0 +1,87 @@
+"""What goes wrong at the command line: one sentence and an exit code, no traceback."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import typer
+
+from ..experiments import StoreError
+from ..experiments.launch.ranks import complain, rank
+from ..experiments.progress import OnceOfAKind
+from ..particles.sharding import RankLost
+from ..report import ReportError
+from ..rl.runtime import ProcgenMissing
+from ..scenarios import DataError
+
+# What goes wrong for a user's reasons; the text of each is a sentence.
+PROBLEMS = (
+    ValueError,
+    IndexError,
+    OSError,
+    FloatingPointError,
+    DataError,
+    ReportError,
+    StoreError,
+    ProcgenMissing,
+    RankLost,
+)
+# torch has no error of its own for the host's memory
+OUT_OF_MEMORY = ("out of memory", "allocate memory", "not enough memory")
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: a cluster's way to say Ctrl-C."""
+
+
+@contextmanager
+def problems_as_sentences(
+    less_memory: str = "fewer --particles or --set chunk_size=K",
+) -> Iterator[None]:
+    """One sentence and exit code 2, no traceback; warnings as sentences, too.
+
+    `less_memory`: what to use when there is too little.
+    """
+    try:
+        with _terminable(), warnings.catch_warnings():
+            warnings.showwarning = OnceOfAKind()
+            yield
+    except PROBLEMS as error:
+        complain(error)
+        raise typer.Exit(2) from None
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        told = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        if not told and not any(text in str(error) for text in OUT_OF_MEMORY):
+            raise
+        complain(f"out of memory: use {less_memory}")
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt as stopped:
+        if rank() == 0:
+            typer.echo(
+                "\norderless: stopped; the same command goes on from what was saved", err=True
+            )
+        number = signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT
+        raise typer.Exit(128 + number) from None
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """What a scheduler or `timeout` ends is told like what Ctrl-C ends."""
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(*_: Any) -> None:
+    raise Terminated

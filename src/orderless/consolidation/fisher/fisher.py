@@ -1,0 +1,165 @@
+r"""The diagonal Fisher information of every particle's label distribution, sample by sample.
+
+    F_p = 1/n sum_x E_{c ~ q(.|x)} (d log p(c|x) / d theta_p)^2
+
+q is the network's own p ("exact": all classes, weighted by p; "sampled": one class drawn from p per
+sample) or all on the given label ("empirical"). The square stands inside the sum over samples: the
+gradient of a batch, squared, is something else.
+
+Squared per-sample gradients without per-sample gradients: a Linear layer with inputs a and output
+gradients delta has d/dW = delta_b a_b^T for sample b, so over a batch
+
+    sum_b (d/dW)^2 = (delta^2)^T (a^2)                  one product per particle
+
+A Conv2d is a Linear layer on its patches, with a sum over positions inside the square: one product
+per sample. Every other parameter (normalisation, grouped convolutions, a Linear layer used twice or
+on several rows per sample) gets per-sample gradients by `torch.func`, a few samples at a time, or
+one at a time in networks with recurrent layers, which `torch.func` does not know.
+
+Evaluation mode throughout, where samples do not mix. A network that mixes them even then has no
+per-sample gradients, and the result would mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...particles import Ensemble, random
+from ...particles.precision import matrix_precision
+from ..base import Data, Named
+from .layers import Layer
+from .per_sample import Networks
+
+KINDS = ("exact", "sampled", "empirical")
+_LABELS = 1 << 22  # a random stream of its own, apart from dropout and resampling
+
+
+def fisher_information(
+    particles: Ensemble,
+    data: Data,
+    *,
+    kind: str = "exact",
+    active: Tensor | None = None,
+    samples: int | None = None,
+    batch_size: int = 128,
+    logits: Callable[[Any], Tensor] | None = None,
+    draw: int = 0,
+) -> Named:
+    """Each particle's diagonal Fisher information, by parameter name, `[N, ...]`.
+
+    Parameters, buffers, `.grad`, training flags and RNG state are as before afterwards.
+
+    Memory, in units of the ensemble's parameters: 1 for the result, and at most 1 more for
+    per-sample gradients of parameters outside of Linear and Conv2d layers; besides, one batch's
+    activations.
+
+    Args:
+        data: (x, y) as two tensors, or batches of such pairs. Labels are output columns; only
+            `"empirical"` reads them.
+        kind: `"exact"`, `"sampled"` or `"empirical"`. A sampled label is keyed on
+            (seed, draw, i, sample): the same whatever N or the batch size.
+        active: the output columns `[K]` that count as classes; None: all.
+        samples: use at most so many, from the start of the data.
+        batch_size: samples per pass; bounds memory, the result is the same.
+        logits: picks the class scores `[B, C]` out of one network's outputs.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    if samples is not None and samples < 1:
+        raise ValueError(f"at least one sample must be used, got {samples}")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    learned = {name: p.data for name, p in particles.named_parameters() if p.requires_grad}
+    totals = {name: torch.zeros_like(value) for name, value in learned.items()}
+    held = particles.shard.count
+    chunk = particles.chunk_size or held
+    spans = [slice(start, start + chunk) for start in range(0, held, chunk)]
+    layers: list[Layer] | None = None
+    count = 0
+    generators = [particles.device] if particles.device.type == "cuda" else []
+    precise = matrix_precision("float32", particles.device)
+    with torch.random.fork_rng(devices=generators), particles.evaluating(), precise:
+        for x, y in _batches(data, samples, batch_size):
+            x, y = x.to(particles.device), y.to(particles.device)
+            if layers is None:
+                layers = Networks(particles, slice(0, 1), logits, active).layers(x[:2])
+            for span in spans:
+                networks = Networks(particles, span, logits, active)
+                keys = networks.keys(_LABELS + draw, count, len(x))
+                directions = _Directions(kind, y, active, keys)
+                networks.add_squares({n: t[span] for n, t in totals.items()}, layers, x, directions)
+            count += len(x)
+    if not count:
+        raise ValueError("the data holds no samples: the Fisher information needs at least one")
+    return {name: total.div_(count) for name, total in totals.items()}
+
+
+class _Directions:
+    """Which derivatives of log p `[N, B, K]` are squared and summed: sum_d (d . grad log p)^2."""
+
+    def __init__(self, kind: str, y: Tensor, active: Tensor | None, keys: Tensor) -> None:
+        self.kind, self.y, self.active, self.keys = kind, y, active, keys
+
+    def __call__(self, log_p: Tensor) -> Iterator[Tensor]:
+        p = log_p.detach().exp()
+        if self.kind == "exact":  # E_c (grad log p_c)^2 = sum_c (sqrt(p_c) grad log p_c)^2
+            for c in range(p.shape[-1]):
+                direction = torch.zeros_like(p)
+                direction[..., c] = p[..., c].sqrt()
+                yield direction
+        elif self.kind == "sampled":
+            uniform = random.uniform(self.keys, ()).unsqueeze(-1)
+            label = (p.cumsum(-1) < uniform).sum(-1).clamp(max=p.shape[-1] - 1)
+            yield torch.nn.functional.one_hot(label, p.shape[-1]).to(p.dtype)
+        else:
+            yield self._given(p.shape[-1]).to(p.dtype).expand_as(p)
+
+    def _given(self, classes: int) -> Tensor:
+        every = torch.arange(classes, device=self.y.device)
+        columns = every if self.active is None else self.active.to(self.y.device)
+        given = self.y.unsqueeze(1) == columns
+        known = given.any(1)
+        if not known.all():
+            odd, among = int(self.y[~known][0]), columns.tolist()
+            raise ValueError(f"label {odd} is not an output column that counts: {among}")
+        return given
+
+
+def _batches(data: Data, samples: int | None, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pairs (x, y) of at most `batch_size` samples, `samples` in all."""
+    pair = isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[0], Tensor)
+    left = samples
+    for batch in [data] if pair else data:
+        if not _is_batch(batch):
+            raise ValueError(
+                "data must be two tensors (x, y) with as many labels as samples, or batches of "
+                f"such pairs as a DataLoader gives them, got {_shape(batch)}"
+            )
+        x, y = batch
+        size = len(x) if left is None else min(left, len(x))
+        for start in range(0, size, batch_size):
+            part = slice(start, min(start + batch_size, size))
+            yield x[part], y[part]
+        left = None if left is None else left - size
+        if left == 0:
+            return
+
+
+def _is_batch(batch: Any) -> bool:
+    """Whether this is (x `[B, ...]`, y `[B, ...]`)."""
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        return False
+    samples = [part for part in batch if isinstance(part, Tensor) and part.dim() > 0]
+    return len(samples) == 2 and len(samples[0]) == len(samples[1])
+
+
+def _shape(batch: Any) -> str:
+    if isinstance(batch, Tensor):
+        return f"a tensor of shape {list(batch.shape)}"
+    if isinstance(batch, (tuple, list)):
+        return f"({', '.join(map(_shape, batch))})"
+    return type(batch).__name__

@@ -1,0 +1,250 @@
+"""Cells as Ray tasks, on one machine or on many; the same files as one after another.
+
+Results go back to the driver, and the driver alone writes them: there need be no file system that
+all machines share, and a worker that was given up for lost cannot write behind anybody's back.
+
+Checkpoints are large and go to a disk. A worker that sees the run directory itself (it reads the
+mark that the driver left there) keeps them in it, and a lost cell goes on from there on any
+machine. Elsewhere they lie in the user's cache on the worker's machine: a cell whose process was
+lost goes on there, one whose machine was lost begins again.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import urlsplit
+
+from torch import Tensor
+
+from ...scenarios.datasets import user_cache
+from ..course import Cell
+from ..scenarios import Scenarios
+from ..store import LOCK, Store, StoreError, versions
+from .local import Warned, compute, one_thread
+
+RETRIES = 5  # of a cell whose worker or machine was lost
+OBJECTS = 2**28  # bytes of Ray's object store on a machine of our own; records are small
+
+Result = tuple[dict[str, Any], dict[str, Tensor] | None, Warned]
+
+
+@dataclass(frozen=True)
+class Ray:
+    """Where Ray is, and what a cell asks of a machine beside one CPU."""
+
+    address: str | None = None
+    """None: $RAY_ADDRESS, or where there is none a Ray of our own on this machine."""
+    gpus: float = 0.0
+    """GPUs per cell; 0.25 puts four cells on one."""
+    at_once: int | None = None
+    """At most so many cells at a time."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gpus < float("inf"):
+            raise ValueError(f"GPUs per cell must be 0 or more, got {self.gpus}")
+
+
+def run_on_ray(
+    cells: list[Cell],
+    scenarios: Scenarios,
+    store: Store,
+    mark: str,
+    options: dict[str, Any],
+    where: Ray,
+    *,
+    memory: int = 0,
+    tick: Callable[[int], None] = lambda steps: None,
+) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """Finished cells as they come, each already in the store.
+
+    Args:
+        mark: what `store.lock()` gave.
+        options: as for `workers.compute`.
+        memory: bytes that a cell needs.
+        tick: told how many steps all workers took since it was told last.
+    """
+    ray = import_ray()
+    with _connected(ray, where):
+        request = {"num_cpus": 1, "num_gpus": where.gpus, "memory": memory}
+        _warn_if_nobody_has(ray, request)
+        task = ray.remote(max_retries=RETRIES, **request)(_compute)
+        meter = ray.remote(num_cpus=0, max_restarts=-1)(_Meter).remote()
+        shared = ray.put((scenarios, str(store.directory.resolve()), mark, options, versions()))
+        waiting, running = deque(cells), {}  # type: ignore[var-annotated]
+        steps = meter.take.remote()
+        try:
+            while waiting or running:
+                while waiting and len(running) < (where.at_once or len(cells)):
+                    cell = waiting.popleft()
+                    running[task.remote(cell, shared, meter)] = cell
+                ready, _ = ray.wait(list(running), timeout=1.0)
+                if ray.wait([steps], timeout=0)[0]:
+                    tick(_taken(ray, steps))
+                    steps = meter.take.remote()
+                for reference in ready:
+                    cell = running.pop(reference)
+                    record, snapshots, warned = _result(ray, reference, cell)
+                    for message in warned:
+                        warnings.warn(message, stacklevel=2)
+                    if snapshots is not None:
+                        store.write_snapshots(cell.name, snapshots)
+                    store.write_cell(cell.name, record)
+                    yield cell, record
+        finally:  # an interrupt, or a cell that failed: what still runs has its checkpoint
+            for reference in running:
+                ray.cancel(reference, force=True)
+            ray.kill(meter)
+
+
+def import_ray() -> ModuleType:
+    # Ray sends usage statistics home unless it is told not to, and warns of a future default
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError:
+        raise StoreError(
+            "--launcher ray needs the package ray: run `pip install 'orderless[ray]'`"
+        ) from None
+    return ray
+
+
+@contextmanager
+def _connected(ray: ModuleType, where: Ray) -> Iterator[None]:
+    """Connect, unless the caller is connected; leave as it was found."""
+    if ray.is_initialized():
+        yield
+        return
+    address = where.address or os.environ.get("RAY_ADDRESS") or "local"
+    own: dict[str, Any] = {}
+    if address == "local":
+        own = {"include_dashboard": False, "object_store_memory": OBJECTS}
+    try:
+        _knock(address)
+        ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise StoreError(f"cannot use Ray at {address!r}: {reason}") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Ray itself waits for many minutes where nobody answers."""
+    if address not in ("local", "auto"):
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        if not parts.hostname or not parts.port:
+            raise ValueError("give HOST:PORT, ray://HOST:PORT or auto")
+        socket.create_connection((parts.hostname, parts.port), timeout=10.0).close()
+
+
+def _warn_if_nobody_has(ray: ModuleType, request: dict[str, float]) -> None:
+    names = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(
+        all(machine.get(names[key], 0) >= amount for key, amount in request.items())
+        for machine in machines
+    ):
+        warnings.warn(
+            f"no machine of this Ray cluster has 1 CPU, {request['num_gpus']:g} GPU and "
+            f"{request['memory'] / 2**30:.1f} GiB for a cell: cells wait until one joins",
+            stacklevel=3,
+        )
+
+
+def _taken(ray: ModuleType, steps: Any) -> int:
+    try:
+        return ray.get(steps)
+    except ray.exceptions.RayError:  # the meter's machine was lost; it counts on elsewhere
+        return 0
+
+
+def _result(ray: ModuleType, reference: Any, cell: Cell) -> Result:
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:  # what the cell itself raised
+        raise error.cause from error
+    except ray.exceptions.RayError as error:
+        raise StoreError(
+            f"{cell.name} was lost {RETRIES + 1} times with its worker "
+            f"({type(error).__name__}), perhaps for lack of memory; the same command goes on "
+            "from here"
+        ) from None
+
+
+# ---------------------------------------------------------------------- on the worker's machine
+
+_scenarios: Scenarios | None = None  # of this worker process, loaded once
+
+
+class _Meter:
+    """Steps of all workers, until the driver takes them."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def add(self, steps: int) -> None:
+        self._steps += steps
+
+    def take(self) -> int:
+        steps, self._steps = self._steps, 0
+        return steps
+
+
+class _Ticks:
+    """Sends steps to the meter, a message a second at most."""
+
+    def __init__(self, meter: Any) -> None:
+        self._meter, self._steps, self._sent = meter, 0, time.monotonic()
+
+    def __call__(self, steps: int) -> None:
+        self._steps += steps
+        if time.monotonic() - self._sent > 1.0:
+            self._meter.add.remote(self._steps)
+            self._steps, self._sent = 0, time.monotonic()
+
+
+class WorkerStore(Store):
+    """A worker's side of a run directory: keeps checkpoints, holds results for the driver."""
+
+    def __init__(self, directory: str, mark: str) -> None:
+        lock = Path(directory) / LOCK
+        self.shared = lock.is_file() and lock.read_text() == mark
+        super().__init__(directory if self.shared else user_cache() / "checkpoints" / mark)
+        self.snapshots: dict[str, Tensor] | None = None
+        if not self.shared:
+            self.prepare("checkpoints")
+
+    def write_snapshots(self, name: str, snapshots: dict[str, Tensor]) -> None:
+        self.snapshots = snapshots
+
+    def write_cell(self, name: str, cell: dict[str, Any]) -> None:
+        if not self.shared:  # else the driver does it, once it has the record
+            self.drop_checkpoints(name)
+
+
+def _compute(cell: Cell, shared: tuple[Any, ...], meter: Any) -> Result:
+    global _scenarios
+    scenarios, directory, mark, options, wanted = shared
+    if versions() != wanted:
+        raise StoreError(f"{platform.node()} has {versions()}, not {wanted}: install the same")
+    if _scenarios is None or _scenarios != scenarios:
+        _scenarios = scenarios
+    store = WorkerStore(directory, mark)
+    options = {**options, "run": {**options["run"], "tick": _Ticks(meter)}}
+    with one_thread():
+        record, warned = compute(cell, _scenarios, store, options)  # type: ignore[arg-type]
+    return record, store.snapshots, warned

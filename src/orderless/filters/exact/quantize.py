@@ -1,0 +1,114 @@
+"""Features on a grid: computed so that no batch, order or neighbour can change a bit of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...particles import Ensemble
+
+
+class GridFeatures:
+    """An ensemble's outputs `[N, B, M]` rounded to multiples of `limit / 2^bits` and clipped.
+
+    A map that is `exact` (all those in `orderless.features`) gives a sample the same bits anywhere.
+    For any other, blocks are filled up to `block_size` rows, so that a sample always meets the same
+    kernels; then only a kernel that treats rows differently by their place could tell (on CPUs none
+    did at multiples of 8; on GPUs one that splits sums unevenly between tiles might, by one unit of
+    the grid where a value lies within rounding of a boundary). `block_size=1` excludes that too.
+    """
+
+    def __init__(self, particles: Ensemble, limit: float, bits: int, block_size: int) -> None:
+        if not limit > 0 or torch.frexp(torch.tensor(float(limit)))[0] != 0.5:
+            raise ValueError(f"feature_limit must be a power of two such as 16, got {limit}")
+        if not 1 <= bits <= 20:
+            raise ValueError(f"bits must lie between 1 and 20, got {bits}")
+        if block_size < 1:
+            raise ValueError(f"block_size must be at least 1, got {block_size}")
+        if particles.precision != "float32":
+            raise ValueError(
+                "features that are rounded to a grid must not be computed in reduced precision: "
+                f"use an ensemble with precision='float32', got {particles.precision!r}"
+            )
+        self.particles, self.limit, self.bits, self.block_size = particles, limit, bits, block_size
+        self.exact = bool(getattr(particles.template, "exact", False))
+        self.scale = 2.0**bits / limit
+
+    def blocks(self, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Rows in portions of bounded memory."""
+        size = self.block_size
+        if self.exact:
+            size = 4096 if self.particles.device.type == "cuda" else 1024
+        return zip(*[tensor.split(size) for tensor in tensors], strict=True)
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> tuple[Tensor, int]:
+        """Features of one block `[N, B, M]`, and how many values lay beyond the limit."""
+        count = len(x)
+        if not self.exact and count < self.block_size:
+            x = torch.cat([x, x[:1].expand(self.block_size - count, *x.shape[1:])])
+        features = self._forward(x)
+        if not isinstance(features, Tensor) or features.dim() != 3 or features.shape[1] != len(x):
+            got = tuple(features.shape[1:]) if isinstance(features, Tensor) else type(features)
+            raise ValueError(
+                f"a feature map must give [B, M] for B={len(x)}, got {got}: add nn.Flatten()"
+            )
+        features = features[:, :count]
+        if not features.isfinite().all():
+            bad = (~features.isfinite()).any(2).any(0).nonzero()[0].item()
+            raise ValueError(
+                f"the features of sample {bad} of a block of {count} are not finite: nothing of "
+                "this update was absorbed"
+            )
+        features = features if features.dtype == torch.float64 else features.float()
+        whole = (features * self.scale).round_()
+        largest = 2.0**self.bits
+        clipped = int((whole.abs() > largest).sum().item())
+        return whole.clamp_(-largest, largest).div_(self.scale), clipped
+
+    def _forward(self, x: Tensor) -> Any:
+        training = self.particles.training
+        self.particles.eval()
+        try:
+            return self.particles(x)
+        finally:
+            self.particles.train(training)
+
+    def fingerprint(self, state: dict[str, Tensor] | None = None) -> str:
+        """A hash of the maps (or of maps with this state) and the grid: equal means mergeable."""
+        state = self.particles.state_dict() if state is None else state
+        digest = hashlib.sha256(repr((self.particles.template, self.limit, self.bits)).encode())
+        for name in sorted(state):
+            tensor = state[name].detach().cpu().contiguous()
+            digest.update(repr((name, tensor.dtype, tuple(tensor.shape))).encode())
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+
+class _Body(nn.Module):
+    """A module without parameters as a particle, for which an ensemble wants to see one."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.exact = bool(getattr(module, "exact", False))
+        self.nothing = nn.Parameter(torch.zeros(1), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.module(x)
+
+
+def as_ensemble(features: Ensemble | nn.Module) -> Ensemble:
+    """An ensemble as it is; a single module as an ensemble of one."""
+    if isinstance(features, Ensemble):
+        return features
+    if not isinstance(features, nn.Module):
+        raise TypeError(f"features must be an Ensemble or a module, got {type(features).__name__}")
+    parameter = next(features.parameters(), None)
+    device = None if parameter is None else parameter.device
+    body = _Body(features) if parameter is None else features
+    return Ensemble.from_modules([body], device=device)

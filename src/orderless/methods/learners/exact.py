@@ -1,0 +1,136 @@
+"""The exact filter at work in a scenario: which head a sample belongs to, and when it is solved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...features import RandomConvolution, RandomReLU
+from ...filters import RaoBlackwellizedFilter, StepInfo
+from ...filters.weights import normalize
+from ...scenarios import Scenario
+
+REGIONS = 2  # per side of an image, over which convolutional features are averaged
+
+
+@lru_cache
+def feature_map(shape: tuple[int, ...], features: int) -> Callable[[], nn.Module]:
+    """Makes random maps for inputs of this shape: convolutional for colour images, else ReLU.
+
+    The same function for the same arguments, so that maps already drawn can be kept by it.
+    """
+    if len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2]:
+        channels, size, _ = shape
+        if features % REGIONS**2:
+            raise ValueError(
+                f"rb_features must be a multiple of {REGIONS**2} for images, one for each region "
+                f"of a filter's responses, got {features}"
+            )
+        return partial(RandomConvolution, channels, size, features // REGIONS**2, regions=REGIONS)
+    return partial(RandomReLU, math.prod(shape), features)
+
+
+class ExactLearner:
+    """A `RaoBlackwellizedFilter` as the experiments want it.
+
+    - domain: a column per (task, label); all tasks compete for each label at test time.
+    - task: the same columns; at test time those of the given task alone.
+    - class: a column per label.
+
+    Batches are gathered up to `block` samples before they are added: sums without rounding do not
+    depend on how the data is cut, so nothing but the speed does either. Heads are solved when
+    somebody asks, and a task's trace has one point, at its end: the *evidence* weights there,
+    whatever weights answers use, and as loss -log p(data so far | map i) per sample.
+    """
+
+    joint = False
+
+    def __init__(self, scenario: Scenario, filter: RaoBlackwellizedFilter, block: int) -> None:
+        if block < 1:
+            raise ValueError(f"rb_block must be at least 1, got {block}")
+        self.scenario, self.filter, self.block = scenario, filter, block
+        self.seen: list[int] = []
+        self._gathered: list[tuple[Tensor, Tensor]] = []
+
+    # ------------------------------------------------------------------ learning
+
+    def begin_task(self, seen: Sequence[int]) -> None:
+        """The last task of `seen` comes now."""
+        self._absorb()
+        self.seen = list(seen)
+
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> None:
+        """Take in one batch of the current task; labels in the scenario's output space."""
+        if task is not None:
+            raise ValueError("the exact filter learns one task at a time: leave task out")
+        self._gathered.append((x, y))
+        if sum(len(labels) for _, labels in self._gathered) >= self.block:
+            self._absorb()
+
+    def _absorb(self) -> None:
+        if not self._gathered:
+            return
+        x, y = (torch.cat(parts) for parts in zip(*self._gathered, strict=True))
+        self._gathered = []
+        if self.scenario.kind == "class":
+            self.filter.update(x, y)
+        else:
+            task = self.seen[-1]
+            first = 0 if self.scenario.kind == "domain" else task * self.scenario.classes_per_task
+            self.filter.update(x, y - first, task=task)
+
+    def end_task(self) -> StepInfo:
+        """The evidence weights, and what each map has paid per sample so far."""
+        self._absorb()
+        evidence = self.filter.particle_log_evidence
+        loss = -evidence / max(1, self.filter.samples)
+        return StepInfo(loss, None, None, self.filter.alive.clone(), normalize(evidence)[0])
+
+    def check(self) -> None:
+        """Sums cannot break down: `update` refuses what is not finite."""
+
+    # ------------------------------------------------------------------ answers
+
+    def outputs(self, x: Tensor, task: int) -> Tensor:
+        """Every map's calibrated logits `[N, B, C]`, -inf where a class is out of the question.
+
+        Of a sharded ensemble, the logits of the maps here.
+        """
+        self._absorb()
+        if self.scenario.kind != "task":
+            return self.filter.outputs(x)
+        own = self.filter.outputs(x, task=task)
+        shape = *own.shape[:2], self.scenario.outputs
+        everything = torch.full(shape, -torch.inf, dtype=own.dtype, device=own.device)
+        columns = self.scenario.active(self.seen, task)
+        assert columns is not None
+        everything[..., columns] = own
+        return everything
+
+    @property
+    def weights(self) -> Tensor:
+        self._absorb()
+        return self.filter.weights
+
+    @torch.no_grad()
+    def representation(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The features of the heaviest map, and the weights of its head: what was learned."""
+        best, shard = int(self.weights.argmax()), self.filter.particles.shard
+        features = shard.pick(self.filter.grid(x)[0], best)
+        heads = torch.stack([head.weight for head in self.filter.heads])
+        return features, [shard.pick(heads, best)]
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        self._absorb()
+        return {"filter": self.filter.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._gathered = []
+        self.filter.load_state_dict(state["filter"])

@@ -1,0 +1,147 @@
+"""A filter at work in a scenario: which outputs count, which penalty stands, what is replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...consolidation import EWC, SI, LwF
+from ...filters.gradient import GradientFilter
+from ...filters.stepping import StepInfo, SteppedFilter
+from ...particles import per_particle
+from ...scenarios import Scenario
+from .replay import Reservoir
+from .representation import heaviest_representation
+
+Consolidation = EWC | SI | LwF
+
+
+class Learner:
+    """What the experiments train: `begin_task`, `learn` batch by batch, `end_task`, `outputs`.
+
+    `joint=True` asks the experiment for shuffled batches of all tasks at once (an upper bound).
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        filter: SteppedFilter,
+        *,
+        consolidation: Consolidation | None = None,
+        replay: Reservoir | None = None,
+        joint: bool = False,
+    ) -> None:
+        self.scenario, self.filter, self.joint = scenario, filter, joint
+        self.consolidation, self.replay = consolidation, replay
+        if consolidation is not None:
+            assert isinstance(filter, GradientFilter)  # nothing else takes a penalty
+            filter.register(consolidation)
+        self._cross_entropy = per_particle(F.cross_entropy)
+        shape = len(scenario), scenario.outputs
+        self._masks = torch.zeros(shape, device=scenario.device)  # 0 or -inf, by task of a sample
+        self._fast: Any = None
+        self._past: dict[str, Any] = {}
+        self._outputs: Tensor | None = None
+        self.seen: list[int] = []
+
+    # ------------------------------------------------------------------ learning
+
+    def begin_task(self, seen: Sequence[int]) -> None:
+        """Get ready for the last task of `seen`; `seen` lists all tasks so far, in order."""
+        self.seen = list(seen)
+        if self.scenario.kind != "domain":
+            self._masks.fill_(-torch.inf)
+            for task in self.seen:
+                active = self.scenario.active(self.seen, task)
+                self._masks[task, ... if active is None else active] = 0.0
+        if isinstance(self.consolidation, LwF):
+            self._past = self._past_outputs()
+        if self._fast is None or self.consolidation is not None:
+            # a recorded step holds on to the penalty as it was: a new task, a new recording
+            penalized = self.consolidation is not None and self.consolidation.tasks > 0
+            self._fast = self.filter.compile(self._loss, self._penalty if penalized else None)
+
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepInfo:
+        """One step on a batch; labels in the network's output space, `task` per sample `[B]`."""
+        if task is None:
+            task = torch.full_like(y, self.seen[-1])
+        batch: tuple[Tensor, ...] = x, y, task
+        if self.replay is not None:
+            batch = self.replay.mix(*batch)
+        info = self._fast(*batch)
+        self._outputs = None  # lets go of the step's graph
+        return info
+
+    def end_task(self) -> None:
+        """Consolidate the task that was just learned."""
+        if self.consolidation is None:
+            return
+        task = self.seen[-1]
+        active = self.scenario.active(self.seen, task)
+        self.consolidation.end_task(self.scenario.train_set(task), active=active)
+
+    def _loss(self, x: Tensor, y: Tensor, task: Tensor) -> Tensor:
+        outputs = self.filter.particles(x)
+        self._outputs = outputs
+        if self.scenario.kind != "domain":
+            outputs = outputs + self._masks[task]
+        return self._cross_entropy(outputs, y)
+
+    def _penalty(self, x: Tensor, y: Tensor, task: Tensor) -> Tensor:
+        """What stands for the past; LwF as van de Ven et al. (2022) weigh it."""
+        if not isinstance(self.consolidation, LwF):
+            assert self.consolidation is not None
+            return self.consolidation.penalty()
+        return self.consolidation.penalty(x, outputs=self._outputs, **self._past)
+
+    def _past_outputs(self) -> dict[str, Any]:
+        """How much the past counts, or which of the outputs are its: made before a step is
+        recorded, because a recording cannot fetch anything from the host."""
+        past, active = self.seen[:-1], self.scenario.active
+        if not past or self.scenario.kind == "domain":
+            return {"scale": float(len(past))}
+        if self.scenario.kind == "task":
+            return {"active": [active(self.seen, old) for old in past]}
+        return {"active": active(past, past[-1]), "seen": active(self.seen, self.seen[-1])}
+
+    # ------------------------------------------------------------------ answers
+
+    def outputs(self, x: Tensor, task: int) -> Tensor:
+        """Every particle's scores `[N, B, C]`, -inf where a class is out of the question.
+
+        Of a sharded ensemble, the scores of the particles here.
+        """
+        outputs = self.filter.outputs(x)
+        outputs = outputs if outputs.dtype == torch.float64 else outputs.float()
+        active = self.scenario.active(self.seen, task)
+        if active is None:
+            return outputs
+        mask = torch.full_like(outputs[0, 0], -torch.inf)
+        mask[active] = 0.0
+        return outputs + mask
+
+    @property
+    def weights(self) -> Tensor:
+        return self.filter.weights
+
+    def check(self) -> None:
+        """Raise if no particle is left."""
+        self.filter.check(now=True)
+
+    def representation(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """What the last linear layer of the heaviest network sees, and that network's weights."""
+        return heaviest_representation(self.filter, x)
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        parts = {"filter": self.filter, "consolidation": self.consolidation, "replay": self.replay}
+        return {name: part.state_dict() for name, part in parts.items() if part is not None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, part in state.items():
+            getattr(self, name).load_state_dict(part)

@@ -1,0 +1,93 @@
+"""PPO at work level after level: which penalty stands, and what a level leaves behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ...consolidation import EWC
+from ...filters.gradient import GradientFilter
+from ...filters.stepping import SteppedFilter
+from ...rl import PPO, PPOSettings, Rollout, UpdateInfo, VectorEnvironment
+
+
+class PolicyLearner:
+    """`begin_level`, then `collect` and `update` round by round, then `end_level`.
+
+    EWC holds on to the policy alone: its Fisher information is that of the actions.
+    """
+
+    def __init__(
+        self,
+        env: VectorEnvironment,
+        filter: SteppedFilter,
+        settings: PPOSettings,
+        *,
+        seed: int = 0,
+        consolidation: EWC | None = None,
+    ) -> None:
+        self.env, self.filter, self.consolidation = env, filter, consolidation
+        if consolidation is not None:
+            if not isinstance(filter, GradientFilter):
+                raise TypeError(
+                    f"{type(filter).__name__} has no gradients that a consolidation could hold back"
+                )
+            filter.register(consolidation)
+        self.ppo = PPO(filter, env, settings, seed=seed)
+        self._rollout: Rollout | None = None
+
+    # ------------------------------------------------------------------ learning
+
+    def begin_level(self, level: int) -> None:
+        """Go to a level and start there."""
+        self.ppo.switch(level)
+        self._hold_on()
+
+    def _hold_on(self) -> None:
+        """A recorded step keeps the penalty as it was: after a level, a new recording."""
+        consolidation = self.consolidation
+        if consolidation is not None and consolidation.tasks:
+            self.ppo.set_penalty(lambda *minibatch: consolidation.penalty())
+
+    def collect(self) -> None:
+        self._rollout = self.ppo.collect()
+
+    @property
+    def rollout(self) -> Rollout:
+        """What was collected last."""
+        if self._rollout is None:
+            raise RuntimeError("there is no experience yet: call collect() first")
+        return self._rollout
+
+    def update(self) -> UpdateInfo:
+        """Learn from what was collected last."""
+        return self.ppo.update(self.rollout)
+
+    def end_level(self) -> None:
+        """Consolidate the level that was just learned, on frames of its last rollout."""
+        if self.consolidation is not None:
+            self.consolidation.end_task(self.experience())
+
+    def check(self) -> None:
+        """Raise if no particle is left."""
+        self.filter.check(now=True)
+
+    def experience(self) -> tuple[Tensor, Tensor]:
+        """Frames `[B, ...]` and actions `[B]` of the last rollout, in random order."""
+        frames, actions = self.rollout.observations.flatten(0, 1), self.rollout.actions.flatten()
+        # a draw that no epoch of the update made
+        order = self.ppo.shuffle(len(actions), place=self.ppo.settings.epochs)
+        order = order[self.rollout.valid.flatten()[order]]
+        return frames[order], actions[order]
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        parts = {"ppo": self.ppo, "consolidation": self.consolidation}
+        return {name: part.state_dict() for name, part in parts.items() if part is not None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, part in state.items():
+            getattr(self, name).load_state_dict(part)
+        self._hold_on()

@@ -1,0 +1,1 @@
+"""Operations written for a particle axis: layouts, batched layers, and Triton kernels on a GPU."""

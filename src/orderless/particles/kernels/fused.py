@@ -1,0 +1,149 @@
+"""The small kernels of a step on a GPU, fused with Triton.
+
+A step of many small networks is some hundred kernels of a few microseconds each, most of whose time
+is starting and stopping. What is fused here is written out in torch where it is called; both are
+the same formula. Triton comes with torch's CUDA builds; without it torch's own kernels do the work.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+try:
+    from . import triton_kernels as kernels
+except ImportError:  # no Triton here
+    kernels = None  # type: ignore[assignment]
+
+BATCH = 32  # the update keeps its batch's factors in registers, up to this many samples
+LOGITS = 8192  # entries of a particle's padded table of logits
+
+
+@cache
+def _works() -> bool:
+    """Triton compiles with the system's C compiler, which may be missing: try it once."""
+    one = torch.ones(1, 1, 1, device="cuda")
+    try:
+        add_factors(one, None, one.clone(), one.clone(), torch.ones_like(one, dtype=torch.bool))
+    except Exception as error:
+        warnings.warn(
+            f"Triton does not work here, so torch's own kernels are used: {error}", stacklevel=2
+        )
+        return False
+    return True
+
+
+def runs_on(tensor: Tensor) -> bool:
+    """Whether Triton can take a tensor: on the current GPU, no transform of torch.func around."""
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    if kernels is None or not tensor.is_cuda or wrapped(tensor):
+        return False
+    return tensor.get_device() == torch.cuda.current_device() and _works()
+
+
+def usable(*tensors: Tensor | None) -> bool:
+    """Whether the kernels of this file can take these: they are for float32."""
+    return all(t is None or (t.dtype is torch.float32 and runs_on(t)) for t in tensors)
+
+
+def padded(size: int) -> int:
+    """Triton's blocks have sizes that are powers of two."""
+    return 1 << (size - 1).bit_length()
+
+
+# ---------------------------------------------------------------------- W += delta^T x
+
+
+def can_add_factors(weight: Tensor, bias: Tensor | None, delta: Tensor, inputs: Tensor) -> bool:
+    return (
+        delta.shape[1] <= BATCH
+        and usable(weight, bias, delta, inputs)
+        and weight.is_contiguous()
+        and (bias is None or bias.is_contiguous())
+        and delta.stride(2) == inputs.stride(2) == 1
+    )
+
+
+def add_factors(
+    weight: Tensor, bias: Tensor | None, delta: Tensor, inputs: Tensor, alive: Tensor
+) -> None:
+    """W_n += delta_n^T inputs_n and b_n += sum_b delta_n for the living; nobody else is touched."""
+    n, outputs_size, inputs_size = weight.shape
+    rows, columns = min(32, padded(outputs_size)), min(128, padded(inputs_size))
+    grid = (math.ceil(inputs_size / columns), math.ceil(outputs_size / rows), n)
+    kernels.add_factors[grid](
+        weight, bias if bias is not None else weight, delta, inputs, alive.view(torch.uint8),
+        outputs_size, inputs_size,
+        delta.stride(0), delta.stride(1), inputs.stride(0), inputs.stride(1),
+        BATCH=delta.shape[1], HAS_BIAS=bias is not None, ROWS=rows, COLUMNS=columns,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- x += radius * noise
+
+
+def can_add_normal(parameter: Tensor) -> bool:
+    return usable(parameter) and parameter.is_contiguous()
+
+
+def add_normal(parameter: Tensor, keys: Tensor, radius: Tensor) -> None:
+    """x_n += radius_n * `random.normal` of key n; parameter `[N, ...]`, keys and radius `[N]`."""
+    n, count = len(keys), parameter[0].numel()
+    half, block = (count + 1) // 2, 1024
+    grid = (math.ceil(half / block), n)
+    kernels.add_normal[grid](parameter, keys, radius, count, half, BLOCK=block)
+
+
+# ---------------------------------------------------------------------- cross-entropy
+
+
+class CrossEntropy(torch.autograd.Function):
+    """Mean cross-entropy of each particle's logits `[N, B, C]` for shared labels `[B]`: `[N]`."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+        ctx.save_for_backward(logits, labels)
+        result = torch.empty(logits.shape[0], dtype=logits.dtype, device=logits.device)
+        return _run_cross_entropy(logits, labels, result, result, backward=False)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        logits, labels = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody wants the second derivative
+            return _differentiable_slope(logits, labels, grads[0]), None
+        result = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
+        upstream = grads[0].contiguous()
+        return _run_cross_entropy(logits, labels, upstream, result, backward=True), None
+
+
+def _differentiable_slope(logits: Tensor, labels: Tensor, upstream: Tensor) -> Tensor:
+    counts = (labels != -100).to(logits.dtype)
+    target = F.one_hot(labels.clamp(min=0), logits.shape[2])
+    each = (logits.softmax(2) - target) * counts.unsqueeze(1)
+    return each * (upstream / counts.sum()).view(-1, 1, 1)
+
+
+def _run_cross_entropy(
+    logits: Tensor, labels: Tensor, upstream: Tensor, result: Tensor, backward: bool
+) -> Tensor:
+    n, batch, classes = logits.shape
+    kernels.cross_entropy[(n,)](
+        logits, labels, upstream, result, batch, classes, logits.stride(0), logits.stride(1),
+        BACKWARD=backward, ROWS=padded(batch), COLUMNS=padded(classes),
+    )  # fmt: skip
+    return result
+
+
+def can_cross_entropy(logits: Tensor, labels: Tensor) -> bool:
+    return (
+        usable(logits)
+        and padded(logits.shape[1]) * padded(logits.shape[2]) <= LOGITS
+        and logits.stride(2) == 1
+        and labels.is_contiguous()
+    )
