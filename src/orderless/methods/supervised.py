@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..consolidation import EWC, SI, LwF
+from ..consolidation import EWC, SI, Consolidation, LwF
 from ..filters import (
     AveragingParticles,
     BootstrapParticleFilter,
@@ -15,7 +15,6 @@ from ..filters.gradient import GradientFilter
 from ..particles import Ensemble
 from .learners import ExactLearner, GaussianSumLearner, Learner, Reservoir
 from .learners.exact import feature_map
-from .learners.filtered import Consolidation
 from .registry import method
 from .setup import Setup
 

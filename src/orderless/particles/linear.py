@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .kernels import fused
-
 
 # A dense gradient is written, measured, copied and added: some passes over the weights of a layer,
 # in units of its multiplications. Measured by benchmarks/factored.py.
@@ -212,10 +211,7 @@ class FactoredUpdate:
         """x (W + dW)^T + b + db with the pending step of this layer, if there is one."""
         steps = self._of(weight)
         known = steps[0].outputs if len(steps) == 1 and steps[0].saw(x, bias) else None
-        if known is not None and known.holds():
-            y = known.tensor
-        else:
-            y = _product(x, cast, bias)
+        y = known.tensor if known and known.holds() else _product(x, cast, bias)
         for step in steps:
             delta, inputs = step.factors()
             dtype = inputs.dtype
@@ -243,7 +239,7 @@ class FactoredUpdate:
         dead = ~alive.view(-1, 1, 1)
         whole = [(step.weight, step.bias, *step.factors()) for step in self.steps]
         for weight, bias, delta, inputs in whole:
-            if fused.can_add_factors(weight, bias, delta, inputs):
+            if weight.is_cuda and fused.can_add_factors(weight, bias, delta, inputs):
                 fused.add_factors(weight, bias, delta, inputs, alive)
                 continue
             if not everyone:  # 0 times NaN is NaN: both factors must go
