@@ -12,7 +12,7 @@ import torch
 from ..methods import METHODS, find_method
 from ..methods.policy_settings import find_policy_preset
 from ..methods.settings import PRESETS, Settings, find_preset
-from ..storage import NONSENSE
+from ..storage import INVALID_STATE
 from .benchmarks import find_benchmark
 from .course import Cell
 from .determinism import deterministic as repeatable
@@ -209,7 +209,7 @@ def unfinished(cells: list[Cell], store: Store) -> list[Cell]:
             if all(record.get(key) == table[key] for key in ("benchmark", "scenario", "preset")):
                 _refuse_other_settings(table["settings"], record, what)
             order = record["order"]
-        except NONSENSE as error:  # whole, but nothing that was ever written here
+        except INVALID_STATE as error:  # whole, but nothing that was ever written here
             raise StoreError(
                 f"{store.cell_path(name)} makes no sense ({error!r}): delete it"
             ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..methods import METHODS
 from ..methods.policy_settings import POLICY_GRIDS, PolicySettings, find_policy_preset
 from ..methods.settings import GRIDS, Settings, find_preset
-from ..rl.procgen import parse_levels
+from ..rl.games import parse_levels
 from .benchmarks import Benchmark, find_benchmark
 from .grid import Grid
 from .launch.ranks import ranks

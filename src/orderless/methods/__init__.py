@@ -5,9 +5,15 @@
 ...     return Learner(setup.scenario, setup.descent())
 """
 
-from .registry import METHODS, Method, find_method, method
-from .setup import Setup
+from typing import TYPE_CHECKING
 
-from . import supervised, policy  # noqa: F401  # isort: skip  (they register, in this order)
+from ..lazy import on_first_use
+
+if TYPE_CHECKING:
+    from .registered import METHODS, find_method
+    from .registry import Method, method
+    from .setup import Setup
 
 __all__ = ["METHODS", "Method", "Setup", "find_method", "method"]
+
+__getattr__, __dir__ = on_first_use(__name__)

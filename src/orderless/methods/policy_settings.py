@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..rl.networks import NETWORKS
-from ..rl.procgen import parse_levels
+from ..rl.games import parse_levels
 from ..rl.settings import PPOSettings
 from .settings import Settings
 
@@ -80,7 +79,7 @@ class PolicySettings(Settings):
     def choices(cls) -> dict[str, tuple[str, ...]]:
         return {
             **super().choices(),
-            "network": tuple(NETWORKS),
+            "network": ("impala", "compact"),
             "orders": ("cyclic", "random"),
             "act": ("mixture", "episode"),
             "weigh_by": ("loss", "policy"),

@@ -8,8 +8,6 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ..scenarios import orders
-
 # van de Ven et al. (2022), by scenario
 STRENGTHS = {
     "ewc": {"task": 1e5, "domain": 1e10, "class": 1e9},
@@ -162,6 +160,8 @@ class Settings:
 
     def sequences(self, tasks: int, permutations: int) -> list[tuple[int, ...]]:
         """The orders of the tasks."""
+        from ..scenarios import orders  # needs torch, which the settings themselves do not
+
         return orders(tasks, permutations, self.order_seed)
 
     def seed_of_batches(self, seed: int) -> int:

@@ -1,0 +1,3 @@
+"""An earlier name of `orderless.methods.settings`."""
+
+from ..methods.settings import *  # noqa: F403
