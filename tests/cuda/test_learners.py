@@ -11,7 +11,7 @@ from torch import Tensor
 from orderless.experiments.benchmarks import mlp
 from orderless.experiments.determinism import deterministic
 from orderless.methods import METHODS, Setup, find_method
-from orderless.methods.settings import find_preset
+from orderless.methods.presets import find_preset
 from orderless.scenarios import Scenario, Task
 
 SUPERVISED = [

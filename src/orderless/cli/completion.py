@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 from ..experiments.benchmarks import BENCHMARKS
 from ..methods import METHODS
-from ..methods.policy_settings import POLICY_PRESETS, PolicySettings
-from ..methods.settings import PRESETS
+from ..methods.policy_settings import PolicySettings
+from ..methods.presets import POLICY_PRESETS, PRESETS
 from ..rl.procgen import GAMES
 from ..scenarios import DATASETS
 

@@ -10,8 +10,7 @@ from typing import Annotated
 import torch
 import typer
 
-from ..methods.policy_settings import POLICY_PRESETS
-from ..methods.settings import PRESETS
+from ..methods.presets import POLICY_PRESETS, PRESETS
 from ..rl.procgen import GAMES
 from ..scenarios import DATASETS
 from . import completion

@@ -12,7 +12,7 @@ from rich.table import Table
 from ..experiments import Grid
 from ..experiments.progress import reporting
 from ..experiments.tuning import sweep
-from ..methods.settings import find_preset
+from ..methods.presets import find_preset
 from . import options
 from .errors import problems_as_sentences
 from .options import data_root, find_device
