@@ -14,7 +14,7 @@ from ..filters import ParticleFilter
 from ..methods import find_method
 from ..methods.settings import SharedSettings
 from ..particles import Ensemble
-from ..storage import NONSENSE
+from ..storage import INVALID_STATE
 from .records import filter_record, finite, loss_areas
 from .snapshots import stacked
 from .store import Store, StoreError, versions
@@ -238,7 +238,7 @@ class Course(ABC):
             self.progress = type(self.progress)(**state["progress"])
             self._load_state(state["learner"])
             self.tick(self._steps())
-        except NONSENSE as error:  # whole, but nothing that was ever written here
+        except INVALID_STATE as error:  # whole, but nothing that was ever written here
             raise StoreError(
                 f"the checkpoint of {self.cell.name} makes no sense ({error}): delete "
                 f"{self.store.directory / 'checkpoints'}"

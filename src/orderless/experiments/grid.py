@@ -12,7 +12,7 @@ import torch
 from ..methods import METHODS, find_method
 from ..methods.presets import PRESETS, find_policy_preset, find_preset
 from ..methods.settings import Settings, SharedSettings
-from ..storage import NONSENSE
+from ..storage import INVALID_STATE
 from .benchmarks import find_benchmark
 from .course import Cell
 from .determinism import deterministic as repeatable
@@ -205,7 +205,7 @@ def unfinished(cells: list[Cell], store: Store) -> list[Cell]:
         try:
             _refuse_others(record, table, cells[0].settings, f"{store.directory} holds {name}")
             _refuse_strangers(record, expected.get(name, {}), f"{store.cell_path(name)}")
-        except NONSENSE as error:  # whole, but nothing that was ever written here
+        except INVALID_STATE as error:  # whole, but nothing that was ever written here
             raise StoreError(
                 f"{store.cell_path(name)} makes no sense ({error!r}): delete it"
             ) from None

@@ -6,7 +6,7 @@ from ..methods import METHODS
 from ..methods.policy_settings import PolicySettings
 from ..methods.presets import GRIDS, POLICY_GRIDS, find_policy_preset, find_preset
 from ..methods.settings import SharedSettings
-from ..rl.procgen import parse_levels
+from ..rl.games import parse_levels
 from .benchmarks import Benchmark, find_benchmark
 from .grid import Grid
 from .launch.ranks import ranks

@@ -2,16 +2,23 @@
 
 >>> @method("mine", "a network that ...", label="Mine")        # doctest: +SKIP
 ... def mine(setup: Setup) -> Learner:
-...     return Learner(setup.scenario, setup.descent())
+...     return setup.learner(setup.descent())
+
+Reading the registry needs no torch: what a learner is made of is imported when one is built.
 """
 
+from typing import TYPE_CHECKING
+
+from ..lazy import on_first_use
 from .config import Config
-from .learners import Learner
 from .registry import METHODS, Description, Method, Style, describe, find_method, method
-from .setup import Setup
 
 from . import supervised, policy  # isort: skip  (they register, in this order)
 from .supervised import register_consolidation  # isort: skip
+
+if TYPE_CHECKING:
+    from .learners import Learner
+    from .setup import Setup
 
 __all__ = [
     "METHODS",
@@ -28,3 +35,5 @@ __all__ = [
     "register_consolidation",
     "supervised",
 ]
+
+__getattr__, _ = on_first_use(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ..rl.procgen import parse_levels
+from ..rl.games import parse_levels
 from ..rl.settings import PPOSettings
 from .config import Count, Positive, Seed, Size
 from .settings import SharedSettings

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from ..scenarios import orders
 from .config import Config, Count, Number, Positive, Seed, Size, kinds
 from .registry import METHODS, Method
 
@@ -155,6 +154,8 @@ class SharedSettings(Config):
 
     def sequences(self, tasks: int, permutations: int) -> list[tuple[int, ...]]:
         """The orders of the tasks."""
+        from ..scenarios import orders  # needs torch, which the settings themselves do not
+
         return orders(tasks, permutations, self.order_seed)
 
     def seed_of_batches(self, seed: int) -> int:
