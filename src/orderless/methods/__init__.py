@@ -10,15 +10,14 @@ Reading the registry needs no torch: what a learner is made of is imported when 
 from typing import TYPE_CHECKING
 
 from ..lazy import on_first_use
-from .config import Config
-from .registry import METHODS, Description, Method, Style, describe, find_method, method
-
-from . import supervised, policy  # isort: skip  (they register, in this order)
-from .supervised import register_consolidation  # isort: skip
+from . import supervised, policy  # noqa: F401  # isort: skip  (they register, in this order)
 
 if TYPE_CHECKING:
+    from .config import Config
     from .learners import Learner
+    from .registry import METHODS, Description, Method, Style, describe, find_method, method
     from .setup import Setup
+    from .supervised import register_consolidation
 
 __all__ = [
     "METHODS",
@@ -31,9 +30,7 @@ __all__ = [
     "describe",
     "find_method",
     "method",
-    "policy",
     "register_consolidation",
-    "supervised",
 ]
 
-__getattr__, _ = on_first_use(__name__)
+__getattr__, __dir__ = on_first_use(__name__)
