@@ -32,8 +32,8 @@ class Weighting(ABC):
 
     `step.energy_before` `[N]` is what the weights see of the loss at the old positions. A rule that
     needs more says so in `reads`: `"energy_after"`, the same at the new positions, for which the
-    closure is called again, or `"slope"`, <grad L, x_new - x_old>, for which it is not. Make it a
-    frozen dataclass: a recorded step is recorded anew when another rule takes its place.
+    closure is called again, or `"slope"`, <grad L, x_new - x_old>, for which it is not. A rule stays
+    as it is: a step is recorded anew where another takes its place, not where one changes.
     """
 
     reads: ClassVar[str | None] = None
