@@ -13,11 +13,9 @@ from torch.utils._pytree import tree_map
 from ..particles import Ensemble
 from .base import Link
 from .move import Move, choose_move
+from .optimizers import check_optimizer, check_state
 from .step import Closure, Step, StepInfo, SteppedFilter
 from .weights import is_finite
-
-# They look at a whole tensor at a time: of stacked networks, each would change the others' steps.
-WHOLE_TENSORS = (torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.Muon)
 
 
 class UpdateHooks(Protocol):
@@ -32,8 +30,8 @@ class Weighting(ABC):
 
     `step.energy_before` `[N]` is what the weights see of the loss at the old positions. A rule that
     needs more says so in `reads`: `"energy_after"`, the same at the new positions, for which the
-    closure is called again, or `"slope"`, <grad L, x_new - x_old>, for which it is not. A rule stays
-    as it is: a step is recorded anew where another takes its place, not where one changes.
+    closure is called again, or `"slope"`, <grad L, x_new - x_old>, for which it is not. A rule
+    stays as it is: a step is recorded anew where another takes its place, not where one changes.
     """
 
     reads: ClassVar[str | None] = None
@@ -192,7 +190,7 @@ class GradientFilter(SteppedFilter):
         super().__init__(particles, link=link, min_ess=min_ess, check_every=check_every)
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise ValueError(f"max_grad_norm must be positive, got {max_grad_norm}")
-        _check_optimizer(optimizer, particles)
+        check_optimizer(optimizer, particles)
         self.optimizer, self.max_grad_norm = optimizer, max_grad_norm
         self.weighting, self.weigh_penalty = weighting, weigh_penalty
         self.consolidations: list[UpdateHooks] = []
@@ -233,25 +231,7 @@ class GradientFilter(SteppedFilter):
 
     def _check_state(self, state: dict[str, Any]) -> None:
         super()._check_state(state)
-        ours, theirs = self.optimizer.state_dict(), state["optimizer"]
-        try:
-            alike = [_shape(g) for g in ours["param_groups"]] == [
-                _shape(g) for g in theirs["param_groups"]
-            ]
-            sizes = self._sizes()
-            odd = [t for key, value in theirs["state"].items() for t in _odd(value, sizes.get(key))]
-        except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"this is not the state of an optimizer: {error!r}") from error
-        if not alike or odd:
-            raise ValueError(
-                f"this state is of another optimizer than {type(self.optimizer).__name__} "
-                "over these parameters: its parameter groups or tensors differ"
-            )
-
-    def _sizes(self) -> dict[int, tuple[int, ...]]:
-        """The shapes of the optimizer's parameters, of all ranks together, by number."""
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        return {i: (self.particles.n, *p.shape[1:]) for i, p in enumerate(parameters)}
+        check_state(self.optimizer, state["optimizer"], self.particles.n)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._check_state(state)
@@ -264,38 +244,3 @@ class GradientFilter(SteppedFilter):
             for group in self.optimizer.param_groups:
                 if "capturable" in group:
                     group["capturable"] = False
-
-
-def _check_optimizer(optimizer: torch.optim.Optimizer, particles: Ensemble) -> None:
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        kind = type(optimizer).__name__
-        raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {kind}")
-    base = getattr(optimizer, "base", optimizer)  # of an ol.TRAC
-    if isinstance(base, WHOLE_TENSORS):
-        raise ValueError(
-            f"{type(base).__name__} would mix stacked networks with each other: use an "
-            "optimizer that moves every number by itself, such as SGD or Adam"
-        )
-    ours = {id(p) for p in particles.parameters()}
-    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-        if id(parameter) not in ours:
-            raise ValueError(
-                f"the optimizer holds a parameter of shape {tuple(parameter.shape)} that is "
-                "not the particles': build it from particles.parameters()"
-            )
-
-
-def _shape(group: dict[str, Any]) -> tuple[dict[str, bool], int]:
-    """What tells one optimizer's parameter group from another's: its options and its size."""
-    numbers = {name: isinstance(value, int | float | Tensor) for name, value in group.items()}
-    return {n: numbers[n] for n in numbers if n == "lr"} | dict.fromkeys(numbers, True), len(
-        group["params"]
-    )
-
-
-def _odd(state: dict[str, Any], shape: tuple[int, ...] | None) -> list[Tensor]:
-    """Tensors of one parameter's state that are neither a number nor of its shape."""
-    if shape is None:  # of the optimizer as a whole, which checks it itself
-        return []
-    tensors = [value for value in state.values() if isinstance(value, Tensor)]
-    return [tensor for tensor in tensors if tensor.dim() and tuple(tensor.shape) != shape]

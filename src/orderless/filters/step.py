@@ -149,13 +149,12 @@ class Step:
     @torch.no_grad()
     def commit(self, gain: Tensor) -> None:
         """log w <- log w + gain `[N]`; who has no finite gain dies and has never moved."""
-        survivors = self.filter.reweigh(gain, self.alive)
-        self.filter.fail_if_none(survivors)
-        self.settle(survivors & self.filter.alive)
-        filter = self.filter
-        self.info = StepInfo(
-            self.loss_before, self.loss_after, self.penalty, filter.alive, filter.raw_log_weights
-        )
+        owner = self.filter
+        survivors = owner.reweigh(gain, self.alive)
+        owner.fail_if_none(survivors)
+        self.settle(survivors & owner.alive)
+        seen = self.loss_before, self.loss_after, self.penalty
+        self.info = StepInfo(*seen, owner.alive, owner.raw_log_weights)
 
     def settle(self, alive: Tensor) -> None:
         """Put back what was held of particles that are not `alive` `[N]`."""
