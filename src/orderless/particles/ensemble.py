@@ -278,7 +278,8 @@ class Ensemble(nn.Module):
             span = slice(start, start + size)
             yield (
                 {name: part[number] for name, part in parts.items()},
-                {name: b[span] for name, b in buffers.items()},
+                # as they are now: whoever computes the chunk again must not see them updated
+                {name: b[span].clone() for name, b in buffers.items()},
                 self._indices[span],
                 tuple(_slice(a, d, span) for a, d in zip(args, arg_dims, strict=True)),
                 arg_dims,
