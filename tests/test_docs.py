@@ -13,7 +13,7 @@ import typer
 
 from orderless.cli.main import app
 from orderless.methods import METHODS
-from orderless.methods.settings import find_preset
+from orderless.methods.presets import find_preset
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from orderless.experiments.determinism import deterministic
 from orderless.methods import METHODS, Setup, find_method
-from orderless.methods.settings import find_preset
+from orderless.methods.presets import find_preset
 from orderless.networks import mlp
 from orderless.scenarios import Scenario, Task
 

@@ -19,7 +19,7 @@ from orderless.cli.main import app
 from orderless.experiments import Grid, Store, run_grid
 from orderless.experiments.launch.ranks import SharedStore, joined
 from orderless.experiments.store import StoreError
-from orderless.methods.settings import find_preset
+from orderless.methods.presets import find_preset
 from orderless.particles.sharding import RankLost
 
 METHODS = ("gd", "wpf", "averaging", "bootstrap", "rb", "ewc+wpf")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..experiments.benchmarks import BENCHMARKS
-from ..methods.policy_settings import POLICY_PRESETS, PolicySettings
-from ..methods.settings import PRESETS
+from ..methods import METHODS
+from ..methods.policy_settings import PolicySettings
+from ..methods.presets import POLICY_PRESETS, PRESETS
+from ..methods.settings import Settings
 from ..rl.games import GAMES
 from ..scenarios import DATASETS
 
@@ -32,23 +34,11 @@ def several_of(words: Iterable[str]) -> Completion:
 
 def settings(incomplete: str) -> list[str]:
     """`key=` of a setting."""
-    return [f"{key}=" for key in PolicySettings.__dataclass_fields__ if key.startswith(incomplete)]
+    keys = sorted({*Settings.keys(), *PolicySettings.keys()})
+    return [f"{key}=" for key in keys if key.startswith(incomplete)]
 
 
-def methods(incomplete: str) -> list[str]:
-    """Comma-separated methods."""
-    from ..methods import METHODS
-
-    return several_of(["all", *METHODS])(incomplete)
-
-
-def method(incomplete: str) -> list[str]:
-    """One method."""
-    from ..methods import METHODS
-
-    return one_of(*METHODS)(incomplete)
-
-
+methods, method = several_of(["all", *METHODS]), one_of(*METHODS)
 benchmarks, tunable = one_of(*BENCHMARKS, "regime"), one_of(*BENCHMARKS)
 presets = one_of(*dict.fromkeys([*PRESETS, *POLICY_PRESETS]))
 games = one_of(*GAMES, "all")

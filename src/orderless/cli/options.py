@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..methods.policy_settings import POLICY_PRESETS
-from ..methods.settings import PRESETS
+from ..methods.presets import POLICY_PRESETS, PRESETS
 from ..rl.games import GAMES
 from ..scenarios import DATASETS
 from . import completion

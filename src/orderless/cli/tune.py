@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..methods.settings import find_preset
+from ..methods.presets import find_preset
 from . import options
 from .errors import problems_as_sentences
 from .options import data_root, find_device

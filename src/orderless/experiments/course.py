@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..filters import ParticleFilter
-from ..methods.settings import Settings
+from ..methods import find_method
+from ..methods.settings import SharedSettings
 from ..particles import Ensemble
 from ..storage import INVALID_STATE
 from .records import filter_record, finite, loss_areas
@@ -31,7 +32,7 @@ class Cell:
     order_index: int
     order: tuple[int, ...]
     seed: int
-    settings: Settings
+    settings: SharedSettings
 
     @property
     def name(self) -> str:
@@ -48,7 +49,7 @@ class Cell:
             "order_index": self.order_index,
             "order": list(self.order),
             "seed": self.seed,
-            "settings": dataclasses.asdict(self.settings),
+            "settings": self.settings.flat(find_method(self.method)),
         }
 
 
