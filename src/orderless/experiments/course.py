@@ -222,18 +222,27 @@ class Course(ABC):
         progress = {
             f.name: getattr(self.progress, f.name) for f in dataclasses.fields(self.progress)
         }
-        state = {**self._identity(), "progress": progress, "learner": self.learner.state_dict()}
+        state = {
+            "cell": self.cell.describe(),
+            "versions": versions(),
+            "progress": progress,
+            "learner": self.learner.state_dict(),
+        }
         self.store.save_checkpoint(self.cell.name, state)
 
-    def _identity(self) -> dict[str, Any]:
-        """What must be the same for a checkpoint to be of use."""
-        return {"cell": self.cell.describe(), "versions": versions()}
+    def _fits(self, state: dict[str, Any]) -> bool:
+        """Whether a checkpoint is of this cell; settings that it never reads may be others."""
+        ours, theirs, method = self.cell.describe(), state["cell"], find_method(self.cell.method)
+        return (
+            state["versions"] == versions()
+            and all(theirs[key] == value for key, value in ours.items() if key != "settings")
+            and not any(self.cell.settings.differing(theirs["settings"], method))
+        )
 
     def _resume(self) -> None:
         state = self.store.load_checkpoint(self.cell.name)
-        ours = self._identity()
         try:
-            if state is None or any(state.get(key) != value for key, value in ours.items()):
+            if state is None or not self._fits(state):
                 return
             self.progress = type(self.progress)(**state["progress"])
             self._load_state(state["learner"])
