@@ -10,6 +10,7 @@ Reading the registry needs no torch: what a learner is made of is imported when 
 from typing import TYPE_CHECKING
 
 from ..lazy import on_first_use
+
 from . import supervised, policy  # noqa: F401  # isort: skip  (they register, in this order)
 
 if TYPE_CHECKING:

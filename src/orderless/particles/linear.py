@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .kernels import fused
-
 
 # A dense gradient is written, measured, copied and added: some passes over the weights of a layer,
 # in units of its multiplications. Measured by benchmarks/factored.py.
