@@ -42,11 +42,12 @@ def problems_as_sentences(
     from ..experiments.launch.ranks import complain, rank
     from ..experiments.progress import OnceOfAKind
 
+    problems = _problems()  # now: what has gone wrong once leaves no time for imports
     try:
         with _terminable(), warnings.catch_warnings():
             warnings.showwarning = OnceOfAKind()
             yield
-    except _problems() as error:
+    except problems as error:
         complain(error)
         raise typer.Exit(2) from None
     except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
