@@ -163,6 +163,7 @@ class CellRunner(ABC):
         record = {
             "format": 1,
             **self.cell.describe(),
+            "described": find_method(self.cell.method).described(),
             **self._record(),
             "died_at": self.progress.died_at,
             "versions": versions(),

@@ -191,6 +191,8 @@ def run_grid(
         plugins: modules that register methods, which other processes must import, too.
         command: what is recorded as the command; None: the one that makes this grid.
     """
+    if command is None:
+        command = " ".join([grid.command(), *(f"--plugin {name}" for name in plugins)])
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     if group is not None:
@@ -205,7 +207,7 @@ def run_grid(
         grid,
         where,
         here,
-        grid.command() if command is None else command,
+        command,
         checkpoint_every,
         tensorboard,
         deterministic,

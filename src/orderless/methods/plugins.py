@@ -38,7 +38,7 @@ def import_module(name: str) -> ModuleType:
         if name == missing or name.startswith(f"{missing}."):
             raise ValueError(
                 f"there is no module {name!r} here: run from the folder that holds it, or install "
-                "it; write my_module, not a file name"
+                "it; write its name as an import does, not a file's"
             ) from None
         raise ValueError(f"module {name} needs {missing!r}, which is not installed") from error
     except (Exception, SystemExit) as error:

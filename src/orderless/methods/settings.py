@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from .config import Config, Count, Number, Positive, Seed, Size, kinds
+from .config import Config, Count, Kind, Number, Positive, Seed, Size, kinds
 from .registry import METHODS, Method
 
 Value = str | int | float | None
@@ -103,8 +103,16 @@ class SharedSettings(Config):
         yield from dict.fromkeys(found)
 
     @classmethod
-    def _own_kinds(cls) -> dict[str, Any]:
-        return {key: kind for config in cls.configs() for key, kind in kinds(config).items()}
+    def _own_kinds(cls) -> dict[str, Kind]:
+        found: dict[str, Kind] = {}
+        for config in cls.configs():
+            for key, kind in kinds(config).items():
+                if key in found or key in kinds(cls):
+                    raise ValueError(
+                        f"two settings are called {key}: rename the one in {config.__name__}"
+                    )
+                found[key] = kind
+        return found
 
     @classmethod
     def keys(cls) -> list[str]:

@@ -40,25 +40,28 @@ def machine_memory() -> int:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def one_thread(wanted: bool = True) -> Iterator[None]:
     """Cells are small and there are many: a thread each, so that neither cores nor --workers
     change a sum, and threads that wait for each other on a busy machine do not cost a hundredfold.
     """
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(1 if wanted else before)
     try:
         yield
     finally:
         torch.set_num_threads(before)
 
 
+@dataclass(frozen=True)
 class InOrder:
-    """One cell after another, in this process."""
+    """One cell after another, in this process, with one thread or as many as torch has now."""
+
+    one_thread: bool = True
 
     def launch(
         self, cells: Sequence[C], work: Work[C], store: Any, report: Report
     ) -> Iterator[tuple[C, Record]]:
-        with one_thread():
+        with one_thread(self.one_thread):
             for cell in cells:
                 report.start(cell)
                 yield cell, work.compute(cell, store, report.tick)
