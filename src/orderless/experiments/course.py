@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..filters import ParticleFilter
+from ..filters import Predictor
 from ..methods import find_method
 from ..methods.settings import SharedSettings
 from ..particles import Ensemble
@@ -94,7 +94,7 @@ class Stateful(Protocol):
     """What every runner asks of its learner."""
 
     @property
-    def filter(self) -> ParticleFilter: ...
+    def filter(self) -> Predictor: ...
 
     def check(self) -> None:
         """Raise `FloatingPointError` if learning has broken down."""

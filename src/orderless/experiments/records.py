@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ..filters import ParticleFilter
+from ..filters import Predictor
 from ..particles import Ensemble
 from .evaluation import displacement
 from .store import device_name
 
 
-def filter_record(filter: ParticleFilter, initial: Ensemble) -> dict[str, Any]:
+def filter_record(filter: Predictor, initial: Ensemble) -> dict[str, Any]:
     """Where a filter stands at the end, and how far its particles are from their start."""
     moved = np.mean(displacement(filter.particles, initial))
     return {

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..filters import ParticleFilter
+from ..filters import Predictor
 
 PROJECTION = 64  # dimensions kept of a particle's position
 
 
 @torch.no_grad()
-def snapshot(filter: ParticleFilter, step: int) -> dict[str, Any]:
+def snapshot(filter: Predictor, step: int) -> dict[str, Any]:
     """Positions `[N, 64]` of all particles under a fixed random projection, and their weights."""
     particles = filter.particles
     total = torch.zeros(particles.shard.count, PROJECTION, device=particles.device)
