@@ -358,7 +358,8 @@ class Ensemble(nn.Module):
         """
         index = self._check_index(index)
         stacked, tensors = self.tensors(), tensors_of(module)
-        check_same_shapes({n: t.shape[1:] for n, t in stacked.items()}, tensors, "the module")
+        shapes = {name: tensor.shape[1:] for name, tensor in stacked.items()}
+        check_same_shapes(shapes, tensors, "the module is of another architecture")
         if self.shard.start <= index < self.shard.stop:
             for name, tensor in tensors.items():
                 stacked[name][index - self.shard.start].copy_(tensor)
