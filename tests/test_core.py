@@ -25,6 +25,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_the_core_works_where_no_extra_is_installed(tmp_path):
     hide = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))"  # None: cannot be imported
     command = [sys.executable, "-c", hide + LEARN]

@@ -12,6 +12,8 @@ from torch.utils._pytree import tree_flatten_with_path
 import orderless as ol
 from orderless.features import RandomReLU
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def one():
