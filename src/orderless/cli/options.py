@@ -32,7 +32,15 @@ Kind = Annotated[
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Change a setting: key=value.", autocompletion=completion.settings),
+    typer.Option(
+        "--set",
+        help="Change a setting: key=value; `orderless settings` lists them.",
+        autocompletion=completion.settings,
+    ),
+]
+Plugin = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", help="A module of your own that registers methods."),
 ]
 CheckpointEvery = Annotated[float, typer.Option(help="Seconds between checkpoints.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]

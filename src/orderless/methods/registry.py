@@ -126,23 +126,25 @@ def find_method(name: str, kind: str | None = None) -> Method:
     return METHODS[name]
 
 
-def describe(name: str, recorded: Mapping[str, Any] | None = None) -> Description:
-    """How a method is called and drawn, also one that nobody has registered here.
+_RECORDED: dict[str, Description] = {}  # of methods that nobody has registered here
 
-    Args:
-        recorded: what the method's records keep of its description, if they do.
-    """
-    if name in METHODS:
-        return METHODS[name]
-    known = dict(recorded or {})
-    style = known.get("style")
-    return Description(
-        name,
-        str(known.get("label") or name),
-        Style(**style) if style else None,
-        known.get("base"),
-        bool(known.get("tuned")),
+
+def remember(recorded: Mapping[str, Any]) -> None:
+    """Keep what a record says of its method, for one that is not registered where it is read."""
+    style, base = recorded.get("style"), recorded.get("base")
+    known = Description(
+        str(recorded["name"]),
+        str(recorded.get("label") or recorded["name"]),
+        Style(str(style["colour"]), str(style["marker"])) if isinstance(style, Mapping) else None,
+        None if base is None else str(base),
+        bool(recorded.get("tuned")),
     )
+    _RECORDED[known.name] = known
+
+
+def describe(name: str) -> Description:
+    """How a method is called and drawn: a registered one, one that a record told of, or any."""
+    return METHODS.get(name) or _RECORDED.get(name) or Description(name, name)
 
 
 def table_order(name: str) -> tuple[int, str]:

@@ -164,6 +164,11 @@ class Directory:
             except ValueError:
                 set_aside(path)
 
+    def tidy(self, name: str, *, finished: bool) -> None:
+        """Before a run, what an earlier one left of a cell and cannot be used goes away."""
+        if not finished:
+            self.set_aside(name)
+
     def write_cell(self, name: str, cell: dict[str, Any]) -> None:
         wrapper = {"format": FORMAT, "checksum": _digest(cell), "cell": cell}
         text = json.dumps(wrapper, indent=1, allow_nan=False)
