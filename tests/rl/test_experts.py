@@ -29,7 +29,7 @@ from orderless.rl.experts import (
     shape_of,
     turns_for,
 )
-from orderless.rl.procgen import GAMES, parse_levels
+from orderless.rl.games import GAMES, parse_levels
 from orderless.rl.settings import rollouts_for
 from orderless.rl.tasks import ClonedTasks
 from orderless.rl.transitions import collect, read_transitions, transitions_path
