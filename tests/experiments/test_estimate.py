@@ -100,6 +100,7 @@ def test_exact_heads_take_the_usual_number_of_trials(monkeypatch: pytest.MonkeyP
     assert found.seconds == 3 * cell.settings.rb_particles * estimate._TRIALS  # tasks x heads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ppo", "ppo+wpf", "ppo+bootstrap"])
 @pytest.mark.parametrize("share", [1 / 16, 1.0])
 def test_a_part_of_a_minibatch_tells_what_playing_takes(
@@ -137,6 +138,7 @@ def test_cloning_counts_its_steps_and_what_every_particle_plays(
     assert found.seconds == pytest.approx(learning + playing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["gpu", "paper"])
 def test_a_trial_of_the_largest_presets_is_small(
     preset: str, clock: Counter, tmp_path: Path
