@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 # ---------------------------------------------------------------------- several commands
 
-DataDir = Annotated[Path | None, typer.Option(help="Where data sets lie (else $ORDERLESS_DATA).")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Where data sets lie (else $ORDERLESS_DATA).", exists=True, file_okay=False),
+]
+DataTarget = Annotated[
+    Path | None, typer.Option("--data-dir", help="Where to put it (else $ORDERLESS_DATA).")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda", autocompletion=completion.devices)]
 Kind = Annotated[
     str, typer.Option(help="domain, task or class", autocompletion=completion.scenarios)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..filters.stepping import SteppedFilter
+from ..filters.step import SteppedFilter
 from ..methods import find_method
 from ..methods.learners.policy import PolicyLearner
 from ..methods.learners.representation import heaviest_representation
