@@ -29,10 +29,10 @@ def test_figure_2_has_one_marker_per_method_at_its_average_and_variance(full_run
     ):
         # Faint dots and marker alternate, method by method.
         assert len(axes.collections) == 2 * len(LEVELS)
-        for place, entry in enumerate(summary["methods"].values()):
+        for place, entry in enumerate(summary.methods.values()):
             dots = np.asarray(axes.collections[2 * place].get_offsets())
             marker = np.asarray(axes.collections[2 * place + 1].get_offsets())[0]
-            assert marker == pytest.approx([100 * entry["average"], entry[variance]])
+            assert marker == pytest.approx([100 * entry.average, entry[variance]])
             assert dots.shape == (10, 2)
             assert dots.mean(axis=0) == pytest.approx(marker, abs=1e-12)
         assert axes.get_xlabel() and axes.get_ylabel()

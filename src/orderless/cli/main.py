@@ -13,7 +13,6 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from ..experiments.store import read_cell
 from ..report import format_json, summarize
 from . import options
 from .audit import run_audit
@@ -91,7 +90,7 @@ def report(
     Example: orderless report runs/splitmnist-demo
     """
     if json:
-        typer.echo(format_json(summarize(directory, read=read_cell)))
+        typer.echo(format_json(summarize(directory)))
     else:
         show_report(directory)
 

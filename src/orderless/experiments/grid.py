@@ -19,6 +19,7 @@ from .determinism import deterministic as repeatable
 from .launch.local import automatic_workers, one_thread, run_in_processes
 from .launch.ranks import SharedStore
 from .launch.ray import Ray, run_on_ray
+from .record import CellRecord
 from .runs import course_of
 from .scenarios import Scenarios
 from .store import Store, StoreError
@@ -112,7 +113,7 @@ class Report:
     begin: Callable[[int, int], None] = lambda finished, total: None
     start: Callable[[Cell], None] = lambda cell: None
     tick: Callable[[int], None] = lambda steps: None
-    done: Callable[[Cell, dict[str, Any]], None] = lambda cell, record: None
+    done: Callable[[Cell, CellRecord], None] = lambda cell, record: None
     say: Callable[[str], None] = lambda text: None
 
 

@@ -18,14 +18,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..storage import saving as storage
+from ..storage.typed import Json, as_json
 from ..version import __version__
+
+if TYPE_CHECKING:
+    from .record import CellRecord
 
 FORMAT = 1
 LOCK = ".lock"
@@ -40,7 +44,7 @@ class DamagedFile(UserWarning):
     """A file that is not what was written; each is named, however many there are."""
 
 
-def _digest(cell: dict[str, Any]) -> str:
+def _digest(cell: Json) -> str:
     text = json.dumps(cell, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -48,9 +52,13 @@ def _digest(cell: dict[str, Any]) -> str:
 def read_cell(path: Path) -> dict[str, Any]:
     """A finished cell; a file that is not what was written raises `ValueError`."""
     try:
-        if path.stat().st_size > LARGEST_CELL:
+        if not path.is_file():  # a FIFO or a device could be read for ever
+            raise ValueError("it is no file")
+        with path.open("rb") as file:
+            content = file.read(LARGEST_CELL + 1)
+        if len(content) > LARGEST_CELL:
             raise ValueError("it is larger than any cell")
-        wrapper = json.loads(path.read_text(encoding="utf-8"))
+        wrapper = json.loads(content.decode())
         cell = wrapper["cell"]
         if wrapper["format"] != FORMAT:
             raise ValueError(f"its format is {wrapper['format']!r}, not {FORMAT}")
@@ -149,7 +157,9 @@ class Store:
             except ValueError:
                 _set_aside(path)
 
-    def write_cell(self, name: str, cell: dict[str, Any]) -> None:
+    def write_cell(self, name: str, record: CellRecord | dict[str, Json]) -> None:
+        """A finished cell, or what an audit or a map keep in its place."""
+        cell = as_json(record)
         wrapper = {"format": FORMAT, "checksum": _digest(cell), "cell": cell}
         text = json.dumps(wrapper, indent=1, allow_nan=False)
         with self._space():

@@ -18,6 +18,7 @@ import torch
 from ...methods import find_method
 from ..course import Cell
 from ..determinism import deterministic
+from ..record import CellRecord
 from ..runs import course_of
 from ..scenarios import Scenarios
 from ..store import Store, StoreError
@@ -58,7 +59,7 @@ def run_in_processes(
     workers: int,
     options: dict[str, Any],
     tick: Callable[[int], None] = lambda steps: None,
-) -> Iterator[tuple[Cell, dict[str, Any]]]:
+) -> Iterator[tuple[Cell, CellRecord]]:
     """Finished cells as they come. Processes are spawned: CUDA does not survive a fork."""
     context = get_context("spawn")
     # No lock, which a worker that is killed would hold for ever: a step may go uncounted.
@@ -121,7 +122,7 @@ def _leave_with_parent() -> None:
         os._exit(1)
 
 
-def _run(cell: Cell, store: Store, options: dict[str, Any]) -> tuple[dict[str, Any], Warned]:
+def _run(cell: Cell, store: Store, options: dict[str, Any]) -> tuple[CellRecord, Warned]:
     assert _scenarios is not None
     counted = {**options, "run": {**options["run"], "tick": _count}}
     return compute(cell, _scenarios, store, counted)
@@ -133,7 +134,7 @@ def _count(steps: int) -> None:
 
 def compute(
     cell: Cell, scenarios: Scenarios, store: Store, options: dict[str, Any]
-) -> tuple[dict[str, Any], Warned]:
+) -> tuple[CellRecord, Warned]:
     """The record, and what was warned about: the parent says it, once for all."""
     with deterministic(options["deterministic"]), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")

@@ -28,7 +28,9 @@ from urllib.parse import urlsplit
 from torch import Tensor
 
 from ...scenarios.datasets import user_cache
+from ...storage.typed import Json
 from ..course import Cell
+from ..record import CellRecord
 from ..scenarios import Scenarios
 from ..store import LOCK, Store, StoreError, versions
 from .local import Warned, compute, one_thread
@@ -36,7 +38,7 @@ from .local import Warned, compute, one_thread
 RETRIES = 5  # of a cell whose worker or machine was lost
 OBJECTS = 2**28  # bytes of Ray's object store on a machine of our own; records are small
 
-Result = tuple[dict[str, Any], dict[str, Tensor] | None, Warned]
+Result = tuple[CellRecord, dict[str, Tensor] | None, Warned]
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def run_on_ray(
     *,
     memory: int = 0,
     tick: Callable[[int], None] = lambda steps: None,
-) -> Iterator[tuple[Cell, dict[str, Any]]]:
+) -> Iterator[tuple[Cell, CellRecord]]:
     """Finished cells as they come, each already in the store.
 
     Args:
@@ -231,7 +233,7 @@ class WorkerStore(Store):
     def write_snapshots(self, name: str, snapshots: dict[str, Tensor]) -> None:
         self.snapshots = snapshots
 
-    def write_cell(self, name: str, cell: dict[str, Any]) -> None:
+    def write_cell(self, name: str, record: CellRecord | dict[str, Json]) -> None:
         if not self.shared:  # else the driver does it, once it has the record
             self.drop_checkpoints(name)
 
