@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from ..experiments.progress import Countdown
-from ..report import format_table, summarize, write_report
-from ..report.collect import loaded
+from . import options
+from .errors import problems_as_sentences
+
+
+@problems_as_sentences()
+def report(
+    directory: Annotated[Path, typer.Argument(help="A run directory.")],
+    json: options.Json = False,
+) -> None:
+    """Tables, figures and one page of a run: text, Markdown, CSV, LaTeX, JSON, PNG, HTML.
+
+    Example: orderless report runs/splitmnist-demo
+    """
+    from ..report import format_json, summarize
+
+    if json:
+        typer.echo(format_json(summarize(directory)))
+    else:
+        show_report(directory)
 
 
 def show_report(directory: Path) -> None:
     """Print the tables, write the report, and say where the readable parts of it are."""
+    from rich.console import Console
+
+    from ..experiments.progress import Countdown
+    from ..report import format_table, summarize, write_report
+    from ..report.collect import loaded
+
     console = Console()
     with Countdown() as progress:
         run = loaded(directory, tell=lambda done, all: progress.tell(done, all, "reading cells"))

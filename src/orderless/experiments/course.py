@@ -13,9 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..filters import ParticleFilter
-from ..methods.settings import Settings
+from ..methods import find_method
+from ..methods.settings import SharedSettings
 from ..particles import Ensemble
-from ..storage import NONSENSE
+from ..storage import INVALID_STATE
 from .evaluation import displacement, finite, loss_areas
 from .record import CellRecord, cell_name
 from .snapshots import Snapshot, stacked
@@ -34,7 +35,7 @@ class Cell:
     order_index: int
     order: tuple[int, ...]
     seed: int
-    settings: Settings
+    settings: SharedSettings
 
     @property
     def name(self) -> str:
@@ -51,7 +52,7 @@ class Cell:
             "order_index": self.order_index,
             "order": list(self.order),
             "seed": self.seed,
-            "settings": dataclasses.asdict(self.settings),
+            "settings": self.settings.flat(find_method(self.method)),
         }
 
 
@@ -170,7 +171,7 @@ class Course(ABC):
             order_index=cell.order_index,
             order=list(cell.order),
             seed=cell.seed,
-            settings=dataclasses.asdict(cell.settings),
+            settings=cell.settings.flat(find_method(cell.method)),
             task_names=self.task_names,
             scores=progress.scores,
             trace={name: [*values] for name, values in progress.trace.items()},
@@ -249,7 +250,7 @@ class Course(ABC):
             self.progress = type(self.progress)(**state["progress"])
             self._load_state(state["learner"])
             self.tick(self._steps())
-        except NONSENSE as error:  # whole, but nothing that was ever written here
+        except INVALID_STATE as error:  # whole, but nothing that was ever written here
             raise StoreError(
                 f"the checkpoint of {self.cell.name} makes no sense ({error}): delete "
                 f"{self.store.directory / 'checkpoints'}"

@@ -27,12 +27,12 @@ from urllib.parse import urlsplit
 
 from torch import Tensor
 
-from ...scenarios.datasets import user_cache
-from ...storage.typed import Json
+from ...storage import user_cache
+from ...storage.directory import LOCK
 from ..course import Cell
 from ..record import CellRecord
 from ..scenarios import Scenarios
-from ..store import LOCK, Store, StoreError, versions
+from ..store import Store, StoreError, versions
 from .local import Warned, compute, one_thread
 
 RETRIES = 5  # of a cell whose worker or machine was lost
@@ -233,7 +233,7 @@ class WorkerStore(Store):
     def write_snapshots(self, name: str, snapshots: dict[str, Tensor]) -> None:
         self.snapshots = snapshots
 
-    def write_cell(self, name: str, record: CellRecord | dict[str, Json]) -> None:
+    def write_cell(self, name: str, record: object) -> None:
         if not self.shared:  # else the driver does it, once it has the record
             self.drop_checkpoints(name)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ... import metrics
 from ...audit import LearnerAudit, OrderSensitivity
 from ...audit.words import VERDICTS, comparison_note, findings, probability
-from ...experiments.store import versions
+from ...storage import versions
 from ..charts import Dot, Point, Range, Style, method_styles
 from ..summary import ReportError
 from ..tables import MISSING
