@@ -172,6 +172,7 @@ class Course(ABC):
             order=list(cell.order),
             seed=cell.seed,
             settings=cell.settings.flat(find_method(cell.method)),
+            described=find_method(cell.method).described(),
             task_names=self.task_names,
             scores=progress.scores,
             trace={name: [*values] for name, values in progress.trace.items()},

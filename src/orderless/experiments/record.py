@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +17,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..methods.registry import Description, remember
 from ..storage.typed import Misfit, Setting, decode, optional
 from .store import StoreError, read_cell
 
+COLOUR, MARKERS = re.compile("#[0-9A-Fa-f]{6}"), set("o^v<>sDdpPXhH8*")
 Row = list[float | None]  # null: not finite, or not measured
 Table = tuple[str, str, str]  # (benchmark, scenario, preset)
 
@@ -58,6 +61,7 @@ class CellRecord:
     task and after every one; `accuracy` is always there. `trace`, `curves`: one list per quantity,
     `step` among them. `plasticity`: one number per task learned. `predictions`: labels on each
     task's test set, base64 of bytes. `died_at`: the step at which no particle was left.
+    `described`: the method, for a report where it is not registered.
     """
 
     format: int = 1
@@ -69,6 +73,7 @@ class CellRecord:
     order: list[int]
     seed: int
     settings: dict[str, Setting] = field(default_factory=dict)
+    described: Description | None = optional()
     particles: int | None = None
     log_evidence: float | None = None
     temperature: float | None = None
@@ -177,6 +182,9 @@ def load_run(
         raise StoreError(f"{directory} holds no finished cells; run `orderless run` into it first.")
     cells.sort(key=lambda cell: cell.identity)
     _refuse_contradictions(directory, cells)
+    for cell in cells:
+        if cell.described is not None:
+            remember(cell.described)
     return Run(directory, tuple(cells))
 
 
@@ -209,6 +217,9 @@ def _refuse_senseless(cell: CellRecord) -> None:
         raise Misfit("order")
     if cell.task_names and len(cell.task_names) != len(cell.order):
         raise Misfit("task_names")
+    style = cell.described.style if cell.described else None
+    if style and not (COLOUR.fullmatch(style.colour) and style.marker in MARKERS):
+        raise Misfit("described", "style")
     try:
         cell.labels()
     except ValueError:

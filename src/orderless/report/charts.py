@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..escaping import printable
 from ..experiments.record import CellRecord
+from ..methods import describe
 from .paper import method_label
 from .summary import MethodSummary, ReportError
 
@@ -22,29 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours can be told apart with every kind of colour blindness; so can the shapes.
-STYLES = {
-    "wpf": ("#D55E00", "*"),
-    "averaging": ("#E69F00", "o"),
-    "bootstrap": ("#999999", "X"),
-    "gd": ("#000000", "s"),
-    "adam": ("#000000", "D"),
-    "ewc": ("#0072B2", "^"),
-    "lwf": ("#009E73", "v"),
-    "si": ("#CC79A7", "P"),
-    "er": ("#56B4E9", "<"),
-    "joint": ("#56B4E9", ">"),
-    "rb": ("#7A5C00", "h"),
-    "gsf": ("#7A5C00", "d"),
-    "bc": ("#D55E00", "s"),
-    "bc+averaging": ("#E69F00", "o"),
-    "bc+bootstrap": ("#999999", "X"),
-    "ppo": ("#D55E00", "s"),
-    "ppo+averaging": ("#E69F00", "o"),
-    "ppo+bootstrap": ("#999999", "X"),
-    "ppo+trac": ("#009E73", "v"),
-    "ppo+ewc": ("#0072B2", "^"),
-}
+# Of methods that say nothing about it: Okabe and Ito left out grey, so nobody else has it.
 OTHER_STYLES = [("#555555", marker) for marker in "dp8Ho^vs"]
 DASHES: list[tuple[float, ...]] = [(), (7, 4), (2, 3), (9, 3, 2, 3), (14, 5)]
 GRID = "#E5E5E5"
@@ -68,16 +47,17 @@ def method_styles(names: Sequence[str]) -> dict[str, Style]:
     """A method, its + WPF twin and its tuned kin (drawn smaller) share colour and shape."""
     styles: dict[str, Style] = {}
     unknown = 0
+    over_particles = {describe(name).base for name in names}
     for name in names:
-        base = name.removesuffix("+wpf").removesuffix("-tuned")
-        if base in STYLES:
-            colour, marker = STYLES[base]
+        method = describe(name)
+        if method.style is not None:
+            colour, marker = method.style.colour, method.style.marker
         else:
             colour, marker = OTHER_STYLES[unknown % len(OTHER_STYLES)]
             unknown += 1
         kin = sum(style.colour == colour for style in styles.values())
-        alone = f"{name}+wpf" not in names
-        styles[name] = Style(colour, marker, alone, "-tuned" in name, DASHES[kin % len(DASHES)])
+        filled, dashes = name not in over_particles, DASHES[kin % len(DASHES)]
+        styles[name] = Style(colour, marker, filled, method.tuned, dashes)
     return styles
 
 

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from .. import metrics
 from ..experiments.record import CellRecord, Run, load_run
 from ..experiments.store import StoreError, read_cell
+from ..methods import table_order
 from ..storage.typed import Misfit, Setting, as_json, decode
 from .blocks import Cells, by_place, complete_block, score_grid
 from .claims import judge_claims
 from .commands import joined
-from .paper import method_order
 from .summary import MethodSummary, ReportError, Summary
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ def summarize(
 
 def _summarize_table(cells: list[CellRecord]) -> Summary:
     first = cells[0]
-    names = sorted({cell.method for cell in cells}, key=method_order)
+    names = sorted({cell.method for cell in cells}, key=table_order)
     methods = {name: _summarize_method(by_place(cells, name)) for name in names}
     notes = _notes(methods)
     experts = [cell.expert for cell in cells]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..experiments.record import CellRecord, Run
+from ..methods import describe
 from .charts import (
     draw_series,
     method_styles,
@@ -129,7 +130,7 @@ def figure3(run: Run, summaries: Sequence[Summary]) -> Figure | None:
     axes = figure.subplots(len(panels), 1, squeeze=False)
     for axis, (summary, data) in zip(axes[:, 0], panels, strict=True):
         styles = {
-            name: style._replace(dashes=() if name.endswith("+wpf") else (4, 2))
+            name: style._replace(dashes=(4, 2) if describe(name).base is None else ())
             for name, style in method_styles(list(data.lines)).items()
         }
         if "ppo" in styles:  # kin share a colour, but two bands in one cannot be told apart

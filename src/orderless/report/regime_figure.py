@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..storage.typed import Setting
-from .charts import STYLES, new_figure, tidy, variance_scale
+from .charts import method_styles, new_figure, tidy, variance_scale
 from .paper import method_label
 from .regime import COMBINES, Point, RegimeSummary, chosen, inits, sizes, weighings
 
@@ -122,7 +122,7 @@ def _by_rate(axes: Axes, points: list[Point], measure: str, factor: float, batch
         ("gsf", "accuracy", chosen(points, "gsf")),
     ]
     for method, combine, found in lines:
-        colour, marker = STYLES[method]
+        colour, marker, *_ = method_styles([method])[method]
         many = method in ("wpf", "averaging")
         axes.plot(
             [(p.rate or 0.0) * (first if method == "gsf" else 1) for p in found],
@@ -137,7 +137,7 @@ def _by_rate(axes: Axes, points: list[Point], measure: str, factor: float, batch
         )
     for point in chosen(points, "rb"):
         value = factor * getattr(point.accuracy, measure)
-        colour = STYLES["rb"][0]
+        colour = method_styles(["rb"])["rb"].colour
         axes.axhline(value, color=colour, linestyle=":", linewidth=1.6, label=method_label("rb"))
     axes.set_xscale("log")
     axes.set_xlabel(f"learning rate ({init}, N={n}); Gaussian-sum filter: B sigma^2")
