@@ -132,14 +132,18 @@ def scatter(
     styles: dict[str, Style],
     variance: Variance,
     factor: float = 100.0,
+    size: float = 1.0,
 ) -> None:
-    """A marker per method; each faint dot is one order, and the marker stands at their mean."""
+    """A marker per method; each faint dot is one order, and the marker stands at their mean.
+
+    Scores are multiplied by `factor`, areas of marks by `size`.
+    """
     for place, point in enumerate(points):
         style = styles[point.method]
         axes.scatter(
             [factor * dot.average for dot in point.dots],
             [getattr(dot, variance) for dot in point.dots],
-            s=7,
+            s=7 * size,
             color=style.colour,
             alpha=0.35,
             linewidths=0,
@@ -148,7 +152,7 @@ def scatter(
         axes.scatter(
             factor * point.average,
             getattr(point, variance),
-            s=(210 if style.marker == "*" else 85) / (2 if style.small else 1),
+            s=size * (210 if style.marker == "*" else 85) / (2 if style.small else 1),
             marker=style.marker,
             facecolors=style.colour if style.filled else "white",
             edgecolors="white" if style.filled else style.colour,

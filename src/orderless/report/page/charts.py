@@ -69,7 +69,7 @@ def scatter_charts(
             return f"average {average}\n{what} {getattr(each, kind):.2g}"
 
         def draw(axes: Axes, kind: Variance = kind, name: str = name) -> None:
-            scatter(axes, points, styles, kind, factor)
+            scatter(axes, points, styles, kind, factor, size=1.9)
             variance_scale(axes, [value for each in points for value in (each.total, each.order)])
             axes.set_xlim(min(middles) - margin, max(middles) + margin)
             top = max(value for each in everything for value in (each.total, each.order))
@@ -191,7 +191,7 @@ def _both(
         draw(axes)
         for label in (axes.xaxis.label, axes.yaxis.label):
             label.set(gid=f"axis-{label is axes.yaxis.label:d}", fontsize=12.5)
-        axes.tick_params(labelsize=11.5, length=0)
+        axes.tick_params(which="both", labelsize=11.5, length=0)
         if size == "narrow":
             axes.locator_params(axis="x", nbins=4)
         axes.spines[["left", "bottom"]].set_visible(False)

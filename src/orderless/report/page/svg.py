@@ -72,9 +72,9 @@ def embedded(
         _hoisted(group)
     for name in ("width", "height", "version"):
         picture.attrib.pop(name, None)
-    picture.attrib.update(root)
+    picture.attrib.update({"fill": variable("#000000"), **root})  # matplotlib leaves black out
     ElementTree.register_namespace("", SVG[1:-1])
-    text = ElementTree.tostring(picture, encoding="unicode")
+    text = ElementTree.tostring(picture, encoding="us-ascii").decode()  # any name can be written
     return re.sub(r">\s+<", "><", text)
 
 
