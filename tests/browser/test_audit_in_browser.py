@@ -34,8 +34,6 @@ def test_everything_is_on_the_page(open_page, audit_page):
     assert len(find_all(browser, "#scatter .dot")) == 2 * 5
     cells = find_all(browser, "#matrix-left tbody td")
     assert len(cells) == len(TASKS) ** 2  # the untrained learner was not asked
-        len(find_all(browser, "#matrix-left tbody td")) == len(TASKS) ** 2
-    )  # untrained was not asked
     assert find(browser, "#command").text.startswith("orderless audit a:b")
     hidden = {section.get_attribute("id") for section in find_all(browser, "section[hidden]")}
     assert hidden == {"weights", "curves", "density", "claims"}

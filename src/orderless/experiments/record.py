@@ -142,6 +142,45 @@ def cell_name(
 
 
 @dataclass(frozen=True)
+class ReadingRecord:
+    """Of a map: what one training says about one way to weigh its first `n` particles.
+
+    `power`: to which the weights were raised; `scores`: combination -> score by task.
+    """
+
+    method: str
+    n: int
+    loss_scale: float
+    min_ess: float | None
+    power: float
+    ess: float
+    moved: float
+    scores: dict[str, list[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRecord:
+    """A finished training of the map of when weighting helps."""
+
+    format: int = 1
+    training: str
+    rate: float | None
+    init: str | None
+    order_index: int
+    order: list[int]
+    seed: int
+    settings: dict[str, Setting]
+    readings_wanted: list[object]
+    readings: list[ReadingRecord]
+    alive: int
+    device: str
+    died_at: int | None
+    versions: dict[str, str]
+    duration: float
+    command: str = ""
+
+
+@dataclass(frozen=True)
 class Run:
     """All finished cells of a run directory, in an order that no file name decides."""
 

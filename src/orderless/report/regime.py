@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import metrics
+from ..experiments.record import ReadingRecord, TrainingRecord
 from ..storage.typed import Json, Misfit, Setting, decode, optional
 from .summary import ReportError
 
@@ -26,37 +27,6 @@ class Variant(NamedTuple):
     n: int
     loss_scale: float
     min_ess: float | None
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What one training run says about one way to weigh its particles."""
-
-    method: str
-    n: int
-    loss_scale: float
-    min_ess: float | None
-    power: float
-    ess: float
-    moved: float
-    scores: dict[str, list[float]]
-
-
-@dataclass(frozen=True)
-class Training:
-    """A finished training of the map, as far as the report reads it."""
-
-    rate: float | None
-    init: str | None
-    order_index: int
-    seed: int
-    settings: dict[str, Setting]
-    readings: list[Reading]
-    died_at: int | None
-    versions: dict[str, str]
-    device: str
-    duration: float
-    command: str | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +92,7 @@ class RegimeSummary:
     duration: float
 
 
+Found = tuple[TrainingRecord, ReadingRecord]
 Grids = dict[Variant, dict[str, Array]]  # combination -> S[seed, order, task]
 
 
@@ -130,10 +101,10 @@ def summarize_regime(records: list[dict[str, Json]]) -> RegimeSummary:
     if not records:
         raise ReportError("The map holds no finished training; run `orderless run regime` first.")
     try:
-        trainings = [decode(Training, record) for record in records]
+        trainings = [decode(TrainingRecord, record) for record in records]
     except Misfit as misfit:
         raise ReportError(f"A training of the map makes no sense: {misfit}.") from None
-    readings: dict[Variant, dict[tuple[int, int], tuple[Training, Reading]]] = {}
+    readings: dict[Variant, dict[tuple[int, int], Found]] = {}
     for training in trainings:
         for reading in training.readings:
             variant = Variant(
@@ -180,8 +151,10 @@ def summarize_regime(records: list[dict[str, Json]]) -> RegimeSummary:
     )
 
 
-def _point(variant: Variant, found: list[tuple[Training, Reading]], grids: Grids) -> Point:
-    def mean(value: Callable[[Reading], float]) -> float:
+def _point(
+    variant: Variant, found: list[tuple[TrainingRecord, ReadingRecord]], grids: Grids
+) -> Point:
+    def mean(value: Callable[[ReadingRecord], float]) -> float:
         return float(np.mean([value(reading) for _, reading in found]))
 
     gain = order_gain = None

@@ -169,6 +169,11 @@ class Directory:
             except ValueError:
                 set_aside(path)
 
+    def tidy(self, name: str, *, finished: bool) -> None:
+        """Before a run, what an earlier one left of a cell and cannot be used goes away."""
+        if not finished:
+            self.set_aside(name)
+
     def write_cell(self, name: str, record: object) -> None:
         """Write a frozen dataclass, or what is plain JSON already, as the record of a cell."""
         cell = as_json(record)
