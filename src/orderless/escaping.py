@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 MARKDOWN = {ord(letter): f"\\{letter}" for letter in "\\`*_[]|#"}
-MARKDOWN |= {ord(letter): f"&#{ord(letter)};" for letter in "&<>$~"}
+MARKDOWN |= {ord(letter): f"&#{ord(letter)};" for letter in "&<$~"}
 PLAIN_CODE = re.compile(r"[\w+.,=()-]+( [\w+.,=()-]+)*", re.ASCII)
 FORMULA = ("=", "+", "-", "@")  # a spreadsheet evaluates a cell that begins so
 

@@ -29,11 +29,11 @@ def test_the_order_variance_is_exactly_zero(kind, tmp_path):
     grid = Grid("splitmnist", kind, "demo", ("rb",), 4, 2, SMALL)
     run_grid(grid, Store(tmp_path))
     (summary,) = summarize(tmp_path, read=read_cell)
-    entry = summary["methods"]["rb"]
-    assert (entry["orders"], entry["seeds"]) == (4, 2)
-    assert entry["order_variance"] == entry["normalized_order_variance"] == 0
-    assert entry["disagreement"] == 0
-    assert entry["seed_variance"] > 0
+    entry = summary.methods["rb"]
+    assert (entry.orders, entry.seeds) == (4, 2)
+    assert entry.order_variance == entry.normalized_order_variance == 0
+    assert entry.disagreement == 0
+    assert entry.seed_variance > 0
     records = [read_cell(path) for path in sorted(tmp_path.glob("cells/*seed0.json"))]
     for key in ("predictions", "nll", "ece", "log_evidence"):
         assert all(record[key] == records[0][key] for record in records)

@@ -8,7 +8,6 @@ import shutil
 import pytest
 from docs.tools import results_page
 from docs.tools.regime_page import curvature
-from orderless.report.cells import ReportError
 from typer.testing import CliRunner
 
 from orderless.cli.main import app
@@ -19,6 +18,7 @@ from orderless.experiments.readings import TrainingRunner
 from orderless.experiments.regime import REGIMES, find_regime, run_regime
 from orderless.experiments.scenarios import Scenarios
 from orderless.methods.settings import Settings
+from orderless.report import ReportError
 from orderless.report.regime import Point, Scores, chosen, summarize_regime, weighings
 from orderless.storage.typed import as_json
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from markdown import Markdown
 from tests.report.synthetic_audit import TASKS, make_audit
 
 from orderless.audit import OrderSensitivity, order_p_value
@@ -87,3 +90,21 @@ def test_the_page_carries_its_data_and_no_name_becomes_markup(audited, tmp_path)
     assert result["tasks"] == list(TASKS) and result["command"] == "the command"
     assert result["duration"] == 4.0 and result["cells"] == 30
     assert len(text) < 200_000
+
+
+def test_no_name_is_markup_or_moves_the_cursor_in_the_reports_of_an_audit(audited) -> None:
+    names = ("<script>alert(1)</script>", "a | b\n# c")
+    learner, other = (
+        replace(each, name=name) for each, name in zip(audited.learners, names, strict=True)
+    )
+    hostile = replace(
+        audited, learner=learner, comparisons=(other,), tasks=("\x1b[2J", "`x`", "*y*")
+    )
+    assert hostile.text().replace("\n", "").isprintable()
+    assert len(hostile.text().splitlines()) == len(audited.text().splitlines())
+    page = Markdown(extensions=["tables"]).convert(hostile.markdown())
+    assert not re.search("<(script|em|h3)[ >]", page) and page.count("<h1>") == 1
+    shown = html.unescape(re.sub("<.*?>", "", page))
+    assert shown.count("<script>alert(1)</script>") >= 5 and "a | b" in shown
+    # the legend names four columns as code, and nothing else is code
+    assert page.count("<code>") == audited.markdown().count("`") // 2

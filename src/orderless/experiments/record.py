@@ -131,7 +131,10 @@ class CellRecord:
         """Predicted labels on each task's test set, or None where the cell has none."""
         if not self.predictions:
             return None
-        return [np.frombuffer(base64.b64decode(text), np.uint8) for text in self.predictions]
+        return [
+            np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
+            for text in self.predictions
+        ]
 
 
 def cell_name(

@@ -62,13 +62,13 @@ def load_frames(directory: Path) -> tuple[list[Frames], list[str]]:
     found, problems = [], []
     for path in sorted((directory / "snapshots").glob("*.st")):
         try:
-            found.append(place_snapshots(path.stem, *_read(path)))
+            found.append(place_snapshots(path.stem, *read_snapshots(path)))
         except ReportError as error:
             problems.append(f"The particles of {path.name} are not shown: {error}")
     return found, problems
 
 
-def _read(path: Path) -> tuple[Array, Array, NDArray[np.int64]]:
+def read_snapshots(path: Path) -> tuple[Array, Array, NDArray[np.int64]]:
     """positions `[S, N, P]`, log_weights `[S, N]`, step `[S]`."""
     keys = ("positions", "log_weights", "step")
     try:
