@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -13,8 +13,16 @@ from ..filters import Predictor
 PROJECTION = 64  # dimensions kept of a particle's position
 
 
+class Snapshot(TypedDict):
+    """One moment, in a form that a checkpoint can hold."""
+
+    position: Tensor
+    log_weights: Tensor
+    step: int
+
+
 @torch.no_grad()
-def snapshot(filter: Predictor, step: int) -> dict[str, Any]:
+def snapshot(filter: Predictor, step: int) -> Snapshot:
     """Positions `[N, 64]` of all particles under a fixed random projection, and their weights."""
     particles = filter.particles
     total = torch.zeros(particles.shard.count, PROJECTION, device=particles.device)
@@ -27,7 +35,7 @@ def snapshot(filter: Predictor, step: int) -> dict[str, Any]:
     return {"position": position, "log_weights": filter.log_weights.cpu(), "step": step}
 
 
-def stacked(taken: list[dict[str, Any]]) -> dict[str, Tensor]:
+def stacked(taken: list[Snapshot]) -> dict[str, Tensor]:
     """Snapshots of one run: positions `[S, N, 64]`, log_weights `[S, N]`, step `[S]`."""
     return {
         "positions": torch.stack([s["position"] for s in taken]),
