@@ -32,14 +32,15 @@ def column(browser, number):
 def heat(browser, side="left"):
     script = (
         "return [...document.querySelectorAll(arguments[0])]"
-        ".map(cell => cell.getAttribute('fill') + cell.getAttribute('class'))"
+        ".map(cell => cell.style.backgroundColor + cell.className)"
     )
-    return browser.execute_script(script, f"#matrix-{side} rect")
+    return browser.execute_script(script, f"#matrix-{side} tbody td")
 
 
 def marks(browser):
     script = (
-        "return [...document.querySelectorAll('#scatter .mark')].map(mark => mark.style.transform)"
+        "return [...document.querySelectorAll('#scatter .mark')].map(mark => {"
+        "const box = mark.getBoundingClientRect(); return [box.x, box.y].map(Math.round)})"
     )
     return browser.execute_script(script)
 

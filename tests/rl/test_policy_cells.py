@@ -28,6 +28,7 @@ from orderless.methods.learners.representation import heaviest_representation
 from orderless.rl import PPO, Compact, LineageBootstrapFilter, PPOSettings, ProcgenLevels
 from orderless.rl.cloning import BehaviourCloning, play
 from orderless.rl.transitions import read_transitions
+from orderless.storage.typed import as_json
 
 LIFELONG, CLONING = "procgen-lifelong", "procgen-bc"
 
@@ -38,7 +39,7 @@ LIFELONG, CLONING = "procgen-lifelong", "procgen-bc"
 @pytest.mark.slow
 def test_a_lifelong_cell_is_ppo_level_after_level(tmp_path: Path) -> None:
     run = make_run(tiny_cell(LIFELONG, "ppo", steps_per_level=10 * 32), tmp_path)
-    record = run.run()
+    record = as_json(run.run())
 
     env = ProcgenLevels(GAME, 4, 0)
     particles = ol.Ensemble(Compact, 1, seed=0)
@@ -112,7 +113,7 @@ def test_bins_are_equal_parts_of_the_steps() -> None:
 def test_a_cloning_cell_is_a_loop_over_levels(tmp_path: Path) -> None:
     cell = tiny_cell(CLONING, "bc+averaging", expert=str(tiny_expert(tmp_path)))
     run = make_run(cell, tmp_path)
-    record = run.run()
+    record = as_json(run.run())
 
     particles = ol.Ensemble(lambda: Compact(value=False), 2, seed=0)
     optimizer = torch.optim.Adam(particles.parameters(), lr=5e-4)
@@ -175,7 +176,7 @@ def test_one_particle_or_no_penalty_is_plain_ppo(
     plain, other = (
         make_run(tiny_cell(LIFELONG, name, **changes), tmp_path / name) for name in ("ppo", method)
     )
-    records = [plain.run(), other.run()]
+    records = [as_json(each.run()) for each in (plain, other)]
     assert records[0]["scores"] == records[1]["scores"]
     for ours, theirs in zip(
         plain.filter.particles.parameters(), other.filter.particles.parameters(), strict=True
