@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.browser.test_report_page import find, find_all, heat, luminance, press
+from tests.browser.reading import find, find_all, heat, luminance, press
 
 # The audit is that of the report's own tests.
 from tests.report.synthetic_audit import TASKS, make_audit

@@ -113,6 +113,7 @@ def test_in_the_task_setting_only_the_tasks_own_classes_are_possible():
     assert (learner.outputs(x, 0)[..., :2] == 0).all()  # never seen: both equally likely
 
 
+@pytest.mark.slow
 def test_the_demo_settings_reach_92_percent_on_the_embedded_digits():
     settings = PRESETS["demo"].changed(rb_particles=3)
     scenario = SplitMNIST("domain", source="embedded")

@@ -211,6 +211,7 @@ def test_an_incomplete_map_says_so(records):
         summarize_regime(records[:-1])
 
 
+@pytest.mark.slow
 def test_the_command_writes_json_and_figure_and_the_page_follows_the_json(tmp_path):
     small = ["iterations=2", "hidden=4", "rb_features=8", "rb_particles=2"]
     sets = [part for assignment in small for part in ("--set", assignment)]
@@ -233,6 +234,7 @@ def test_the_command_writes_json_and_figure_and_the_page_follows_the_json(tmp_pa
     assert results_page.main(where) == 2
 
 
+@pytest.mark.slow
 def test_a_dry_run_trains_nothing(tmp_path):
     arguments = ["run", "regime", "--preset", "demo", "--dry-run", "--out", str(tmp_path / "none")]
     result = CliRunner().invoke(app, arguments)

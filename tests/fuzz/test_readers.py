@@ -44,6 +44,8 @@ from orderless.scenarios.download import extract
 from orderless.scenarios.formats import read_idx, unpickle
 from orderless.storage import saving as storage
 
+pytestmark = pytest.mark.slow
+
 
 def make_filter() -> ol.ParticleFilter:
     particles = ol.Ensemble(lambda: torch.nn.Linear(3, 2), 2, seed=0)

@@ -36,6 +36,7 @@ LIFELONG, CLONING = "procgen-lifelong", "procgen-bc"
 # ---------------------------------------------------------------------- against plain loops
 
 
+@pytest.mark.slow
 def test_a_lifelong_cell_is_ppo_level_after_level(tmp_path: Path) -> None:
     run = make_run(tiny_cell(LIFELONG, "ppo", steps_per_level=10 * 32), tmp_path)
     record = as_json(run.run())
@@ -90,6 +91,7 @@ def test_batch_seed_changes_what_is_played_and_leaves_networks_alone(tmp_path: P
         assert all(torch.equal(ours, each) for each in theirs)
 
 
+@pytest.mark.slow
 def test_the_order_of_levels_changes_nothing_but_the_order(tmp_path: Path) -> None:
     """Networks that learn nothing play a level the same way whenever its turn comes."""
     options: Any = {"adam_lr": 1e-30, "steps_per_level": 20 * 32}
@@ -208,6 +210,7 @@ def test_weights_by_policy_can_be_asked_for(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- consolidation
 
 
+@pytest.mark.slow
 def test_ewc_holds_the_policy_where_a_level_left_it() -> None:
     moved = {}
     for strength in (None, 0.0, 300.0):
@@ -267,6 +270,7 @@ class Stopped(Exception):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("benchmark", "method", "after"),
     [

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..filters import ParticleFilter
+from ..filters import Predictor
 from ..methods import find_method
 from ..methods.settings import SharedSettings
 from ..particles import Ensemble
@@ -97,7 +97,7 @@ class Stateful(Protocol):
     """What every runner asks of its learner."""
 
     @property
-    def filter(self) -> ParticleFilter: ...
+    def filter(self) -> Predictor: ...
 
     def check(self) -> None:
         """Raise `FloatingPointError` if learning has broken down."""

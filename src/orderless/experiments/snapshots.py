@@ -8,7 +8,7 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-from ..filters import ParticleFilter
+from ..filters import Predictor
 
 PROJECTION = 64  # dimensions kept of a particle's position
 
@@ -22,7 +22,7 @@ class Snapshot(TypedDict):
 
 
 @torch.no_grad()
-def snapshot(filter: ParticleFilter, step: int) -> Snapshot:
+def snapshot(filter: Predictor, step: int) -> Snapshot:
     """Positions `[N, 64]` of all particles under a fixed random projection, and their weights."""
     particles = filter.particles
     total = torch.zeros(particles.shard.count, PROJECTION, device=particles.device)
