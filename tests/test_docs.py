@@ -45,6 +45,7 @@ def name_of(page: Path) -> str:
 WITH_PYTHON = [page for page in PAGES if any(b.language == "python" for b in blocks_of(page))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=name_of)
 def test_the_code_on_the_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

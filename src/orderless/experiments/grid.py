@@ -21,6 +21,7 @@ from .engine import Report, Tick, refuse_too_many, run_cells
 from .launch.local import Processes, machine_memory
 from .launch.ranks import SharedStore
 from .launch.ray import Ray
+from .record import CellRecord
 from .runs import runner_of
 from .scenarios import Scenarios
 from .store import Store
@@ -137,7 +138,7 @@ class GridWork:
     def prepare(self, say: Callable[[str], None]) -> None:
         find_benchmark(self.grid.benchmark).prepare(self.here[0], say)
 
-    def compute(self, cell: Cell, store: Store, tick: Tick) -> dict[str, Any]:
+    def compute(self, cell: Cell, store: Store, tick: Tick) -> CellRecord:
         load_plugins(self.plugins)
         with repeatable(self.deterministic):
             runner = runner_of(

@@ -90,6 +90,9 @@ class Move:
         displacements = [p.detach() - old[id(p)] for p, _ in self._kept]
         return inner_products([g for _, g in self._kept], displacements)
 
+    def check(self) -> None:
+        """Refuse to settle what cannot be settled."""
+
     def settle(self, alive: Tensor) -> None:
         """The step is decided: what is not yet written is written for the living `[N]`, here."""
 
@@ -147,6 +150,10 @@ class Descent(Move):
             parameter.add_(scale * gradient)
         self.update.scale(scales)
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # or schedulers complain
+
+    def check(self) -> None:
+        for step in self.update.steps:
+            step.factors()
 
     def settle(self, alive: Tensor) -> None:
         self.update.commit(alive)
