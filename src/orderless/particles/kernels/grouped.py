@@ -21,6 +21,7 @@ from torch import Tensor
 from .fused import kernels, padded, runs_on
 
 PROGRAMS = 1024  # enough to fill a large GPU
+NARROW = 32  # channels up to which the kernel for the filters' gradient is faster than cuDNN's
 # One setting for all layers: the best one differs from layer to layer.
 GATHER = {"ROWS": 128, "num_warps": 4, "num_stages": 3}
 FILTERS = {"ROWS": 64, "num_warps": 4, "num_stages": 3}
@@ -78,8 +79,9 @@ def _gather(
         shape, dtype=source.dtype, device=source.device, memory_format=torch.channels_last
     )
     positions = batch * size[0] * size[1]
-    # entries of a filter at a time: of a narrow layer, several taps
-    inner, columns = 32 if inputs <= 32 else 64, min(64, _block(outputs))
+    # entries of a filter at a time: those of one tap, if they make whole tiles
+    inner = next((size for size in (64, 32, 16) if inputs % size == 0), 32)
+    columns = min(64, _block(outputs))
     grid = (math.ceil(positions / GATHER["ROWS"]), g.n, math.ceil(outputs / columns))
     kernels.gather[grid](
         source, weight, weight if bias is None else bias, result, positions,
@@ -92,18 +94,20 @@ def _gather(
     return result
 
 
-def _filter_gradient(source: Tensor, slope: Tensor, g: Geometry, precision: str) -> Tensor:
-    """dW `[N, O, C, kh, kw]` in float32."""
-    size = slope.shape[2], slope.shape[3]
+def _filter_gradient(
+    source: Tensor, slope: Tensor, g: Geometry, precision: str
+) -> tuple[Tensor, Tensor]:
+    """dW `[N, O, C, kh, kw]` and, by the way, the bias's gradient `[N, O]`, in float32."""
+    size, entries = (slope.shape[2], slope.shape[3]), g.taps * g.inputs
     positions = source.shape[0] * size[0] * size[1]
-    rows, inner, columns = FILTERS["ROWS"], min(64, _block(g.inputs)), min(64, _block(g.outputs))
-    tiles = math.ceil(g.inputs / inner) * math.ceil(g.outputs / columns)
-    parts = max(1, min(PROGRAMS // (g.n * g.taps * tiles), positions // (8 * rows)))
+    rows, inner, columns = FILTERS["ROWS"], min(128, _block(entries)), min(64, _block(g.outputs))
+    tiles = math.ceil(entries / inner) * math.ceil(g.outputs / columns)
+    parts = max(1, min(PROGRAMS // (g.n * tiles), positions // (8 * rows)))
     share = rows * math.ceil(positions / parts / rows)
     result = torch.empty(
-        (parts, g.n, *g.kernel, g.inputs, g.outputs), dtype=torch.float32, device=source.device
+        (parts, g.n, entries + 1, g.outputs), dtype=torch.float32, device=source.device
     )
-    kernels.filters[(parts * g.taps, g.n, tiles)](
+    kernels.filters[(parts, g.n, tiles)](
         source, slope, result,
         N=g.n, TAPS=g.taps, IN=g.inputs, OUT=g.outputs,
         FROM_H=source.shape[2], FROM_W=source.shape[3], TO_H=size[0], TO_W=size[1],
@@ -111,7 +115,9 @@ def _filter_gradient(source: Tensor, slope: Tensor, g: Geometry, precision: str)
         PAD_H=g.padding[0], PAD_W=g.padding[1], POSITIONS=positions, SHARE=share,
         PRECISION=precision, INNER=inner, COLUMNS=columns, **FILTERS,
     )  # fmt: skip
-    return result.sum(0).permute(0, 4, 3, 1, 2)
+    total = result.sum(0)
+    weight = total[:, :-1].view(g.n, *g.kernel, g.inputs, g.outputs)
+    return weight.permute(0, 4, 3, 1, 2), total[:, -1]
 
 
 def _block(size: int) -> int:
@@ -127,8 +133,7 @@ class GroupedConvolution(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.geometry, ctx.precision, ctx.has_bias = g, precision, bias is not None
-        filters = weight.permute(0, 3, 4, 2, 1).to(x.dtype).contiguous().flatten(1, 2)
-        bias = None if bias is None else bias.to(x.dtype)
+        filters = _laid_out(weight, (0, 3, 4, 2, 1), x.dtype)
         size = g.result((x.shape[2], x.shape[3]))
         return _gather(x, filters, bias, size, g, False, precision)
 
@@ -140,28 +145,34 @@ class GroupedConvolution(torch.autograd.Function):
         wants_x, wants_weight, wants_bias, *_ = ctx.needs_input_grad
         grad_x = grad_weight = grad_bias = None
         twice = torch.is_grad_enabled()  # somebody wants the second derivative, which torch knows
-        narrow = twice or (g.inputs == g.outputs and g.stride == (1, 1))
-        cudnn = (wants_x and narrow and (twice or g.inputs <= 16), wants_weight and narrow, False)
-        if any(cudnn):
-            grad_x, grad_weight = by_cudnn(slope, x, weight, g, cudnn)
-        if wants_x and not cudnn[0]:
-            filters = weight.permute(0, 3, 4, 1, 2).to(x.dtype).contiguous().flatten(1, 2)
+        cudnn = twice or (g.inputs == g.outputs > NARROW and g.stride == (1, 1))
+        if cudnn:
+            grad_x, grad_weight = by_cudnn(slope, x, weight, g, (wants_x and twice, wants_weight))
+        if wants_x and not twice:
+            filters = _laid_out(weight, (0, 3, 4, 1, 2), x.dtype)
             size = x.shape[2], x.shape[3]
             grad_x = _gather(slope, filters, None, size, g, True, ctx.precision)
-        if wants_weight and not cudnn[1]:
-            grad_weight = _filter_gradient(x, slope, g, ctx.precision).to(weight.dtype)
-        if wants_bias:
+        if wants_weight and not cudnn:
+            grad_weight, grad_bias = _filter_gradient(x, slope, g, ctx.precision)
+            grad_weight, grad_bias = grad_weight.to(weight.dtype), grad_bias.to(weight.dtype)
+        elif wants_bias:
             grad_bias = slope.sum((0, 2, 3), dtype=torch.float32).view(g.n, -1).to(weight.dtype)
-        return grad_x, grad_weight, grad_bias, None, None
+        return grad_x, grad_weight, grad_bias if wants_bias else None, None, None
+
+
+def _laid_out(weight: Tensor, order: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Filters `[N, taps, in, out]` for `_gather`, cast and copied in one kernel."""
+    filters = weight.permute(order)
+    return torch.empty(filters.shape, dtype=dtype, device=weight.device).copy_(filters).flatten(1, 2)
 
 
 def by_cudnn(
-    slope: Tensor, x: Tensor, weight: Tensor, g: Geometry, wanted: tuple[bool, bool, bool]
+    slope: Tensor, x: Tensor, weight: Tensor, g: Geometry, wanted: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """cuDNN has kernels of its own for groups with as many inputs as outputs."""
     filters = weight.flatten(0, 1).to(x.dtype)
     shape = [len(filters)], g.stride, g.padding, (1, 1), False, (0, 0), g.n
-    grad_x, grad, _ = torch.ops.aten.convolution_backward(slope, x, filters, *shape, wanted)
+    grad_x, grad, _ = torch.ops.aten.convolution_backward(slope, x, filters, *shape, [*wanted, False])
     return grad_x, None if grad is None else grad.view(weight.shape).to(weight.dtype)
 
 
