@@ -137,7 +137,7 @@ class VectorEnvironment:
             raise ValueError(
                 f"actions must have shape ({self.n_envs},), one for each copy, got {array.shape}"
             )
-        if not np.issubdtype(array.dtype, np.integer):
+        if array.dtype.kind not in "iu":
             raise TypeError(f"actions must be whole numbers, got {array.dtype}")
         outside = (array < 0) | (array >= self.actions)
         if outside.any():

@@ -25,6 +25,7 @@ NARROW = 32  # channels up to which the kernel for the filters' gradient is fast
 # One setting for all layers: the best one differs from layer to layer.
 GATHER = {"ROWS": 128, "num_warps": 4, "num_stages": 3}
 FILTERS = {"ROWS": 64, "num_warps": 4, "num_stages": 3}
+ENTRIES = 128  # of a filter, with all its taps, to a program
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def _filter_gradient(
     """dW `[N, O, C, kh, kw]` and, by the way, the bias's gradient `[N, O]`, in float32."""
     size, entries = (slope.shape[2], slope.shape[3]), g.taps * g.inputs
     positions = source.shape[0] * size[0] * size[1]
-    rows, inner, columns = FILTERS["ROWS"], min(128, _block(entries)), min(64, _block(g.outputs))
+    rows, inner, columns = FILTERS["ROWS"], min(ENTRIES, _block(entries)), min(64, _block(g.outputs))
     tiles = math.ceil(entries / inner) * math.ceil(g.outputs / columns)
     parts = max(1, min(PROGRAMS // (g.n * tiles), positions // (8 * rows)))
     share = rows * math.ceil(positions / parts / rows)
@@ -108,11 +109,11 @@ def _filter_gradient(
         (parts, g.n, entries + 1, g.outputs), dtype=torch.float32, device=source.device
     )
     kernels.filters[(parts, g.n, tiles)](
-        source, slope, result,
+        source, slope, result, positions,
         N=g.n, TAPS=g.taps, IN=g.inputs, OUT=g.outputs,
         FROM_H=source.shape[2], FROM_W=source.shape[3], TO_H=size[0], TO_W=size[1],
         KERNEL=g.kernel[1], STRIDE_H=g.stride[0], STRIDE_W=g.stride[1],
-        PAD_H=g.padding[0], PAD_W=g.padding[1], POSITIONS=positions, SHARE=share,
+        PAD_H=g.padding[0], PAD_W=g.padding[1], SHARE=share,
         PRECISION=precision, INNER=inner, COLUMNS=columns, **FILTERS,
     )  # fmt: skip
     total = result.sum(0)

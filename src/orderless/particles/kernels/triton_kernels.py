@@ -179,11 +179,11 @@ def gather(
 
 @triton.jit
 def filters(
-    source, slope, result,
+    source, slope, result, positions,
     N: tl.constexpr, TAPS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
     FROM_H: tl.constexpr, FROM_W: tl.constexpr, TO_H: tl.constexpr, TO_W: tl.constexpr,
     KERNEL: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
-    PAD_H: tl.constexpr, PAD_W: tl.constexpr, POSITIONS: tl.constexpr, SHARE: tl.constexpr,
+    PAD_H: tl.constexpr, PAD_W: tl.constexpr, SHARE: tl.constexpr,
     PRECISION: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     # result[part, n, k, o] = sum over m in part of source[under(m, tap), n, i] slope[m, n, o] with
@@ -202,13 +202,13 @@ def filters(
         place = (m // (TO_H * TO_W) * FROM_H + h) * FROM_W + w
         there = _within(h[:, None] + down[None, :], FROM_H)
         there = there & _within(w[:, None] + right[None, :], FROM_W)
-        there = there & (m[:, None] < POSITIONS) & (k[None, :] < TAPS * IN)
+        there = there & (m[:, None] < positions) & (k[None, :] < TAPS * IN)
         seen = source + (place.to(tl.int64) * N + n) * IN
         values = tl.load(seen[:, None] + aside[None, :], mask=there, other=0.0)
         rows = slope + (m.to(tl.int64) * N + n) * OUT
         slopes = tl.load(
             rows[:, None] + o[None, :],
-            mask=(m[:, None] < POSITIONS) & (o[None, :] < OUT), other=0.0,
+            mask=(m[:, None] < positions) & (o[None, :] < OUT), other=0.0,
         )  # fmt: skip
         total = tl.dot(tl.trans(values), slopes, total, input_precision=PRECISION)
         slopes_alone += slopes
