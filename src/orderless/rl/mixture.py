@@ -84,18 +84,25 @@ class MixturePolicy:
         self.log_weights.copy_(self.filter.log_weights)
 
     @torch.no_grad()
-    def __call__(self, observations: Tensor, first: Tensor, rows: slice | None = None) -> Decision:
+    def __call__(
+        self,
+        observations: Tensor,
+        first: Tensor,
+        rows: slice | None = None,
+        keep: Callable[[slice, Decision], None] | None = None,
+    ) -> Decision:
         """Decide for `observations` `[E, ...]`; `first` `[E]` marks those that start an episode.
 
         With `rows` they are of those environments only; the draw ends with the last one's decision.
         On CUDA the tensors handed out are overwritten by the next call for the same environments,
-        and `observations` in pinned memory are fetched from there.
+        and `observations` in pinned memory are fetched from there. `keep(rows, decision)` becomes
+        part of the recording: it must be the same function every time, and not ask the host.
         """
         rows = rows or slice(0, len(self._indices))
         inputs = [observations, *self._draw(observations, rows)]
         if self.act == "episode":
             inputs.append(first)
-        return self._run("decide", partial(self._decide, rows), rows, inputs)
+        return self._run("decide", partial(self._decide, rows, keep), rows, inputs)
 
     def _run(
         self, name: str, function: Callable[..., Any], rows: slice, inputs: list[Tensor]
@@ -144,6 +151,7 @@ class MixturePolicy:
     def _decide(
         self,
         rows: slice,
+        keep: Callable[[slice, Decision], None] | None,
         observations: Tensor,
         action_noise: Tensor,
         particle_noise: Tensor | None = None,
@@ -160,13 +168,16 @@ class MixturePolicy:
             acting = log_policies[playing, self._indices[: len(playing)]]
         actions = (acting + action_noise).argmax(-1)
         chosen = actions.expand(len(log_policies), -1).unsqueeze(-1)
-        return Decision(
+        decision = Decision(
             actions,
             log_policies.gather(-1, chosen).squeeze(-1),
             log_mixture.gather(-1, actions.unsqueeze(-1)).squeeze(-1),
             values,
             observations,
         )
+        if keep is not None:
+            keep(rows, decision)
+        return decision
 
     # ------------------------------------------------------------------ state
 

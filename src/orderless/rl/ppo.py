@@ -93,6 +93,11 @@ class PPO:
         self.scaler = self._new_scaler()
         self._rollout: Rollout | None = None
         self._staging = Staging(self.n_envs, self.device)
+        # of each environment, by its first row: which step of the rollout is next
+        self._places = {
+            rows.start: torch.zeros(1, dtype=torch.int64, device=self.device)
+            for _, rows in self._turns()
+        }
         for place, one in enumerate(self.envs):
             frames, kind = one.reset()[0][0], self.env.observations[0]
             if (frames.shape, frames.dtype) != (kind.shape, kind.dtype):
@@ -148,9 +153,9 @@ class PPO:
     def collect(self) -> Rollout:
         """T steps of the mixture; the rollout is overwritten by the next call.
 
-        Nobody waits who could work: while the GPU decides, other environments play, the decision
-        is stored, the last step's rewards are scaled and its episodes counted. Rewards and flags
-        stay on the host until the end.
+        Nobody waits who could work: while the GPU decides, other environments play, the last step's
+        rewards are scaled and its episodes counted. Rewards and flags stay on the host until the
+        end; everything else is kept by the decision itself.
         """
         length, shape = self.settings.steps, (self.settings.steps, self.n_envs)
         rewards, first = np.zeros(shape), np.zeros(shape, dtype=bool)
@@ -169,17 +174,20 @@ class PPO:
             if env.under_way:  # somebody has interrupted the last rollout
                 env.reset()
         self.policy.begin()
+        for place in self._places.values():
+            place.zero_()
         for t in range(length):
             for env, rows in self._turns():
                 last = env.recv() if t > 0 else None
                 first[t, rows] = env.first
                 frames = self._staging.frames(env.observations, rows)
-                decision = self.policy(frames, torch.from_numpy(env.first), rows)
+                decision = self.policy(frames, torch.from_numpy(env.first), rows, self._keep)
                 actions = self._staging.fetch(decision.actions, rows)
-                rollout = self._store(t, rows, decision)
                 if last is not None:
                     note(t - 1, env, rows, last)
                 env.send(actions())
+        rollout = self._rollout
+        assert rollout is not None
         for env, rows in self._turns():
             last = env.recv()
             frames = self._staging.frames(env.observations, rows)
@@ -200,22 +208,13 @@ class PPO:
             yield env, slice(begin, begin + env.n_envs)
             begin += env.n_envs
 
-    def _store(self, t: int, rows: slice, decision: Decision) -> Rollout:
+    def _keep(self, rows: slice, decision: Decision) -> None:
+        """Part of a decision, also of a recorded one: it finds its place in the rollout."""
         if self._rollout is None:
-            self._rollout = Rollout.empty(
-                self.settings.steps,
-                self.n_envs,
-                decision.observations,
-                decision.values,
-                decision.actions,
-            )
-        rollout = self._rollout
-        rollout.observations[t, rows].copy_(decision.observations)
-        rollout.actions[t, rows].copy_(decision.actions)
-        rollout.log_policies[:, t, rows].copy_(decision.log_policies)
-        rollout.log_behaviour[t, rows].copy_(decision.log_behaviour)
-        rollout.values[:, t, rows].copy_(decision.values)
-        return rollout
+            self._rollout = Rollout.empty(self.settings.steps, self.n_envs, decision)
+        place = self._places[rows.start]
+        self._rollout.keep(place, rows, decision)
+        place.add_(1)
 
     def _keep_episodes(self, env: VectorEnvironment, info: dict[str, Any]) -> None:
         for number in np.flatnonzero(env.ended):

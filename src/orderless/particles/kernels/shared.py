@@ -19,8 +19,8 @@ from .fused import kernels, padded
 from .grouped import PROGRAMS, Geometry, by_cudnn, can_group, geometry_of
 
 ENTRIES = 64  # of a filter with its bias, at most: a patch stays in registers
-TILE = {"ROWS": 64, "num_warps": 4, "num_stages": 3}
-COLUMNS = 128  # filters at a time, at most
+TILE = {"num_warps": 4, "num_stages": 3}
+ROWS, COLUMNS = 64, 128  # positions and filters at a time
 
 
 def _columns(g: Geometry) -> int:
@@ -55,9 +55,10 @@ class SharedConvolution(torch.autograd.Function):
         shape, positions = (len(x), outputs, *size), len(x) * size[0] * size[1]
         layout: Any = {"memory_format": torch.channels_last}
         result = torch.empty(shape, dtype=x.dtype, device=x.device, **layout)
-        kernels.spread[(math.ceil(positions / TILE["ROWS"]),)](
+        rows = ROWS if _columns(g) == COLUMNS else 2 * ROWS  # of few filters
+        kernels.spread[(math.ceil(positions / rows),)](
             x, wide, result, positions, *x.stride(),
-            PRECISION=precision, **_sizes(x, g, size),
+            PRECISION=precision, ROWS=rows, **_sizes(x, g, size),
         )  # fmt: skip
         return result
 
@@ -69,7 +70,7 @@ class SharedConvolution(torch.autograd.Function):
             return None, *_differentiable_slopes(grads[0], x, g, *ctx.dtypes), None, None
         slope = grads[0].contiguous(memory_format=torch.channels_last)
         outputs, size = g.n * g.outputs, (slope.shape[2], slope.shape[3])
-        positions, rows = len(x) * size[0] * size[1], TILE["ROWS"]
+        positions, rows = len(x) * size[0] * size[1], ROWS
         tiles = math.ceil(outputs / _columns(g))
         parts = max(1, min(PROGRAMS // tiles, positions // (8 * rows)))
         share = rows * math.ceil(positions / parts / rows)
@@ -77,7 +78,7 @@ class SharedConvolution(torch.autograd.Function):
         sums = torch.empty((parts, entries, outputs), dtype=torch.float32, device=x.device)
         kernels.spread_filters[(parts, tiles)](
             x, slope, sums, positions, *x.stride(),
-            SHARE=share, PRECISION=ctx.precision, **_sizes(x, g, size),
+            SHARE=share, PRECISION=ctx.precision, ROWS=rows, **_sizes(x, g, size),
         )  # fmt: skip
         total = sums.sum(0)
         of_weight, of_bias = ctx.dtypes

@@ -123,14 +123,16 @@ def _within(place, size):
 
 @triton.jit
 def gather(
-    source, weight, bias, result, positions,
+    source, weight, bias, signs, added, result, positions,
     N: tl.constexpr, TAPS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
     FROM_H: tl.constexpr, FROM_W: tl.constexpr, TO_H: tl.constexpr, TO_W: tl.constexpr,
     KERNEL: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PAD_H: tl.constexpr, PAD_W: tl.constexpr, BACKWARD: tl.constexpr, HAS_BIAS: tl.constexpr,
+    RELU: tl.constexpr, HAS_SIGNS: tl.constexpr, HAS_ADDED: tl.constexpr,
     PRECISION: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    # result[m, n, o] = sum over k = (tap, i) of source[under(m, tap), n, i] weight[n, k, o]
+    # result[m, n, o] = sum over k = (tap, i) of source[under(m, tap), n, i] weight[n, k, o] + bias,
+    # or 0 where it (RELU) or `signs` is negative; and `added` on top
     n = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     o = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -144,17 +146,19 @@ def gather(
         h = row * STRIDE_H - toward * PAD_H
         w = column * STRIDE_W - toward * PAD_W
         seen = source + (((b * FROM_H + h) * FROM_W + w).to(tl.int64) * N + n) * IN
-        for start in range(0, TAPS * IN, INNER):
-            down = toward * (start // IN // KERNEL)
-            right = toward * (start // IN % KERNEL)
-            i, k = start % IN + tl.arange(0, INNER), start + tl.arange(0, INNER)
-            there = _within(h + down, FROM_H) & _within(w + right, FROM_W) & (m < positions)
-            taken = seen + (down * FROM_W + right) * N * IN
-            values = tl.load(taken[:, None] + i[None, :], mask=there[:, None], other=0.0)
-            slopes = tl.load(
-                filters + (k[:, None] * OUT + o[None, :]), mask=o[None, :] < OUT, other=0.0
-            )
-            total = tl.dot(values, slopes, total, input_precision=PRECISION)
+        for line in range(TAPS // KERNEL):
+            inside = _within(h + toward * line, FROM_H) & (m < positions)
+            for tap in tl.static_range(KERNEL):
+                there = inside & _within(w + toward * tap, FROM_W)
+                taken = seen + toward * (line * FROM_W + tap) * N * IN
+                for start in tl.static_range(0, IN, INNER):
+                    i = start + tl.arange(0, INNER)
+                    k = (line * KERNEL + tap) * IN + i
+                    values = tl.load(taken[:, None] + i[None, :], mask=there[:, None], other=0.0)
+                    slopes = tl.load(
+                        filters + (k[:, None] * OUT + o[None, :]), mask=o[None, :] < OUT, other=0.0
+                    )
+                    total = tl.dot(values, slopes, total, input_precision=PRECISION)
     else:
         for start in range(0, TAPS * IN, INNER):
             k = start + tl.arange(0, INNER)
@@ -172,9 +176,15 @@ def gather(
             total = tl.dot(values, slopes, total, input_precision=PRECISION)
     if HAS_BIAS:
         total += tl.load(bias + n * OUT + o, mask=o < OUT, other=0.0).to(tl.float32)[None, :]
-    place = result + (m[:, None].to(tl.int64) * N + n) * OUT + o[None, :]
+    place = (m[:, None].to(tl.int64) * N + n) * OUT + o[None, :]
     inside = (m[:, None] < positions) & (o[None, :] < OUT)
-    tl.store(place, total.to(result.dtype.element_ty), mask=inside)
+    if RELU:
+        total = tl.where(total < 0.0, 0.0, total)  # NaN stays NaN
+    if HAS_SIGNS:
+        total = tl.where(tl.load(signs + place, mask=inside, other=0.0) <= 0.0, 0.0, total)
+    if HAS_ADDED:
+        total += tl.load(added + place, mask=inside, other=0.0).to(tl.float32)
+    tl.store(result + place, total.to(result.dtype.element_ty), mask=inside)
 
 
 @triton.jit
