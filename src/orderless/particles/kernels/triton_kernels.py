@@ -133,9 +133,10 @@ def gather(
 ):  # fmt: skip
     # result[m, n, o] = sum over k = (tap, i) of source[under(m, tap), n, i] weight[n, k, o] + bias,
     # or 0 where it (RELU) or `signs` is negative; and `added` on top
-    n = tl.program_id(1).to(tl.int64)
-    m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    o = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+    # all particles at the same positions one after another: they share lines of memory
+    n = (tl.program_id(0) % N).to(tl.int64)
+    m = tl.program_id(0) // N * ROWS + tl.arange(0, ROWS)
+    o = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     b, row, column = m // (TO_H * TO_W), (m // TO_W) % TO_H, m % TO_W
     filters = weight + n * TAPS * IN * OUT
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -198,10 +199,10 @@ def filters(
 ):  # fmt: skip
     # result[part, n, k, o] = sum over m in part of source[under(m, tap), n, i] slope[m, n, o] with
     # k = (tap, i), and in one more row that of the slopes alone, which is the bias's
-    part, n = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    part, n = tl.program_id(0) // N, (tl.program_id(0) % N).to(tl.int64)
     across = (OUT + COLUMNS - 1) // COLUMNS
-    k = (tl.program_id(2) // across) * INNER + tl.arange(0, INNER)
-    o = (tl.program_id(2) % across) * COLUMNS + tl.arange(0, COLUMNS)
+    k = (tl.program_id(1) // across) * INNER + tl.arange(0, INNER)
+    o = (tl.program_id(1) % across) * COLUMNS + tl.arange(0, COLUMNS)
     down, right = k // IN // KERNEL - PAD_H, k // IN % KERNEL - PAD_W
     aside = (down * FROM_W + right) * N * IN + k % IN
     total = tl.zeros([INNER, COLUMNS], tl.float32)
@@ -225,7 +226,7 @@ def filters(
     base = result + (part * N + n) * (TAPS * IN + 1) * OUT
     inside = (k[:, None] < TAPS * IN) & (o[None, :] < OUT)
     tl.store(base + (k[:, None] * OUT + o[None, :]), total, mask=inside)
-    if tl.program_id(2) // across == 0:
+    if tl.program_id(1) // across == 0:
         tl.store(base + TAPS * IN * OUT + o, tl.sum(slopes_alone, 0), mask=o < OUT)
 
 
