@@ -21,12 +21,12 @@ from orderless.rl.experts import (
     IN_TURNS,
     Expert,
     ExpertTraining,
+    in_turns,
     load_expert,
     mean_return,
     random_policy,
     save_expert,
     shape_of,
-    turns_for,
 )
 from orderless.rl.procgen import GAMES, parse_levels
 from orderless.rl.settings import rollouts_for
@@ -108,7 +108,8 @@ def test_a_training_goes_on_in_turns_and_back(monkeypatch: pytest.MonkeyPatch) -
     whole = make_training(levels=1000, n_envs=5)
     whole.learn(80)
     with monkeypatch.context() as patch:
-        patch.setattr("orderless.rl.experts.turns_for", lambda n_envs, device: 2)
+        halves = lambda n_envs, device: [n_envs - n_envs // 2, n_envs // 2]  # noqa: E731
+        patch.setattr("orderless.rl.experts.in_turns", halves)
         halves = make_training(levels=1000, n_envs=5)
     first, second = halves.ppo.envs
     assert (first.n_envs, second.n_envs) == (3, 2)
@@ -125,7 +126,9 @@ def test_a_training_goes_on_in_turns_and_back(monkeypatch: pytest.MonkeyPatch) -
 
 def test_only_a_gpu_has_many_copies_take_turns() -> None:
     cases = [(IN_TURNS, "cuda"), (IN_TURNS - 1, "cuda"), (IN_TURNS, "cpu")]
-    assert [turns_for(n_envs, torch.device(name)) for n_envs, name in cases] == [2, 1, 1]
+    found = [in_turns(n_envs, torch.device(name)) for n_envs, name in cases]
+    assert found == [[IN_TURNS // 2] * 2, [IN_TURNS - 1], [IN_TURNS]]
+    assert in_turns(IN_TURNS + 1, torch.device("cuda")) == [IN_TURNS // 2 + 1, IN_TURNS // 2]
 
 
 def test_a_training_goes_on_from_files_of_one_environment() -> None:

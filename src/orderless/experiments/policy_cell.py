@@ -234,7 +234,7 @@ class LifelongRun(PolicyRun):
         try:
             return super().run(command, **options)
         finally:
-            self.learner.env.close()
+            self.learner.close()
 
     def _stage(self, seen: list[int], count: int) -> Iterator[None]:
         if self.progress.batch == 0:
@@ -282,7 +282,7 @@ class LifelongRun(PolicyRun):
         curves["return"] += means
         known = [mean for mean in means if mean is not None]
         # where no episode ended, what the running ones have brought so far
-        level = np.mean(known) if known else env.normalize(env.returns).mean()
+        level = np.mean(known) if known else env.normalize(self.learner.running_returns()).mean()
         self.progress.returns.append(float(level))
 
     def _record(self) -> dict[str, Any]:

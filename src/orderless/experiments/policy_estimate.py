@@ -55,7 +55,7 @@ def _try_playing(cell: Cell, tasks: ProcgenTasks, store: Store, share: float) ->
         settle(update, device)
         collecting, updating = seconds(learner.collect, device), seconds(update, device)
     finally:
-        learner.env.close()
+        learner.close()
     whole, tried = s.envs * s.rollout, copies * length
     more = particles_of(cell) / run.filter.particles.n
     per_round = (collecting + s.ppo_epochs * updating) * more * whole / tried

@@ -152,6 +152,13 @@ class VectorEnvironment:
         """Enough to go on from here; see `load_state_dict`."""
         raise TypeError(f"{type(self).__name__} cannot be saved: define state_dict")
 
+    @staticmethod
+    def divided(states: list[dict[str, Any]], sizes: list[int]) -> list[dict[str, Any]]:
+        """The states of environments that took turns, for the same copies in other parts."""
+        raise ValueError(
+            f"this state is of {len(states)} environments that take turns, not {len(sizes)}"
+        )
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put `observations`, `first`, `ended`, `returns` and `lengths` where they were."""
         raise TypeError(f"{type(self).__name__} cannot be resumed: define load_state_dict")

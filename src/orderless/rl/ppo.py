@@ -290,10 +290,8 @@ class PPO:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state of `state_dict`, with equal settings, seed and environment."""
         parts = states_of(state["env"])
-        if len(parts) != len(self.envs):
-            raise ValueError(
-                f"this state is of {len(parts)} environments that take turns, not {len(self.envs)}"
-            )
+        if len(parts) != len(self.envs):  # on a GPU the copies play in two parts
+            parts = self.env.divided(parts, [env.n_envs for env in self.envs])
         self.policy.load_state_dict(state["policy"])
         for env, part in zip(self.envs, parts, strict=True):
             env.load_state_dict(part)

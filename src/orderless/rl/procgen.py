@@ -163,6 +163,24 @@ class ProcgenLevels(VectorEnvironment):
             "actions": torch.from_numpy(self._history[:, :longest].copy()),
         }
 
+    @staticmethod
+    def divided(states: list[dict[str, Any]], sizes: list[int]) -> list[dict[str, Any]]:
+        """A copy's state is its own: it goes on in whatever part it is now."""
+        lengths = torch.cat([state["lengths"] for state in states])
+        if len(lengths) != sum(sizes):
+            raise ValueError(f"this state is of {len(lengths)} copies, not of {sum(sizes)}")
+        actions = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.int8)
+        for state, rows in zip(
+            states,
+            torch.arange(len(lengths)).split([len(state["lengths"]) for state in states]),
+            strict=True,
+        ):
+            actions[rows, : state["actions"].shape[1]] = state["actions"]
+        return [
+            {**states[0], "n_envs": len(ends), "lengths": ends, "actions": history}
+            for ends, history in zip(lengths.split(sizes), actions.split(sizes), strict=True)
+        ]
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Open the saved level and, where there is one level, play the running episodes again."""
         for name in ("game", "n_envs", "num_levels"):
