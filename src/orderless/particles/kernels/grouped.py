@@ -24,7 +24,7 @@ PROGRAMS = 1024  # enough to fill a large GPU
 # The filters' gradient is faster by cuDNN from so many like groups on, or with more channels.
 GROUPS, NARROW = 4, 32
 # One setting for all layers: the best one differs from layer to layer.
-GATHER = {"ROWS": 128, "num_warps": 4, "num_stages": 2}
+GATHER = {"ROWS": 128, "num_warps": 4, "num_stages": 3}
 FILTERS = {"ROWS": 64, "num_warps": 4, "num_stages": 3}
 ENTRIES = 256  # of a filter, with all its taps, to a program
 
@@ -89,10 +89,9 @@ def gather(
         shape, dtype=source.dtype, device=source.device, memory_format=torch.channels_last
     )
     positions = batch * size[0] * size[1]
-    # entries of a filter at a time: those of one tap, if they make whole tiles
-    inner = next((size for size in (64, 32, 16) if inputs % size == 0), 32)
-    columns = min(64, _block(outputs))
-    grid = (math.ceil(positions / GATHER["ROWS"]) * g.n, math.ceil(outputs / columns))
+    # entries of a filter at a time: of a narrow layer, several taps
+    inner, columns = 32 if inputs <= 32 else 64, min(64, _block(outputs))
+    grid = (math.ceil(positions / GATHER["ROWS"]), g.n, math.ceil(outputs / columns))
     kernels.gather[grid](
         source, weight, *(result if t is None else t for t in (bias, signs, added)), result,
         positions,
@@ -123,7 +122,7 @@ def filter_gradient(
     result = torch.empty(
         (parts, g.n, entries + 1, g.outputs), dtype=torch.float32, device=source.device
     )
-    kernels.filters[(parts * g.n, tiles)](
+    kernels.filters[(parts, g.n, tiles)](
         source, slope, result, positions,
         N=g.n, TAPS=g.taps, IN=g.inputs, OUT=g.outputs,
         FROM_H=source.shape[2], FROM_W=source.shape[3], TO_H=size[0], TO_W=size[1],

@@ -133,48 +133,32 @@ def gather(
 ):  # fmt: skip
     # result[m, n, o] = sum over k = (tap, i) of source[under(m, tap), n, i] weight[n, k, o] + bias,
     # or 0 where it (RELU) or `signs` is negative; and `added` on top
-    # all particles at the same positions one after another: they share lines of memory
-    n = (tl.program_id(0) % N).to(tl.int64)
-    m = tl.program_id(0) // N * ROWS + tl.arange(0, ROWS)
-    o = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    n = tl.program_id(1).to(tl.int64)
+    m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    o = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     b, row, column = m // (TO_H * TO_W), (m // TO_W) % TO_H, m % TO_W
     filters = weight + n * TAPS * IN * OUT
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    if IN % INNER == 0 and (not BACKWARD or STRIDE_H * STRIDE_W == 1):
-        # One tap at a time, at a distance from the first that is the same in all rows: what a row
-        # needs for its place is computed once, and with it most of the kernel's arithmetic.
-        toward: tl.constexpr = -1 if BACKWARD else 1
-        h = row * STRIDE_H - toward * PAD_H
-        w = column * STRIDE_W - toward * PAD_W
-        seen = source + (((b * FROM_H + h) * FROM_W + w).to(tl.int64) * N + n) * IN
-        for line in range(TAPS // KERNEL):
-            inside = _within(h + toward * line, FROM_H) & (m < positions)
-            for tap in tl.static_range(KERNEL):
-                there = inside & _within(w + toward * tap, FROM_W)
-                taken = seen + toward * (line * FROM_W + tap) * N * IN
-                for start in tl.static_range(0, IN, INNER):
-                    i = start + tl.arange(0, INNER)
-                    k = (line * KERNEL + tap) * IN + i
-                    values = tl.load(taken[:, None] + i[None, :], mask=there[:, None], other=0.0)
-                    slopes = tl.load(
-                        filters + (k[:, None] * OUT + o[None, :]), mask=o[None, :] < OUT, other=0.0
-                    )
-                    total = tl.dot(values, slopes, total, input_precision=PRECISION)
-    else:
-        for start in range(0, TAPS * IN, INNER):
-            k = start + tl.arange(0, INNER)
+    for start in range(0, TAPS * IN, INNER):
+        k = start + tl.arange(0, INNER)
+        if IN % INNER == 0:  # one tap at a time: a place per row
+            place, there = _under(
+                b[:, None], row[:, None], column[:, None], start // IN, FROM_H, FROM_W, KERNEL,
+                STRIDE_H, STRIDE_W, PAD_H, PAD_W, BACKWARD,
+            )  # fmt: skip
+        else:
             place, there = _under(
                 b[:, None], row[:, None], column[:, None], (k // IN)[None, :], FROM_H, FROM_W,
                 KERNEL, STRIDE_H, STRIDE_W, PAD_H, PAD_W, BACKWARD,
             )  # fmt: skip
-            there = there & (m[:, None] < positions) & (k[None, :] < TAPS * IN)
-            taken = source + (place.to(tl.int64) * N + n) * IN
-            values = tl.load(taken + (k % IN)[None, :], mask=there, other=0.0)
-            slopes = tl.load(
-                filters + (k[:, None] * OUT + o[None, :]),
-                mask=(k[:, None] < TAPS * IN) & (o[None, :] < OUT), other=0.0,
-            )  # fmt: skip
-            total = tl.dot(values, slopes, total, input_precision=PRECISION)
+        there = there & (m[:, None] < positions) & (k[None, :] < TAPS * IN)
+        seen = source + (place.to(tl.int64) * N + n) * IN
+        values = tl.load(seen + (k % IN)[None, :], mask=there, other=0.0)
+        slopes = tl.load(
+            filters + (k[:, None] * OUT + o[None, :]),
+            mask=(k[:, None] < TAPS * IN) & (o[None, :] < OUT), other=0.0,
+        )  # fmt: skip
+        total = tl.dot(values, slopes, total, input_precision=PRECISION)
     if HAS_BIAS:
         total += tl.load(bias + n * OUT + o, mask=o < OUT, other=0.0).to(tl.float32)[None, :]
     place = (m[:, None].to(tl.int64) * N + n) * OUT + o[None, :]
@@ -199,10 +183,10 @@ def filters(
 ):  # fmt: skip
     # result[part, n, k, o] = sum over m in part of source[under(m, tap), n, i] slope[m, n, o] with
     # k = (tap, i), and in one more row that of the slopes alone, which is the bias's
-    part, n = tl.program_id(0) // N, (tl.program_id(0) % N).to(tl.int64)
+    part, n = tl.program_id(0), tl.program_id(1).to(tl.int64)
     across = (OUT + COLUMNS - 1) // COLUMNS
-    k = (tl.program_id(1) // across) * INNER + tl.arange(0, INNER)
-    o = (tl.program_id(1) % across) * COLUMNS + tl.arange(0, COLUMNS)
+    k = (tl.program_id(2) // across) * INNER + tl.arange(0, INNER)
+    o = (tl.program_id(2) % across) * COLUMNS + tl.arange(0, COLUMNS)
     down, right = k // IN // KERNEL - PAD_H, k // IN % KERNEL - PAD_W
     aside = (down * FROM_W + right) * N * IN + k % IN
     total = tl.zeros([INNER, COLUMNS], tl.float32)
@@ -226,7 +210,7 @@ def filters(
     base = result + (part * N + n) * (TAPS * IN + 1) * OUT
     inside = (k[:, None] < TAPS * IN) & (o[None, :] < OUT)
     tl.store(base + (k[:, None] * OUT + o[None, :]), total, mask=inside)
-    if tl.program_id(1) // across == 0:
+    if tl.program_id(2) // across == 0:
         tl.store(base + TAPS * IN * OUT + o, tl.sum(slopes_alone, 0), mask=o < OUT)
 
 
