@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,7 +15,7 @@ import typer
 
 from orderless.cli.main import app
 from orderless.methods import METHODS
-from orderless.methods.settings import find_preset
+from orderless.methods.presets import find_preset
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -43,20 +45,22 @@ def name_of(page: Path) -> str:
 WITH_PYTHON = [page for page in PAGES if any(b.language == "python" for b in blocks_of(page))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=name_of)
 def test_the_code_on_the_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    namespace: dict[str, Any] = {"__name__": "page"}
+    module = ModuleType("page")  # dataclasses look up the module they are made in
+    monkeypatch.setitem(sys.modules, "page", module)
     for block in blocks_of(page):
         if block.language != "python":
             continue
         # empty lines before it, so that an error names the page's own line
-        code = compile("\n" * block.line + block.text, str(page), "exec")
+        code = compile("\n" * block.line + block.text, str(page), "exec", dont_inherit=True)
         if block.options != NEEDS_A_GPU or torch.cuda.is_available():
-            exec(code, namespace)
+            exec(code, vars(module))
 
 
 def commands_of(page: Path) -> list[str]:
@@ -79,7 +83,7 @@ def test_a_command_on_a_page_can_be_given(page: str, command: str) -> None:
         preset = find_preset(parsed["preset"] or "table1", parsed["benchmark"])
         preset.with_text(list(parsed["changes"] or ()))
         methods = parsed.get("methods", parsed.get("method")).split(",")
-        assert set(methods) <= {*METHODS, "all", "NAME"}
+        assert parsed.get("plugin") or set(methods) <= {*METHODS, "all", "NAME"}
 
 
 def parse(command: str) -> dict[str, Any]:
@@ -108,15 +112,3 @@ def test_scripts_and_make_targets_on_the_page_exist(page: Path) -> None:
         assert "".join(target) in targets, target
     for target in re.findall(r"\]\((?!http)([^)#]+)", text):
         assert (page.parent / target).exists(), target
-
-
-def test_the_first_model_of_ones_own_takes_less_than_twenty_lines() -> None:
-    first = next(b for b in blocks_of(ROOT / "README.md") if b.language == "python")
-    lines = [line for line in first.text.splitlines() if line.strip()]
-    assert len(lines) < 20
-
-
-def test_the_filter_to_copy_is_short() -> None:
-    page = ROOT / "docs" / "add-a-filter.md"
-    example = [b.text for b in blocks_of(page) if b.language == "python"]
-    assert len("".join(example).splitlines()) <= 60

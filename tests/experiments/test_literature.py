@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from orderless.experiments import Grid, Store, run_grid
-from orderless.methods.settings import find_preset
+from orderless.methods.presets import find_preset
 from orderless.scenarios import DataError, find
+
+pytestmark = pytest.mark.slow
 
 BOUNDS = {
     "task": {"ewc": (0.90, 1.0), "lwf": (0.95, 1.0)},

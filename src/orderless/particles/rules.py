@@ -60,6 +60,22 @@ def _leading(tensor: Any, dim: int | None) -> Any:
     return tensor.movedim(dim, 0) if dim else tensor
 
 
+class ParameterReads(TorchFunctionMode):
+    """Around a closure: tells `update` which parameters are read outside of the networks."""
+
+    def __init__(self, update: FactoredUpdate) -> None:
+        super().__init__()
+        self.update = update
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if kwargs is None:
+            kwargs = {}
+        self.update.notice(func, args, kwargs, self.update.names)
+        return func(*args, **kwargs)
+
+
 class ParticleRules(TorchFunctionMode):
     """The mode. `keys(stream)` gives this particle's random key, `update` a pending step."""
 
@@ -73,10 +89,16 @@ class ParticleRules(TorchFunctionMode):
         self._keys = keys
         self.update = update
         self._level = maybe_current_level()
-        # Inside a transform of torch.func the kernels of FAST would be at a loss.
+        # The kernels of FAST know nothing of another transform of torch.func around this one.
         self._fast = fast and self._level == 1
         self.rules = {**NEEDED, **FAST} if self._fast else NEEDED
         self.drawn = 0  # how many random tensors this forward pass has asked for
+        self.factored: dict[int, int] = {}  # parameters, by what `vmap` shows of them
+
+    def watch(self, shown: dict[str, Tensor], parameters: dict[str, Tensor]) -> None:
+        """Tell `update` which parameters the network uses outside of Linear layers."""
+        if self.update is not None and not self.update.pending:
+            self.factored = {id(shown[name]): id(p) for name, p in parameters.items()}
 
     def next_key(self) -> Tensor:
         self.drawn += 1
@@ -93,6 +115,8 @@ class ParticleRules(TorchFunctionMode):
     ) -> Any:
         rule = self.rules.get(func)
         kwargs = kwargs or {}
+        if self.factored and self.update is not None:
+            self.update.notice(func, args, kwargs, self.factored)
         # Inside a network's own vmap or grad the innermost axis is not the particles'.
         if rule is None or (func in AT_OUR_LEVEL and maybe_current_level() != self._level):
             return func(*args, **kwargs)
@@ -104,6 +128,8 @@ def _linear(
 ) -> Tensor:
     castable = input.dtype == weight.dtype or torch.is_autocast_enabled(input.device.type)
     if not is_batchedtensor(weight) or not _stacked(bias) or weight.dim() != 2 or not castable:
+        if mode.update is not None:
+            mode.update.notice(None, (weight, bias), {}, mode.factored)
         return F.linear(input, weight, bias)
     if input.shape[-1] != weight.shape[-1]:
         shape, width = list(input.shape), weight.shape[-1]
@@ -114,7 +140,7 @@ def _linear(
             x = x.to(torch.get_autocast_dtype(x.device.type))
         x = x.expand(n, *x.shape) if dims[0] is None else x.movedim(dims[0], 0)
         weight, bias = _leading(weight, dims[1]), _leading(bias, dims[2])
-        with torch.autocast(x.device.type, enabled=False):
+        with torch.autocast(x.device.type, enabled=False), torch._C.DisableTorchFunction():
             return batched_linear(x, weight, bias, mode.update), 0
 
     return _with_particle_axis(rule, input, weight, bias)

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..storage import NONSENSE
+from ..storage import INVALID_STATE
 from .environment import Array
 from .experts import Expert
 from .mixture import MixturePolicy
@@ -38,7 +38,8 @@ from .procgen import ProcgenLevels
 from .staging import Staging
 
 FRAME = (3, 64, 64)
-ODD_HEADERS = (SyntaxError, tokenize.TokenError)  # NumPy's are Python literals
+# What reading one can raise; the last two, since NumPy's headers are Python literals.
+DAMAGED = (EOFError, OSError, SyntaxError, tokenize.TokenError)
 FORMAT = 2
 # So few copies that each makes 1,250 steps and goes beyond an episode of 1,000; but 16 at least.
 COPIES, MOST_COPIES, STEPS = 16, 256, 1250
@@ -231,7 +232,7 @@ def read_transitions(path: Path) -> Transitions:
         digest.update(actions.tobytes())
         if digest.hexdigest() != facts["sha256"]:
             raise ValueError("its checksum is not that of its content")
-    except (EOFError, OSError, *ODD_HEADERS, *NONSENSE) as error:
+    except (*DAMAGED, *INVALID_STATE) as error:
         raise ValueError(
             f"{path} is damaged ({error}): delete it, and the same command collects it again"
         ) from None

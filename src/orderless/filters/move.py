@@ -1,0 +1,201 @@
+"""How a gradient step is carried out so that it can still be taken back for single particles.
+
+Two ways with one protocol: `Descent` for plain SGD, which need not write a Linear weight's gradient
+down, and `Move` for any torch optimizer. A step calls, in this order, `begin`, `backward`,
+`gathered`, `bound` / `squared_norms`, `move`, (`along_gradient`), `settle`; and `undo` instead of
+`settle` if anything fails on the way.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..particles.linear import FactoredUpdate
+from ..particles.parameter import inner_products, per_particle_view, squared_norms
+from ..particles.rules import ParameterReads
+from .step import Step
+
+if TYPE_CHECKING:
+    from .gradient import GradientFilter
+
+
+class Move:
+    """`optimizer.step()`; the step holds parameters and optimizer state to go back to."""
+
+    update: FactoredUpdate | None = None
+
+    def __init__(self, step: Step, optimizer: torch.optim.Optimizer, slopes: bool = False) -> None:
+        self.step, self.optimizer, self.slopes = step, optimizer, slopes
+        self._kept: list[tuple[nn.Parameter, Tensor]] = []
+        self._state = {p: dict(state) for p, state in optimizer.state.items()}
+
+    def begin(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def watching(self) -> AbstractContextManager[Any]:
+        """Around whatever computes losses."""
+        return nullcontext()
+
+    def backward(self, losses: Tensor, retain_graph: bool = False) -> None:
+        """Accumulate the gradients of N losses `[N]`."""
+        losses.backward(torch.ones_like(losses), retain_graph=retain_graph)
+
+    def keep_gradients(self) -> None:
+        """Gradients as they are now: the move may clip them, a penalty add to them."""
+        self._kept = [(p, p.grad.clone()) for p in self.moving() if p.grad is not None]
+
+    def gathered(self) -> None:
+        """Called when the last gradient is there."""
+        if not self.moving():
+            raise ValueError(
+                "the losses do not depend on any parameter that the optimizer holds: "
+                "compute them from particles(x)"
+            )
+
+    def moving(self) -> list[nn.Parameter]:
+        groups = self.optimizer.param_groups
+        return [p for group in groups for p in group["params"] if p.grad is not None]
+
+    def gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.moving() if p.grad is not None]
+
+    def squared_norms(self) -> Tensor:
+        """Each particle's |g|^2: `[N]`."""
+        return squared_norms(self.gradients())
+
+    def bound(self) -> Tensor:
+        """A number per particle that is finite only if its gradient is: `[N]`."""
+        return self.squared_norms()
+
+    @torch.no_grad()
+    def move(self, clip: Tensor | None) -> None:
+        """Take the step, each particle's gradient multiplied by `clip` `[N]`."""
+        self.step.hold(*self.moving(), *self._states())
+        if clip is not None:
+            for gradient in self.gradients():
+                gradient.mul_(per_particle_view(clip.to(gradient.dtype), gradient))
+        known = {id(tensor) for tensor, _ in self.step.held}
+        self.optimizer.step()
+        new = [tensor for tensor in self._states() if id(tensor) not in known]
+        # State that this first step created was zero before it.
+        self.step.held += [(tensor, torch.zeros_like(tensor)) for tensor in new]
+
+    def _states(self) -> list[Tensor]:
+        """Optimizer state: of particles, `[N, ...]`, or shared by them, such as step counts."""
+        states = self.optimizer.state.values()
+        return [value for state in states for value in state.values() if isinstance(value, Tensor)]
+
+    @torch.no_grad()
+    def along_gradient(self) -> Tensor:
+        """<g, x_new - x_old> per particle `[N]`, from the displacement that really happened."""
+        old = {id(tensor): before for tensor, before in self.step.held}
+        displacements = [p.detach() - old[id(p)] for p, _ in self._kept]
+        return inner_products([g for _, g in self._kept], displacements)
+
+    def check(self) -> None:
+        """Refuse to settle what cannot be settled."""
+
+    def settle(self, alive: Tensor) -> None:
+        """The step is decided: what is not yet written is written for the living `[N]`, here."""
+
+    def undo(self) -> None:
+        """The step has not been; what was held is back already."""
+        self.optimizer.state.clear()
+        self.optimizer.state.update(self._state)
+
+
+class Descent(Move):
+    """x <- x - sigma^2 g for plain SGD; Linear layers move by the factors of their gradient."""
+
+    update: FactoredUpdate
+
+    def __init__(self, step: Step, optimizer: torch.optim.Optimizer, overlaps: int) -> None:
+        super().__init__(step, optimizer)
+        self.update = FactoredUpdate(optimizer.param_groups, overlaps)
+
+    def watching(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.update.pending else ParameterReads(self.update)
+
+    def backward(self, losses: Tensor, retain_graph: bool = False) -> None:
+        self.update.recording = True
+        try:
+            super().backward(losses, retain_graph)
+        finally:
+            self.update.recording = False
+
+    def gathered(self) -> None:
+        self.update.write_out_mixed()
+        if not self.update.steps:
+            super().gathered()
+
+    def squared_norms(self) -> Tensor:
+        return self._with_dense(self.update.squared_norms())
+
+    def bound(self) -> Tensor:
+        return self._with_dense(self.update.bound())
+
+    def _with_dense(self, factored: Tensor | None) -> Tensor:
+        """Add the squared norms of the gradients that were written down after all."""
+        dense = squared_norms(self.gradients()) if self.gradients() else None
+        if factored is None or dense is None:
+            return dense if factored is None else factored  # type: ignore[return-value]
+        return factored + dense
+
+    @torch.no_grad()
+    def move(self, clip: Tensor | None) -> None:
+        scales: dict[int, Tensor | float] = {}
+        for group in self.optimizer.param_groups:
+            scale = -group["lr"] if clip is None else -clip * group["lr"]
+            scales |= dict.fromkeys(map(id, group["params"]), scale)
+        self.step.hold(*self.moving())
+        for parameter, gradient in zip(self.moving(), self.gradients(), strict=True):
+            scale = scales[id(parameter)]
+            if clip is not None:
+                scale = per_particle_view(scale, parameter).to(parameter.dtype)  # type: ignore[arg-type]
+            parameter.add_(scale * gradient)
+        self.update.scale(scales)
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]  # or schedulers complain
+
+    def check(self) -> None:
+        for step in self.update.steps:
+            step.factors()
+
+    def settle(self, alive: Tensor) -> None:
+        self.update.commit(alive)
+
+    def undo(self) -> None:
+        super().undo()
+        self.update.clear()
+
+
+def choose_move(step: Step, owner: GradientFilter) -> Move:
+    """Factors for plain descent where nobody else wants to see the gradient; else the optimizer.
+
+    One particle goes through `torch.optim.SGD` itself, so that N = 1 is SGD bit for bit.
+    """
+    particles, optimizer, reads = owner.particles, owner.optimizer, owner.weighting.reads
+    watched = any(getattr(hooks, "reads_gradients", True) for hooks in owner.consolidations)
+    whole = particles.chunk_size is None or particles.chunk_size >= particles.n
+    able = particles.fast and particles.n > 1 and whole
+    if reads == "slope" or watched or not able or not plain_descent(optimizer):
+        return Move(step, optimizer, slopes=reads == "slope")
+    # how often the step compares the rows of a layer with each other
+    return Descent(step, optimizer, (reads == "energy_after") + (owner.max_grad_norm is not None))
+
+
+def plain_descent(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the optimizer does x <- x - lr g and nothing more."""
+    hooked = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    return (
+        type(optimizer) is torch.optim.SGD
+        and not hooked
+        and all(
+            not group[option]
+            for group in optimizer.param_groups
+            for option in ("momentum", "weight_decay", "maximize", "differentiable")
+        )
+    )
