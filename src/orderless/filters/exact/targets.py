@@ -8,13 +8,15 @@ from typing import SupportsIndex
 import torch
 from torch import Tensor
 
-from .statistics import Column
+from .statistics import Column, column_numbers
 
 _LARGEST_LABEL = 1 << 20
 
 
 class Classes:
     """Integer labels; a column per label, or per (task, label) where updates name their task."""
+
+    unit = 1.0
 
     def __init__(self, count: int | None) -> None:
         if count is not None and (not isinstance(count, SupportsIndex) or count < 1):
@@ -25,6 +27,7 @@ class Classes:
         return "classes"
 
     def check(self, y: Tensor, task: int | None, columns: list[Column]) -> None:
+        """Refuse targets that this head has no place for."""
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool or y.dim() != 1:
             raise TypeError(
                 f"labels must be whole numbers of shape [B], got {y.dtype} {tuple(y.shape)}; for "
@@ -49,18 +52,22 @@ class Classes:
         if self.count is not None and largest >= self.count:
             raise ValueError(f"there is a label {largest} there, but classes={self.count} here")
 
-    def columns(self, y: Tensor, task: int | None) -> set[Column]:
-        return {(-1 if task is None else task, label) for label in y.unique().tolist()}
+    def columns(self, y: Tensor, task: int | None) -> Tensor:
+        """The numbers of the columns that these labels need, ascending."""
+        return y.long().unique() + _first(task)
 
-    def encode(self, y: Tensor, task: int | None, columns: list[Column]) -> Tensor:
-        """`[B, K]` of 0 and 1, float64."""
-        key = -1 if task is None else task
-        ours = [label if owner == key else -1 for owner, label in columns]
-        return (y.unsqueeze(1) == torch.tensor(ours, device=y.device)).double()
+    def encode(self, y: Tensor, task: int | None, columns: Tensor) -> Tensor:
+        """Every sample's place among the columns: `[B]`."""
+        return torch.searchsorted(columns, y.long() + _first(task))
 
     def labels(self, columns: list[Column]) -> int:
         """How many labels a prediction has; 0 when nobody knows yet."""
         return self.count or max((label for _, label in columns), default=-1) + 1
+
+
+def _first(task: int | None) -> int:
+    """The number of a task's column for label 0."""
+    return int(column_numbers([(-1 if task is None else task, 0)]))
 
 
 class Values:
@@ -69,7 +76,7 @@ class Values:
     def __init__(self, limit: float, bits: int) -> None:
         if not limit > 0 or torch.frexp(torch.tensor(float(limit)))[0] != 0.5:
             raise ValueError(f"target_limit must be a power of two such as 16, got {limit}")
-        self.limit, self.scale = limit, 2.0**bits / limit
+        self.limit, self.unit = limit, limit / 2.0**bits
 
     def __str__(self) -> str:
         return f"values within +-{self.limit}"
@@ -94,8 +101,30 @@ class Values:
         if ours and theirs and ours != theirs:
             raise ValueError(f"targets have {len(ours)} values here and {len(theirs)} there")
 
-    def columns(self, y: Tensor, task: int | None) -> set[Column]:
-        return {(-1, k) for k in range(1 if y.dim() == 1 else y.shape[1])}
+    def columns(self, y: Tensor, task: int | None) -> Tensor:
+        width = 1 if y.dim() == 1 else y.shape[1]
+        return column_numbers([(-1, k) for k in range(width)], y.device)
 
-    def encode(self, y: Tensor, task: int | None, columns: list[Column]) -> Tensor:
-        return (y.double().reshape(len(y), -1) * self.scale).round() / self.scale
+    def encode(self, y: Tensor, task: int | None, columns: Tensor) -> Tensor:
+        """The values on their grid: `[B, K]`, float64."""
+        return (y.double().reshape(len(y), -1) / self.unit).round() * self.unit
+
+
+def label_table(labels: list[int], count: int) -> Tensor:
+    """Which columns each of `count` labels has: `[count, most]`, filled up with `len(labels)`."""
+    columns = torch.tensor(labels)
+    order = columns.argsort(stable=True)
+    sorted_labels = columns[order]
+    first = torch.searchsorted(sorted_labels, sorted_labels)
+    rank = torch.arange(len(labels)) - first  # of a column among those of its label
+    table = torch.full((count, int(rank.max()) + 1), len(labels))
+    table[sorted_labels, rank] = order
+    return table
+
+
+def by_label(scores: Tensor, table: Tensor, across: str) -> Tensor:
+    """Scores `[N, B, K]` of columns as logits `[N, B, C]` of labels, -inf for those without any."""
+    scores = scores - scores.amax(2, keepdim=True)
+    nothing = torch.full_like(scores[..., :1], -torch.inf)  # what the table is filled up with
+    tasks = torch.cat([scores, nothing], dim=2)[..., table]  # [N, B, C, tasks]
+    return tasks.amax(-1) if across == "max" else tasks.logsumexp(-1)
