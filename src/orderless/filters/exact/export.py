@@ -22,6 +22,7 @@ class ExportedHead(nn.Module):
     factor: Tensor
     mean: Tensor
     inverse_scale: Tensor
+    sharpness: Tensor
 
     def __init__(self, head: HeadPosterior, sharpness: float, probabilities: bool) -> None:
         super().__init__()
@@ -30,7 +31,9 @@ class ExportedHead(nn.Module):
         for name in names:
             self.register_buffer(name, getattr(head, name).clone())
         self.noise_variance, self.constant = head.noise_variance, head.intercept_leverage
-        self.sharpness, self.probabilities = sharpness, probabilities
+        self.probabilities = probabilities
+        # a tensor, as in the filter: a number divided by a tensor is rounded twice
+        self.register_buffer("sharpness", head.weight.new_tensor(sharpness))
 
     def forward(self, features: Tensor) -> Tensor:
         means = torch.addmm(self.intercept, features, self.weight)

@@ -34,4 +34,4 @@ class GridWarnings:
         self.told.add(setting)
         # Room for twice the largest seen; a power of two, as every limit.
         better = 2.0 ** math.ceil(math.log2(2.0 * raw.abs().max().item()))
-        warnings.warn(f"{how}: scale them, or set {setting}={better:g}", stacklevel=6)
+        warnings.warn(f"{how}: scale them, or set {setting}={better!r}", stacklevel=6)
