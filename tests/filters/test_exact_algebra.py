@@ -451,21 +451,21 @@ def test_single_samples_empty_batches_and_bytes() -> None:
         rb.update(x[:0], y[:0])
 
 
-def test_ten_thousand_classes_have_the_closed_form() -> None:
+def test_thousands_of_classes_have_the_closed_form() -> None:
     """Against a dense one-hot regression; what they cost is in benchmarks/exact.py."""
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(12_000, 8, generator=generator)
-    y = torch.randperm(12_000, generator=generator) % 10_000
+    x = torch.randn(4_000, 8, generator=generator)
+    y = torch.randperm(4_000, generator=generator) % 3_000
     rb = RaoBlackwellizedFilter(RandomReLU(8, 16), prior_precision=2.0, noise_variance=0.5)
-    for part in torch.arange(12_000).split(3000):
+    for part in torch.arange(4_000).split(1500):
         rb.update(x[part], y[part])
     features = rb.grid(x)[0].double()
     z = (features - features.mean(0)) / features.std(0, correction=0)
-    targets = nn.functional.one_hot(y, 10_000).double()
+    targets = nn.functional.one_hot(y, 3_000).double()
     head = torch.linalg.solve(z.T @ z + torch.eye(16), z.T @ (targets - targets.mean(0)))
     expected = z[:16] @ head + targets.mean(0)
     assert torch.allclose(rb.predictive(x[:16]).mean, expected, atol=1e-9)
-    assert rb.predict(x[:16]).shape == (16, 10_000)
+    assert rb.predict(x[:16]).shape == (16, 3_000)
 
 
 # ---------------------------------------------------------------------- export, novelty

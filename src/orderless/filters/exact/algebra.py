@@ -18,7 +18,15 @@ from ..base import ParticleFilter
 from .limits import GridWarnings
 from .quantize import Block, GridFeatures
 from .samples import checked, without_weightless
-from .statistics import Column, HeadStatistics, Units, column_numbers, column_pairs, whole
+from .statistics import (
+    Column,
+    HeadStatistics,
+    Units,
+    column_numbers,
+    column_pairs,
+    tasks_and_labels,
+    whole,
+)
 from .targets import Classes, Values
 
 _OF_PARTICLES = ("gram", "moments", "gram_carry", "moments_carry")  # in a state: `[N, ...]`
@@ -66,7 +74,16 @@ class DataAlgebra(ParticleFilter):
     @property
     def columns(self) -> list[Column]:
         """The head's columns (task, label) in ascending order; task is -1 where none was given."""
-        return [] if self._statistics is None else column_pairs(self._statistics.columns)
+        return column_pairs(self._numbers())
+
+    def tasks_and_labels(self) -> tuple[Tensor, Tensor]:
+        """`columns` as two tensors `[K]`."""
+        return tasks_and_labels(self._numbers())
+
+    def _numbers(self) -> Tensor:
+        if self._statistics is None:
+            return torch.zeros(0, dtype=torch.int64, device=self.particles.device)
+        return self._statistics.columns
 
     # ------------------------------------------------------------------ samples
 
@@ -94,7 +111,7 @@ class DataAlgebra(ParticleFilter):
     @torch.no_grad()
     def _change(self, x: Tensor, y: Tensor, task: int | None, weight: Any, sign: int) -> None:
         x, y, weights = checked(x, y, weight, self.particles.device)
-        self.targets.check(y, task, self.columns)
+        self.targets.check(y, task, self._numbers())
         self._check_total(float(self.samples) + float(weights.sum()))
         if not weights.any():
             return
@@ -113,7 +130,6 @@ class DataAlgebra(ParticleFilter):
                 room.add(block.features, targets, None if plain else mass, sign)
                 room.clipped += sign * float(block.clipped.sum((0, 2)).double() @ mass)
             assert room is not None
-            room.settle()
             if sign < 0:
                 self._refuse_impossible(room)
         except BaseException:

@@ -30,7 +30,7 @@ from .line_search import maximize
 
 DEFAULT_SHARPNESS = 1.702  # a logistic with this slope is a normal distribution function
 _DEGREES = 6
-_MOST_COLUMNS = 256  # as many classes, the most frequent ones, tell the temperature of all
+_MOST_COLUMNS = 128  # as many classes, the most frequent ones, tell the temperature of all
 
 
 def sharpness(

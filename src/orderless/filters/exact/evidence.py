@@ -154,6 +154,9 @@ class NormalEquations:
 
     def best(self) -> list[Solution]:
         """Where the evidence of each is largest."""
+        if self.right.shape[2] > 2 * self.right.shape[1]:
+            ratios = [solution.ratio for solution in self._with_few_columns().best()]
+            return self.at(list(range(len(ratios))), ratios)
         sizes = [self.matrix.shape[1]]
         while sizes[-1] > _CHEAP:
             sizes.append(sizes[-1] // 2)
@@ -170,6 +173,15 @@ class NormalEquations:
             peaks = [2.0 * t - b for t, b in zip(now, before, strict=True)]
             before = now
         return found
+
+    def _with_few_columns(self) -> NormalEquations:
+        """The same evidence from M columns: it depends on B by B B^T over the contrasts alone."""
+        right = self.right
+        if self.classes:
+            right = right - right.mean(2, keepdim=True)
+        values, vectors = torch.linalg.eigh(right @ right.mT)
+        root = vectors * values.clamp(min=0.0).sqrt().unsqueeze(1)
+        return replace(self, right=root, classes=False)
 
     def _units(self) -> list[float]:
         """Features have about one unit of variance per sample: lambda is counted in samples."""

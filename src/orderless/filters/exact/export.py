@@ -72,9 +72,8 @@ class ExportedFilter(nn.Module):
         self.across = rb.across_tasks if probabilities else None
         self.register_buffer("weights", rb.weights)
         if isinstance(rb.targets, Classes):
-            columns = rb.columns
-            table = label_table([label for _, label in columns], rb.targets.labels(columns))
-            self.register_buffer("table", table.to(rb.weights.device))
+            _, labels = rb.tasks_and_labels()
+            self.register_buffer("table", label_table(labels, rb.targets.labels(labels)))
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.float() if x.dtype == torch.uint8 else x

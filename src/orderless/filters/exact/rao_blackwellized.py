@@ -236,19 +236,21 @@ class RaoBlackwellizedFilter(DataAlgebra):
             return self._moments(x)[0]
         across = self.across_tasks if across_tasks is None else across_tasks
         _choice("across_tasks", across, ("max", "probs"))
-        columns = self.columns
-        count = self.targets.labels(columns)
+        tasks, labels = self.tasks_and_labels()
+        count = self.targets.labels(labels)
         if count == 0:
             raise ValueError("nothing to predict yet: update first, or say how many classes exist")
-        chosen = [k for k, (owner, _) in enumerate(columns) if task is None or owner in (task, -1)]
-        n, device = self.particles.shard.count, self.particles.device
-        if not chosen:
-            return torch.zeros(n, len(x), count, dtype=torch.float64, device=device)
+        chosen = torch.ones_like(labels, dtype=torch.bool)
+        if task is not None:
+            chosen = (tasks == task) | (tasks == -1)
+        n = self.particles.shard.count
+        if not chosen.any():
+            options = {"dtype": torch.float64, "device": labels.device}
+            return torch.zeros(n, len(x), count, **options)  # type: ignore[call-overload]
         means, variances = self._moments(x)
         factors = means.new_tensor([[factor] for _, factor in self.solved()])
         scores = means[..., chosen] * (factors / variances.sqrt()).unsqueeze(2)
-        table = label_table([columns[k][1] for k in chosen], count).to(device)
-        return by_label(scores, table, across)
+        return by_label(scores, label_table(labels[chosen], count), across)
 
     def _moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Means `[N, B, K]` and predictive variances `[N, B]` of every particle."""

@@ -86,15 +86,19 @@ class HeadStatistics:
 
     def settle(self) -> HeadStatistics:
         """Carry, so that equal sums are equal words. Returns itself."""
-        if self.pending:
+        if self.pending and self._has_to_carry():
             for particle, words in enumerate(self.gram):
-                # No entry is larger than the largest on the diagonal (Cauchy and Schwarz).
-                scaled = words.low.diagonal() / words.columns.square()
-                if words.high is not None or scaled.max() >= ROOM:
-                    self.gram[particle] = words.carried()
+                self.gram[particle] = words.carried()
             self.moments, self.squares = self.moments.carried(), self.squares.carried()
-            self.pending = 0.0
+        self.pending = 0.0
         return self
+
+    def _has_to_carry(self) -> bool:
+        """No sum is larger than the largest square among them (Cauchy and Schwarz)."""
+        squares = [*[words.diagonal() for words in self.gram], self.squares]
+        if any(words.high is not None for words in [*self.gram, self.moments, self.squares]):
+            return True
+        return any(bool((w.low / w.rows / w.columns >= ROOM).any()) for w in squares)
 
     def with_columns(self, wanted: Tensor) -> HeadStatistics:
         """The same sums with a column for each of `wanted`: a new class starts with zeros.
@@ -295,7 +299,14 @@ def column_numbers(columns: list[Column], device: Any = None) -> Tensor:
 
 
 def column_pairs(numbers: Tensor) -> list[Column]:
-    return [(number // _LABELS - 1, number % _LABELS) for number in numbers.tolist()]
+    """The opposite of `column_numbers`."""
+    tasks, labels = tasks_and_labels(numbers)
+    return list(zip(tasks.tolist(), labels.tolist(), strict=True))
+
+
+def tasks_and_labels(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Of columns as numbers: their tasks and labels `[K]`."""
+    return numbers.div(_LABELS, rounding_mode="floor") - 1, numbers.remainder(_LABELS)
 
 
 def whole(value: float) -> int | float:

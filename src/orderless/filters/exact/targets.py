@@ -26,7 +26,7 @@ class Classes:
     def __str__(self) -> str:
         return "classes"
 
-    def check(self, y: Tensor, task: int | None, columns: list[Column]) -> None:
+    def check(self, y: Tensor, task: int | None, columns: Tensor) -> None:
         """Refuse targets that this head has no place for."""
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool or y.dim() != 1:
             raise TypeError(
@@ -39,7 +39,7 @@ class Classes:
         if len(y) and (int(y.min()) < 0 or int(y.max()) >= end):
             wrong = int(y.min()) if int(y.min()) < 0 else int(y.max())
             raise ValueError(f"labels must lie between 0 and {end - 1}, got {wrong}")
-        if columns and (columns[0][0] >= 0) != (task is not None):
+        if len(columns) and (int(columns[0]) >= _first(0)) != (task is not None):
             was, now = ("with", "without") if task is None else ("without", "with")
             raise ValueError(
                 f"earlier updates came {was} a task and this one {now}: the head has either a "
@@ -60,9 +60,9 @@ class Classes:
         """Every sample's place among the columns: `[B]`."""
         return torch.searchsorted(columns, y.long() + _first(task))
 
-    def labels(self, columns: list[Column]) -> int:
-        """How many labels a prediction has; 0 when nobody knows yet."""
-        return self.count or max((label for _, label in columns), default=-1) + 1
+    def labels(self, seen: Tensor) -> int:
+        """How many labels a prediction has, given those seen; 0 when nobody knows yet."""
+        return self.count or (int(seen.max()) + 1 if len(seen) else 0)
 
 
 def _first(task: int | None) -> int:
@@ -81,7 +81,7 @@ class Values:
     def __str__(self) -> str:
         return f"values within +-{self.limit}"
 
-    def check(self, y: Tensor, task: int | None, columns: list[Column]) -> None:
+    def check(self, y: Tensor, task: int | None, columns: Tensor) -> None:
         if task is not None:
             raise ValueError("targets='values' has one head for all tasks: leave task out")
         if not y.is_floating_point() or y.dim() not in (1, 2):
@@ -91,7 +91,7 @@ class Values:
                 f"targets must be finite and within +-{self.limit}: scale them, or build the "
                 "filter with a larger target_limit (a power of two)"
             )
-        if columns and len(columns) != len(self.columns(y, task)):
+        if len(columns) and len(columns) != len(self.columns(y, task)):
             raise ValueError(
                 f"targets had {len(columns)} values per sample before, now "
                 f"{len(self.columns(y, task))}"
@@ -110,15 +110,13 @@ class Values:
         return (y.double().reshape(len(y), -1) / self.unit).round() * self.unit
 
 
-def label_table(labels: list[int], count: int) -> Tensor:
+def label_table(labels: Tensor, count: int) -> Tensor:
     """Which columns each of `count` labels has: `[count, most]`, filled up with `len(labels)`."""
-    columns = torch.tensor(labels)
-    order = columns.argsort(stable=True)
-    sorted_labels = columns[order]
-    first = torch.searchsorted(sorted_labels, sorted_labels)
-    rank = torch.arange(len(labels)) - first  # of a column among those of its label
-    table = torch.full((count, int(rank.max()) + 1), len(labels))
-    table[sorted_labels, rank] = order
+    ascending, order = labels.sort(stable=True)
+    first = torch.searchsorted(ascending, ascending)
+    rank = torch.arange(len(labels), device=labels.device) - first  # among columns of its label
+    table = torch.full((count, int(rank.max()) + 1), len(labels), device=labels.device)
+    table[ascending, rank] = order
     return table
 
 
