@@ -8,7 +8,7 @@ import torch
 from tests.experiments.tiny import SETTINGS, STEPS, make_run, result_of, tiny_cell, tiny_scenario
 
 from orderless.experiments import Store
-from orderless.experiments.cell import TRACES, CellRun
+from orderless.experiments.cell import TRACES, SupervisedRunner
 from orderless.report.cells import load_cells
 from orderless.scenarios import Scenario
 from orderless.storage import saving as storage
@@ -260,5 +260,5 @@ def test_cells_take_any_scenario(tmp_path):
     tasks = tiny_scenario().tasks[::-1]
     store = Store(tmp_path)
     store.prepare()
-    record = CellRun(tiny_cell("gd"), Scenario(tasks), store).run()
+    record = SupervisedRunner(tiny_cell("gd"), Scenario(tasks), store).run()
     assert record["task_names"] == ["t2", "t1", "t0"]

@@ -9,10 +9,11 @@ from tests.experiments.tiny import result_of, tiny_cell, tiny_grid, tiny_scenari
 
 from orderless.consolidation import ewc
 from orderless.experiments import Cell, Store, estimate, policy_estimate, trial
-from orderless.experiments.policy_cell import LifelongRun
-from orderless.experiments.runs import course_of
+from orderless.experiments.policy_cell import LifelongRunner
+from orderless.experiments.runs import runner_of
 from orderless.filters.exact.evidence import NormalEquations
-from orderless.methods.policy_settings import POLICY_PRESETS, PolicySettings
+from orderless.methods.policy_settings import PolicySettings
+from orderless.methods.presets import POLICY_PRESETS
 from orderless.particles import Ensemble
 from orderless.rl.tasks import ClonedTasks, ProcgenTasks
 
@@ -109,8 +110,8 @@ def test_a_part_of_a_minibatch_tells_what_playing_takes(
     tasks, store = ProcgenTasks("fruitbot", (0, 3), CPU), Store(tmp_path)
     found = policy_estimate._try_playing(cell, tasks, store, share)
     clock.now = 0
-    run = course_of(cell, tasks, store)
-    assert isinstance(run, LifelongRun)
+    run = runner_of(cell, tasks, store)
+    assert isinstance(run, LifelongRunner)
     learner = run.learner
     for level in tasks.levels:  # one round each, without the measurements at a level's end
         learner.begin_level(level)

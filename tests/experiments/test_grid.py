@@ -13,11 +13,13 @@ import torch
 from tests.experiments.tiny import SETTINGS, tiny_grid, without_time
 
 from orderless.experiments import Grid, Store, StoreError, run_grid
-from orderless.experiments.grid import Report
+from orderless.experiments.engine import Report
+from orderless.experiments.grid import GridWork
 from orderless.experiments.launch.local import automatic_workers, compute, one_thread
+from orderless.experiments.scenarios import Scenarios
 from orderless.experiments.store import read_cell
-from orderless.methods.settings import PRESETS
-from orderless.storage import saving as storage
+from orderless.methods.presets import PRESETS
+from orderless.storage import directory as storage
 
 BOTH = ("gd", "wpf")
 
@@ -312,9 +314,8 @@ def test_deterministic_kernels_while_cells_are_computed_and_no_longer(store):
 
     run_grid(tiny_grid(("gd",), 1), store, deterministic=True, report=Report(tick=look))
     grid = tiny_grid(("wpf",), 1)  # and as a worker process computes it
-    scenarios, cell = grid.scenarios(None, "cpu"), next(grid.cells(3))
-    options = {"run": {"tick": look}, "command": "", "tensorboard": False, "deterministic": True}
-    compute(cell, scenarios, store, options)
+    scenarios, cell = Scenarios("tiny", "domain", SETTINGS, None, "cpu"), next(grid.cells(3))
+    compute(cell, GridWork(grid, scenarios, scenarios, deterministic=True), store, look)
     assert set(seen) == {(1, True)}  # 1: warn where there is no such kernel
     look(0)
     assert seen[-1] == (0, False)

@@ -12,15 +12,10 @@ from typer.testing import CliRunner
 
 from orderless.cli.main import app
 from orderless.experiments import Cell, Store, StoreError
-from orderless.experiments.cell import CellRun
-from orderless.experiments.regime import (
-    REGIMES,
-    Training,
-    find_regime,
-    run_regime,
-    run_training,
-    trainings,
-)
+from orderless.experiments.cell import SupervisedRunner
+from orderless.experiments.engine import Report
+from orderless.experiments.readings import TrainingRunner
+from orderless.experiments.regime import REGIMES, find_regime, run_regime
 from orderless.experiments.scenarios import Scenarios
 from orderless.methods.settings import Settings
 from orderless.report.cells import ReportError
@@ -70,10 +65,20 @@ AS_METHODS = [
 ]
 
 
+def trained(regime, scenario, folder, **changes):
+    """The record of the training by SGD with these settings."""
+    store = Store(folder)
+    store.prepare()
+    (training, *_) = (each for each in regime.variants() if each.training == "sgd")
+    settings = training.settings.changed(**changes)
+    cell = dataclasses.replace(training, settings=settings, order=ORDER, seed=1)
+    return TrainingRunner(cell, scenario, store).run("")
+
+
 @pytest.mark.parametrize(("method", "n", "reading", "changes"), AS_METHODS)
 def test_a_reading_is_the_method_run_by_itself(method, n, reading, changes, scenario, tmp_path):
     settings = SETTINGS.changed(lr=0.05, particles=4)
-    whole = run_training(Training("sgd", settings, 0, ORDER, 1), scenario, REGIME)
+    whole = trained(REGIME, scenario, tmp_path / "whole", lr=0.05)
     (ours,) = (
         found
         for found in whole["readings"]
@@ -85,7 +90,7 @@ def test_a_reading_is_the_method_run_by_itself(method, n, reading, changes, scen
     store = Store(tmp_path)
     store.prepare()
     cell = Cell("splitmnist", "domain", "demo", method, 0, ORDER, 1, own)
-    theirs = CellRun(cell, scenario, store).run("")
+    theirs = SupervisedRunner(cell, scenario, store).run("")
     assert ours["ess"] == pytest.approx(theirs["ess"], rel=1e-4)
     assert ours["moved"] == pytest.approx(theirs["moved"], rel=1e-5)
     for combine, scores in ours["scores"].items():
@@ -94,9 +99,9 @@ def test_a_reading_is_the_method_run_by_itself(method, n, reading, changes, scen
 
 
 def test_the_map_trains_the_largest_ensemble_once_per_place():
-    wanted = list(trainings(REGIME, tasks=5))
+    wanted = list(REGIME.cells(tasks=5))
     assert len(wanted) == len({training.name for training in wanted}) == 2 * 2 * (1 + 2 + 2 + 1)
-    assert {t.settings.particles for t in wanted if t.method == "sgd"} == {4}
+    assert {t.settings.particles for t in wanted if t.training == "sgd"} == {4}
 
 
 # ------------------------------------------------------------------ the run
@@ -104,7 +109,7 @@ def test_the_map_trains_the_largest_ensemble_once_per_place():
 
 def test_finished_trainings_are_not_run_again(records, folder):
     started = []
-    again = run_regime(REGIME, Store(folder), report=lambda *progress: started.append(progress))
+    again = run_regime(REGIME, Store(folder), report=Report(start=started.append))
     assert started == []
     assert again == records
 
@@ -119,7 +124,7 @@ def test_a_damaged_training_is_set_aside_and_trained_again(records, folder, tmp_
             REGIME,
             Store(tmp_path / "map"),
             command="the command",
-            report=lambda *p: started.append(p),
+            report=Report(start=started.append),
         )
     assert len(started) == 1
     assert [{**r, "duration": 0} for r in again] == [{**r, "duration": 0} for r in records]
@@ -134,10 +139,9 @@ def test_another_map_does_not_mix_into_the_directory(records, folder):
         run_regime(other, Store(folder))
 
 
-def test_a_networks_breakdown_is_a_result(scenario):
-    settings = SETTINGS.changed(lr=1e30, particles=2)
+def test_a_networks_breakdown_is_a_result(scenario, tmp_path):
     regime = dataclasses.replace(REGIME, particles=(2,))
-    record = run_training(Training("sgd", settings, 0, ORDER, 0), scenario, regime)
+    record = trained(regime, scenario, tmp_path, lr=1e30)
     assert record["died_at"] is not None
     json.dumps(record, allow_nan=False)
 
@@ -230,8 +234,8 @@ def test_a_dry_run_trains_nothing(tmp_path):
     arguments = ["run", "regime", "--preset", "demo", "--dry-run", "--out", str(tmp_path / "none")]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0
-    assert "290 trainings, 290 to compute" in result.output
-    assert re.search(r"estimated time: \d+ (s|min)", result.output)
+    assert "290 trainings, 0 finished, 290 to compute" in result.output
+    assert re.search(r"estimated time: [\d.]+ (s|min|h)", result.output)
     assert not (tmp_path / "none").exists()
 
 

@@ -10,7 +10,7 @@ import torch
 
 from orderless.experiments import Cell, Grid, Store, run_grid
 from orderless.experiments.benchmarks import BENCHMARKS, Benchmark, mnist_network
-from orderless.experiments.cell import CellRun
+from orderless.experiments.cell import SupervisedRunner
 from orderless.methods.settings import Settings
 from orderless.scenarios import Scenario, Task
 
@@ -63,11 +63,11 @@ def tiny_cell(
     return Cell("tiny", scenario, "demo", method, index, order, seed, settings)
 
 
-def make_run(cell: Cell, folder: Path, **options: Any) -> CellRun:
+def make_run(cell: Cell, folder: Path, **options: Any) -> SupervisedRunner:
     store = Store(folder)
     store.prepare()
     tasks = tiny_scenario(cell.scenario, len(cell.order))
-    return CellRun(cell, tasks, store, **options)
+    return SupervisedRunner(cell, tasks, store, **options)
 
 
 def result_of(cell: Cell, folder: Path, **options: Any) -> dict[str, Any]:

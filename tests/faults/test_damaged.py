@@ -8,7 +8,7 @@ from tests.experiments.tiny import tiny_grid
 from tests.faults.bench import FAULTS, everything, randomness, undisturbed
 
 from orderless.experiments import Store, run_grid
-from orderless.experiments.grid import Report
+from orderless.experiments.engine import Report
 from orderless.experiments.store import DamagedFile, read_cell
 from orderless.storage import saving as storage
 

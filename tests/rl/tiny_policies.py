@@ -10,8 +10,8 @@ import torch
 
 from orderless.experiments import Cell, Store
 from orderless.experiments.benchmarks import find_benchmark
-from orderless.experiments.runs import course_of
-from orderless.methods.policy_settings import POLICY_PRESETS
+from orderless.experiments.runs import runner_of
+from orderless.methods.presets import POLICY_PRESETS
 from orderless.rl import Compact
 from orderless.rl.experts import Expert, save_expert
 
@@ -52,7 +52,7 @@ def make_run(cell: Cell, folder: Path, device: str = "cpu", **options: Any) -> A
     tasks = find_benchmark(cell.benchmark).scenario(
         cell.scenario, cell.settings, cell.seed, str(folder), device
     )
-    return course_of(cell, tasks, store, **options)
+    return runner_of(cell, tasks, store, **options)
 
 
 def record_of(cell: Cell, folder: Path, **options: Any) -> dict[str, Any]:

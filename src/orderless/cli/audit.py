@@ -3,20 +3,53 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..audit import OrderSensitivity, order_sensitivity
-from ..experiments.progress import Countdown
-from ..report.page import write_audit_page
+from ..methods.plugins import import_module
+from . import options
+from .errors import problems_as_sentences
+
+if TYPE_CHECKING:
+    from ..audit import OrderSensitivity
+
+
+@problems_as_sentences()
+def audit(
+    learner: Annotated[str, typer.Argument(help="module:make_learner, called with a seed.")],
+    tasks: Annotated[str, typer.Option(help="module:tasks, a list of ol.Task or what makes one.")],
+    orders: Annotated[
+        int, typer.Option(help="Orders of the tasks; all where there are fewer.")
+    ] = 10,
+    seeds: Annotated[int, typer.Option(help="Seeds.")] = 3,
+    compare: options.Compare = "wpf,rb",
+    out: options.AuditFolder = None,
+    json: options.Json = False,
+) -> None:
+    """How much the order of the tasks matters to your own learner, beyond what reseeding does.
+
+    With --out every finished run is kept: run the same command again and it does only what is
+    missing.
+
+    Example: orderless audit my_module:make_learner --tasks my_module:tasks --out audit
+    """
+    result, paths = run_audit(
+        learner,
+        tasks,
+        orders=orders,
+        seeds=seeds,
+        compare=compare,
+        out=out,
+        command=options.as_typed(),
+    )
+    typer.echo(result.json() if json else result.text(), nl=not json)
+    for path in paths:
+        typer.echo(f"wrote {path}", err=json)
 
 
 def run_audit(
@@ -34,12 +67,16 @@ def run_audit(
     What stands for the tasks is a list of `ol.Task`, a `Scenario`, or a function that makes one.
     With `out` finished runs are kept there, and what is there already is not run again.
     """
+    from ..audit import order_sensitivity
+    from ..experiments.progress import Countdown
+    from ..report.page import write_audit_page
+
     make_learner = find_object(learner, "make_learner")
     given = find_object(tasks, "tasks")
     if callable(given):
         try:
             given = given()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ValueError(f"{tasks} failed: {type(error).__name__}: {error}") from error
     names = [name.strip() for name in compare.split(",") if name.strip()]
     _, _, name = learner.partition(":")
@@ -92,28 +129,9 @@ def find_object(reference: str, what: str) -> Any:
     module_name, colon, name = reference.partition(":")
     if not colon or not module_name or not name:
         raise ValueError(f"{what} must be given as module:name, got {reference!r}")
-    found: Any = _imported(module_name)
+    found: Any = import_module(module_name)
     for part in name.split("."):
         if not hasattr(found, part):
             raise ValueError(f"module {module_name} has no {name!r}: is it spelled so there?")
         found = getattr(found, part)
     return found
-
-
-def _imported(name: str) -> ModuleType:
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missing = error.name or name
-        if name == missing or name.startswith(f"{missing}."):
-            raise ValueError(
-                f"there is no module {name!r} here: run from the folder that holds it, or install "
-                "it; write my_module:name, not a file name"
-            ) from None
-        raise ValueError(f"module {name} needs {missing!r}, which is not installed") from error
-    except Exception as error:
-        text = f"module {name} cannot be imported: {type(error).__name__}: {error}"
-        raise ValueError(text) from error

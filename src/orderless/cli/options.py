@@ -5,27 +5,42 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 
-from ..methods.policy_settings import POLICY_PRESETS
-from ..methods.settings import PRESETS
-from ..rl.procgen import GAMES
+from ..methods.presets import POLICY_PRESETS, PRESETS
+from ..rl.games import GAMES
 from ..scenarios import DATASETS
 from . import completion
 
+if TYPE_CHECKING:
+    import torch
+
 # ---------------------------------------------------------------------- several commands
 
-DataDir = Annotated[Path | None, typer.Option(help="Where data sets lie (else $ORDERLESS_DATA).")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Where data sets lie (else $ORDERLESS_DATA).", exists=True, file_okay=False),
+]
+DataTarget = Annotated[
+    Path | None, typer.Option("--data-dir", help="Where to put it (else $ORDERLESS_DATA).")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda", autocompletion=completion.devices)]
 Kind = Annotated[
     str, typer.Option(help="domain, task or class", autocompletion=completion.scenarios)
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Change a setting: key=value.", autocompletion=completion.settings),
+    typer.Option(
+        "--set",
+        help="Change a setting: key=value; `orderless settings` lists them.",
+        autocompletion=completion.settings,
+    ),
+]
+Plugin = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", help="A module of your own that registers methods."),
 ]
 CheckpointEvery = Annotated[float, typer.Option(help="Seconds between checkpoints.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
@@ -43,6 +58,8 @@ def data_root(data_dir: Path | None) -> str | None:
 
 def find_device(name: str) -> torch.device:
     """What a `Device` stands for on this machine."""
+    import torch
+
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda"):

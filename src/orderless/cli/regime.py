@@ -6,15 +6,10 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from ..experiments.progress import Countdown
-from ..experiments.regime import estimate_regime, find_regime, run_regime
-from ..experiments.store import Store
-from ..report.regime import summarize_regime
-from ..report.regime_figure import regime_figure
-from ..storage import write_atomically
+if TYPE_CHECKING:
+    import torch
 
 NAME = "when-weighting-helps"
 
@@ -34,6 +29,17 @@ def draw_map(
     say: Callable[[str], None] = print,
 ) -> list[Path]:
     """Train what is missing, then write the map's JSON and figure; returns their paths."""
+    import torch
+
+    from ..experiments.engine import counting
+    from ..experiments.estimate import estimate
+    from ..experiments.progress import Countdown
+    from ..experiments.regime import find_regime, run_regime
+    from ..experiments.store import Store
+    from ..report.regime import summarize_regime
+    from ..report.regime_figure import regime_figure
+    from ..storage import write_atomically
+
     regime = find_regime(preset)
     regime = dataclasses.replace(
         regime,
@@ -44,7 +50,7 @@ def draw_map(
     )
     store = Store(out or Path("runs") / f"regime-{preset}")
     if dry_run:
-        say(estimate_regime(regime, store, root, device))
+        say(estimate(regime, store, root, torch.device(device)))
         return []
     with Countdown() as progress:
         records = run_regime(
@@ -53,7 +59,7 @@ def draw_map(
             root=root,
             device=device,
             command=command,
-            report=lambda done, total, training: progress.tell(done, total, training.name),
+            report=counting(progress.tell),
         )
     summary = summarize_regime(records)
     data, picture = (store.directory / f"{NAME}.{end}" for end in ("json", "png"))

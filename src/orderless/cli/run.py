@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 import typer
 
-from ..experiments import Store, run_grid
-from ..experiments.estimate import estimate
-from ..experiments.launch.ranks import joined, rank
-from ..experiments.launch.ray import Ray
-from ..experiments.plan import check_launch, plan, refuse
-from ..experiments.progress import GridProgress
 from . import options
 from .errors import problems_as_sentences
 from .options import as_typed, data_root, find_device
@@ -43,6 +36,7 @@ def run(
     checkpoint_every: options.CheckpointEvery = 60.0,
     deterministic: options.Deterministic = False,
     tensorboard: options.Tensorboard = False,
+    plugin: options.Plugin = None,
     changes: options.Changes = None,
 ) -> None:
     """Train methods on a benchmark over permutations of the task order.
@@ -51,8 +45,21 @@ def run(
     weighting helps (--preset demo, or full). Under torchrun the ranks share the particles out:
     torchrun --nproc-per-node 2 -m orderless run ...
 
+    `orderless settings METHOD` says what --set changes.
+
     Example: orderless run splitmnist --preset demo --permutations 3
     """
+    import torch
+
+    from ..experiments import Store, run_grid
+    from ..experiments.estimate import estimate
+    from ..experiments.launch.ranks import joined, rank
+    from ..experiments.launch.ray import Ray
+    from ..experiments.plan import check_launch, plan, refuse
+    from ..experiments.progress import GridProgress
+    from ..methods.plugins import load_plugins
+
+    load_plugins(plugin or ())
     check_launch(benchmark, launcher, workers, checkpoint_every)
     if benchmark == "regime":
         refuse(
@@ -122,6 +129,7 @@ def run(
                     group=group,
                     tensorboard=tensorboard,
                     deterministic=deterministic,
+                    plugins=tuple(plugin or ()),
                 )
     if rank() == 0:
         typer.echo(f"{computed} cells computed; results in {store.directory}")

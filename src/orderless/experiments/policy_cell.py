@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..filters.stepping import SteppedFilter
+from ..filters.step import SteppedFilter
 from ..methods import find_method
 from ..methods.learners.policy import PolicyLearner
 from ..methods.learners.representation import heaviest_representation
-from ..methods.policy import PolicySetup
 from ..methods.policy_settings import PolicySettings
+from ..methods.policy_setup import PolicySetup
 from ..particles import Ensemble
 from ..rl import BehaviourCloning, Episode, UpdateInfo
 from ..rl.cloning import COMBINES, play_both
@@ -26,14 +26,14 @@ from ..rl.procgen import ProcgenLevels
 from ..rl.tasks import ClonedTasks, ProcgenTasks
 from .benchmarks import find_benchmark
 from .cell import TRACES
-from .course import Cell, Course, Progress
+from .course import Cell, CellProgress, CellRunner
 from .evaluation import plasticity_of
 from .store import Store
 
 SAMPLES = 512  # frames on which plasticity is measured
 
 
-class PolicyRun(Course):
+class PolicyRunner(CellRunner):
     """What both have in common: levels as tasks, a filter of policies, returns as scores."""
 
     combines: tuple[str, ...]
@@ -44,22 +44,22 @@ class PolicyRun(Course):
         cell: Cell,
         tasks: ProcgenTasks,
         store: Store,
-        *,
-        checkpoint_every: float = 60.0,
-        tick: Callable[[int], None] = lambda steps: None,
+        **options: Any,
     ) -> None:
-        super().__init__(cell, store, checkpoint_every=checkpoint_every, tick=tick)
+        super().__init__(cell, store, **options)
         assert isinstance(cell.settings, PolicySettings)
         self.tasks, self.settings, self.task_names = tasks, cell.settings, tasks.task_names
         network = find_benchmark(cell.benchmark).network(tasks, cell.settings)
         self.setup = PolicySetup(tasks, self.settings, network, cell.seed)
         self.learner = find_method(cell.method).build(self.setup)
-        self.stages = [
-            (list(cell.order[: place + 1]), self._count()) for place in range(len(tasks))
-        ]
+        self.stages = self.plan(cell.settings)
+
+    def plan(self, settings: PolicySettings) -> list[tuple[list[int], int]]:
+        order, count = list(self.cell.order), self._count(settings)
+        return [(order[: place + 1], count) for place in range(len(order))]
 
     @abstractmethod
-    def _count(self) -> int:
+    def _count(self, settings: PolicySettings) -> int:
         """Steps of a stage."""
 
     @property
@@ -95,7 +95,7 @@ class PolicyRun(Course):
 
 
 @dataclass
-class CloneProgress(Progress):
+class CloneProgress(CellProgress):
     """Besides: seconds spent on scoring, which do not grow with the data, and what the expert's
     own episodes on each level so far brought."""
 
@@ -103,7 +103,7 @@ class CloneProgress(Progress):
     shown: list[float | None] = field(default_factory=list)
 
 
-class CloningRun(PolicyRun):
+class CloningRunner(PolicyRunner):
     """Behaviour cloning, level after level; R holds normalised returns on every level."""
 
     combines = COMBINES
@@ -115,8 +115,7 @@ class CloningRun(PolicyRun):
         super().__init__(*arguments, **options)
         self.progress = CloneProgress()
 
-    def _count(self) -> int:
-        s = self.settings
+    def _count(self, s: PolicySettings) -> int:
         return s.iterations or s.epochs * (s.transitions // s.batch_size)
 
     def run(self, command: str = "", **options: Any) -> dict[str, Any]:
@@ -195,7 +194,7 @@ class CloningRun(PolicyRun):
 
 
 @dataclass
-class PlayProgress(Progress):
+class PlayProgress(CellProgress):
     """Besides: returns over environment steps, and what each level so far was worth.
 
     `returns` are means over a level's bins, `final_returns` over the last fifth of its episodes.
@@ -208,7 +207,7 @@ class PlayProgress(Progress):
     final_returns: list[float | None] = field(default_factory=list)
 
 
-class LifelongRun(PolicyRun):
+class LifelongRunner(PolicyRunner):
     """PPO, level after level. A level's score is its mean return while it is learned.
 
     Nothing is played again later, so R has a last row only. The policy that acts is the mixture.
@@ -222,8 +221,9 @@ class LifelongRun(PolicyRun):
         super().__init__(*arguments, **options)
         self.progress = PlayProgress()
 
-    def _count(self) -> int:
-        return self.round_steps * math.ceil(self.settings.steps_per_level / self.round_steps)
+    def _count(self, s: PolicySettings) -> int:
+        length = s.envs * s.rollout
+        return length * math.ceil(s.steps_per_level / length)
 
     @property
     def round_steps(self) -> int:

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 
 from .course import Cell
-from .grid import Report
+from .engine import Report
 from .launch.ranks import rank
 from .store import DamagedFile
 
@@ -141,7 +141,7 @@ class GridProgress:
         self._console.print(text, highlight=False, soft_wrap=True)
 
     def _name(self, cell: Cell) -> str:
-        return f"{self._label}{cell.method} order {cell.order_index} seed {cell.seed}"
+        return f"{self._label}{cell.title}"
 
     def _left(self) -> str:
         spent, done = time.monotonic() - self._begun, self._finished - self._first

@@ -185,11 +185,21 @@ class TRAC(torch.optim.Optimizer):
         own, ours = others.pop(_KEY, None), self.state[_KEY]
         if own is None:
             raise ValueError("this state has no 'trac' in it: it is not of an ol.TRAC")
-        for name, tensor in ours.items():
-            if own[name].shape != tensor.shape:
+        wanted = {name: tuple(tensor.shape) for name, tensor in ours.items()}
+        shapes = [tuple(parameter.shape) for parameter in self._parameters()]
+        references = own.get("references") if isinstance(own, dict) else None
+        if not isinstance(references, list) or len(references) != len(shapes):
+            raise ValueError(f"the 'trac' of this state has no {len(shapes)} references")
+        found = {name: own.get(name) for name in wanted}
+        for place, (reference, shape) in enumerate(zip(references, shapes, strict=True)):
+            if reference is not None:
+                wanted[f"reference {place}"], found[f"reference {place}"] = shape, reference
+        for name, tensor in found.items():
+            there = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+            if there != wanted[name]:
                 raise ValueError(
-                    f"this state is of another TRAC: {name!r} is {tuple(own[name].shape)} there "
-                    f"and {tuple(tensor.shape)} here"
+                    f"this state is of another TRAC: {name!r} is {there} there and "
+                    f"{wanted[name]} here"
                 )
         self.base.load_state_dict({**state_dict, "state": others})
         self.__dict__.update(self._shared())

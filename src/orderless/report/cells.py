@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..methods import remember
 from .form import CELL, misfit
 
 Cell = dict[str, Any]
@@ -45,6 +46,8 @@ def load_cells(directory: str | Path, read: Callable[[Path], Cell] | None = None
                 f"{path} cannot be read ({error}); remove it and run the same command again."
             ) from error
         cells.append(_checked(cell, path))
+        if isinstance(cell.get("described"), dict):
+            remember(cell["described"])
     if not cells:
         raise ReportError(
             f"{directory} holds no finished cells; run `orderless run` into it first."

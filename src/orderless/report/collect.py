@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import metrics
+from ..methods import table_order
 from .cells import (
     Cell,
     Place,
@@ -25,7 +26,6 @@ from .cells import (
 )
 from .claims import judge_claims
 from .commands import joined
-from .paper import method_order
 
 Summary = dict[str, Any]
 
@@ -49,7 +49,7 @@ def summarize(directory: str | Path, read: Callable[[Path], Cell] | None = None)
 def _summarize_group(cells: list[Cell]) -> Summary:
     benchmark, scenario, preset = group_key(cells[0])
     _require_one_order_per_index(cells)
-    names = sorted({cell["method"] for cell in cells}, key=method_order)
+    names = sorted({cell["method"] for cell in cells}, key=table_order)
     summary: Summary = {
         "benchmark": benchmark,
         "scenario": scenario,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..methods import describe
 from .cells import Cell, group_key
 from .figures import method_styles, new_figure
 from .page.data import series
@@ -55,7 +56,7 @@ def _draw(axis: Axes, curves: dict[str, Any], methods: dict[str, Any]) -> None:
             mean,
             color=colour,
             linewidth=1.8 if main else 0.8,
-            linestyle="-" if name.endswith("+wpf") else "--",
+            linestyle="-" if describe(name).base is not None else "--",
             label=row_label(name, methods),
         )
         if main:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..methods import Style, describe
 from .cells import ReportError
 from .paper import method_label
 from .snapshots import load_snapshots
@@ -20,28 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colours can be told apart with every kind of colour blindness; so can the shapes.
-STYLES = {
-    "wpf": ("#D55E00", "*"),
-    "averaging": ("#E69F00", "o"),
-    "bootstrap": ("#999999", "X"),
-    "gd": ("#000000", "s"),
-    "adam": ("#000000", "D"),
-    "ewc": ("#0072B2", "^"),
-    "lwf": ("#009E73", "v"),
-    "si": ("#CC79A7", "P"),
-    "er": ("#56B4E9", "<"),
-    "joint": ("#56B4E9", ">"),
-    "rb": ("#7A5C00", "h"),
-    "gsf": ("#7A5C00", "d"),
-    "bc": ("#D55E00", "s"),
-    "bc+averaging": ("#E69F00", "o"),
-    "bc+bootstrap": ("#999999", "X"),
-    "ppo": ("#D55E00", "s"),
-    "ppo+averaging": ("#E69F00", "o"),
-    "ppo+bootstrap": ("#999999", "X"),
-    "ppo+trac": ("#009E73", "v"),
-    "ppo+ewc": ("#0072B2", "^"),
-}
 OTHER_STYLES = [("#555555", marker) for marker in "dp8Ho^vs"]
 
 
@@ -102,13 +81,12 @@ def method_styles(names: list[str]) -> dict[str, tuple[str, str, bool]]:
     kin (drawn smaller) share colour and shape."""
     styles, unknown = {}, 0
     for name in names:
-        base = name.removesuffix("+wpf").removesuffix("-tuned")
-        if base in STYLES:
-            colour, marker = STYLES[base]
-        else:
-            colour, marker = OTHER_STYLES[unknown % len(OTHER_STYLES)]
+        style = describe(name).style
+        if style is None:
+            style = Style(*OTHER_STYLES[unknown % len(OTHER_STYLES)])
             unknown += 1
-        styles[name] = (colour, marker, f"{name}+wpf" not in names)
+        over_particles = any(describe(other).base == name for other in names)
+        styles[name] = (style.colour, style.marker, not over_particles)
     return styles
 
 
@@ -133,7 +111,7 @@ def _scatter(
         axes.scatter(
             100 * entry["average"],
             entry[variance],
-            s=(210 if marker == "*" else 85) / (2 if "-tuned" in name else 1),
+            s=(210 if marker == "*" else 85) / (2 if describe(name).tuned else 1),
             marker=marker,
             facecolors=colour if filled else "white",
             edgecolors="white" if filled else colour,

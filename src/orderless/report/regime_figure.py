@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .figures import STYLES, new_figure
+from .figures import method_styles, new_figure
 from .paper import method_label
 from .regime import COMBINES, Point, chosen, inits, sizes, variants
 
@@ -122,7 +122,7 @@ def _by_rate(axes: Axes, points: list[Point], measure: str, factor: float, batch
         ("gsf", "accuracy", chosen(points, "gsf")),
     ]
     for method, combine, found in lines:
-        colour, marker = STYLES[method]
+        colour, marker, _ = method_styles([method])[method]
         many = method in ("wpf", "averaging")
         axes.plot(
             [p["rate"] * (batch if method == "gsf" else 1) for p in found],
@@ -137,7 +137,7 @@ def _by_rate(axes: Axes, points: list[Point], measure: str, factor: float, batch
         )
     for point in chosen(points, "rb"):
         value = factor * point["accuracy"][measure]
-        colour = STYLES["rb"][0]
+        colour, _, _ = method_styles(["rb"])["rb"]
         axes.axhline(value, color=colour, linestyle=":", linewidth=1.6, label=method_label("rb"))
     axes.set_xscale("log")
     axes.set_xlabel(f"learning rate ({init}, N={n}); Gaussian-sum filter: B sigma^2")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...features.exact import round_inputs
-from ..base import ParticleFilter
+from ..base import Predictor
 from .limits import GridWarnings
 from .quantize import Block, GridFeatures
 from .samples import checked, without_weightless
@@ -33,8 +33,10 @@ _OF_PARTICLES = ("gram", "moments", "gram_carry", "moments_carry")  # in a state
 _LOOKED_AT = 64  # samples of each update tell whether the grid suits them
 
 
-class DataAlgebra(ParticleFilter):
+class DataAlgebra(Predictor):
     """Sums over data, as features of the particles: `update`, `forget`, `a + b`, `a - b`."""
+
+    plain_state = ("fingerprint", "targets", "statistics")
 
     grid: GridFeatures
     targets: Classes | Values

@@ -152,9 +152,6 @@ class RaoBlackwellizedFilter(DataAlgebra):
     def to(self, device: torch.device | str) -> RaoBlackwellizedFilter:
         """Move maps and sums, in place."""
         self.particles.to(device)
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                setattr(self, name, value.to(device))
         self._take(self._copied())
         return self
 
@@ -206,7 +203,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
         return shard.gather(own)
 
     @property
-    def log_evidence(self) -> Tensor:  # type: ignore[override]
+    def log_evidence(self) -> Tensor:
         """log p(data) under all maps, equally probable before the data: the mean evidence."""
         evidence = self.particle_log_evidence
         return torch.logsumexp(evidence, 0) - torch.logsumexp(torch.zeros_like(evidence), 0)
@@ -217,9 +214,10 @@ class RaoBlackwellizedFilter(DataAlgebra):
         evidence = self.particle_log_evidence
         return normalize(torch.zeros_like(evidence) if self.weighting == "uniform" else evidence)[0]
 
-    @raw_log_weights.setter
-    def raw_log_weights(self, value: Tensor) -> None:
-        """A function of the data; the base class writes its starting value here."""
+    @property
+    def alive(self) -> Tensor:  # type: ignore[override]
+        """Feature maps do not die: `[N]`, all True."""
+        return torch.ones(self.particles.n, dtype=torch.bool, device=self.particles.device)
 
     # ------------------------------------------------------------------ prediction
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...methods import describe
 from ..cells import Cell, group_key, score_matrix
 from ..figures import method_styles
 from ..paper import benchmark_label, method_label
@@ -99,7 +100,7 @@ def method_looks(names: list[str]) -> dict[str, dict[str, Any]]:
             "colour": colour,
             "marker": marker,
             "filled": filled,
-            "small": "-tuned" in name,
+            "small": describe(name).tuned,
             "dash": kin % DASHES,
         }
     return methods
