@@ -31,7 +31,7 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
         lr, batch_size: of the gradient steps; `epochs`: passes of `fit`; `partial_fit` makes one.
         input_mean, input_scale: a number or one per column; None: from the data of `fit`.
         class_weight: `"balanced"`: weights from the y of `fit`, inverse to how often a class comes,
-            kept as `class_weight_` (rounded to 1/16, as all weights); a dict of weights; None.
+            kept as `class_weight_` (rb: in sixteenths, 1/16 to 16); a dict of weights; None.
         class_prior: shares of the classes to be assumed when predicting (rb): None (those of the
             data), `"uniform"` or one per class. For streams, whose shares nobody knows beforehand.
         random_state: an int, a RandomState or None, as everywhere in scikit-learn.
@@ -184,16 +184,15 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
         if self.class_weight == "balanced":
             counts = np.bincount(np.searchsorted(self.classes_, y), weights, len(self.classes_))
             present = counts > 0
-            inverse = np.where(present, counts.sum() / counts.clip(min=1e-300), 0.0) / present.sum()
-            inverse *= min(1.0, LARGEST_WEIGHT / inverse.max())
-            values = np.where(present, (inverse * 16).round().clip(min=1) / 16, 1.0)
-            self.class_weight_ = dict(zip(self.classes_.tolist(), values.tolist(), strict=True))
+            inverse = counts.sum() / (present.sum() * counts[present])
+            given = dict(zip(self.classes_[present].tolist(), inverse.tolist(), strict=True))
         elif isinstance(self.class_weight, dict):
-            self.class_weight_ = {label: float(w) for label, w in self.class_weight.items()}
+            given = {label: float(weight) for label, weight in self.class_weight.items()}
         else:
             raise ValueError(
                 f"class_weight must be 'balanced', a dict or None, got {self.class_weight!r}"
             )
+        self.class_weight_ = _in_sixteenths(given) if self.method == "rb" else given
 
     def _by_class(self, y: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
         """Samples' own weights times those of their classes."""
@@ -253,6 +252,12 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
         self.classes_ = np.array(labels["values"], dtype=np.dtype(labels["dtype"]))
         self.class_weight_ = state["class_weight_"]
         return len(self.classes_)
+
+
+def _in_sixteenths(weights: dict[Any, float]) -> dict[Any, float]:
+    """Weights that keep sums exact: all of them smaller by one factor where one is beyond 16."""
+    factor = min(1.0, LARGEST_WEIGHT / max(weights.values()))
+    return {label: max(1, round(16 * factor * w)) / 16 for label, w in weights.items()}
 
 
 def _union(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
