@@ -91,7 +91,7 @@ def test_a_saved_filter_predicts_and_learns_as_it_did() -> None:
 
 
 def test_a_saved_exact_filter_has_the_sums_it_had() -> None:
-    """Probabilities are calibrated otherwise by now, so a filter fed the same data is the oracle."""
+    """Probabilities are calibrated otherwise by now: the oracle is a filter fed the same data."""
     saved = ol.load(HERE / "exact.safetensors", into=make.make_exact_filter())
     once = make.make_exact_filter()
     x, y = make.data()
