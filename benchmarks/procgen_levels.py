@@ -22,8 +22,8 @@ from orderless.experiments.benchmarks import find_benchmark
 from orderless.experiments.runs import runner_of
 from orderless.methods.presets import find_policy_preset
 from orderless.rl.experts import mean_return, random_policy
+from orderless.rl.games import GAMES, parse_levels
 from orderless.rl.networks import NETWORKS
-from orderless.rl.procgen import GAMES, parse_levels
 from timing import machine, print_table
 
 SEED = 100

@@ -39,6 +39,7 @@ def read(path):
     return read_cell(path) if path.suffix == ".json" else storage.load(path)
 
 
+@pytest.mark.slow
 def test_any_damage_to_any_file_is_made_good(half, expected, tmp_path, record_property):
     chance = randomness("damage")
     names = sorted(path.relative_to(half) for path in half.glob("*/*") if path.is_file())

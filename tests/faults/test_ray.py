@@ -18,6 +18,8 @@ from orderless.experiments.engine import Report
 from orderless.experiments.launch.ray import Ray, WorkerStore, import_ray
 from orderless.methods.presets import find_preset
 
+pytestmark = pytest.mark.slow
+
 ray = import_ray()
 SETTINGS = find_preset("demo", "splitmnist").changed(
     particles=2, hidden=4, iterations=150, fisher_samples=10

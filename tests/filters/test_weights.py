@@ -16,6 +16,7 @@ def weighted(n: int = 4, **options) -> ol.WeightedParticleFilter:
     return ol.WeightedParticleFilter(particles, optimizer, **options)
 
 
+@pytest.mark.slow
 def test_log_weights_survive_a_hundred_thousand_losses_of_ten_thousand() -> None:
     """The update itself, 1e5 times: differences of 1e-3 per step among losses of 1e4."""
     pf, count = weighted(3), 100_000

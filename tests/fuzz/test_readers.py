@@ -32,9 +32,10 @@ from orderless.audit.runs import FinishedRuns, Place, Run
 from orderless.experiments import Store, StoreError
 from orderless.experiments.grid import unfinished
 from orderless.experiments.store import read_cell
-from orderless.report import ReportError, load_cells, summarize
+from orderless.report import ReportError, load_run, summarize
+from orderless.report.density import load_frames, read_snapshots
+from orderless.report.page import data as page
 from orderless.report.page import page_data, render
-from orderless.report.snapshots import load_snapshots
 from orderless.rl.experts import Expert, load_expert, save_expert
 from orderless.rl.networks import Compact
 from orderless.rl.transitions import read_transitions
@@ -42,6 +43,8 @@ from orderless.scenarios import DataError
 from orderless.scenarios.download import extract
 from orderless.scenarios.formats import read_idx, unpickle
 from orderless.storage import saving as storage
+
+pytestmark = pytest.mark.slow
 
 
 def make_filter() -> ol.ParticleFilter:
@@ -161,7 +164,7 @@ READERS = {
         100,
     ),
     "checkpoint.st": (saved(make_filter()), load_from_checkpoint, (), 100),
-    "snapshots.st": (snapshots_file(), load_snapshots, ReportError, 100),
+    "snapshots.st": (snapshots_file(), read_snapshots, ReportError, 100),
     "images-idx3-ubyte": (idx_file(), read_idx, DataError, 150),
     "images-idx3-ubyte.gz": (gzip.compress(idx_file()), read_idx, DataError, 150),
     "archive.tar.gz": (archive(), extract_here, DataError, 150),
@@ -363,12 +366,20 @@ def test_a_senseless_run_of_an_audit_is_refused(tmp_path, record_property):
 
 
 def whole_page(directory):
-    summaries = summarize(directory, read=read_cell)
-    return render(page_data(directory, summaries, load_cells(directory, read_cell)))
+    try:
+        run = load_run(directory)
+    except StoreError as error:
+        raise ReportError(str(error)) from error
+    return render(page_data(run, summarize(run), *load_frames(directory)))
 
 
-def test_a_senseless_record_with_the_right_checksum_is_refused(tmp_path, record_property):
-    """In the table and on the page."""
+@pytest.mark.parametrize(("count", "drawn"), [(300, False), (15, True)])
+def test_a_senseless_record_with_the_right_checksum_is_refused(
+    tmp_path, record_property, monkeypatch, count, drawn
+):
+    """In the table and on the page; some of these also with all their charts, which take time."""
+    if not drawn:
+        monkeypatch.setattr(page, "_with_charts", lambda result, *_: (result, {}))
     good = [make_cell(method, order, 0) for method in ("wpf", "gd") for order in (0, 1)]
     cells = tmp_path / "cells"
     cells.mkdir()
@@ -377,17 +388,17 @@ def test_a_senseless_record_with_the_right_checksum_is_refused(tmp_path, record_
     watch = Watch()
     closing = whole_page(tmp_path).count("</script>")  # no name may add one
 
-    @cases(300)
+    @cases(count)
     @given(altered(good[0]))
     def every(record):
         (cells / "0.json").write_bytes(cell_file(record))
         with watch.case(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                page = whole_page(tmp_path)
+                text = whole_page(tmp_path)
             except ReportError:
                 return
-            assert page.count("</script>") == closing
+            assert text.count("</script>") == closing
 
     with watch.all_cases(record_property, "senseless records"):
         every()

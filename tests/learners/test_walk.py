@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from tests.learners.test_filtered import model, scenario
+from tests.learners.tiny_tasks import model, scenario
 
 import orderless
 from orderless.methods import METHODS, Setup

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from orderless.experiments.runs import runner_of
 from orderless.methods.presets import POLICY_PRESETS
 from orderless.rl import Compact
 from orderless.rl.experts import Expert, save_expert
+from orderless.storage.typed import as_json
 
 GAME = "fruitbot"  # untrained policies do not last long there
 SETTINGS = POLICY_PRESETS["demo"].changed(
@@ -60,7 +60,7 @@ def record_of(cell: Cell, folder: Path, **options: Any) -> dict[str, Any]:
 
 
 def without_time(record: dict[str, Any]) -> dict[str, Any]:
-    record = copy.deepcopy(record)
+    record = as_json(record)
     del record["duration"]
     record.pop("scoring_duration", None)
     return record

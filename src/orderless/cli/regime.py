@@ -39,6 +39,7 @@ def draw_map(
     from ..report.regime import summarize_regime
     from ..report.regime_figure import regime_figure
     from ..storage import write_atomically
+    from ..storage.typed import as_json
 
     regime = find_regime(preset)
     regime = dataclasses.replace(
@@ -63,7 +64,7 @@ def draw_map(
         )
     summary = summarize_regime(records)
     data, picture = (store.directory / f"{NAME}.{end}" for end in ("json", "png"))
-    text = json.dumps(summary, indent=1, allow_nan=False) + "\n"
+    text = json.dumps(as_json(summary), indent=1, allow_nan=False) + "\n"
     write_atomically(data, text.encode())
     regime_figure(summary).savefig(picture, dpi=150)
     return [data, picture]

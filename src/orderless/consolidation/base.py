@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..particles import Ensemble
 from ..particles.parameter import per_particle_view
+from ..particles.stacking import check_same_shapes
 
 Named = dict[str, Tensor]
 # A pair of tensors (x, y), or batches of such pairs.
@@ -104,24 +105,13 @@ class Consolidation(ABC):
         if kind != type(self).__name__:
             raise ValueError(f"this state is of a {kind}, not of a {type(self).__name__}")
         for group, tensors in self._state().items():
-            _check_same(group, self.particles.n, tensors, state.get(group, {}))
+            shapes = {name: (self.particles.n, *t.shape[1:]) for name, t in tensors.items()}
+            complaint = f"the {group!r} of this state is of another model"
+            check_same_shapes(shapes, state.get(group), complaint)
         for group, tensors in self._state().items():
             for name, tensor in tensors.items():
                 tensor.copy_(self.particles.shard.local(state[group][name]))
         self.tasks = int(state["tasks"])
-
-
-def _check_same(group: str, n: int, ours: Named, theirs: Named) -> None:
-    if ours.keys() != theirs.keys():
-        odd = sorted(ours.keys() ^ theirs.keys())[0]
-        raise ValueError(f"this state is of another model: {odd!r} of {group} is not in both")
-    for name, tensor in ours.items():
-        shape = n, *tensor.shape[1:]
-        if tuple(theirs[name].shape) != shape:
-            raise ValueError(
-                f"this state is of another model: {name!r} of {group} is "
-                f"{tuple(theirs[name].shape)} there and {shape} here"
-            )
 
 
 class _Quadratic(torch.autograd.Function):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from ..scenarios import Scenario
 from .benchmarks import find_benchmark
 from .course import Cell, CellRunner
 from .evaluation import COMBINES, plasticity, score_task
-from .records import finite
+from .record import CellRecord
 from .snapshots import snapshot
 from .store import Store
 
@@ -159,10 +160,10 @@ class SupervisedRunner(CellRunner):
     def _initial(self) -> Ensemble:
         return self._build().filter.particles
 
-    def _record(self) -> dict[str, Any]:
-        return {
-            **super()._record(),
-            "nll": [finite(score.nll) for score in self.last],
-            "ece": [finite(score.ece) for score in self.last],
-            "predictions": [score.predictions for score in self.last],
-        }
+    def _record(self) -> CellRecord:
+        return replace(
+            super()._record(),
+            nll=[score.nll for score in self.last],
+            ece=[score.ece for score in self.last],
+            predictions=[score.predictions for score in self.last],
+        )

@@ -10,15 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..filters import ParticleFilter
+import numpy as np
+
+from ..filters import Predictor
 from ..methods import find_method
 from ..methods.settings import SharedSettings
 from ..particles import Ensemble
 from ..storage import INVALID_STATE
 from .benchmarks import find_benchmark
-from .records import filter_record, finite, loss_areas
-from .snapshots import stacked
-from .store import Store, StoreError, versions
+from .evaluation import displacement, finite, loss_areas
+from .record import CellRecord, cell_name
+from .snapshots import Snapshot, stacked
+from .store import Store, StoreError, device_name, versions
 from .tensorboard import CellLog
 
 
@@ -50,8 +53,8 @@ class Cell:
 
     @property
     def name(self) -> str:
-        parts = self.benchmark, self.scenario, self.preset, self.method
-        return "-".join(parts) + f"-order{self.order_index}-seed{self.seed}"
+        table = self.benchmark, self.scenario, self.preset
+        return cell_name(*table, self.method, self.order_index, self.seed)
 
     def describe(self) -> dict[str, Any]:
         """The part of the record that says what was run."""
@@ -87,14 +90,14 @@ class CellProgress:
         default_factory=lambda: {"step": [], "ess": [], "largest_weight": [], "loss": []}
     )
     plasticity: dict[str, list[float | None]] = field(default_factory=dict)
-    snapshots: list[Any] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
 
 
 class Stateful(Protocol):
     """What every runner asks of its learner."""
 
     @property
-    def filter(self) -> ParticleFilter: ...
+    def filter(self) -> Predictor: ...
 
     def check(self) -> None:
         """Raise `FloatingPointError` if learning has broken down."""
@@ -134,7 +137,7 @@ class CellRunner(ABC):
         self.checkpoint_every, self.tick, self.ended = checkpoint_every, tick, ended
         self.progress = CellProgress()
 
-    def run(self, command: str = "", *, tensorboard: bool = False) -> dict[str, Any]:
+    def run(self, command: str = "", *, tensorboard: bool = False) -> CellRecord:
         """Learn all tasks; the finished record is in the store, and is returned."""
         begun = saved = time.monotonic()
         self._resume()
@@ -160,16 +163,7 @@ class CellRunner(ABC):
         if self.log is not None:
             self.log.close()
         self.progress.seconds = before + time.monotonic() - begun
-        record = {
-            "format": 1,
-            **self.cell.describe(),
-            "described": find_method(self.cell.method).described(),
-            **self._record(),
-            "died_at": self.progress.died_at,
-            "versions": versions(),
-            "duration": self.progress.seconds,
-            "command": command,
-        }
+        record = dataclasses.replace(self._record(), command=command)
         if self.progress.snapshots:
             self.store.write_snapshots(self.cell.name, stacked(self.progress.snapshots))
         self.store.write_cell(self.cell.name, record)
@@ -197,17 +191,35 @@ class CellRunner(ABC):
 
     # ------------------------------------------------------------------ what is found
 
-    def _record(self) -> dict[str, Any]:
-        """What was found."""
-        progress = self.progress
+    def _record(self) -> CellRecord:
+        """What was found; the parts that only some courses have are added by them."""
+        cell, progress, filter = self.cell, self.progress, self.learner.filter
         areas = loss_areas(progress.trace, [count for _, count in self.stages])
-        return {
-            **filter_record(self.learner.filter, self._initial()),
-            "task_names": self.task_names,
-            "scores": progress.scores,
-            "trace": {k: [finite(v) for v in values] for k, values in progress.trace.items()},
-            "plasticity": {**progress.plasticity, "learning_curve_area": areas},
-        }
+        return CellRecord(
+            benchmark=cell.benchmark,
+            scenario=cell.scenario,
+            preset=cell.preset,
+            method=cell.method,
+            order_index=cell.order_index,
+            order=list(cell.order),
+            seed=cell.seed,
+            settings=cell.settings.flat(find_method(cell.method)),
+            described=find_method(cell.method).described(),
+            task_names=self.task_names,
+            scores=progress.scores,
+            trace={name: [*values] for name, values in progress.trace.items()},
+            plasticity={**progress.plasticity, "learning_curve_area": areas},
+            particles=filter.particles.n,
+            log_evidence=float(filter.log_evidence),
+            temperature=float(filter.temperature),
+            ess=float(filter.ess),
+            moved=float(np.mean(displacement(filter.particles, self._initial()))),
+            alive=int(filter.alive.sum()),
+            died_at=progress.died_at,
+            device=device_name(filter.particles.device),
+            versions=versions(),
+            duration=progress.seconds,
+        )
 
     def _add_plasticity(self, measured: dict[str, float]) -> None:
         for name, value in measured.items():

@@ -6,7 +6,7 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,12 @@ from ..rl import BehaviourCloning, Episode, UpdateInfo
 from ..rl.cloning import COMBINES, play_both
 from ..rl.procgen import ProcgenLevels
 from ..rl.tasks import ClonedTasks, ProcgenTasks
+from ..storage.typed import decode
 from .benchmarks import find_benchmark
 from .cell import TRACES
 from .course import Cell, CellProgress, CellRunner
 from .evaluation import plasticity_of
+from .record import CellRecord, ExpertFacts
 from .store import Store
 
 SAMPLES = 512  # frames on which plasticity is measured
@@ -90,13 +92,13 @@ class PolicyRunner(CellRunner):
     def _initial(self) -> Ensemble:
         return self.setup.ensemble(self.filter.particles.n)
 
-    def _record(self) -> dict[str, Any]:
-        return {**super()._record(), "score_kind": "return"}
+    def _record(self) -> CellRecord:
+        return replace(super()._record(), score_kind="return")
 
 
 @dataclass
 class CloneProgress(CellProgress):
-    """Besides: seconds spent on scoring, which do not grow with the data, and what the expert's
+    """Also seconds spent on scoring, which do not grow with the data, and what the expert's
     own episodes on each level so far brought."""
 
     scoring: float = 0.0
@@ -118,7 +120,7 @@ class CloningRunner(PolicyRunner):
     def _count(self, s: PolicySettings) -> int:
         return s.iterations or s.epochs * (s.transitions // s.batch_size)
 
-    def run(self, command: str = "", **options: Any) -> dict[str, Any]:
+    def run(self, command: str = "", **options: Any) -> CellRecord:
         self.env = self.environment()
         try:
             return super().run(command, **options)
@@ -182,20 +184,20 @@ class CloningRunner(PolicyRunner):
     def _identity(self) -> dict[str, Any]:
         return {**super()._identity(), "expert": self.tasks.expert.digest}
 
-    def _record(self) -> dict[str, Any]:
+    def _record(self) -> CellRecord:
         expert, by_task = self.tasks.expert, np.argsort(self.cell.order)
         shown = [self.progress.shown[place] for place in by_task]
         facts = {**expert.facts, "digest": expert.digest, "level_returns": shown}
-        return {
-            **super()._record(),
-            "expert": facts,
-            "scoring_duration": self.progress.scoring,
-        }
+        return replace(
+            super()._record(),
+            expert=decode(ExpertFacts, facts),
+            scoring_duration=self.progress.scoring,
+        )
 
 
 @dataclass
 class PlayProgress(CellProgress):
-    """Besides: returns over environment steps, and what each level so far was worth.
+    """Also returns over environment steps, and what each level so far was worth.
 
     `returns` are means over a level's bins, `final_returns` over the last fifth of its episodes.
     """
@@ -230,7 +232,7 @@ class LifelongRunner(PolicyRunner):
         """Environment steps of a rollout."""
         return self.settings.envs * self.settings.rollout
 
-    def run(self, command: str = "", **options: Any) -> dict[str, Any]:
+    def run(self, command: str = "", **options: Any) -> CellRecord:
         try:
             return super().run(command, **options)
         finally:
@@ -285,9 +287,11 @@ class LifelongRunner(PolicyRunner):
         level = np.mean(known) if known else env.normalize(env.returns).mean()
         self.progress.returns.append(float(level))
 
-    def _record(self) -> dict[str, Any]:
-        found = {name: getattr(self.progress, name) for name in ("curves", "final_returns")}
-        return {**super()._record(), **found}
+    def _record(self) -> CellRecord:
+        progress = self.progress
+        return replace(
+            super()._record(), curves=progress.curves, final_returns=progress.final_returns
+        )
 
 
 def binned_returns(

@@ -26,7 +26,8 @@ from ..methods.supervised import GaussianSumSettings
 from .cell import SupervisedRunner
 from .course import Cell
 from .evaluation import COMBINES, displacement
-from .store import device_name
+from .record import ReadingRecord, TrainingRecord
+from .store import device_name, versions
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def read(
     readings: Sequence[Reading],
     moved: list[float],
     test_batch: int,
-) -> list[dict[str, Any]]:
+) -> list[ReadingRecord]:
     """Every reading's scores by task and combination, its ESS, and how far its particles went."""
     chosen = [reading.weights(log_weights) for reading in readings]
     scores: list[dict[str, list[float]]] = [{name: [] for name in COMBINES} for _ in readings]
@@ -89,13 +90,13 @@ def read(
             for name in COMBINES:
                 rows[name].append(count[name] / len(y))
     return [
-        {
+        ReadingRecord(
             **asdict(reading),
-            "power": power,
-            "ess": float(effective_sample_size(own_weights)),
-            "moved": sum(moved[: reading.n]) / reading.n,
-            "scores": rows,
-        }
+            power=power,
+            ess=float(effective_sample_size(own_weights)),
+            moved=sum(moved[: reading.n]) / reading.n,
+            scores=rows,
+        )
         for reading, (own_weights, power), rows in zip(readings, chosen, scores, strict=True)
     ]
 
@@ -163,17 +164,21 @@ class TrainingRunner(SupervisedRunner):
             self.learner.end_task()
         self._fetch()
 
-    def _record(self) -> dict[str, Any]:
+    def _record(self) -> TrainingRecord:  # type: ignore[override]  # a map has its own
         filter: Any = self.learner.filter
         raw = self.cell.training == "sgd"
-        return {
-            "readings": read(
+        return TrainingRecord(
+            **self.cell.describe(),
+            readings=read(
                 self.learner,
                 filter.raw_log_weights if raw else filter.log_weights,
                 self.cell.readings,
                 displacement(filter.particles, self._initial()),
                 self.settings.test_batch,
             ),
-            "alive": int(filter.alive.sum()),
-            "device": device_name(filter.particles.device),
-        }
+            alive=int(filter.alive.sum()),
+            device=device_name(filter.particles.device),
+            died_at=self.progress.died_at,
+            versions=versions(),
+            duration=self.progress.seconds,
+        )

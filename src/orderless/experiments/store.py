@@ -44,8 +44,9 @@ class Store(Directory):
     def readers(self, name: str) -> dict[Path, Callable[[Path], Any]]:
         return {**super().readers(name), self.snapshots_path(name): load}
 
-    def write_cell(self, name: str, cell: dict[str, Any]) -> None:
-        super().write_cell(name, cell)
+    def write_cell(self, name: str, record: object) -> None:
+        """Write a finished cell, a `CellRecord`; its checkpoints are of no more use."""
+        super().write_cell(name, record)
         self.drop_checkpoints(name)
 
     def tidy(self, name: str, *, finished: bool) -> None:

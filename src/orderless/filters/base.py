@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from ..particles import Ensemble
 from ..particles.parameter import per_particle_view
+from ..particles.stacking import check_same_shapes
 from .weights import effective_sample_size, temper, temperature_for
 
 Link = str | Callable[[Tensor], Tensor]
@@ -165,18 +166,16 @@ class Predictor(ABC):
             raise ValueError(f"this is not the state of a {name}: it has no {min(missing)!r}")
         if not isinstance(state.get("seed", 0), int):
             raise ValueError(f"the seed of a state is a whole number, got {state['seed']!r}")
-        networks, theirs = self.particles.state_dict(), state["particles"]
-        if not isinstance(theirs, dict) or networks.keys() != theirs.keys():
-            odd = min(networks.keys() ^ set(theirs))
-            raise ValueError(f"this state is of another model: {odd!r} is not in both")
         n = self.particles.n
-        for key, tensor in networks.items():
-            check_tensor(key, theirs[key], (n, *tensor.shape[1:]), "this state is of another model")
-        for key, tensor in shared.items():
-            check_tensor(key, state[key], tuple(tensor.shape), f"this is no state of this {name}")
-        for key, tensor in own.items():
-            shape = n, *tensor.shape[1:]
-            check_tensor(key, state[key], shape, f"this is no state of this {name}")
+
+        def of_all(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
+            return {key: (n, *tensor.shape[1:]) for key, tensor in tensors.items()}
+
+        networks = of_all(self.particles.state_dict())
+        check_same_shapes(networks, state["particles"], "this state is of another model")
+        shapes = {**{key: tuple(t.shape) for key, t in shared.items()}, **of_all(own)}
+        given = {key: state[key] for key in shapes}
+        check_same_shapes(shapes, given, f"this is no state of this {name}")
 
 
 class ParticleFilter(Predictor):
@@ -219,11 +218,3 @@ class ParticleFilter(Predictor):
         super()._check_state(state)
         if state["log_weights"].isnan().any():
             raise ValueError("the log-weights of this state are not numbers: it is of no use")
-
-
-def check_tensor(name: str, value: Any, shape: tuple[int, ...], complaint: str) -> None:
-    """Refuse what could not be copied into a tensor of this shape."""
-    if not isinstance(value, Tensor):
-        raise ValueError(f"{complaint}: {name!r} is a {type(value).__name__}, not a tensor")
-    if tuple(value.shape) != shape:
-        raise ValueError(f"{complaint}: {name!r} is {tuple(value.shape)} there and {shape} here")

@@ -142,8 +142,6 @@ class _Rates:
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
         self.groups, self.state = optimizer.param_groups, optimizer.state
         self.static: list[Tensor] = []
-        if device.type != "cuda":
-            return
         base = getattr(optimizer, "base", optimizer)
         for group in self.groups:
             if isinstance(base, self.READS_TENSORS):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -112,6 +113,11 @@ class GradientStep(Step):
         total = rows[0] if len(rows) == 1 else torch.stack(rows).sum(0)
         return total, None if penalties is None else penalties.detach()
 
+    def evaluate(self, closure: Closure, what: str = "closure", **given: Any) -> tuple[Tensor, Any]:
+        assert self._moved is not None  # nobody asks before
+        with self._moved.watching():
+            return super().evaluate(closure, what, **given)
+
     def _penalty(self, closure: Closure, outputs: Any) -> Tensor:
         given = {} if outputs is None else {"outputs": outputs}
         return self.evaluate(closure, "penalty", **given)[0]
@@ -125,7 +131,7 @@ class GradientStep(Step):
             return self.loss_before.double()
         return (self.loss_before + self.penalty).double()
 
-    @property
+    @cached_property
     def energy_after(self) -> Tensor:
         """What the weights see of the loss where particles now stand: `[N]`.
 
@@ -142,7 +148,7 @@ class GradientStep(Step):
             rows.append(self.shard.gather(self._penalty(self.weighed_penalty, outputs)))
             return torch.stack(rows).sum(0)
 
-    @property
+    @cached_property
     def slope(self) -> Tensor:
         """<grad L, x_new - x_old>, from the displacement that really happened: `[N]`, float64."""
         if self._moved is None or not self._moved.slopes:
@@ -150,6 +156,11 @@ class GradientStep(Step):
         return self.shard.gather(self._moved.along_gradient())
 
     # ------------------------------------------------------------------ whole or not at all
+
+    def commit(self, gain: Tensor) -> None:
+        if self._moved is not None:
+            self._moved.check()  # before anybody is weighed
+        super().commit(gain)
 
     def settle(self, alive: Tensor) -> None:
         super().settle(alive)

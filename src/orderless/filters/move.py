@@ -8,13 +8,15 @@ down, and `Move` for any torch optimizer. A step calls, in this order, `begin`, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..particles.linear import FactoredUpdate
 from ..particles.parameter import inner_products, per_particle_view, squared_norms
+from ..particles.rules import ParameterReads
 from .step import Step
 
 if TYPE_CHECKING:
@@ -33,6 +35,10 @@ class Move:
 
     def begin(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
+
+    def watching(self) -> AbstractContextManager[Any]:
+        """Around whatever computes losses."""
+        return nullcontext()
 
     def backward(self, losses: Tensor, retain_graph: bool = False) -> None:
         """Accumulate the gradients of N losses `[N]`."""
@@ -90,6 +96,9 @@ class Move:
         displacements = [p.detach() - old[id(p)] for p, _ in self._kept]
         return inner_products([g for _, g in self._kept], displacements)
 
+    def check(self) -> None:
+        """Refuse to settle what cannot be settled."""
+
     def settle(self, alive: Tensor) -> None:
         """The step is decided: what is not yet written is written for the living `[N]`, here."""
 
@@ -107,6 +116,9 @@ class Descent(Move):
     def __init__(self, step: Step, optimizer: torch.optim.Optimizer, overlaps: int) -> None:
         super().__init__(step, optimizer)
         self.update = FactoredUpdate(optimizer.param_groups, overlaps)
+
+    def watching(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.update.pending else ParameterReads(self.update)
 
     def backward(self, losses: Tensor, retain_graph: bool = False) -> None:
         self.update.recording = True
@@ -147,6 +159,10 @@ class Descent(Move):
             parameter.add_(scale * gradient)
         self.update.scale(scales)
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # or schedulers complain
+
+    def check(self) -> None:
+        for step in self.update.steps:
+            step.factors()
 
     def settle(self, alive: Tensor) -> None:
         self.update.commit(alive)

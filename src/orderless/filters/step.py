@@ -65,7 +65,7 @@ class Step:
 
     Entered, it remembers the networks' buffers and where all random generators stand; `hold`
     remembers other tensors that are about to change. `commit` weighs the particles and puts back
-    what was held of those that died. An error on the way puts back everything.
+    what was held of those that died. An error before that puts back everything.
 
     Losses, weights and `alive` are of all particles `[N]`; parameters, buffers and what `evaluate`
     returns are of the particles on this rank.
@@ -80,6 +80,7 @@ class Step:
         self.penalty: Tensor | None = None
         self.info: StepInfo
         self.held: list[tuple[Tensor, Tensor]] = []  # (tensor, its value before the step)
+        self.settled = False
 
     def __enter__(self) -> Self:
         self.contexts = ExitStack()
@@ -92,7 +93,7 @@ class Step:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self.contexts.close()
-        if kind is not None:
+        if kind is not None and not self.settled:
             self.undo()
 
     # ------------------------------------------------------------------ losses
@@ -157,7 +158,8 @@ class Step:
         self.info = StepInfo(*seen, owner.alive, owner.raw_log_weights)
 
     def settle(self, alive: Tensor) -> None:
-        """Put back what was held of particles that are not `alive` `[N]`."""
+        """Put back what was held of particles that are not `alive` `[N]`: the step has been."""
+        self.settled = True
         if _on_host(alive) and alive.all():
             return
         own = self.shard.local(alive)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 
@@ -32,9 +32,9 @@ class Description:
     tuned: bool = False
     """Whether it has a setting found on validation data, where its kin has the literature's."""
 
-    def described(self) -> dict[str, Any]:
-        """The fields of a `Description` alone, ready for JSON."""
-        return {f.name: asdict(self)[f.name] for f in fields(Description)}
+    def described(self) -> Description:
+        """The description alone, for the records."""
+        return Description(self.name, self.label, self.style, self.base, self.tuned)
 
 
 @dataclass(frozen=True)
@@ -129,17 +129,9 @@ def find_method(name: str, kind: str | None = None) -> Method:
 _RECORDED: dict[str, Description] = {}  # of methods that nobody has registered here
 
 
-def remember(recorded: Mapping[str, Any]) -> None:
+def remember(recorded: Description) -> None:
     """Keep what a record says of its method, for one that is not registered where it is read."""
-    style, base = recorded.get("style"), recorded.get("base")
-    known = Description(
-        str(recorded["name"]),
-        str(recorded.get("label") or recorded["name"]),
-        Style(str(style["colour"]), str(style["marker"])) if isinstance(style, Mapping) else None,
-        None if base is None else str(base),
-        bool(recorded.get("tuned")),
-    )
-    _RECORDED[known.name] = known
+    _RECORDED[recorded.name] = replace(recorded, label=recorded.label or recorded.name)
 
 
 def describe(name: str) -> Description:

@@ -278,7 +278,8 @@ class Ensemble(nn.Module):
             span = slice(start, start + size)
             yield (
                 {name: part[number] for name, part in parts.items()},
-                {name: b[span] for name, b in buffers.items()},
+                # as they are now: whoever computes the chunk again must not see them updated
+                {name: b[span].clone() for name, b in buffers.items()},
                 self._indices[span],
                 tuple(_slice(a, d, span) for a, d in zip(args, arg_dims, strict=True)),
                 arg_dims,
@@ -357,7 +358,8 @@ class Ensemble(nn.Module):
         """
         index = self._check_index(index)
         stacked, tensors = self.tensors(), tensors_of(module)
-        check_same_shapes({n: t.shape[1:] for n, t in stacked.items()}, tensors, "the module")
+        shapes = {name: tensor.shape[1:] for name, tensor in stacked.items()}
+        check_same_shapes(shapes, tensors, "the module is of another architecture")
         if self.shard.start <= index < self.shard.stop:
             for name, tensor in tensors.items():
                 stacked[name][index - self.shard.start].copy_(tensor)

@@ -216,7 +216,7 @@ class WorkerStore(Store):
     def write_snapshots(self, name: str, snapshots: dict[str, Tensor]) -> None:
         self.snapshots = snapshots
 
-    def write_cell(self, name: str, cell: dict[str, Any]) -> None:
+    def write_cell(self, name: str, record: object) -> None:
         if not self.shared:  # else the driver does it, once it has the record
             self.drop_checkpoints(name)
 
