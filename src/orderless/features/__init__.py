@@ -1,7 +1,21 @@
-"""Feature maps for the exact filter: random, drawn without looking at data, exact to the bit."""
+"""Feature maps for the exact filter: random, from dead leaves, or of a frozen network.
 
+All but backbones are exact to the bit on every device. None looks at data.
+"""
+
+from .backbone import Backbone
 from .concatenate import Concatenate
 from .convolutional import RandomConvolution
+from .efficientnet import efficientnet_lite
+from .leaves import DeadLeaves, dead_leaves
 from .relu import RandomReLU
 
-__all__ = ["Concatenate", "RandomConvolution", "RandomReLU"]
+__all__ = [
+    "Backbone",
+    "Concatenate",
+    "DeadLeaves",
+    "RandomConvolution",
+    "RandomReLU",
+    "dead_leaves",
+    "efficientnet_lite",
+]

@@ -35,13 +35,16 @@ class GridFeatures:
                 f"use an ensemble with precision='float32', got {particles.precision!r}"
             )
         self.particles, self.limit, self.bits, self.block_size = particles, limit, bits, block_size
-        self.exact = bool(getattr(particles.template, "exact", False))
+        template = particles.template
+        self.exact = bool(getattr(template, "exact", False))
+        # what cuts its batches into blocks of its own needs no others
+        self.padded = not (self.exact or getattr(template, "blocks_itself", False))
         self.scale = 2.0**bits / limit
 
     def blocks(self, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Rows in portions of bounded memory."""
         size = self.block_size
-        if self.exact:
+        if not self.padded:
             size = 4096 if self.particles.device.type == "cuda" else 1024
         return zip(*[tensor.split(size) for tensor in tensors], strict=True)
 
@@ -49,7 +52,7 @@ class GridFeatures:
     def __call__(self, x: Tensor) -> tuple[Tensor, int]:
         """Features of one block `[N, B, M]`, and how many values lay beyond the limit."""
         count = len(x)
-        if not self.exact and count < self.block_size:
+        if self.padded and count < self.block_size:
             x = torch.cat([x, x[:1].expand(self.block_size - count, *x.shape[1:])])
         features = self._forward(x)
         if not isinstance(features, Tensor) or features.dim() != 3 or features.shape[1] != len(x):
@@ -96,6 +99,7 @@ class _Body(nn.Module):
         super().__init__()
         self.module = module
         self.exact = bool(getattr(module, "exact", False))
+        self.blocks_itself = bool(getattr(module, "blocks_itself", False))
         self.nothing = nn.Parameter(torch.zeros(1), requires_grad=False)
 
     def forward(self, x: Tensor) -> Any:

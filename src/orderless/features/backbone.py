@@ -1,0 +1,200 @@
+"""Features of a frozen network, pre-trained elsewhere."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import platform
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from ..particles.initialization import seeded
+from ..particles.precision import matrix_precision
+from .leaves import dead_leaves
+from .relu import RandomReLU
+
+# Of the projection, in deviations of the backbone's outputs. Its parts differ in scale, and one
+# scale for all serves the smaller ones only on a fine grid.
+_INPUT_LIMIT, _INPUT_BITS = 8.0, 11
+
+
+class Frozen:
+    """A network that is never trained, copied, stacked or saved: all its users share this one.
+
+    No part of the modules that hold it, so that an `Ensemble` of them neither resets nor stacks it.
+    """
+
+    def __init__(self, module: nn.Module, taps: Sequence[str]) -> None:
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"a backbone is an nn.Module, got {type(module).__name__}")
+        self.taps = tuple(taps)
+        known = dict(module.named_modules())
+        for tap in self.taps:
+            if tap not in known:
+                names = ", ".join(name for name in known if name.count(".") < 2 and name)
+                raise ValueError(f"the backbone has no part {tap!r} to tap; there are {names}")
+        self._copies = {torch.device("cpu"): copy.deepcopy(module).cpu().eval()}
+        self._copies[torch.device("cpu")].requires_grad_(False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Frozen:
+        return self
+
+    def on(self, device: torch.device) -> nn.Module:
+        """The network on a device; it stays there."""
+        if device not in self._copies:
+            self._copies[device] = copy.deepcopy(self._copies[torch.device("cpu")]).to(device)
+        return self._copies[device]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The pooled outputs of the taps side by side, or the network's own without taps."""
+        module = self.on(x.device)
+        found: dict[str, Any] = {}
+
+        def keep(tap: str) -> Any:
+            return lambda part, inputs, output: found.__setitem__(tap, output)
+
+        handles = [module.get_submodule(t).register_forward_hook(keep(t)) for t in self.taps]
+        try:
+            output = module(x)
+        finally:
+            for handle in handles:
+                handle.remove()
+        outputs = [found[tap] for tap in self.taps] if self.taps else [output]
+        return torch.cat([_pooled(output) for output in outputs], dim=1)
+
+    @cached_property
+    def checksum(self) -> str:
+        """SHA-256 of the architecture, the taps and the weights."""
+        module = self._copies[torch.device("cpu")]
+        digest = hashlib.sha256(repr((module, self.taps)).encode())
+        for name, tensor in sorted(module.state_dict().items()):
+            digest.update(repr((name, tensor.dtype, tuple(tensor.shape))).encode())
+            digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+
+class Backbone(nn.Module):
+    """Features of a frozen network: pooled outputs of some of its parts, then random ReLUs.
+
+        f(x) = [mean over space of part_t(x) for t in taps]          averaged over x and its mirror
+        phi(x) = max(W f(x) / s, 0)          W ~ N(0, 1 / number of features), exact on its grid
+
+    The one scale s belongs to the backbone: the deviation of all its outputs on dead-leaves images,
+    as a power of two. No data is looked at, and a scale per feature would be worse.
+
+    The network is shared: an `Ensemble` draws a projection per particle and runs the network once.
+    It runs in evaluation mode, in blocks of fixed size, without TF32 and without cuDNN's trials.
+    So features have the same bits in any batch and order on the same machine, device, thread count
+    and build of torch (`conditions`), but not elsewhere: `exact` is False.
+
+    Args:
+        module: any network. What it learns later elsewhere does not matter here: it is copied.
+        taps: names of its parts (`module.named_modules()`) whose outputs are the features; the
+            network's own output if none. `[B, C, H, W]` is averaged over H and W, `[B, T, C]` over
+            T, and of several outputs the first is taken.
+        project: so many random ReLU features of them; None leaves f(x) / s as it is.
+        mirror: average f over the image and its mirror image (the last axis reversed).
+        inputs: made-up inputs on which s is measured; dead-leaves images `[64, 3, 224, 224]` of
+            mean 0 and deviation 1 unless given.
+        scale: the deviation, if it is known.
+    """
+
+    exact = False
+    blocks_itself = True  # a batch needs no padding by others
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        taps: Sequence[str] = (),
+        project: int | None = None,
+        mirror: bool = False,
+        inputs: Tensor | None = None,
+        scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.mirror = mirror
+        self._frozen = Frozen(module, taps)
+        measured = self._frozen(_made_up_images() if inputs is None else inputs)
+        deviation = measured.double().std().item() if scale is None else scale
+        if not 0.0 < deviation < float("inf"):
+            raise ValueError(f"the backbone's outputs have deviation {deviation}: is it broken?")
+        self.scale = 2.0 ** round(torch.tensor(deviation).log2().item())
+        self.in_features = measured.shape[1]
+        self.out_features = self.in_features if project is None else project
+        self.projection = None
+        if project is not None:
+            self.projection = RandomReLU(
+                self.in_features, project, input_limit=_INPUT_LIMIT, input_bits=_INPUT_BITS
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.pooled(x) / self.scale
+        return features if self.projection is None else self.projection(features)
+
+    @torch.no_grad()
+    def pooled(self, x: Tensor) -> Tensor:
+        """f(x): `[B, in_features]`, float32."""
+        features = self._run(x)
+        if not self.mirror:
+            return features
+        return (features + self._run(x.flip(-1))) / 2.0
+
+    def _run(self, x: Tensor) -> Tensor:
+        """The network in blocks of one size, the last filled up: every sample meets the same
+        kernels."""
+        size = 256 if x.is_cuda else 8
+        flags = torch.backends.cudnn.flags(
+            enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+        )
+        outputs = []
+        with flags, matrix_precision("float32", x.device):
+            for part in x.split(size):
+                filled = torch.cat([part, part[:1].expand(size - len(part), *part.shape[1:])])
+                outputs.append(self._frozen(filled)[: len(part)])
+        return torch.cat(outputs).float()
+
+    def fingerprint(self, device: torch.device | str = "cpu") -> str:
+        """A hash of all that the bits of f depend on: weights, taps, scale and `conditions`."""
+        device = torch.device(device)
+        parts = self._frozen.checksum, self.mirror, self.scale, *conditions(device)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+    def extra_repr(self) -> str:
+        return f"{self._frozen.checksum[:16]}, mirror={self.mirror}, scale={self.scale}"
+
+
+def conditions(device: torch.device) -> tuple[str, ...]:
+    """What the bits of floating-point kernels depend on besides their inputs."""
+    processor, threads = _processor(), str(torch.get_num_threads())
+    if device.type == "cuda":
+        # the CPU takes no part
+        processor, threads = torch.cuda.get_device_name(device), ""
+    return device.type, processor, threads, torch.__version__, torch.__config__.show()
+
+
+def _processor() -> str:
+    """The processor's model and the vector instructions that torch uses on it."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            model = next((line for line in file if line.startswith("model name")), "")
+    except OSError:
+        model = platform.processor()
+    return f"{platform.machine()} {model.strip()} {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _pooled(output: Any) -> Tensor:
+    tensor: Tensor = next(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+    axes: Iterable[int] = range(2, tensor.dim()) if tensor.dim() != 3 else (1,)
+    return tensor.mean(tuple(axes)) if tensor.dim() > 2 else tensor.flatten(1)
+
+
+def _made_up_images() -> Tensor:
+    with seeded("backbone"):
+        images = dead_leaves(64, 224).float()
+    return (images - 127.5) / 74.0  # colours are uniform on 0..255
