@@ -8,6 +8,7 @@ from .concatenate import Concatenate
 from .convolutional import RandomConvolution
 from .efficientnet import efficientnet_lite
 from .leaves import DeadLeaves, dead_leaves
+from .minilm import minilm
 from .relu import RandomReLU
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "RandomReLU",
     "dead_leaves",
     "efficientnet_lite",
+    "minilm",
 ]
