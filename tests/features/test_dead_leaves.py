@@ -86,7 +86,9 @@ def test_features_are_the_exact_sums_of_the_rounded_numbers(
                 both = np.concatenate([response - 1024, -response - 1024])
                 expected[image, region] += np.clip(both, 0, 65536)
     sizes = np.array([25, 20, 20, 16]).reshape(1, 4, 1) * 2 * 4096.0
-    assert np.array_equal(features(images[:3]).numpy(), (expected / sizes).reshape(3, -1).astype("f4"))
+    assert np.array_equal(
+        features(images[:3]).numpy(), (expected / sizes).reshape(3, -1).astype("f4")
+    )
 
 
 def test_filters_are_whitened_patches_of_length_one() -> None:

@@ -150,7 +150,9 @@ def minilm(path: str | Path | None = None, *, project: int | None = None) -> Sen
     hidden, size = weights["encoder.layer.0.intermediate.dense.weight"].shape
     config = folder / "config.json"
     heads = 12 if not config.is_file() else json.loads(config.read_text())["num_attention_heads"]
-    words, places = (len(weights[f"embeddings.{k}_embeddings.weight"]) for k in ("word", "position"))
+    words, places = (
+        len(weights[f"embeddings.{k}_embeddings.weight"]) for k in ("word", "position")
+    )
     encoder = SentenceEncoder(words, places, size, hidden, layers, heads)
     names = {**_EMBEDDINGS}
     for layer in range(layers):
