@@ -36,11 +36,11 @@ def backbone(images: Tensor, **options: object) -> Backbone:
 
 def test_features_are_the_means_over_space_of_the_named_parts(images: Tensor) -> None:
     model = network().eval()
-    found = backbone(images, taps=("2", "4")).pooled(images)
+    found = backbone(images, taps=("2", "4"), scales=(1, 1)).pooled(images)
     middle = model[:3](images)
     expected = torch.cat([middle.mean((2, 3)), model[3:](middle).mean((2, 3))], 1)
     assert torch.allclose(found, expected, atol=1e-6)
-    assert torch.allclose(backbone(images).pooled(images), expected[:, 6:], atol=1e-6)
+    assert torch.allclose(backbone(images, scales=(1,)).pooled(images), expected[:, 6:], atol=1e-6)
 
 
 def test_mirror_images_have_the_same_features(images: Tensor) -> None:
@@ -59,12 +59,14 @@ def test_a_sample_has_the_same_features_in_any_batch(images: Tensor) -> None:
         assert torch.equal(torch.cat([maps(part) for part in images.split(size)]), whole)
 
 
-def test_the_scale_is_a_power_of_two_next_to_the_deviation_of_the_outputs(images: Tensor) -> None:
-    maps = backbone(images)
-    deviation = maps.pooled(images[:4]).std().item()
-    assert maps.scale / 2**0.5 <= deviation <= maps.scale * 2**0.5
-    assert torch.equal(maps(images), maps.pooled(images) / maps.scale)
-    with pytest.raises(ValueError, match="deviation 0.0"):
+def test_the_scale_of_a_part_is_a_power_of_two_next_to_its_deviation(images: Tensor) -> None:
+    maps = backbone(images, taps=("2", "4"))
+    raw = maps._frozen.pooled(images[:4])
+    for part, scale in zip(raw, maps._frozen.scales, strict=True):
+        assert scale / 2**0.5 <= part.std().item() <= scale * 2**0.5
+    expected = torch.cat([p / s for p, s in zip(raw, maps._frozen.scales, strict=True)], 1)
+    assert torch.equal(maps(images[:4]), expected)
+    with pytest.raises(ValueError, match=r"1 taps need a positive scale each, got \[0.0\]"):
         Backbone(nn.Flatten(), inputs=torch.zeros(4, 3))
 
 
@@ -114,9 +116,9 @@ def test_the_fingerprint_knows_the_weights_and_the_conditions(
     other = network()
     nn.init.zeros_(other[0].bias)
     for different in (
-        Backbone(other, taps=("2",), inputs=images[:4], scale=maps.scale),
-        backbone(images, taps=("4",), scale=maps.scale),
-        backbone(images, taps=("2",), scale=maps.scale, mirror=True),
+        Backbone(other, taps=("2",), inputs=images[:4], scales=maps._frozen.scales),
+        backbone(images, taps=("4",), scales=maps._frozen.scales),
+        backbone(images, taps=("2",), scales=maps._frozen.scales, mirror=True),
     ):
         assert different.fingerprint() != maps.fingerprint()
         assert repr(different) != repr(maps)
@@ -180,7 +182,8 @@ def test_lite0_sees_what_it_was_trained_to_see() -> None:
     assert maps.in_features == 2480
     found = maps.pooled(images)
     assert torch.equal(maps.pooled(images.float() / 255), found)
-    assert maps.scale / 2**0.5 < found.std() < maps.scale * 2**0.5
+    for part in (found[:, :1200], found[:, 1200:]):  # blocks and head, each in its own scale
+        assert 0.5 < part.std() < 2
     with pytest.raises(ValueError, match="SHA-256"):
         efficientnet_lite(0, weights=Path(__file__))
 
@@ -244,6 +247,6 @@ def test_minilm_gives_the_vectors_of_transformers() -> None:
     )
     tokens = encoder.tokenize(texts)
     found = encoder.pooled(tokens)
-    assert torch.allclose(found[:, :6], expected, atol=1e-5)
+    assert torch.allclose(found[:, :6] / 16, expected, atol=1e-5)
     assert torch.equal(encoder.pooled(tokens[2:]), found[2:])
     assert torch.equal(encoder.pooled(tokens[:1, :7]), found[:1])  # shorter neighbours

@@ -90,9 +90,9 @@ class CellRun(Course):
     def _batches(self, seen: list[int]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         start, options = self.progress.batch, self._stream(seen)
         if self.learner.joint:
-            yield from self.scenario.joint_batches(seen, start=start, **options)
+            yield from self.learner.scenario.joint_batches(seen, start=start, **options)
         else:
-            for x, y in self.scenario.batches(seen[-1], start=start, **options):
+            for x, y in self.learner.scenario.batches(seen[-1], start=start, **options):
                 yield x, y, None
 
     def _learn(self, x: Tensor, y: Tensor, task: Tensor | None, count: int) -> None:

@@ -68,6 +68,7 @@ def _try(cell: Cell, scenario: Scenario, share: float, steps: int = 3) -> Trial:
     exact = isinstance(learner, ExactLearner)
     if exact:  # one trial, wherever the evidence is
         learner.filter.prior_precision = learner.filter.noise_variance = 1.0
+    scenario = learner.scenario
     x = scenario.test_set(0)[0]
     answered = x[: s.test_batch]
 

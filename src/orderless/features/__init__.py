@@ -3,13 +3,19 @@
 All but backbones are exact to the bit on every device. None looks at data.
 """
 
-from .backbone import Backbone
-from .concatenate import Concatenate
-from .convolutional import RandomConvolution
-from .efficientnet import efficientnet_lite
-from .leaves import DeadLeaves, dead_leaves
-from .minilm import minilm
-from .relu import RandomReLU
+from typing import TYPE_CHECKING
+
+from ..lazy import on_first_use
+
+if TYPE_CHECKING:
+    from .backbone import Backbone
+    from .cache import cached
+    from .concatenate import Concatenate
+    from .convolutional import RandomConvolution
+    from .efficientnet import efficientnet_lite
+    from .leaves import DeadLeaves, dead_leaves
+    from .minilm import minilm
+    from .relu import RandomReLU
 
 __all__ = [
     "Backbone",
@@ -17,7 +23,10 @@ __all__ = [
     "DeadLeaves",
     "RandomConvolution",
     "RandomReLU",
+    "cached",
     "dead_leaves",
     "efficientnet_lite",
     "minilm",
 ]
+
+__getattr__, __dir__ = on_first_use(__name__)

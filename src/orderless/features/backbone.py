@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import platform
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -18,9 +19,7 @@ from ..particles.precision import matrix_precision
 from .leaves import dead_leaves
 from .relu import RandomReLU
 
-# Of the projection, in deviations of the backbone's outputs. Its parts differ in scale, and one
-# scale for all serves the smaller ones only on a fine grid.
-_INPUT_LIMIT, _INPUT_BITS = 8.0, 11
+_INPUT_LIMIT = 8.0  # of the projection, in deviations of the backbone's outputs
 
 
 class Frozen:
@@ -32,7 +31,7 @@ class Frozen:
     def __init__(self, module: nn.Module, taps: Sequence[str]) -> None:
         if not isinstance(module, nn.Module):
             raise TypeError(f"a backbone is an nn.Module, got {type(module).__name__}")
-        self.taps = tuple(taps)
+        self.taps, self.scales = tuple(taps), (1.0,) * max(len(taps), 1)
         known = dict(module.named_modules())
         for tap in self.taps:
             if tap not in known:
@@ -50,8 +49,8 @@ class Frozen:
             self._copies[device] = copy.deepcopy(self._copies[torch.device("cpu")]).to(device)
         return self._copies[device]
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """The pooled outputs of the taps side by side, or the network's own without taps."""
+    def pooled(self, x: Tensor) -> list[Tensor]:
+        """Each tap's output averaged over space, `[B, C]`; without taps the network's own."""
         module = self.on(x.device)
         found: dict[str, Any] = {}
 
@@ -65,13 +64,18 @@ class Frozen:
             for handle in handles:
                 handle.remove()
         outputs = [found[tap] for tap in self.taps] if self.taps else [output]
-        return torch.cat([_pooled(output) for output in outputs], dim=1)
+        return [_pooled(output).float() for output in outputs]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The taps side by side, each in units of its scale."""
+        pairs = zip(self.pooled(x), self.scales, strict=True)
+        return torch.cat([part / scale for part, scale in pairs], dim=1)
 
     @cached_property
     def checksum(self) -> str:
-        """SHA-256 of the architecture, the taps and the weights."""
+        """SHA-256 of the architecture, the weights, the taps and their scales."""
         module = self._copies[torch.device("cpu")]
-        digest = hashlib.sha256(repr((module, self.taps)).encode())
+        digest = hashlib.sha256(repr((module, self.taps, self.scales)).encode())
         for name, tensor in sorted(module.state_dict().items()):
             digest.update(repr((name, tensor.dtype, tuple(tensor.shape))).encode())
             digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
@@ -81,11 +85,11 @@ class Frozen:
 class Backbone(nn.Module):
     """Features of a frozen network: pooled outputs of some of its parts, then random ReLUs.
 
-        f(x) = [mean over space of part_t(x) for t in taps]          averaged over x and its mirror
-        phi(x) = max(W f(x) / s, 0)          W ~ N(0, 1 / number of features), exact on its grid
+        f(x) = [mean over space of part_t(x) / s_t for t in taps]    averaged over x and its mirror
+        phi(x) = max(W f(x), 0)              W ~ N(0, 1 / number of features), exact on its grid
 
-    The one scale s belongs to the backbone: the deviation of all its outputs on dead-leaves images,
-    as a power of two. No data is looked at, and a scale per feature would be worse.
+    The scale s_t of a part belongs to the backbone: the deviation of all its outputs on dead-leaves
+    images, as a power of two. No data is looked at, and a scale per feature would be worse.
 
     The network is shared: an `Ensemble` draws a projection per particle and runs the network once.
     It runs in evaluation mode, in blocks of fixed size, without TF32 and without cuDNN's trials.
@@ -97,11 +101,11 @@ class Backbone(nn.Module):
         taps: names of its parts (`module.named_modules()`) whose outputs are the features; the
             network's own output if none. `[B, C, H, W]` is averaged over H and W, `[B, T, C]` over
             T, and of several outputs the first is taken.
-        project: so many random ReLU features of them; None leaves f(x) / s as it is.
+        project: so many random ReLU features of them; None leaves f(x) as it is.
         mirror: average f over the image and its mirror image (the last axis reversed).
-        inputs: made-up inputs on which s is measured; dead-leaves images `[64, 3, 224, 224]` of
-            mean 0 and deviation 1 unless given.
-        scale: the deviation, if it is known.
+        inputs: made-up inputs on which the scales are measured; dead-leaves images
+            `[64, 3, 224, 224]` of mean 0 and deviation 1 unless given.
+        scales: the deviations, if they are known: one per tap.
     """
 
     exact = False
@@ -115,26 +119,25 @@ class Backbone(nn.Module):
         project: int | None = None,
         mirror: bool = False,
         inputs: Tensor | None = None,
-        scale: float | None = None,
+        scales: Sequence[float] | None = None,
     ) -> None:
         super().__init__()
         self.mirror = mirror
         self._frozen = Frozen(module, taps)
-        measured = self._frozen(_made_up_images() if inputs is None else inputs)
-        deviation = measured.double().std().item() if scale is None else scale
-        if not 0.0 < deviation < float("inf"):
-            raise ValueError(f"the backbone's outputs have deviation {deviation}: is it broken?")
-        self.scale = 2.0 ** round(torch.tensor(deviation).log2().item())
-        self.in_features = measured.shape[1]
+        measured = self._frozen.pooled(_made_up_images() if inputs is None else inputs)
+        if scales is None:
+            scales = [part.double().std().item() for part in measured]
+        if len(scales) != len(measured) or not all(0.0 < s < float("inf") for s in scales):
+            raise ValueError(f"{len(measured)} taps need a positive scale each, got {scales}")
+        self._frozen.scales = tuple(2.0 ** round(math.log2(scale)) for scale in scales)
+        self.in_features = sum(part.shape[1] for part in measured)
         self.out_features = self.in_features if project is None else project
         self.projection = None
         if project is not None:
-            self.projection = RandomReLU(
-                self.in_features, project, input_limit=_INPUT_LIMIT, input_bits=_INPUT_BITS
-            )
+            self.projection = RandomReLU(self.in_features, project, input_limit=_INPUT_LIMIT)
 
     def forward(self, x: Tensor) -> Tensor:
-        features = self.pooled(x) / self.scale
+        features = self.pooled(x)
         return features if self.projection is None else self.projection(features)
 
     @torch.no_grad()
@@ -157,16 +160,15 @@ class Backbone(nn.Module):
             for part in x.split(size):
                 filled = torch.cat([part, part[:1].expand(size - len(part), *part.shape[1:])])
                 outputs.append(self._frozen(filled)[: len(part)])
-        return torch.cat(outputs).float()
+        return torch.cat(outputs)
 
     def fingerprint(self, device: torch.device | str = "cpu") -> str:
-        """A hash of all that the bits of f depend on: weights, taps, scale and `conditions`."""
-        device = torch.device(device)
-        parts = self._frozen.checksum, self.mirror, self.scale, *conditions(device)
+        """A hash of all that the bits of f depend on: weights, taps, scales and `conditions`."""
+        parts = self._frozen.checksum, self.mirror, *conditions(torch.device(device))
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def extra_repr(self) -> str:
-        return f"{self._frozen.checksum[:16]}, mirror={self.mirror}, scale={self.scale}"
+        return f"{self._frozen.checksum[:16]}, mirror={self.mirror}"
 
 
 def conditions(device: torch.device) -> tuple[str, ...]:

@@ -25,26 +25,24 @@ def dtype_for(in_features: int) -> torch.dtype:
     return torch.float32 if in_features <= 4096 else torch.float64
 
 
-def round_inputs(x: Tensor, limit: float, dtype: torch.dtype, bits: int = INPUT_BITS) -> Tensor:
-    """x to the nearest multiple of `limit / 2^bits`, at most `limit` in size; NaN stays NaN."""
-    unit = limit / 2**bits
+def round_inputs(x: Tensor, limit: float, dtype: torch.dtype) -> Tensor:
+    """x to the nearest multiple of `limit / 256`, at most `limit` in size; NaN stays NaN."""
+    unit = limit / 2**INPUT_BITS
     x = x if x.dtype == torch.float64 else x.float()
-    return (x / unit).round_().clamp(-(2**bits), 2**bits).to(dtype).mul_(unit)
+    return (x / unit).round_().clamp(-(2**INPUT_BITS), 2**INPUT_BITS).to(dtype).mul_(unit)
 
 
-def round_weights(
-    weight: Tensor, bias: Tensor, limit: float, bits: int = INPUT_BITS
-) -> tuple[Tensor, Tensor]:
+def round_weights(weight: Tensor, bias: Tensor, limit: float) -> tuple[Tensor, Tensor]:
     """weight `[O, I]` and bias `[O]` (float64) on grids that make `x W^T + b` exact.
 
     Each row has its own unit u, the smallest power of two with
-    (sum |w| + |b| / limit) / u + (I + 1) / 2 <= 2^(24 - bits); the halves are what rounding adds.
+    (sum |w| + |b| / limit) / u + (I + 1) / 2 <= 2^(24 - 8); the halves are what rounding can add.
     """
     dtype = dtype_for(weight.shape[1])
-    room = 2 ** (_WHOLE[dtype] - bits) - (weight.shape[1] + 1) / 2
+    room = 2 ** (_WHOLE[dtype] - INPUT_BITS) - (weight.shape[1] + 1) / 2
     size = weight.abs().sum(1) + bias.abs() / limit
     unit = torch.ldexp(torch.ones_like(size), torch.frexp(size / room).exponent)
-    bias_unit = unit * (limit / 2**bits)
+    bias_unit = unit * (limit / 2**INPUT_BITS)
     rounded = (weight / unit.unsqueeze(1)).round() * unit.unsqueeze(1)
     return rounded.to(dtype), ((bias / bias_unit).round() * bias_unit).to(dtype)
 

@@ -48,7 +48,7 @@ def _whole(end: int, *shape: int) -> Tensor:
 
 
 class DeadLeaves(PatchFeatures):
-    """Filters cut from dead-leaves images, two-sided, averaged over the mirror image. No data.
+    """Filters cut from dead-leaves images, two-sided, rectified and averaged over regions. No data.
 
     For every patch p of the image, brought to mean 0 and variance about 1, and patches q of
     synthetic images (see `dead_leaves`), brought to the same and whitened:
@@ -57,9 +57,9 @@ class DeadLeaves(PatchFeatures):
         phi+ = mean over a region of max(w^T p - threshold, 0)
         phi- = mean over a region of max(-w^T p - threshold, 0)
 
-    which is the whitened q, at length 1, times the whitened p (Coates, Lee and Ng, 2011). The mean
-    of both over the image and its mirror image is the result: an image and its mirror image have
-    the same features. Input `[B, channels, size, size]`, output `[B, 2 * filters * regions^2]`.
+    which is the whitened q, at length 1, times the whitened p (Coates, Lee and Ng, 2011). With
+    `mirror` they are averaged over the image and its mirror image, which then have the same
+    features. Input `[B, channels, size, size]`, output `[B, 2 * filters * regions^2]`.
 
     The filters come from torch's generator alone and the result for a sample is the same to the bit
     in any batch, at any place in it, on any device (`exact`). So are the filters themselves: the
@@ -71,6 +71,7 @@ class DeadLeaves(PatchFeatures):
         filters: how many; there are `2 * filters * regions**2` features.
         kernel_size, stride, regions, threshold, contrast, input_limit: see `RandomConvolution`.
         ridge: added to Sigma, in units of its mean eigenvalue.
+        mirror: whether an image and its mirror image mean the same; of digits, say, they do not.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class DeadLeaves(PatchFeatures):
         threshold: float = 0.25,
         contrast: float = 0.1,
         input_limit: float = 4.0,
+        mirror: bool = True,
     ) -> None:
         super().__init__(
             channels,
@@ -99,6 +101,7 @@ class DeadLeaves(PatchFeatures):
             contrast=contrast,
             input_limit=input_limit,
         )
+        self.mirror = mirror
         self.out_features = 2 * filters * regions**2
         self.reset_parameters()
 
@@ -135,9 +138,13 @@ class DeadLeaves(PatchFeatures):
         return torch.cat(chosen), covariance
 
     def _features(self, x: Tensor) -> Tensor:
-        # Together they may exceed the 2^24 that float32 can count to.
-        sums = self._both_sides(x).double() + self._both_sides(x.flip(3))
-        return (sums / (2.0 * self._region_sizes())).flatten(1).float()
+        sums, sizes = self._both_sides(x).double(), self._region_sizes()
+        if self.mirror:  # in float64: together they may exceed the 2^24 that float32 can count to
+            sums, sizes = sums + self._both_sides(x.flip(3)), 2.0 * sizes
+        return (sums / sizes).flatten(1).float()
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, mirror={self.mirror}"
 
     def _both_sides(self, x: Tensor) -> Tensor:
         responses = F.linear(self._patches(x), self.weight).round_()

@@ -160,7 +160,7 @@ def minilm(path: str | Path | None = None, *, project: int | None = None) -> Sen
             names[f"layers.{layer}.{ours}"] = f"encoder.layer.{layer}.{theirs}"
     parts = (key.rsplit(".", 1) for key in encoder.state_dict())
     encoder.load_state_dict({f"{p}.{leaf}": weights[f"{names[p]}.{leaf}"] for p, leaf in parts})
-    return Sentences(encoder, folder / "vocab.txt", project=project, scale=size**-0.5)
+    return Sentences(encoder, folder / "vocab.txt", project=project, scales=[size**-0.5])
 
 
 def _package_folder() -> Path:

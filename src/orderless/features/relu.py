@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .exact import INPUT_BITS, check_limit, dtype_for, round_inputs, round_weights
+from .exact import check_limit, dtype_for, round_inputs, round_weights
 
 
 class RandomReLU(nn.Module):
@@ -16,9 +16,7 @@ class RandomReLU(nn.Module):
     a sample is the same to the bit in any batch, at any place in it, on any device (`exact`).
 
     Args:
-        input_limit, input_bits: inputs are clipped to +-input_limit, a power of two, and rounded
-            to 2^-input_bits of it. A bit more for the inputs is one less for the weights, which
-            have about 24 - input_bits - log2(in_features) each.
+        input_limit: a power of two; inputs are clipped to +-this and rounded to 1/256 of it.
         bias_scale: 0 is right for images, where brightness carries the scale of the other terms.
     """
 
@@ -31,7 +29,6 @@ class RandomReLU(nn.Module):
         *,
         bias_scale: float = 0.0,
         input_limit: float = 4.0,
-        input_bits: int = INPUT_BITS,
     ) -> None:
         super().__init__()
         if in_features < 1 or out_features < 1:
@@ -41,11 +38,8 @@ class RandomReLU(nn.Module):
             )
         if bias_scale < 0:
             raise ValueError(f"bias_scale must not be negative, got {bias_scale}")
-        if not 1 <= input_bits <= 12:
-            raise ValueError(f"input_bits must lie between 1 and 12, got {input_bits}")
         self.in_features, self.out_features = in_features, out_features
         self.bias_scale, self.input_limit = bias_scale, check_limit(input_limit)
-        self.input_bits = input_bits
         dtype = dtype_for(in_features)
         self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype), False)
         self.bias = nn.Parameter(torch.empty(out_features, dtype=dtype), False)
@@ -57,7 +51,7 @@ class RandomReLU(nn.Module):
         shape = self.out_features, self.in_features
         weight = torch.randn(shape, dtype=torch.float64) / self.in_features**0.5
         bias = torch.randn(self.out_features, dtype=torch.float64) * self.bias_scale
-        weight, bias = round_weights(weight, bias, self.input_limit, self.input_bits)
+        weight, bias = round_weights(weight, bias, self.input_limit)
         self.weight.copy_(weight)
         self.bias.copy_(bias)
 
@@ -65,13 +59,11 @@ class RandomReLU(nn.Module):
         x = x.flatten(1)
         if x.shape[1] != self.in_features:
             raise ValueError(f"each sample must have {self.in_features} values, got {x.shape[1]}")
-        x = round_inputs(x, self.input_limit, self.weight.dtype, self.input_bits)
+        x = round_inputs(x, self.input_limit, self.weight.dtype)
         return F.linear(x, self.weight, self.bias).relu_()
 
     def extra_repr(self) -> str:
-        # the usual bits unsaid, as in the fingerprints of filters saved before there were others
-        bits = "" if self.input_bits == INPUT_BITS else f", input_bits={self.input_bits}"
         return (
             f"{self.in_features}, {self.out_features}, bias_scale={self.bias_scale}, "
-            f"input_limit={self.input_limit}{bits}"
+            f"input_limit={self.input_limit}"
         )
