@@ -15,7 +15,7 @@ from orderless.features import DeadLeaves, dead_leaves
 from orderless.features.leaves import _inverse
 
 # of `torch.manual_seed(0); DeadLeaves(3, 32, 256).weight`
-SHA256 = "3be26c5e04cc84a61f3af3cf4c02304c6546d192800ef9a28bc079f6dcdf01ad"
+SHA256 = "d725b55b1685d52b214c01f30f0914fdcd41dcb487010bf626403f0441da6bbd"
 
 
 def small() -> DeadLeaves:

@@ -11,7 +11,6 @@ from .patches import PATCH_LIMIT, RESPONSE_BITS, PatchFeatures, normalized
 
 _LEAVES = 300  # on each image; nine in ten pixels get a leaf, the others the background
 _LARGEST = 32  # radius of a leaf, in pixels
-_IMAGES = 512
 _UNIT = 1.0 / 64.0  # colours 0..255 as pixels of variance about 1
 
 
@@ -123,9 +122,9 @@ class DeadLeaves(PatchFeatures):
     def _draw(self) -> tuple[Tensor, Tensor]:
         """Patches with something in them `[filters, K]` and the covariance of all, float64."""
         chosen: list[Tensor] = []
-        missing = self.filters
+        missing, count = self.filters, max(128, self.filters // 8)
         while missing > 0:
-            images = dead_leaves(_IMAGES, 4 * self.kernel_size, self.channels)
+            images = dead_leaves(count, 4 * self.kernel_size, self.channels)
             whole = F.unfold(images.float() - 128.0, self.kernel_size).mT.flatten(0, 1)
             patches = normalized(whole, _UNIT, self.contrast).double()
             if not chosen:

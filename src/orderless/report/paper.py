@@ -46,6 +46,7 @@ METHOD_LABELS = {
 BENCHMARK_LABELS = {
     "splitmnist": "SplitMNIST",
     "splitcifar100": "SplitCIFAR100",
+    "intents": "Intents",
     "procgen-bc": "ProcGen, behaviour cloning",
     "procgen-lifelong": "ProcGen, lifelong learning",
 }

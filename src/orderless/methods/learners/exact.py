@@ -42,7 +42,7 @@ def feature_map(kind: str, shape: tuple[int, ...], features: int) -> Callable[[]
     if features % each:
         raise ValueError(
             f"rb_features must be a multiple of {each} with rb_map={kind}, the features of one "
-            f"filter, got {features}"
+            f"filter, got {features}; rb_map=relu takes any"
         )
     options: dict[str, Any] = {"regions": regions}
     if kind == "convolution":
