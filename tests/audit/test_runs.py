@@ -43,6 +43,7 @@ class Counted:
         return self.make(seed)
 
 
+@pytest.mark.slow
 def test_a_stopped_audit_goes_on_and_runs_only_what_is_missing(tmp_path) -> None:
     with pytest.raises(KeyboardInterrupt):
         audit(Counted(last=4), out=tmp_path)
@@ -56,6 +57,7 @@ def test_a_stopped_audit_goes_on_and_runs_only_what_is_missing(tmp_path) -> None
     assert audit(again, out=tmp_path).json() == result.json() and again.made == 0
 
 
+@pytest.mark.slow
 def test_more_orders_and_learners_are_added_to_what_is_there(tmp_path) -> None:
     audit(out=tmp_path, compare=())
     more = Counted()
@@ -90,6 +92,21 @@ def test_runs_that_were_made_otherwise_are_refused(changes, words: str, tmp_path
         audit(out=tmp_path, **{"key": "first version", **changes})
     assert "choose another folder" in str(caught.value)
     assert {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()} == kept
+
+
+def test_the_directory_of_an_experiment_is_refused_and_left_as_it_is(tmp_path) -> None:
+    store = Store(tmp_path)
+    store.prepare()
+    store.write_cell("tiny-domain-demo-gd-order0-seed0", {"method": "gd", "order": [0, 1]})
+    (tmp_path / "report.md").write_text("the experiment's")
+    with pytest.raises(StoreError, match="holds no audit: choose another folder"):
+        audit(out=tmp_path)
+    assert (tmp_path / "report.md").read_text() == "the experiment's"
+
+
+def test_more_runs_than_anybody_can_compute_are_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="at most 100,000 cells at once"):
+        ol.order_sensitivity(make_sgd(), toy_tasks(), 2, 10**30)
 
 
 def test_two_audits_do_not_write_to_one_folder(tmp_path) -> None:

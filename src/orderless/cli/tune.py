@@ -25,6 +25,7 @@ def tune(
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Run directory.")] = None,
+    plugin: options.Plugin = None,
     changes: options.Changes = None,
 ) -> None:
     """Choose a setting by the average on held-out training data; test data is not touched.
@@ -38,7 +39,9 @@ def tune(
     from ..experiments.benchmarks import find_benchmark
     from ..experiments.progress import reporting
     from ..experiments.tuning import sweep
+    from ..methods.plugins import load_plugins
 
+    load_plugins(plugin or ())
     scenario = scenario or find_benchmark(benchmark).scenarios[0]
     texts = [text.strip() for text in values.split(",") if text.strip()]
     first = [f"{key}={text}" for text in texts[:1]]  # ewc-tuned, say, cannot be without one

@@ -1,14 +1,14 @@
 """How particles move and what they weigh: one file per filter."""
 
-from .averaging import AveragingParticles
-from .base import ParticleFilter
+from .averaging import AveragingParticles, Uniform
+from .base import ParticleFilter, Predictor
 from .bootstrap import BootstrapParticleFilter
 from .descent import GradientDescent
 from .exact.rao_blackwellized import Predictive, RaoBlackwellizedFilter
 from .gaussian_sum import GaussianSumFilter
-from .gradient import GradientFilter
-from .stepping import StepInfo
-from .weighted import WeightedParticleFilter
+from .gradient import GradientFilter, GradientStep, Weighting
+from .step import Step, StepInfo, SteppedFilter
+from .weighted import Linearized, Trapezoid, WeightedParticleFilter
 
 __all__ = [
     "AveragingParticles",
@@ -16,9 +16,17 @@ __all__ = [
     "GaussianSumFilter",
     "GradientDescent",
     "GradientFilter",
+    "GradientStep",
+    "Linearized",
     "ParticleFilter",
     "Predictive",
+    "Predictor",
     "RaoBlackwellizedFilter",
+    "Step",
     "StepInfo",
+    "SteppedFilter",
+    "Trapezoid",
+    "Uniform",
     "WeightedParticleFilter",
+    "Weighting",
 ]

@@ -10,12 +10,23 @@ Reading the registry needs no torch: what a learner is made of is imported when 
 from typing import TYPE_CHECKING
 
 from ..lazy import on_first_use
+
 from . import supervised, policy  # noqa: F401  # isort: skip  (they register, in this order)
 
 if TYPE_CHECKING:
     from .config import Config
     from .learners import Learner
-    from .registry import METHODS, Description, Method, Style, describe, find_method, method
+    from .registry import (
+        METHODS,
+        Description,
+        Method,
+        Style,
+        describe,
+        find_method,
+        method,
+        remember,
+        table_order,
+    )
     from .setup import Setup
     from .supervised import register_consolidation
 
@@ -31,6 +42,8 @@ __all__ = [
     "find_method",
     "method",
     "register_consolidation",
+    "remember",
+    "table_order",
 ]
 
 __getattr__, __dir__ = on_first_use(__name__)

@@ -13,11 +13,10 @@ from .config import Config, Count, Number, Positive, Size
 from .registry import Style, method
 
 if TYPE_CHECKING:
-    from ..consolidation import EWC, SI, LwF
+    from ..consolidation import EWC, SI, Consolidation, LwF
     from ..filters.gradient import GradientFilter
     from ..particles import Ensemble
     from .learners import ExactLearner, GaussianSumLearner, Learner
-    from .learners.filtered import Consolidation
     from .setup import Setup
 
 # ---------------------------------------------------------------------- particles, one network
@@ -292,7 +291,7 @@ class ExactSettings(Config):
     label="Rao-Blackwellized filter",
     style=Style("#7A5C00", "h"),
     config=ExactSettings,
-    ignores=("lr",),
+    ignores=("lr", "particles"),
 )
 def _rb(setup: Setup) -> ExactLearner:
     from ..filters import RaoBlackwellizedFilter

@@ -17,15 +17,26 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 
 from .kernels import fused
-
 
 # A dense gradient is written, measured, copied and added: some passes over the weights of a layer,
 # in units of its multiplications. Measured by benchmarks/factored.py.
 DENSE_PASSES = 70
 FEW_ROWS = 32  # so few that there is no need to count
+
+# What may be asked of a weight whose step is pending: a Linear layer's rule sees to it, attention
+# comes to the mode in parts, and the rest does not look at values.
+NO_READING = {
+    *(F.linear, F.multi_head_attention_forward, torch.is_floating_point, torch.is_complex),
+    *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.is_floating_point, Tensor.is_contiguous),
+    *(
+        getattr(Tensor, name).__get__
+        for name in ("shape", "ndim", "dtype", "device", "requires_grad", "is_cuda", "is_nested")
+    ),
+}
 
 
 class Unchanged(NamedTuple):
@@ -54,6 +65,7 @@ class LinearStep:
     """
 
     weight: Tensor
+    version: int  # of the weight, as it was used
     bias: Tensor | None
     delta: Tensor
     inputs: Unchanged
@@ -76,6 +88,10 @@ class LinearStep:
         same = x.data_ptr() == data.data_ptr() and x.stride() == data.stride()
         return same and x.shape == data.shape and self.data.holds() and bias is self.bias
 
+    def stands(self) -> bool:
+        """Whether W still is what it was, and so is what was made of it."""
+        return self.weight._version == self.version
+
 
 class FactoredUpdate:
     """The coming gradient-descent step of Linear layers, held as factors until it is decided.
@@ -95,6 +111,7 @@ class FactoredUpdate:
     def __init__(self, groups: list[dict[str, Any]], overlaps: int) -> None:
         self.overlaps = overlaps
         self.group = {id(p): number for number, g in enumerate(groups) for p in g["params"]}
+        self.names = {id(p): id(p) for g in groups for p in g["params"]}
         self.recording = False  # only the filter's own backward passes count, not a closure's
         self.clear()
 
@@ -102,7 +119,7 @@ class FactoredUpdate:
         self.steps: list[LinearStep] = []
         self.pending = False
         self.partners: dict[int, set[int | None]] = {}
-        self.read: set[int] = set()  # parameters that a network uses outside of Linear layers
+        self.read: set[int] = set()  # parameters that are used outside of Linear layers
 
     def note(self, weight: Tensor, bias: Tensor | None) -> None:
         """A layer with these has been used, with or without gradients."""
@@ -110,6 +127,14 @@ class FactoredUpdate:
             if id(one) in self.group:
                 partner = id(other) if id(other) in self.group else None
                 self.partners.setdefault(id(one), set()).add(partner)
+
+    def notice(self, func: Any, args: Any, kwargs: dict[str, Any], known: dict[int, int]) -> None:
+        """`func` is called; `known` tells parameters by the id they have where it is called."""
+        for argument in (*args, *kwargs.values()) if kwargs else args:
+            if id(argument) in known and func not in NO_READING:
+                self.read.add(known[id(argument)])
+            elif type(argument) is list or type(argument) is tuple:
+                self.notice(func, argument, {}, known)
 
     def records(self, weight: Tensor, bias: Tensor | None, rows: int, shared: bool) -> bool:
         """Whether the gradient of this use of a layer is to be kept in factors."""
@@ -205,17 +230,15 @@ class FactoredUpdate:
 
     def cast(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         """The weight, as it is, in another precision."""
-        known = (step.cast for step in self.steps if step.weight is weight)
+        known = (step.cast for step in self.steps if step.weight is weight and step.stands())
         return next((cast for cast in known if cast.dtype == dtype), weight).to(dtype)
 
     def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None, cast: Tensor) -> Tensor:
         """x (W + dW)^T + b + db with the pending step of this layer, if there is one."""
         steps = self._of(weight)
         known = steps[0].outputs if len(steps) == 1 and steps[0].saw(x, bias) else None
-        if known is not None and known.holds():
-            y = known.tensor
-        else:
-            y = _product(x, cast, bias)
+        usable = known is not None and known.holds() and steps[0].stands()
+        y = known.tensor if known and usable else _product(x, cast, bias)
         for step in steps:
             delta, inputs = step.factors()
             dtype = inputs.dtype
@@ -243,7 +266,7 @@ class FactoredUpdate:
         dead = ~alive.view(-1, 1, 1)
         whole = [(step.weight, step.bias, *step.factors()) for step in self.steps]
         for weight, bias, delta, inputs in whole:
-            if fused.can_add_factors(weight, bias, delta, inputs):
+            if weight.is_cuda and fused.can_add_factors(weight, bias, delta, inputs):
                 fused.add_factors(weight, bias, delta, inputs, alive)
                 continue
             if not everyone:  # 0 times NaN is NaN: both factors must go
@@ -358,6 +381,7 @@ class BatchedLinear(torch.autograd.Function):
             inputs = inputs if ctx.lasting or inputs is not x else _copy(x)
             step = LinearStep(
                 weight,
+                weight._version,
                 bias if along else None,
                 delta.to(weight.dtype),
                 Unchanged.of(inputs),
