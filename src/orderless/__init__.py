@@ -11,6 +11,7 @@ if _typing.TYPE_CHECKING:
     from .consolidation import EWC, SI, LwF
     from .estimators import ParticleClassifier as ParticleClassifier
     from .estimators import ParticleRegressor as ParticleRegressor
+    from .evaluation import Prequential, prequential
     from .filters import (
         AveragingParticles,
         BootstrapParticleFilter,
@@ -41,6 +42,7 @@ __all__ = [
     "ParticleParameter",
     "Perturb",
     "Predictive",
+    "Prequential",
     "RaoBlackwellizedFilter",
     "Task",
     "WeightedParticleFilter",
@@ -50,6 +52,7 @@ __all__ = [
     "load",
     "order_sensitivity",
     "per_particle",
+    "prequential",
     "save",
     "scenarios",
     "theory",

@@ -120,12 +120,13 @@ def test_the_fingerprint_knows_the_weights_and_the_conditions(
         backbone(images, taps=("4",), scales=maps._frozen.scales),
         backbone(images, taps=("2",), scales=maps._frozen.scales, mirror=True),
     ):
-        assert different.fingerprint() != maps.fingerprint()
-        assert repr(different) != repr(maps)
-    before = maps.fingerprint()
+        assert repr(different) != repr(maps)  # which the filter's own fingerprint contains
+    here = ol.RaoBlackwellizedFilter(maps)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
-    assert maps.fingerprint() != before
-    assert "77" in conditions(torch.device("cpu"))
+    there = ol.RaoBlackwellizedFilter(maps)
+    with pytest.raises(ValueError, match="threads.* there"):
+        here + there
+    assert "77 threads" in conditions(torch.device("cpu"))
 
 
 def test_wrong_networks_and_taps_are_refused_by_name(images: Tensor) -> None:

@@ -163,28 +163,29 @@ class Backbone(nn.Module):
         return torch.cat(outputs)
 
     def fingerprint(self, device: torch.device | str = "cpu") -> str:
-        """A hash of all that the bits of f depend on: weights, taps, scales and `conditions`."""
-        parts = self._frozen.checksum, self.mirror, *conditions(torch.device(device))
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
+        """All that the bits of f depend on, in words: the network and `conditions`."""
+        return f"network {self._frozen.checksum[:16]} on {conditions(torch.device(device))}"
 
     def extra_repr(self) -> str:
         return f"{self._frozen.checksum[:16]}, mirror={self.mirror}"
 
 
-def conditions(device: torch.device) -> tuple[str, ...]:
+def conditions(device: torch.device) -> str:
     """What the bits of floating-point kernels depend on besides their inputs."""
-    processor, threads = _processor(), str(torch.get_num_threads())
+    build = hashlib.sha256(torch.__config__.show().encode()).hexdigest()[:8]
     if device.type == "cuda":
-        # the CPU takes no part
-        processor, threads = torch.cuda.get_device_name(device), ""
-    return device.type, processor, threads, torch.__version__, torch.__config__.show()
+        machine = torch.cuda.get_device_name(device)
+    else:
+        machine = f"{_processor()}, {torch.get_num_threads()} threads"
+    return f"{device.type} ({machine}), torch {torch.__version__} ({build})"
 
 
 def _processor() -> str:
     """The processor's model and the vector instructions that torch uses on it."""
     try:
         with open("/proc/cpuinfo") as file:
-            model = next((line for line in file if line.startswith("model name")), "")
+            lines = (line for line in file if line.startswith("model name"))
+            model = next(lines, "").partition(":")[2]
     except OSError:
         model = platform.processor()
     return f"{platform.machine()} {model.strip()} {torch.backends.cpu.get_cpu_capability()}"

@@ -144,7 +144,7 @@ class ExactLearner:
     def representation(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The features of the heaviest map, and the weights of its head: what was learned."""
         best, shard = int(self.weights.argmax()), self.filter.particles.shard
-        features = shard.pick(self.filter.grid(x)[0], best)
+        features = shard.pick(self.filter.grid(x), best)
         heads = torch.stack([head.weight for head in self.filter.heads])
         return features, [shard.pick(heads, best)]
 
