@@ -61,7 +61,8 @@ def test_less_seed_variance_lowers_the_total_variance_but_not_the_order_variance
         from_seed = 0.0 if name == "wpf" else 0.08 * noise(name, "seed", seed)
         return np.clip(0.6 + from_order + from_seed, 0, 1)
 
-    (summary,) = summarize(built(write_cells, law, methods=["wpf", "gd"]))
+    # of three seeds a resample is all one seed too often for a verdict on the total variance
+    (summary,) = summarize(built(write_cells, law, methods=["wpf", "gd"], seeds=8))
     claim = "Weighted particle filter has lower variance than Gradient descent"
     total, order = (verdict(summary, claim, f"{kind} variance") for kind in ("total", "order"))
     assert total.holds is True

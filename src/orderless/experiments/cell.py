@@ -16,9 +16,9 @@ from ..methods.settings import Settings
 from ..particles import Ensemble
 from ..scenarios import Scenario
 from .benchmarks import find_benchmark
-from .course import Cell, CellRunner
 from .evaluation import COMBINES, plasticity, score_task
 from .record import CellRecord
+from .runner import Cell, CellRunner
 from .snapshots import snapshot
 from .store import Store
 

@@ -27,9 +27,9 @@ from ..rl.tasks import ClonedTasks, ProcgenTasks
 from ..storage.typed import decode
 from .benchmarks import find_benchmark
 from .cell import TRACES
-from .course import Cell, CellProgress, CellRunner
 from .evaluation import plasticity_of
 from .record import CellRecord, ExpertFacts
+from .runner import Cell, CellProgress, CellRunner
 from .store import Store
 
 SAMPLES = 512  # frames on which plasticity is measured
