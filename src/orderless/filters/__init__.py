@@ -7,6 +7,7 @@ from .descent import GradientDescent
 from .exact.rao_blackwellized import Predictive, RaoBlackwellizedFilter
 from .gaussian_sum import GaussianSumFilter
 from .gradient import GradientFilter
+from .product import PosteriorProduct
 from .stepping import StepInfo
 from .weighted import WeightedParticleFilter
 
@@ -17,6 +18,7 @@ __all__ = [
     "GradientDescent",
     "GradientFilter",
     "ParticleFilter",
+    "PosteriorProduct",
     "Predictive",
     "RaoBlackwellizedFilter",
     "StepInfo",

@@ -1,0 +1,464 @@
+r"""The product of task posteriors: learned features whose result has no task order.
+
+p(x | D_1, ..., D_T) is proportional to p_0(x) times a product of likelihoods, and products commute.
+So every task starts from the *same* networks x_0, trains on its own data alone, and leaves two sums
+per layer: with a the layer's inputs on the task's data (a constant 1 among them) and W_t its
+trained weights,
+
+    G_t = sum_{x in D_t} a(x) a(x)^T    and    G_t W_t.
+
+Each task's posterior of the layer is taken to be N(W_t, (G_t x I)^-1), the prior N(W_0, I / p_0).
+The mean of their product is what reading the filter gives:
+
+    W = (p_0 I + sum_t G_t)^-1 (p_0 W_0 + sum_t G_t W_t)
+
+What is exact: for one Linear layer under squared error, trained to convergence, this is the ridge
+solution on all data; and the sums are kept without rounding (`sums.py`), so that equal (W_t, G_t)
+give equal bits in any order of the tasks. What is approximate: several layers are merged each by
+itself, as if the others had stayed; a task's precision is that of squared error.
+
+The evidence of a particle, with K columns and d rows of W, in the same approximation:
+
+    log Z = - sum_t L_t(W_t)
+            - 1/2 [sum_t tr W_t^T G_t W_t + p_0 |W_0|^2 - tr W^T (p_0 I + sum_t G_t) W]
+            + K/2 [d log p_0 - log |p_0 I + sum_t G_t|]
+
+Relatives: RegMean (Jin et al., 2023) merges language models by the same formula without a prior;
+Fisher merging (Matena and Raffel, 2022) has a diagonal in the place of G_t; consensus Monte Carlo
+(Scott et al., 2016) multiplies posteriors of shards. See docs/methods/product.md.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...particles import Ensemble
+from ..averaging import AveragingParticles
+from ..base import Link, ParticleFilter
+from ..exact.statistics import available_memory
+from ..stepping import Closure, StepInfo
+from ..weights import normalize
+from .layers import Layer, find_layers
+from .moments import Data, Losses, TaskMoments, keeps_statistics, task_moments
+from .reach import reached_columns
+from .statistics import LayerSums, TaskSums
+from .sums import ExactSum
+
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+class PosteriorProduct(ParticleFilter):
+    """Train every task from the same start with `step`, close it with `end_task`, read at any time.
+
+    Args:
+        particles: where every task starts. Parameters that do not require a gradient stay.
+        make_optimizer: called with the trained parameters once per task.
+        prior_precision: p_0; None: 1e-3 of the mean diagonal of sum_t G_t, layer by layer.
+        weights: `"uniform"`, or `"evidence"`: w_i proportional to Z_i, which needs the loss at
+            `end_task`. It is the evidence for one Linear layer under squared error at
+            convergence, and a heuristic for anything else.
+        link: as in the other filters.
+
+    `predict` and `outputs` answer from the finished tasks, `merged` are the networks that do so
+    (x_0 before the first task). `a + b` has the tasks of both, `a - b` those of a without those of
+    b; a task that has begun and not ended takes no part.
+
+    The order of tasks has no effect where training a task repeats: the loss must not depend on
+    earlier tasks, nor draw from torch's own generator (dropout does not).
+
+    Memory: 16 bytes for each entry of G_t, of every layer and particle, whatever the number of
+    tasks; `end_task` takes 40 more for a while.
+    """
+
+    def __init__(
+        self,
+        particles: Ensemble,
+        make_optimizer: MakeOptimizer,
+        *,
+        prior_precision: float | None = None,
+        weights: str = "uniform",
+        link: Link = "softmax",
+    ) -> None:
+        super().__init__(particles, link=link)
+        if weights not in ("uniform", "evidence"):
+            raise ValueError(f"weights must be 'uniform' or 'evidence', got {weights!r}")
+        if prior_precision is not None and not 0 < prior_precision < float("inf"):
+            raise ValueError(f"prior_precision must be positive, got {prior_precision}")
+        if not callable(make_optimizer):
+            raise TypeError(
+                "make_optimizer must be a function of the parameters, such as lambda p: "
+                f"torch.optim.SGD(p, lr=0.1), got {type(make_optimizer).__name__}"
+            )
+        self.make_optimizer, self.prior_precision = make_optimizer, prior_precision
+        self.weighting = weights
+        self.layers = find_layers(particles)
+        _check_memory(self.layers, particles)
+        self._start = {name: t.detach().clone() for name, t in particles._stacked().items()}
+        self._first_draw = particles._draws.clone()
+        self._sums: TaskSums | None = None
+        self._read: tuple[Ensemble, Tensor] | None = None
+        self._begin_task()
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks have ended."""
+        return 0 if self._sums is None else len(self._sums.tasks)
+
+    @property
+    def samples(self) -> int:
+        """How many samples the finished tasks had."""
+        return 0 if self._sums is None else self._sums.samples
+
+    # ------------------------------------------------------------------ a task
+
+    @torch.no_grad()
+    def _begin_task(self) -> None:
+        """x <- x_0, with an optimizer that knows nothing yet."""
+        for name, tensor in self.particles._stacked().items():
+            tensor.copy_(self._start[name])
+        self.particles._draws.copy_(self._first_draw)
+        parameters = [p for p in self.particles.parameters() if p.requires_grad]
+        for parameter in parameters:
+            parameter.grad = None
+        self.training = AveragingParticles(self.particles, self.make_optimizer(parameters))
+        self.steps = self.training.steps
+        self._reached: Tensor | None = None  # output columns that this task's loss depends on
+
+    def step(
+        self, closure: Closure | Sequence[Closure], *, penalty: Closure | None = None
+    ) -> StepInfo:
+        """One gradient step of the task that is going on, as in the other filters."""
+        closures = list(closure) if isinstance(closure, Sequence) else [closure]
+        self._look(closures)
+        return self.training.step(closures, penalty=penalty)
+
+    def compile(
+        self, loss_fn: Callable[..., Tensor], penalty: Callable[..., Tensor] | None = None
+    ) -> Callable[..., StepInfo]:
+        """`fast = pf.compile(loss_fn)`, then `info = fast(x, y)`, task after task."""
+        recorded: list[Any] = [None, None]
+
+        def fast(*batch: Tensor) -> StepInfo:
+            if recorded[0] is not self.training:
+                recorded[:] = self.training, self.training.compile(loss_fn, penalty)
+            self._look([lambda: loss_fn(*batch)])
+            return recorded[1](*batch)
+
+        return fast
+
+    def _look(self, closures: Sequence[Closure]) -> None:
+        """At a task's first step: which output columns is it about?"""
+        if self._reached is None and all(callable(closure) for closure in closures):
+            self._reached = reached_columns(self.particles, closures)
+
+    @torch.no_grad()
+    def end_task(self, data: Data, *, loss: Losses | None = None) -> None:
+        """Add the task: G_t and G_t W_t from one pass over its data; then back to the start.
+
+        `data`: a pair of tensors (x, y) or batches of such pairs; y goes to `loss` alone.
+        `loss(outputs [N, B, ...], y) -> [N]`, the negative log-likelihood *summed* over a batch,
+        is needed for `weights="evidence"`. After an error nothing has changed.
+        """
+        if int(self.training.steps) == 0:
+            raise ValueError("this task has not taken a step: train with step before end_task")
+        if self.weighting == "evidence" and loss is None:
+            raise ValueError(
+                "weights='evidence' needs the loss of the task's data: end_task((x, y), loss=nll) "
+                "with nll(outputs, y) -> [N], summed over the batch"
+            )
+        self.training.check(now=True)
+        moments = task_moments(self.particles, self.layers, data, loss)
+        task = self._task_sums(moments)
+        sums = task if self._sums is None else self._sums.plus(task)
+        self._replace(sums)
+        self._begin_task()
+
+    def _task_sums(self, moments: TaskMoments) -> TaskSums:
+        """The sums of the one task that ends here."""
+        held = self.particles.shard.local(self.training.alive)
+        now = self.particles._stacked()
+        heads = self._heads(moments)
+        layers: dict[str, LayerSums] = {}
+        quadratic = torch.zeros_like(moments.losses)
+        digest = hashlib.sha256()
+        for layer in dict.fromkeys(self.layers.values()):
+            matrix = layer.matrix(now)
+            if layer.name not in moments.called and not torch.equal(
+                matrix, layer.matrix(self._start)
+            ):
+                raise ValueError(
+                    f"{layer.name!r} was trained, but no call of its layer was seen: the product "
+                    "cannot merge weights that are used without their module"
+                )
+            gram = torch.where(held.view(-1, 1, 1, 1), moments.grams[layer.name], 0.0)
+            reached = self._reached if layer.name in heads else None
+            layers[layer.name] = sums = LayerSums.of_task(gram, matrix, reached)
+            quadratic += (matrix * sums.cross.value).flatten(1).sum(1)
+            digest.update(matrix[0].cpu().numpy().tobytes())
+            digest.update(gram[0].diagonal(dim1=-2, dim2=-1).cpu().contiguous().numpy().tobytes())
+        losses = torch.where(held, moments.losses, 0.0)
+        scalars = torch.stack([losses, quadratic, (~held).double()], dim=1)
+        name = int.from_bytes(digest.digest()[:7], "little")
+        names = torch.full((len(held),), name, dtype=torch.int64, device=held.device)
+        return TaskSums(
+            layers,
+            self._statistics(moments, now),
+            ExactSum.of(scalars),
+            moments.samples,
+            (int(self.particles.shard.pick(names, 0)),),
+        )
+
+    def _heads(self, moments: TaskMoments) -> set[str]:
+        """Layers whose columns are the outputs', where the loss does not reach all of those."""
+        if self._reached is None or self._reached.all():
+            return set()
+        linear = {layer.name for layer in self.layers.values() if layer.blocks == 1}
+        columns = {layer.name: layer.columns for layer in self.layers.values()}
+        heads = {n for n in moments.heads & linear if columns[n] == len(self._reached)}
+        if not heads:
+            missing = (~self._reached).nonzero().flatten().tolist()
+            raise ValueError(
+                f"the loss does not depend on outputs {missing}, and the product can leave them "
+                "out only where the outputs come straight from a Linear layer"
+            )
+        return heads
+
+    def _statistics(self, moments: TaskMoments, now: dict[str, Tensor]) -> dict[str, ExactSum]:
+        """n, n mean and n (var + mean^2) of running statistics; other buffers must not change."""
+        found, known = {}, set()
+        names = self.particles._places
+        for place, module in self.particles.template.named_modules():
+            if keeps_statistics(module):
+                prefix = f"{place}." if place else ""
+                mean, variance = (now[names[prefix + part]] for part in STATISTICS)
+                n = mean.new_full(mean.shape, moments.counts.get(place, 0), dtype=torch.float64)
+                squares = variance.double() + mean.double().square()
+                found[place] = ExactSum.of(torch.stack([n, n * mean, n * squares], dim=1))
+                known |= {names[prefix + part] for part in (*STATISTICS, "num_batches_tracked")}
+        for name in self.particles.particle_buffers():
+            if name not in known and not torch.equal(now[name], self._start[name]):
+                raise ValueError(
+                    f"the product cannot merge the buffer {name!r}, which training has changed"
+                )
+        return found
+
+    def _replace(self, sums: TaskSums | None) -> None:
+        """Take over sums, unless nobody would be left."""
+        shard = self.particles.shard
+        alive = torch.ones_like(self.alive)
+        if sums is not None:
+            alive = shard.gather(sums.scalars.value[:, 2]) == 0
+        if not alive.any():
+            raise FloatingPointError(
+                "no particle has lived through every task: lower the learning rate or leave this "
+                "task out"
+            )
+        self._sums, self.alive, self._read = sums, alive, None
+
+    # ------------------------------------------------------------------ reading
+
+    @property
+    def merged(self) -> Ensemble:
+        """The networks that answer: x_0 before the first task, afterwards the product's mean."""
+        return self._merge()[0]
+
+    @torch.no_grad()
+    def _merge(self) -> tuple[Ensemble, Tensor]:
+        """The merged networks and each one's log Z `[N]` here; computed once after each change."""
+        if self._read is None:
+            merged = copy.deepcopy(self.particles)
+            tensors = merged._stacked()
+            for name, tensor in tensors.items():
+                tensor.copy_(self._start[name])
+                tensor.grad = None
+            log_z = torch.zeros(merged.shard.count, dtype=torch.float64, device=merged.device)
+            if self._sums is not None:
+                log_z -= self._sums.scalars.value[:, :2] @ log_z.new_tensor([1.0, 0.5])
+                for layer in dict.fromkeys(self.layers.values()):
+                    matrix, gain = self._merged_layer(layer)
+                    log_z += gain
+                    for name, value in layer.parameters(matrix, self._start).items():
+                        tensors[name].copy_(value)
+                self._merge_statistics(tensors)
+            self._read = merged, log_z
+        return self._read
+
+    def _merged_layer(self, layer: Layer) -> tuple[Tensor, Tensor]:
+        """W `[N, g, d, K]`, and what the layer adds to log Z `[N]`, column part by part."""
+        assert self._sums is not None
+        sums, start = self._sums.layers[layer.name], layer.matrix(self._start)
+        merged, log_z = start.clone(), start.new_zeros(len(start))
+        cross = sums.cross.value
+        for part in dict.fromkeys(sums.parts):
+            columns = [k for k, own in enumerate(sums.parts) if own == part]
+            for i in range(len(start)):
+                gram = sums.grams.high[part, i] + sums.grams.low[part, i]
+                solved = posterior_mean(
+                    gram, cross[i][..., columns], start[i][..., columns], self.prior_precision
+                )
+                merged[i][..., columns] = solved[0]
+                log_z[i] += solved[1]
+        return merged, log_z
+
+    def _merge_statistics(self, tensors: dict[str, Tensor]) -> None:
+        assert self._sums is not None
+        for place, sums in self._sums.statistics.items():
+            n, mean, squares = sums.value.unbind(1)
+            seen, mean = n > 0, mean / n
+            variance = (squares / n - mean.square()).clamp(min=0.0)
+            prefix = f"{place}." if place else ""
+            for part, value in zip(STATISTICS, (mean, variance), strict=True):
+                buffer = tensors[self.particles._places[prefix + part]]
+                buffer.copy_(torch.where(seen, value, buffer.double()))
+
+    @property
+    def particle_log_evidence(self) -> Tensor:
+        """log Z of every particle `[N]`, float64; zeros unless `weights="evidence"`."""
+        if self.weighting == "uniform":
+            return torch.zeros(self.particles.n, dtype=torch.float64, device=self.particles.device)
+        return self.particles.shard.gather(self._merge()[1])
+
+    @property
+    def log_weights(self) -> Tensor:
+        """Normalised log-weights `[N]`; who has died in a task counts for nothing."""
+        return normalize(self.particle_log_evidence.masked_fill(~self.alive, -torch.inf))[0]
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """The mean evidence of the particles; 0 with uniform weights."""
+        evidence = self.particle_log_evidence
+        return torch.logsumexp(evidence, 0) - torch.logsumexp(torch.zeros_like(evidence), 0)
+
+    @torch.no_grad()
+    def outputs(self, *args: Any, **kwargs: Any) -> Any:
+        """Every merged network's outputs in evaluation mode: `[N, B, ...]`; those here, if sharded."""
+        merged = self.merged
+        with merged.evaluating():
+            return merged(*args, **kwargs)
+
+    def check(self, now: bool = False) -> None:
+        """Raise if the task that is going on has no particle left."""
+        self.training.check(now)
+
+    # ------------------------------------------------------------------ algebra
+
+    def __add__(self, other: PosteriorProduct) -> PosteriorProduct:
+        """A filter with the finished tasks of both, at the start of a new one; this one's settings."""
+        return self._combined(other, TaskSums.plus)
+
+    def __sub__(self, other: PosteriorProduct) -> PosteriorProduct:
+        """A filter that never saw the tasks of `other`."""
+        return self._combined(other, TaskSums.minus)
+
+    def _combined(self, other: Any, combine: Callable[[TaskSums, TaskSums], TaskSums]) -> Any:
+        if not isinstance(other, PosteriorProduct):
+            return NotImplemented
+        self._check_same_start(other)
+        sums = self._sums
+        if other._sums is not None:
+            theirs = other._sums_on(self.particles.device)
+            empty = theirs.minus(theirs)
+            sums = combine(empty if sums is None else sums, theirs)
+        both = copy.copy(self)
+        both.particles = copy.deepcopy(self.particles)
+        both._replace(sums if sums is not None and sums.tasks else None)
+        both._begin_task()
+        return both
+
+    def _check_same_start(self, other: PosteriorProduct) -> None:
+        if self.weighting != other.weighting:
+            raise ValueError(
+                f"weights are {self.weighting!r} here and {other.weighting!r} there: filters to be "
+                "added must weigh alike"
+            )
+        if self._start.keys() != other._start.keys():
+            odd = min(self._start.keys() ^ other._start.keys())
+            raise ValueError(f"these filters are of different networks: {odd!r} is not in both")
+        for name, ours in self._start.items():
+            theirs = other._start[name].to(ours.device)
+            if ours.shape != theirs.shape or not torch.equal(ours, theirs):
+                raise ValueError(
+                    f"these filters have different starts: {name!r} differs; only tasks that "
+                    "started from the same networks can be multiplied, build both ensembles from "
+                    "the same seed"
+                )
+        if self.layers != other.layers:
+            raise ValueError("these filters train different parameters: freeze the same ones")
+
+    def _sums_on(self, device: torch.device) -> TaskSums:
+        assert self._sums is not None
+        state = self._sums.state_dict(lambda tensor: tensor.to(device))
+        return TaskSums.from_state(state, self.layers, lambda tensor: tensor)
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Start, sums, and the task that is going on; see `ol.save`."""
+        collect = self.particles.shard.collect
+        return {
+            "kind": type(self).__name__,
+            "start": self._collected({name: t.clone() for name, t in self._start.items()}),
+            "first_draw": self._first_draw.clone(),
+            "training": self.training.state_dict(),
+            "reached": None if self._reached is None else self._reached.clone(),
+            "sums": None if self._sums is None else self._sums.state_dict(collect),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state; one of another filter or model is refused before any change."""
+        kind = state.get("kind")
+        if kind != type(self).__name__:
+            raise ValueError(f"this state is of a {kind}, not of a {type(self).__name__}")
+        shard, device = self.particles.shard, self.particles.device
+        sums = state["sums"]
+        if sums is not None:
+            sums = TaskSums.from_state(sums, self.layers, lambda t: shard.local(t).to(device))
+        start = {name: shard.local(tensor).to(device) for name, tensor in state["start"].items()}
+        self.training.load_state_dict(state["training"])  # refuses another model
+        self._start = {name: tensor.clone() for name, tensor in start.items()}
+        self._first_draw.copy_(state["first_draw"])
+        self._reached = None if state["reached"] is None else state["reached"].to(device)
+        self._replace(sums)
+        self.loads += 1
+
+
+STATISTICS = ("running_mean", "running_var")
+
+
+def posterior_mean(
+    gram: Tensor, cross: Tensor, start: Tensor, prior_precision: float | None
+) -> tuple[Tensor, Tensor]:
+    """W = (p_0 I + sum G)^-1 (p_0 W_0 + sum G W) `[g, d, K]`, and what it adds to log Z."""
+    diagonal = gram.diagonal(dim1=-2, dim2=-1)
+    p_0 = 1e-3 * diagonal.mean() if prior_precision is None else gram.new_tensor(prior_precision)
+    if not diagonal.any():
+        return start, p_0.new_zeros(())  # no task has said anything
+    precision = gram.clone()
+    precision.diagonal(dim1=-2, dim2=-1).add_(p_0)
+    factor = torch.linalg.cholesky(precision)
+    target = p_0 * start + cross
+    mean = torch.cholesky_solve(target, factor)
+    log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum()
+    rows, columns = diagonal.numel(), start.shape[-1]
+    log_z = 0.5 * ((mean * target).sum() - p_0 * start.square().sum())
+    return mean, log_z + 0.5 * columns * (rows * p_0.log() - log_det)
+
+
+def _check_memory(layers: dict[str, Layer], particles: Ensemble) -> None:
+    """Refuse what would not fit: two words of sums, two of the new ones, three of a task's."""
+    entries = sum(layer.blocks * layer.width**2 for layer in set(layers.values()))
+    needed = 8 * 7 * particles.shard.count * entries
+    available = available_memory(particles.device)
+    if available is not None and needed > available:
+        raise MemoryError(
+            f"the input moments of {particles.shard.count} particles need {needed / 2**30:.1f} GiB "
+            f"but {available / 2**30:.1f} GiB are free on {particles.device}: use fewer particles, "
+            "or narrower layers"
+        )
