@@ -1,4 +1,4 @@
-r"""What is linear in its weights: layers as `outputs = a W`, with the products a a^T of their inputs.
+r"""Layers that are linear in their weights, `outputs = a W`, and the sums of a a^T they make.
 
 Every layer here is g blocks of a linear map with d inputs and K outputs each,
 
@@ -18,6 +18,7 @@ Only what is trained takes part: with a frozen weight a is (1), with a frozen bi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -97,8 +98,8 @@ def inputs_of(module: nn.Module, x: Tensor) -> Iterator[Tensor]:
         for part in x.split(size):
             yield patches(module, part)
     elif isinstance(module, PER_ELEMENT):
-        shape = module.normalized_shape
-        yield _normalized(module, x).reshape(-1, shape.numel()).T.unsqueeze(2)  # type: ignore[attr-defined]
+        size = math.prod(module.normalized_shape)  # type: ignore[arg-type]
+        yield _normalized(module, x).reshape(-1, size).T.unsqueeze(2)
     else:
         yield _normalized(module, x).transpose(0, 1).flatten(1).unsqueeze(2)
 

@@ -114,6 +114,17 @@ def keeps_statistics(module: nn.Module) -> bool:
     return normalises and module.running_mean is not None
 
 
+def running_statistics(particles: Ensemble) -> dict[str, tuple[str, str]]:
+    """The names of mean and variance of every BatchNorm that keeps them, by its place."""
+    found = {}
+    for place, module in particles.template.named_modules():
+        if keeps_statistics(module):
+            prefix = f"{place}." if place else ""
+            names = particles._places
+            found[place] = names[f"{prefix}running_mean"], names[f"{prefix}running_var"]
+    return found
+
+
 def _losses(loss: Losses, outputs: list[Any], y: Tensor, held: int) -> Tensor:
     losses = loss(torch.stack(outputs), y)
     if not isinstance(losses, Tensor) or losses.shape != (held,):
@@ -127,18 +138,19 @@ def _losses(loss: Losses, outputs: list[Any], y: Tensor, held: int) -> Tensor:
 
 def batches(data: Data) -> Iterator[tuple[Tensor, Tensor]]:
     """Pairs (x, y): those given, or one pair cut into batches."""
-    pair = isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[0], Tensor)
     if isinstance(data, Tensor) or not isinstance(data, Iterable):
-        raise TypeError(
-            "data must be two tensors (x, y), or batches of such pairs as a DataLoader gives "
-            f"them, got {type(data).__name__}"
-        )
-    for batch in [data] if pair else data:
+        raise TypeError(f"{EXPECTED}, got {type(data).__name__}")
+    given: Any = data
+    pair = isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], Tensor)
+    for batch in [given] if pair else given:
         tensors = isinstance(batch, (tuple, list)) and all(isinstance(t, Tensor) for t in batch)
         if not tensors or len(batch) != 2 or len(batch[0]) != len(batch[1]):
-            raise ValueError(
-                "data must be two tensors (x, y) with as many labels as samples, or batches of "
-                "such pairs as a DataLoader gives them"
-            )
+            raise ValueError(EXPECTED)
         size = BATCH if pair else max(1, len(batch[0]))
         yield from zip(batch[0].split(size), batch[1].split(size), strict=True)
+
+
+EXPECTED = (
+    "data must be two tensors (x, y) with as many labels as samples, or batches of such pairs as "
+    "a DataLoader gives them"
+)

@@ -31,7 +31,6 @@ Fisher merging (Matena and Raffel, 2022) has a diagonal in the place of G_t; con
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -44,11 +43,12 @@ from ..base import Link, ParticleFilter
 from ..exact.statistics import available_memory
 from ..stepping import Closure, StepInfo
 from ..weights import normalize
+from .closing import task_sums
 from .layers import Layer, find_layers
-from .moments import Data, Losses, TaskMoments, keeps_statistics, task_moments
+from .merging import merged_layer, merged_statistics
+from .moments import Data, Losses, task_moments
 from .reach import reached_columns
-from .statistics import LayerSums, TaskSums
-from .sums import ExactSum
+from .statistics import TaskSums
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
@@ -174,79 +174,11 @@ class PosteriorProduct(ParticleFilter):
             )
         self.training.check(now=True)
         moments = task_moments(self.particles, self.layers, data, loss)
-        task = self._task_sums(moments)
+        alive = self.particles.shard.local(self.training.alive)
+        task = task_sums(self.particles, self.layers, self._start, moments, self._reached, alive)
         sums = task if self._sums is None else self._sums.plus(task)
         self._replace(sums)
         self._begin_task()
-
-    def _task_sums(self, moments: TaskMoments) -> TaskSums:
-        """The sums of the one task that ends here."""
-        held = self.particles.shard.local(self.training.alive)
-        now = self.particles._stacked()
-        heads = self._heads(moments)
-        layers: dict[str, LayerSums] = {}
-        quadratic = torch.zeros_like(moments.losses)
-        digest = hashlib.sha256()
-        for layer in dict.fromkeys(self.layers.values()):
-            matrix = layer.matrix(now)
-            if layer.name not in moments.called and not torch.equal(
-                matrix, layer.matrix(self._start)
-            ):
-                raise ValueError(
-                    f"{layer.name!r} was trained, but no call of its layer was seen: the product "
-                    "cannot merge weights that are used without their module"
-                )
-            gram = torch.where(held.view(-1, 1, 1, 1), moments.grams[layer.name], 0.0)
-            reached = self._reached if layer.name in heads else None
-            layers[layer.name] = sums = LayerSums.of_task(gram, matrix, reached)
-            quadratic += (matrix * sums.cross.value).flatten(1).sum(1)
-            digest.update(matrix[0].cpu().numpy().tobytes())
-            digest.update(gram[0].diagonal(dim1=-2, dim2=-1).cpu().contiguous().numpy().tobytes())
-        losses = torch.where(held, moments.losses, 0.0)
-        scalars = torch.stack([losses, quadratic, (~held).double()], dim=1)
-        name = int.from_bytes(digest.digest()[:7], "little")
-        names = torch.full((len(held),), name, dtype=torch.int64, device=held.device)
-        return TaskSums(
-            layers,
-            self._statistics(moments, now),
-            ExactSum.of(scalars),
-            moments.samples,
-            (int(self.particles.shard.pick(names, 0)),),
-        )
-
-    def _heads(self, moments: TaskMoments) -> set[str]:
-        """Layers whose columns are the outputs', where the loss does not reach all of those."""
-        if self._reached is None or self._reached.all():
-            return set()
-        linear = {layer.name for layer in self.layers.values() if layer.blocks == 1}
-        columns = {layer.name: layer.columns for layer in self.layers.values()}
-        heads = {n for n in moments.heads & linear if columns[n] == len(self._reached)}
-        if not heads:
-            missing = (~self._reached).nonzero().flatten().tolist()
-            raise ValueError(
-                f"the loss does not depend on outputs {missing}, and the product can leave them "
-                "out only where the outputs come straight from a Linear layer"
-            )
-        return heads
-
-    def _statistics(self, moments: TaskMoments, now: dict[str, Tensor]) -> dict[str, ExactSum]:
-        """n, n mean and n (var + mean^2) of running statistics; other buffers must not change."""
-        found, known = {}, set()
-        names = self.particles._places
-        for place, module in self.particles.template.named_modules():
-            if keeps_statistics(module):
-                prefix = f"{place}." if place else ""
-                mean, variance = (now[names[prefix + part]] for part in STATISTICS)
-                n = mean.new_full(mean.shape, moments.counts.get(place, 0), dtype=torch.float64)
-                squares = variance.double() + mean.double().square()
-                found[place] = ExactSum.of(torch.stack([n, n * mean, n * squares], dim=1))
-                known |= {names[prefix + part] for part in (*STATISTICS, "num_batches_tracked")}
-        for name in self.particles.particle_buffers():
-            if name not in known and not torch.equal(now[name], self._start[name]):
-                raise ValueError(
-                    f"the product cannot merge the buffer {name!r}, which training has changed"
-                )
-        return found
 
     def _replace(self, sums: TaskSums | None) -> None:
         """Take over sums, unless nobody would be left."""
@@ -281,41 +213,15 @@ class PosteriorProduct(ParticleFilter):
             if self._sums is not None:
                 log_z -= self._sums.scalars.value[:, :2] @ log_z.new_tensor([1.0, 0.5])
                 for layer in dict.fromkeys(self.layers.values()):
-                    matrix, gain = self._merged_layer(layer)
+                    sums, start = self._sums.layers[layer.name], layer.matrix(self._start)
+                    mean, gain = merged_layer(sums, start, self.prior_precision)
                     log_z += gain
-                    for name, value in layer.parameters(matrix, self._start).items():
+                    for name, value in layer.parameters(mean, self._start).items():
                         tensors[name].copy_(value)
-                self._merge_statistics(tensors)
+                for name, value in merged_statistics(self.particles, self._sums, self._start):
+                    tensors[name].copy_(value)
             self._read = merged, log_z
         return self._read
-
-    def _merged_layer(self, layer: Layer) -> tuple[Tensor, Tensor]:
-        """W `[N, g, d, K]`, and what the layer adds to log Z `[N]`, column part by part."""
-        assert self._sums is not None
-        sums, start = self._sums.layers[layer.name], layer.matrix(self._start)
-        merged, log_z = start.clone(), start.new_zeros(len(start))
-        cross = sums.cross.value
-        for part in dict.fromkeys(sums.parts):
-            columns = [k for k, own in enumerate(sums.parts) if own == part]
-            for i in range(len(start)):
-                gram = sums.grams.high[part, i] + sums.grams.low[part, i]
-                solved = posterior_mean(
-                    gram, cross[i][..., columns], start[i][..., columns], self.prior_precision
-                )
-                merged[i][..., columns] = solved[0]
-                log_z[i] += solved[1]
-        return merged, log_z
-
-    def _merge_statistics(self, tensors: dict[str, Tensor]) -> None:
-        assert self._sums is not None
-        for place, sums in self._sums.statistics.items():
-            n, mean, squares = sums.value.unbind(1)
-            seen, mean = n > 0, mean / n
-            variance = (squares / n - mean.square()).clamp(min=0.0)
-            prefix = f"{place}." if place else ""
-            for part, value in zip(STATISTICS, (mean, variance), strict=True):
-                buffer = tensors[self.particles._places[prefix + part]]
-                buffer.copy_(torch.where(seen, value, buffer.double()))
 
     @property
     def particle_log_evidence(self) -> Tensor:
@@ -337,7 +243,7 @@ class PosteriorProduct(ParticleFilter):
 
     @torch.no_grad()
     def outputs(self, *args: Any, **kwargs: Any) -> Any:
-        """Every merged network's outputs in evaluation mode: `[N, B, ...]`; those here, if sharded."""
+        """The merged networks' outputs in evaluation mode, `[N, B, ...]`; if sharded, those here."""
         merged = self.merged
         with merged.evaluating():
             return merged(*args, **kwargs)
@@ -349,7 +255,7 @@ class PosteriorProduct(ParticleFilter):
     # ------------------------------------------------------------------ algebra
 
     def __add__(self, other: PosteriorProduct) -> PosteriorProduct:
-        """A filter with the finished tasks of both, at the start of a new one; this one's settings."""
+        """A filter with the finished tasks of both and this one's settings, before its next task."""
         return self._combined(other, TaskSums.plus)
 
     def __sub__(self, other: PosteriorProduct) -> PosteriorProduct:
@@ -427,28 +333,6 @@ class PosteriorProduct(ParticleFilter):
         self._reached = None if state["reached"] is None else state["reached"].to(device)
         self._replace(sums)
         self.loads += 1
-
-
-STATISTICS = ("running_mean", "running_var")
-
-
-def posterior_mean(
-    gram: Tensor, cross: Tensor, start: Tensor, prior_precision: float | None
-) -> tuple[Tensor, Tensor]:
-    """W = (p_0 I + sum G)^-1 (p_0 W_0 + sum G W) `[g, d, K]`, and what it adds to log Z."""
-    diagonal = gram.diagonal(dim1=-2, dim2=-1)
-    p_0 = 1e-3 * diagonal.mean() if prior_precision is None else gram.new_tensor(prior_precision)
-    if not diagonal.any():
-        return start, p_0.new_zeros(())  # no task has said anything
-    precision = gram.clone()
-    precision.diagonal(dim1=-2, dim2=-1).add_(p_0)
-    factor = torch.linalg.cholesky(precision)
-    target = p_0 * start + cross
-    mean = torch.cholesky_solve(target, factor)
-    log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum()
-    rows, columns = diagonal.numel(), start.shape[-1]
-    log_z = 0.5 * ((mean * target).sum() - p_0 * start.square().sum())
-    return mean, log_z + 0.5 * columns * (rows * p_0.log() - log_det)
 
 
 def _check_memory(layers: dict[str, Layer], particles: Ensemble) -> None:

@@ -34,7 +34,11 @@ def reached_columns(particles: Ensemble, closures: Sequence[Callable[[], Tensor]
     for parameter in trained:
         parameter.requires_grad_(False)  # a recorded step must not meet what autograd notes here
     try:
-        with torch.enable_grad(), particles.replay(particles._draws), torch.random.fork_rng(devices):
+        with (
+            torch.enable_grad(),
+            particles.replay(particles._draws),
+            torch.random.fork_rng(devices),
+        ):
             losses = [closure() for closure in closures]
     finally:
         hook.remove()
