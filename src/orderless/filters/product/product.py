@@ -128,7 +128,8 @@ class PosteriorProduct(ParticleFilter):
             parameter.grad = None
         self.training = AveragingParticles(self.particles, self.make_optimizer(parameters))
         self.steps = self.training.steps
-        self._reached: Tensor | None = None  # output columns that this task's loss depends on
+        self._looked = False  # at which output columns this task's loss depends on,
+        self._reached: Tensor | None = None  # and which those are; None: outputs without columns
 
     def step(
         self, closure: Closure | Sequence[Closure], *, penalty: Closure | None = None
@@ -154,8 +155,8 @@ class PosteriorProduct(ParticleFilter):
 
     def _look(self, closures: Sequence[Closure]) -> None:
         """At a task's first step: which output columns is it about?"""
-        if self._reached is None and all(callable(closure) for closure in closures):
-            self._reached = reached_columns(self.particles, closures)
+        if not self._looked and all(callable(closure) for closure in closures):
+            self._reached, self._looked = reached_columns(self.particles, closures), True
 
     @torch.no_grad()
     def end_task(self, data: Data, *, loss: Losses | None = None) -> None:
@@ -243,7 +244,7 @@ class PosteriorProduct(ParticleFilter):
 
     @torch.no_grad()
     def outputs(self, *args: Any, **kwargs: Any) -> Any:
-        """The merged networks' outputs in evaluation mode, `[N, B, ...]`; if sharded, those here."""
+        """The merged networks' outputs, `[N, B, ...]`; those here, if sharded."""
         merged = self.merged
         with merged.evaluating():
             return merged(*args, **kwargs)
@@ -255,7 +256,7 @@ class PosteriorProduct(ParticleFilter):
     # ------------------------------------------------------------------ algebra
 
     def __add__(self, other: PosteriorProduct) -> PosteriorProduct:
-        """A filter with the finished tasks of both and this one's settings, before its next task."""
+        """A filter with the finished tasks of both, and this one's settings."""
         return self._combined(other, TaskSums.plus)
 
     def __sub__(self, other: PosteriorProduct) -> PosteriorProduct:
@@ -312,6 +313,7 @@ class PosteriorProduct(ParticleFilter):
             "start": self._collected({name: t.clone() for name, t in self._start.items()}),
             "first_draw": self._first_draw.clone(),
             "training": self.training.state_dict(),
+            "looked": self._looked,
             "reached": None if self._reached is None else self._reached.clone(),
             "sums": None if self._sums is None else self._sums.state_dict(collect),
         }
@@ -330,6 +332,7 @@ class PosteriorProduct(ParticleFilter):
         self.training.load_state_dict(state["training"])  # refuses another model
         self._start = {name: tensor.clone() for name, tensor in start.items()}
         self._first_draw.copy_(state["first_draw"])
+        self._looked = bool(state["looked"])
         self._reached = None if state["reached"] is None else state["reached"].to(device)
         self._replace(sums)
         self.loads += 1
