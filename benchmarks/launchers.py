@@ -18,7 +18,7 @@ import torch
 from orderless.experiments import Grid, Store, run_grid
 from orderless.experiments.grid import Report
 from orderless.experiments.launch.ray import Ray, import_ray
-from orderless.methods.settings import find_preset
+from orderless.methods.presets import find_preset
 from timing import machine, print_table
 
 

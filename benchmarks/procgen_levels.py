@@ -20,7 +20,7 @@ import torch
 from orderless.experiments import Cell, Store
 from orderless.experiments.benchmarks import find_benchmark
 from orderless.experiments.runs import course_of
-from orderless.methods.policy_settings import find_policy_preset
+from orderless.methods.presets import find_policy_preset
 from orderless.rl.experts import mean_return, random_policy
 from orderless.rl.networks import NETWORKS
 from orderless.rl.procgen import GAMES, parse_levels

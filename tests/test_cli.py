@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from orderless import __version__
 from orderless.cli.main import app
 from orderless.experiments import Store
-from orderless.storage import saving as storage
+from orderless.storage import directory as storage
 
 SMALL = ["--preset", "demo", "--particles", "2", "--workers", "1", "--permutations", "1"]
 SMALL += ["--set", "iterations=2", "--set", "hidden=4", "--set", "fisher_samples=8"]
@@ -135,7 +135,7 @@ def test_running_out_of_memory_is_a_sentence(tmp_path, monkeypatch):
     def greedy(*arguments, **options):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to")
 
-    monkeypatch.setattr("orderless.cli.run.run_grid", greedy)
+    monkeypatch.setattr("orderless.experiments.run_grid", greedy)
     said = refused("run", "splitmnist", "--preset", "demo", "--out", tmp_path)
     assert "out of memory: use fewer --particles" in said
     monkeypatch.setattr("orderless.cli.expert.train_expert", greedy)
@@ -147,7 +147,7 @@ def test_an_error_of_ours_is_not_hidden(tmp_path, monkeypatch):
     def wrong(*arguments, **options):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("orderless.cli.run.run_grid", wrong)
+    monkeypatch.setattr("orderless.experiments.run_grid", wrong)
     result = orderless("run", "splitmnist", "--preset", "demo", "--out", tmp_path)
     assert isinstance(result.exception, RuntimeError)
 

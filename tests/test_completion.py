@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from orderless.cli.main import EXAMPLES, app
 from orderless.methods import METHODS
-from orderless.methods.settings import PRESETS
+from orderless.methods.presets import PRESETS
 
 
 def offered(line: str) -> list[str]:

@@ -13,7 +13,7 @@ import typer
 
 from orderless.cli.main import app
 from orderless.methods import METHODS
-from orderless.methods.settings import find_preset
+from orderless.methods.presets import find_preset
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -108,15 +108,3 @@ def test_scripts_and_make_targets_on_the_page_exist(page: Path) -> None:
         assert "".join(target) in targets, target
     for target in re.findall(r"\]\((?!http)([^)#]+)", text):
         assert (page.parent / target).exists(), target
-
-
-def test_the_first_model_of_ones_own_takes_less_than_twenty_lines() -> None:
-    first = next(b for b in blocks_of(ROOT / "README.md") if b.language == "python")
-    lines = [line for line in first.text.splitlines() if line.strip()]
-    assert len(lines) < 20
-
-
-def test_the_filter_to_copy_is_short() -> None:
-    page = ROOT / "docs" / "add-a-filter.md"
-    example = [b.text for b in blocks_of(page) if b.language == "python"]
-    assert len("".join(example).splitlines()) <= 60

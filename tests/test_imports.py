@@ -1,9 +1,14 @@
-"""No module imports one that imports it, not even late, and no room one below it."""
+"""What is imported when: names on first use, no torch before it is needed, no room from below."""
 
 import ast
+import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import orderless
 
@@ -13,6 +18,108 @@ MODULES = {
     for path in ROOT.rglob("*.py")
     if path.name != "__init__.py"  # a package's front collects what its modules make
 }
+FORMER = {"learners", "settings"}  # earlier names of parts of `methods`
+
+
+def loaded_after(code: str) -> set[str]:
+    """The modules in a new process after some code."""
+    program = f"{code}\nimport sys; print(*sys.modules)"
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(result.stdout.splitlines()[-1].split())
+
+
+# ---------------------------------------------------------------------- names on first use
+
+
+def test_the_package_alone_imports_no_torch() -> None:
+    loaded = loaded_after("import orderless; orderless.__version__; dir(orderless)")
+    assert "orderless" in loaded and not {"torch", "numpy"} & loaded
+
+
+def test_all_of_the_library_is_small_and_needs_nothing_of_the_harness() -> None:
+    later = {"audit", "theory", "estimators", "order_sensitivity"}
+    names = [name for name in orderless.__all__ if name not in later]
+    loaded = loaded_after(f"import orderless as ol\nfor name in {names}: getattr(ol, name)")
+    ours = {name for name in loaded if name.split(".")[0] == "orderless"}
+    assert "orderless.filters.weighted" in ours
+    assert len(ours) <= 75, sorted(ours)
+    rooms = {name.split(".")[1] for name in ours - {"orderless"}}
+    assert not rooms & {"rl", "experiments", "report", "methods", "cli", "audit", "theory"}
+
+
+def test_every_public_name_resolves_and_there_are_no_others() -> None:
+    for name in [*orderless.__all__, "ParticleClassifier", "ParticleRegressor"]:
+        assert getattr(orderless, name) is not None and name in dir(orderless)
+    public = {name for name in dir(orderless) if not name.startswith("_")}
+    assert public - set(orderless.__all__) == {"ParticleClassifier", "ParticleRegressor"}
+    rooms = {path.stem for path in ROOT.iterdir()}
+    assert {name for name in vars(orderless) if not name.startswith("_")} <= public | rooms
+    with pytest.raises(AttributeError, match="module 'orderless' has no attribute 'Particles'"):
+        orderless.Particles  # noqa: B018
+
+
+def test_what_a_package_exports_is_what_its_modules_are_asked_for() -> None:
+    """`__all__` and the block that a type checker reads name the same."""
+    for path in ROOT.rglob("__init__.py"):
+        if "on_first_use(__name__)" in path.read_text():
+            module = sys.modules[".".join(("orderless", *path.parent.relative_to(ROOT).parts))]
+            assert set(module.__all__) <= set(dir(module))
+            for name in module.__all__:
+                assert getattr(module, name) is not None
+
+
+# ---------------------------------------------------------------------- the command line
+
+
+@pytest.mark.parametrize("command", ["--help", "--version", "run --help", "expert train --help"])
+def test_help_imports_no_torch(command: str) -> None:
+    code = f"""
+import sys
+from orderless.cli import app
+sys.argv[1:] = {command.split()}
+try:
+    app()
+except SystemExit as end:
+    assert not end.code, end.code
+"""
+    loaded = loaded_after(code)
+    assert "typer" in loaded and not {"torch", "numpy", "matplotlib"} & loaded
+
+
+@pytest.mark.parametrize(
+    "line", ["run spl", "run splitmnist --preset d", "run splitmnist --set l", "data fetch m"]
+)
+def test_the_shell_is_answered_without_torch(line: str) -> None:
+    words = f"orderless {line}"
+    code = f"""
+import os
+os.environ.update(
+    _ORDERLESS_COMPLETE="complete_bash",
+    COMP_WORDS={words!r},
+    COMP_CWORD="{len(words.split()) - 1}",
+)
+from orderless.cli import app
+try:
+    app()
+except SystemExit:
+    print()
+"""
+    assert "torch" not in loaded_after(code)
+
+
+def test_without_its_extra_the_command_says_which_one_to_install() -> None:
+    code = "import sys; sys.modules['typer'] = None; from orderless.cli import app; app()"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr == (
+        "orderless: the command line needs typer: run pip install 'orderless[cli]'\n"
+    )
+    project = tomllib.loads((ROOT.parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"]["orderless"] == "orderless.cli:app"
+
+
+# ---------------------------------------------------------------------- rooms
 
 
 class WithoutTypes(ast.NodeTransformer):
@@ -41,17 +148,22 @@ def test_modules_can_be_read_one_after_another() -> None:
     order = list(TopologicalSorter(graph).static_order())  # raises CycleError
     place = order.index
     assert place("orderless.filters.stepping") < place("orderless.filters.weighted")
-    assert place("orderless.particles.ensemble") < place("orderless.cli.main")
+    assert place("orderless.storage.directory") < place("orderless.experiments.store")
 
 
 def test_a_room_imports_only_from_rooms_above_it() -> None:
     text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     block = text.split("## Rooms")[1].split("```")[1]
-    rooms = [word.removesuffix("/").removesuffix(".py") for word in block.split()]
-    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} <= set(rooms)
+    rooms = [
+        line.split()[0].removesuffix("/").removesuffix(".py") for line in block.split("\n")[1:-1]
+    ]
+    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} - FORMER == {
+        room for room in rooms if (ROOT / room).is_dir()
+    }
     for module, path in MODULES.items():
         here = module.split(".")[1]
         for name in imported(module, path):
             there = name.removeprefix("orderless.").split(".")[0]
+            assert there not in FORMER or not name.startswith("orderless.")
             if name.startswith("orderless.") and here in rooms and there in rooms:
                 assert rooms.index(there) <= rooms.index(here), f"{module} imports {name}"

@@ -1,10 +1,12 @@
 """Settings: what they may be, how the command line writes them, and the presets."""
 
-import dataclasses
-
 import pytest
 
-from orderless.methods.settings import CHOICES, GRIDS, PRESETS, Settings, find_preset
+from orderless.methods import METHODS
+from orderless.methods.policy_settings import PolicySettings
+from orderless.methods.presets import GRIDS, PRESETS, find_preset
+from orderless.methods.settings import Settings
+from orderless.methods.supervised import EWCSettings
 
 BAD = [
     ("lr=-1", "lr must be a positive number, got -1.0"),
@@ -55,32 +57,30 @@ def test_texts_become_values():
         ["lr=3e-4", "iterations=7", "min_ess=5", "fisher_samples=None", "network=released"]
     )
     assert (settings.lr, settings.iterations, settings.min_ess) == (3e-4, 7, 5.0)
-    assert settings.fisher_samples is None and settings.network == "released"
+    assert settings.of(EWCSettings).fisher_samples is None and settings.network == "released"
     assert Settings().with_text([]) == Settings()
 
 
 def test_a_whole_number_will_do_where_any_number_does():
-    assert Settings(lr=1, ewc_strength=0).strength("ewc", "domain") == 0
+    assert Settings(lr=1, ewc_strength=0).of(EWCSettings).ewc_strength == 0
 
 
-def test_every_choice_is_listed():
-    texts = {f.name for f in dataclasses.fields(Settings) if str(f.type).startswith("str")}
-    assert texts == set(CHOICES)
+def test_a_setting_that_nobody_reads_is_refused():
+    with pytest.raises(ValueError, match="'learning_rate' is no setting; settings: adam_lr, ass"):
+        Settings(learning_rate=1.0)
+    with pytest.raises(ValueError, match="'source' is no setting"):
+        PolicySettings(source="full")  # ProcGen has nothing to do with MNIST
 
 
-def test_strengths_are_the_literatures_unless_set():
-    assert Settings().strength("ewc", "domain") == 1e10
-    assert Settings().strength("si", "task") == 10.0
-    assert Settings(ewc_strength=3.0).strength("ewc", "domain") == 3.0
-    assert Settings(si_tuned=2.0).tuned_strength("si") == 2.0
+def test_a_method_that_is_tuned_needs_its_strength():
     with pytest.raises(ValueError, match="ewc-tuned needs a strength.*--set ewc_tuned=VALUE"):
-        Settings().tuned_strength("ewc")
+        METHODS["ewc-tuned"].check(EWCSettings())
 
 
 def test_presets_are_the_protocols():
     def has(name, **values):
         preset = find_preset(name, "splitmnist")
-        assert {key: getattr(preset, key) for key in values} == values
+        assert {key: preset.flat()[key] for key in values} == values
 
     has("demo", source="embedded", network="mlp", hidden=100, batch_size=8, optimizer="sgd")
     has("demo", particles=20)

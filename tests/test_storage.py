@@ -194,7 +194,7 @@ def test_the_same_content_is_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_version_is_refused(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("orderless.storage.FORMAT", 99)
+    monkeypatch.setattr("orderless.storage.saving.FORMAT", 99)
     path = ol.save(tmp_path / "a", make("weighted"))
     monkeypatch.undo()
     refused(make("weighted"), path, "its format is 99, and this version reads 2")

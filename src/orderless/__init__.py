@@ -1,27 +1,33 @@
 """Learning whose result does not depend on the order of the data."""
 
-from typing import Any
+import typing as _typing
 
-from . import audit, features, scenarios, theory
-from .audit import order_sensitivity
-from .consolidation import EWC, SI, LwF
-from .filters import (
-    AveragingParticles,
-    BootstrapParticleFilter,
-    GaussianSumFilter,
-    GradientDescent,
-    ParticleFilter,
-    PosteriorProduct,
-    Predictive,
-    RaoBlackwellizedFilter,
-    WeightedParticleFilter,
-)
-from .optim import TRAC
-from .particles import Ensemble, ParticleParameter, Perturb, per_particle
-from .scenarios import Task
-from .storage import load, save
+from .lazy import on_first_use as _on_first_use
 from .version import __version__
 
+if _typing.TYPE_CHECKING:
+    from . import audit, features, scenarios, theory
+    from .audit import order_sensitivity
+    from .consolidation import EWC, SI, LwF
+    from .estimators import ParticleClassifier as ParticleClassifier
+    from .estimators import ParticleRegressor as ParticleRegressor
+    from .filters import (
+        AveragingParticles,
+        BootstrapParticleFilter,
+        GaussianSumFilter,
+        GradientDescent,
+        ParticleFilter,
+        PosteriorProduct,
+        Predictive,
+        RaoBlackwellizedFilter,
+        WeightedParticleFilter,
+    )
+    from .optim import TRAC
+    from .particles import Ensemble, ParticleParameter, Perturb, per_particle
+    from .scenarios import Task
+    from .storage import load, save
+
+# Without what needs scikit-learn: `from orderless import *` works where that is not installed.
 __all__ = [
     "EWC",
     "SI",
@@ -51,17 +57,4 @@ __all__ = [
     "theory",
 ]
 
-# scikit-learn is not needed until one of these is: no part of `import orderless`, nor of `*`
-_ESTIMATORS = ("ParticleClassifier", "ParticleRegressor")
-
-
-def __getattr__(name: str) -> Any:
-    if name in _ESTIMATORS:
-        from . import estimators
-
-        return getattr(estimators, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_ESTIMATORS])
+__getattr__, __dir__ = _on_first_use(__name__)

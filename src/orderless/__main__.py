@@ -1,5 +1,5 @@
 """`python -m orderless` is the command line."""
 
-from .cli.main import app
+from .cli import app
 
-app(prog_name="orderless")
+app()

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from orderless.experiments.benchmarks import mlp
 from orderless.experiments.determinism import deterministic
 from orderless.methods import METHODS, Setup, find_method
-from orderless.methods.settings import find_preset
+from orderless.methods.presets import find_preset
+from orderless.networks import mlp
 from orderless.scenarios import Scenario, Task
 
 SUPERVISED = [

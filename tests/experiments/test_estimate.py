@@ -12,7 +12,8 @@ from orderless.experiments import Cell, Store, estimate, policy_estimate, trial
 from orderless.experiments.policy_cell import LifelongRun
 from orderless.experiments.runs import course_of
 from orderless.filters.exact.evidence import NormalEquations
-from orderless.methods.policy_settings import POLICY_PRESETS, PolicySettings
+from orderless.methods.policy_settings import PolicySettings
+from orderless.methods.presets import POLICY_PRESETS
 from orderless.particles import Ensemble
 from orderless.rl.tasks import ClonedTasks, ProcgenTasks
 

@@ -16,8 +16,8 @@ from orderless.experiments import Grid, Store, StoreError, run_grid
 from orderless.experiments.grid import Report
 from orderless.experiments.launch.local import automatic_workers, compute, one_thread
 from orderless.experiments.store import read_cell
-from orderless.methods.settings import PRESETS
-from orderless.storage import saving as storage
+from orderless.methods.presets import PRESETS
+from orderless.storage import directory as storage
 
 BOTH = ("gd", "wpf")
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from orderless.experiments import Grid, Store, run_grid
-from orderless.methods.settings import find_preset
+from orderless.methods.presets import find_preset
 from orderless.scenarios import DataError, find
 
 BOUNDS = {

@@ -13,7 +13,8 @@ from orderless.filters.weights import normalize
 from orderless.methods import METHODS, Setup, find_method
 from orderless.methods.learners import ExactLearner
 from orderless.methods.learners.exact import feature_map
-from orderless.methods.settings import PRESETS, Settings
+from orderless.methods.presets import PRESETS
+from orderless.methods.settings import Settings
 from orderless.report import summarize
 from orderless.scenarios import SplitMNIST
 

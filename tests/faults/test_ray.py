@@ -16,7 +16,7 @@ from orderless.cli.main import app
 from orderless.experiments import Grid, Store, StoreError, run_grid
 from orderless.experiments.grid import Report
 from orderless.experiments.launch.ray import Ray, WorkerStore, import_ray
-from orderless.methods.settings import find_preset
+from orderless.methods.presets import find_preset
 
 ray = import_ray()
 SETTINGS = find_preset("demo", "splitmnist").changed(

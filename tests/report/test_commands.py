@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orderless.experiments.grid import Grid
-from orderless.methods.settings import find_preset
+from orderless.methods.presets import find_preset
 from orderless.report.commands import joined
 
 NAMES = ("wpf", "gd", "ewc", "joint")

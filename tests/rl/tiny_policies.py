@@ -11,7 +11,7 @@ import torch
 from orderless.experiments import Cell, Store
 from orderless.experiments.benchmarks import find_benchmark
 from orderless.experiments.runs import course_of
-from orderless.methods.policy_settings import POLICY_PRESETS
+from orderless.methods.presets import POLICY_PRESETS
 from orderless.rl import Compact
 from orderless.rl.experts import Expert, save_expert
 

@@ -19,7 +19,7 @@ from orderless.cli.main import app
 from orderless.experiments import Grid, Store, run_grid
 from orderless.experiments.launch.ranks import SharedStore, joined
 from orderless.experiments.store import StoreError
-from orderless.methods.settings import find_preset
+from orderless.methods.presets import find_preset
 from orderless.particles.sharding import RankLost
 
 METHODS = ("gd", "wpf", "averaging", "bootstrap", "rb", "ewc+wpf")
@@ -113,7 +113,7 @@ def test_a_rank_that_is_lost_while_a_file_is_written_says_nothing_about_the_disk
     def told(path, data):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr("orderless.storage.write_atomically", told)
+    monkeypatch.setattr("orderless.storage.saving.write_atomically", told)
     monkeypatch.setattr("orderless.experiments.launch.ranks.ranks", lambda: 2)
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
     before = signal.getsignal(signal.SIGTERM)

@@ -5,14 +5,19 @@ import torch
 from docs.tools.theory_demonstration import linear_losses, logistic_losses, make_filter
 
 from orderless.theory import (
+    Comparisons,
     FilterUpdate,
     WeightedSet,
     adjacent_swap_bound,
+    bayes_update,
     constants_of_swaps,
+    constants_of_trajectory,
+    direct_bound,
     filter_set,
     grid,
     log_posterior_ratios,
     positions_of,
+    root_energy_distance,
     theorem_1,
     theorem_2,
     unrolled_bound,
@@ -148,5 +153,81 @@ def test_bad_arguments_are_refused_in_a_sentence():
         theorem_1(1.0, float("inf"), 3, 1)
     with pytest.raises(ValueError, match="place must lie between 1 and length=4, got 0"):
         theorem_2(1.0, 0.1, 1.0, 1.0, 1.0, 4, 0)
-    with pytest.raises(ValueError, match="form must be one of tight, swaps, printed, got 'loose'"):
+    with pytest.raises(ValueError, match="form must be one of tight, direct, swaps, printed"):
         theorem_2(1.0, 0.1, 1.0, 1.0, 1.0, 4, 1, form="loose")
+
+
+def test_the_direct_bound_is_below_theorem_1_for_all_but_few_swaps():
+    for length in (4, 9, 30):
+        every = range(1, length * (length - 1) // 2 + 1)
+        for swaps in every:  # C = 1: 2 epsilon T against 4 N epsilon
+            assert (direct_bound(1.0, 0.1, length) < theorem_1(1.0, 0.1, length, swaps)) == (
+                swaps > length / 2
+            )
+        for C in (1.05, 1.5, 3.0):
+            for swaps in (n for n in every if n >= C**2 / (C**2 - 1)):
+                assert direct_bound(C, 0.1, length) < theorem_1(C, 0.1, length, swaps)
+
+
+@pytest.mark.parametrize("kind", ["weighted", "averaging", "sir"])
+def test_the_direct_bound_holds_for_two_runs_with_the_constants_of_both(kind):
+    losses = logistic_losses(5, seed=3)
+    start, update = filter_set(make_filter(kind, n=10)), FilterUpdate(make_filter(kind, n=10))
+    ends, found = [], []
+    for order in (range(5), [3, 0, 4, 2, 1]):
+        given, end = [losses[t] for t in order], start
+        found.append(constants_of_trajectory(update, start, start, given, wasserstein_1))
+        for loss in given:
+            end = update(end, loss)
+        ends.append(end)
+    bound = direct_bound(max(c.C for c in found), max(c.epsilon for c in found), 5)
+    assert 0 < wasserstein_1(*ends) <= bound
+
+
+@pytest.mark.parametrize("discrepancy", [wasserstein_1, root_energy_distance])
+@pytest.mark.parametrize("spread", [0.5, 1.0, 3.0])
+def test_weighing_by_likelihood_needs_c_of_e_to_the_spread_of_the_loss(discrepancy, spread):
+    """A set with a share d at b, where the loss is lower, against a set that lies wholly at a.
+
+    The distance is linear in the share (of the root energy distance too: two points), and the
+    share grows from d to d e^(L(a) - L(b)) as d -> 0. The Bayes update itself needs this C.
+    """
+    places = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    share = 1e-6
+    p = WeightedSet(places, torch.tensor([1 - share, share], dtype=torch.float64).log())
+    q = WeightedSet(places, torch.tensor([1.0, 0.0], dtype=torch.float64).log())
+
+    def loss(x):
+        return spread * (1 - x[:, 0])
+
+    for update in (bayes_update, FilterUpdate(make_filter("weighted", 1e-9, n=2))):
+        comparisons = Comparisons(update, discrepancy, resolution=0.0)
+        comparisons.contraction(p, q, loss)
+        grown = torch.tensor(spread).exp().item()
+        assert pytest.approx(grown, rel=1e-4) == comparisons.constants().C
+
+
+@pytest.mark.parametrize("least", [0.0, 0.3])
+def test_beta_is_below_one_only_where_the_least_loss_is_zero(least):
+    """At a minimiser with L* > 0 the expected loss cannot fall: beta >= 1, and Theorem 2 says M."""
+    update = FilterUpdate(make_filter("weighted", n=2))
+    comparisons = Comparisons(update, wasserstein_1)
+    for place in (0.0, 0.5):  # the minimiser, and a place from which there is a way down
+        places = torch.full((2, 1), place, dtype=torch.float64)
+        p = WeightedSet(places, torch.full((2,), 0.5, dtype=torch.float64).log())
+        comparisons.descent(p, lambda x: x[:, 0] ** 2 + least)
+    beta = comparisons.constants().beta
+    assert beta == 1.0 if least else beta < 1.0
+
+
+def test_with_linear_losses_the_weights_are_the_likelihoods_of_the_initial_set():
+    """Every particle moves by the same vector: Theorem 3 is about weighing, not about learning."""
+    losses = linear_losses(6)
+    start = filter_set(make_filter("weighted"))
+    end, update = start, FilterUpdate(make_filter("weighted"))
+    for loss in losses:
+        end = update(end, loss)
+    moved = end.positions - start.positions
+    assert (moved - moved[0]).abs().max() < 1e-13
+    likelihoods = -torch.stack([loss(start.positions) for loss in losses]).sum(0)
+    torch.testing.assert_close(end.log_weights, likelihoods.log_softmax(0), rtol=0, atol=1e-12)

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..experiments.benchmarks import mlp
 from ..features import RandomConvolution, RandomReLU
 from ..filters import AveragingParticles, RaoBlackwellizedFilter, WeightedParticleFilter
+from ..networks import mlp
 from ..particles import Ensemble, per_particle
 from ..scenarios import Scenario, Task
 from .learners import MakeLearner, batches_of

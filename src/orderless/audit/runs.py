@@ -15,9 +15,8 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from ..experiments.store import Store, StoreError, versions
 from ..scenarios import Task
-from ..storage import NONSENSE
+from ..storage import INVALID_STATE, Directory, StoreError, versions
 from .decomposition import Array
 
 Labels = NDArray[np.int64]
@@ -68,7 +67,7 @@ class FinishedRuns:
         orders: Sequence[Sequence[int]],
         samples: int,
     ) -> None:
-        self._store = None if folder is None else Store(folder)
+        self._store = None if folder is None else Directory(folder)
         self._makers, self._orders, self._samples = makers, orders, samples
 
     @contextmanager
@@ -87,7 +86,7 @@ class FinishedRuns:
             record = {**self._identity(place), **_encode(run), "versions": versions()}
             self._store.write_cell(place.file_name, record)
 
-    def _read(self, store: Store, places: Iterable[Place]) -> dict[Place, Run]:
+    def _read(self, store: Directory, places: Iterable[Place]) -> dict[Place, Run]:
         records, runs = store.finished(), {}
         for place in places:
             record = records.get(place.file_name)
@@ -97,7 +96,10 @@ class FinishedRuns:
             try:
                 self._require_same(store, place, record)
                 runs[place] = _decode(record, self._samples, len(self._orders[place.order]))
-            except (*NONSENSE, zlib.error) as error:  # whole, but nothing that was written here
+            except (
+                *INVALID_STATE,
+                zlib.error,
+            ) as error:  # whole, but nothing that was written here
                 path = store.cell_path(place.file_name)
                 raise StoreError(f"{path} makes no sense ({error}): delete it") from None
         return runs
@@ -111,7 +113,7 @@ class FinishedRuns:
             "maker": self._makers[place.learner],
         }
 
-    def _require_same(self, store: Store, place: Place, record: dict[str, Any]) -> None:
+    def _require_same(self, store: Directory, place: Place, record: dict[str, Any]) -> None:
         ours, theirs = self._identity(place), record
         if theirs.get("learner") != place.learner:
             raise StoreError(f"{store.directory} holds no audit: choose another folder (--out)")

@@ -1,5 +1,16 @@
-"""The command line, one file per command."""
+"""The command line, one file per command. What a command needs is imported when it runs."""
 
-from .main import app
+import sys
 
-__all__ = ["app"]
+
+def app() -> None:
+    """The command `orderless`; where its extra is not installed, a sentence that names it."""
+    try:
+        from .main import app as commands
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich"):
+            raise
+        sys.exit(
+            f"orderless: the command line needs {error.name}: run pip install 'orderless[cli]'"
+        )
+    commands(prog_name="orderless")

@@ -10,13 +10,48 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..audit import OrderSensitivity, order_sensitivity
-from ..experiments.progress import Countdown
-from ..report.page import write_audit_page
+from . import options
+from .errors import problems_as_sentences
+
+if TYPE_CHECKING:
+    from ..audit import OrderSensitivity
+
+
+@problems_as_sentences()
+def audit(
+    learner: Annotated[str, typer.Argument(help="module:make_learner, called with a seed.")],
+    tasks: Annotated[str, typer.Option(help="module:tasks, a list of ol.Task or what makes one.")],
+    orders: Annotated[
+        int, typer.Option(help="Orders of the tasks; all where there are fewer.")
+    ] = 10,
+    seeds: Annotated[int, typer.Option(help="Seeds.")] = 3,
+    compare: options.Compare = "wpf,rb",
+    out: options.AuditFolder = None,
+    json: options.Json = False,
+) -> None:
+    """How much the order of the tasks matters to your own learner, beyond what reseeding does.
+
+    With --out every finished run is kept: run the same command again and it does only what is
+    missing.
+
+    Example: orderless audit my_module:make_learner --tasks my_module:tasks --out audit
+    """
+    result, paths = run_audit(
+        learner,
+        tasks,
+        orders=orders,
+        seeds=seeds,
+        compare=compare,
+        out=out,
+        command=options.as_typed(),
+    )
+    typer.echo(result.json() if json else result.text(), nl=not json)
+    for path in paths:
+        typer.echo(f"wrote {path}", err=json)
 
 
 def run_audit(
@@ -34,6 +69,10 @@ def run_audit(
     What stands for the tasks is a list of `ol.Task`, a `Scenario`, or a function that makes one.
     With `out` finished runs are kept there, and what is there already is not run again.
     """
+    from ..audit import order_sensitivity
+    from ..experiments.progress import Countdown
+    from ..report.page import write_audit_page
+
     make_learner = find_object(learner, "make_learner")
     given = find_object(tasks, "tasks")
     if callable(given):

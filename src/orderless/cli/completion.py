@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 
 from ..experiments.benchmarks import BENCHMARKS
 from ..methods import METHODS
-from ..methods.policy_settings import POLICY_PRESETS, PolicySettings
-from ..methods.settings import PRESETS
-from ..rl.procgen import GAMES
+from ..methods.policy_settings import PolicySettings
+from ..methods.presets import POLICY_PRESETS, PRESETS
+from ..methods.settings import Settings
+from ..rl.games import GAMES
 from ..scenarios import DATASETS
 
 Completion = Callable[[str], list[str]]
@@ -21,12 +22,11 @@ def one_of(*words: str) -> Completion:
 
 def several_of(words: Iterable[str]) -> Completion:
     """The last of comma-separated words; those that stand there already are not offered again."""
-    known = list(words)
 
     def offered(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
         taken = before.split(",")
-        matching = [word for word in known if word.startswith(last) and word not in taken]
+        matching = [word for word in words if word.startswith(last) and word not in taken]
         return [f"{before}{comma}{word}" for word in matching]
 
     return offered
@@ -34,12 +34,12 @@ def several_of(words: Iterable[str]) -> Completion:
 
 def settings(incomplete: str) -> list[str]:
     """`key=` of a setting."""
-    return [f"{key}=" for key in PolicySettings.__dataclass_fields__ if key.startswith(incomplete)]
+    keys = sorted({*Settings.keys(), *PolicySettings.keys()})
+    return [f"{key}=" for key in keys if key.startswith(incomplete)]
 
 
+methods, method = several_of(["all", *METHODS]), one_of(*METHODS)
 benchmarks, tunable = one_of(*BENCHMARKS, "regime"), one_of(*BENCHMARKS)
-methods = several_of(["all", *METHODS])
-method = one_of(*METHODS)
 presets = one_of(*dict.fromkeys([*PRESETS, *POLICY_PRESETS]))
 games = one_of(*GAMES, "all")
 scenarios = one_of("domain", "task", "class")

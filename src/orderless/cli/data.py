@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from ..experiments.progress import Countdown
-from ..scenarios import DATASETS, DataError, check, fetch, find
 from . import options
 from .errors import problems_as_sentences
 
@@ -16,6 +14,8 @@ data_app = typer.Typer(help="Data sets: list, check, fetch.", no_args_is_help=Tr
 @problems_as_sentences()
 def data_list(data_dir: options.DataDir = None) -> None:
     """Which data sets there are, and where they were found."""
+    from ..scenarios import DATASETS, DataError, find
+
     for name, description in DATASETS.items():
         try:
             place = str(find(name, data_dir))
@@ -28,6 +28,8 @@ def data_list(data_dir: options.DataDir = None) -> None:
 @problems_as_sentences()
 def data_check(name: options.AnyDataset = None, data_dir: options.DataDir = None) -> None:
     """Compare files with their published checksums."""
+    from ..scenarios import DATASETS, check, find
+
     wrong = 0
     for each in [name] if name else list(DATASETS):
         results = check(each, data_dir)
@@ -47,6 +49,9 @@ def data_check(name: options.AnyDataset = None, data_dir: options.DataDir = None
 @problems_as_sentences()
 def data_fetch(name: options.Dataset, data_dir: options.DataDir = None) -> None:
     """Download a data set; a broken download goes on where it stopped."""
+    from ..experiments.progress import Countdown
+    from ..scenarios import fetch
+
     with Countdown(bytes=True) as bars:
         place = fetch(
             name,

@@ -14,15 +14,13 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-import torch
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import typer
 
-from .. import __version__
-from ..scenarios import DATASETS, DataError, find
+from ..version import __version__
+from . import options
+from .errors import problems_as_sentences
 
 Status = Literal["ok", "missing", "broken"]
 COLOURS = {"ok": "green", "missing": "yellow", "broken": "bold red"}
@@ -44,6 +42,19 @@ PLAY = (
 )
 
 
+@problems_as_sentences()
+def doctor(
+    data_dir: options.DataDir = None,
+    out: Annotated[Path, typer.Option(help="Where runs would be written.")] = Path("runs"),
+) -> None:
+    """What is installed, which device and data are used, and what would not work.
+
+    Example: orderless doctor
+    """
+    if not show(examine(data_dir, out)):
+        raise typer.Exit(1)
+
+
 class Finding(NamedTuple):
     """One row; `needed`: without it nothing works, so the command fails."""
 
@@ -63,6 +74,8 @@ def examine(
         out: the folder that runs would be written to.
         patience: seconds that ProcGen has to start.
     """
+    from ..scenarios import DATASETS
+
     yield Finding("orderless", "ok", f"{__version__}, Python {platform.python_version()}")
     for name, least in CORE.items():
         yield _core(name, least)
@@ -77,6 +90,10 @@ def examine(
 
 def show(examined: Iterable[Finding]) -> bool:
     """Print a table; returns whether all that is needed works."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     console = Console()
     with console.status("looking around"):
         findings = list(examined)
@@ -118,6 +135,8 @@ def _extra(extra: str) -> Finding:
 
 
 def _device() -> Finding:
+    import torch
+
     if not torch.cuda.is_available():
         text = f"CPU ({platform.machine()}), {torch.get_num_threads()} threads; no CUDA GPU found"
         return Finding("device", "ok", text)
@@ -134,6 +153,8 @@ def _device() -> Finding:
 
 
 def _data(name: str, data_dir: Path | None) -> Finding:
+    from ..scenarios import DataError, find
+
     try:
         return Finding(name, "ok", str(find(name, data_dir)))
     except DataError as error:

@@ -9,31 +9,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 import typer
 
-from ..experiments import StoreError
-from ..experiments.launch.ranks import complain, rank
-from ..experiments.progress import OnceOfAKind
-from ..particles.sharding import RankLost
-from ..report import ReportError
-from ..rl.runtime import ProcgenMissing
-from ..scenarios import DataError
-
-# What goes wrong for a user's reasons; the text of each is a sentence.
-PROBLEMS = (
-    ValueError,
-    IndexError,
-    OSError,
-    FloatingPointError,
-    DataError,
-    ReportError,
-    StoreError,
-    ProcgenMissing,
-    RankLost,
-)
 # torch has no error of its own for the host's memory
 OUT_OF_MEMORY = ("out of memory", "allocate memory", "not enough memory")
+
+
+def _problems() -> tuple[type[Exception], ...]:
+    """What goes wrong for a user's reasons; the text of each is a sentence."""
+    from ..experiments import StoreError
+    from ..particles.sharding import RankLost
+    from ..report import ReportError
+    from ..rl.runtime import ProcgenMissing
+    from ..scenarios import DataError
+
+    ours = (DataError, ReportError, StoreError, ProcgenMissing, RankLost)
+    return (ValueError, IndexError, OSError, FloatingPointError, *ours)
 
 
 class Terminated(KeyboardInterrupt):
@@ -48,15 +39,19 @@ def problems_as_sentences(
 
     `less_memory`: what to use when there is too little.
     """
+    from ..experiments.launch.ranks import complain, rank
+    from ..experiments.progress import OnceOfAKind
+
+    problems = _problems()  # now: what has gone wrong once leaves no time for imports
     try:
         with _terminable(), warnings.catch_warnings():
             warnings.showwarning = OnceOfAKind()
             yield
-    except PROBLEMS as error:
+    except problems as error:
         complain(error)
         raise typer.Exit(2) from None
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        told = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
+        told = isinstance(error, MemoryError)
         if not told and not any(text in str(error) for text in OUT_OF_MEMORY):
             raise
         complain(f"out of memory: use {less_memory}")

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 
-from ..experiments.progress import Countdown
-from ..experiments.store import Store
-from ..rl.experts import COPIES, Expert, ExpertTraining, load_expert, save_expert, shape_of
-from ..rl.procgen import known_game, parse_levels
-from ..rl.settings import PPOSettings, rollouts_for
-from ..rl.tasks import transitions_folder
-from ..rl.transitions import collect, read_transitions, transitions_path
-from ..storage import NONSENSE
+from ..rl.games import known_game, parse_levels
+from ..rl.settings import EXPERT_COPIES, PPOSettings, rollouts_for
 from . import options
 from .errors import problems_as_sentences
 from .options import find_device
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..rl import Expert
 
 expert_app = typer.Typer(help="Experts for ProcGen: train, collect.", no_args_is_help=True)
 
@@ -29,7 +27,7 @@ def train_expert(
     *,
     steps: int,
     levels: int = 200,
-    envs: int = COPIES,
+    envs: int = EXPERT_COPIES,
     network: str = "impala",
     seed: int = 0,
     device: torch.device | str = "cpu",
@@ -39,6 +37,11 @@ def train_expert(
     settings: PPOSettings | None = None,
 ) -> tuple[Path, Expert]:
     """Train until `steps` are done in all, from the checkpoint in `out` where there is one."""
+    from ..experiments.progress import Countdown
+    from ..experiments.store import Store
+    from ..rl.experts import ExpertTraining, save_expert
+    from ..storage import INVALID_STATE
+
     for name, value in (("steps", steps), ("episodes", episodes)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
@@ -58,7 +61,7 @@ def train_expert(
         if state is not None:
             try:
                 training.load_state_dict(state)
-            except NONSENSE as error:
+            except INVALID_STATE as error:
                 message = f"{out} holds a checkpoint, but {error}: use another --out"
                 raise ValueError(message) from None
         before, saved = training.steps, time.monotonic()
@@ -82,6 +85,8 @@ def train_expert(
 
 def describe(expert: Expert) -> str:
     """What an expert is worth, for people."""
+    from ..rl.experts import shape_of
+
     facts = expert.facts
     parts = [*facts.get("earlier", ()), {**facts, "until": facts["steps"]}]
     copies = ", then ".join(
@@ -115,6 +120,10 @@ def collect_levels(
     out: Path,
 ) -> list[tuple[Path, dict[str, Any]]]:
     """A file for every level that has none yet; returns all of them with their facts."""
+    from ..experiments.progress import Countdown
+    from ..rl.experts import load_expert
+    from ..rl.transitions import collect, read_transitions, transitions_path
+
     trained = load_expert(game, expert)
     paths = [transitions_path(out, trained, level, transitions, seed) for level in levels]
     facts = []
@@ -142,7 +151,9 @@ def expert_train(
     game: options.OneGame,
     steps: Annotated[int, typer.Option(help="Environment steps in all.")] = 5_000_000,
     levels: Annotated[int, typer.Option(help="Train on so many levels, from level 0 on.")] = 200,
-    envs: Annotated[int, typer.Option(help="Copies of the game; may change on resume.")] = COPIES,
+    envs: Annotated[
+        int, typer.Option(help="Copies of the game; may change on resume.")
+    ] = EXPERT_COPIES,
     rollout: Annotated[
         int | None,
         typer.Option(
@@ -203,6 +214,8 @@ def expert_collect(
 
     Example: orderless expert collect starpilot --levels 0-2 --transitions 20000
     """
+    from ..rl.tasks import transitions_folder
+
     collected = collect_levels(
         game,
         parse_levels(levels),

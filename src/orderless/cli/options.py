@@ -5,16 +5,17 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 
-from ..methods.policy_settings import POLICY_PRESETS
-from ..methods.settings import PRESETS
-from ..rl.procgen import GAMES
+from ..methods.presets import POLICY_PRESETS, PRESETS
+from ..rl.games import GAMES
 from ..scenarios import DATASETS
 from . import completion
+
+if TYPE_CHECKING:
+    import torch
 
 # ---------------------------------------------------------------------- several commands
 
@@ -43,6 +44,8 @@ def data_root(data_dir: Path | None) -> str | None:
 
 def find_device(name: str) -> torch.device:
     """What a `Device` stands for on this machine."""
+    import torch
+
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda"):

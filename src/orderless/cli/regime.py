@@ -6,15 +6,10 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from ..experiments.progress import Countdown
-from ..experiments.regime import estimate_regime, find_regime, run_regime
-from ..experiments.store import Store
-from ..report.regime import summarize_regime
-from ..report.regime_figure import regime_figure
-from ..storage import write_atomically
+if TYPE_CHECKING:
+    import torch
 
 NAME = "when-weighting-helps"
 
@@ -34,6 +29,13 @@ def draw_map(
     say: Callable[[str], None] = print,
 ) -> list[Path]:
     """Train what is missing, then write the map's JSON and figure; returns their paths."""
+    from ..experiments.progress import Countdown
+    from ..experiments.regime import estimate_regime, find_regime, run_regime
+    from ..experiments.store import Store
+    from ..report.regime import summarize_regime
+    from ..report.regime_figure import regime_figure
+    from ..storage import write_atomically
+
     regime = find_regime(preset)
     regime = dataclasses.replace(
         regime,

@@ -6,18 +6,43 @@ from collections.abc import Callable
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from ..experiments.progress import Countdown
-from ..experiments.store import read_cell
-from ..report import format_table, summarize, write_report
+from . import options
+from .errors import problems_as_sentences
+
+if TYPE_CHECKING:
+    from ..experiments.progress import Countdown
+
+
+@problems_as_sentences()
+def report(
+    directory: Annotated[Path, typer.Argument(help="A run directory.")],
+    json: options.Json = False,
+) -> None:
+    """Tables, figures and one page of a run: text, Markdown, CSV, LaTeX, JSON, PNG, HTML.
+
+    Example: orderless report runs/splitmnist-demo
+    """
+    from ..experiments.store import read_cell
+    from ..report import format_json, summarize
+
+    if json:
+        typer.echo(format_json(summarize(directory, read=read_cell)))
+    else:
+        show_report(directory)
 
 
 def show_report(directory: Path) -> None:
     """Print the tables, write the report, and say where the readable parts of it are."""
+    from rich.console import Console
+
+    from ..experiments.progress import Countdown
+    from ..experiments.store import read_cell
+    from ..report import format_table, summarize, write_report
+
     console, read = Console(), cache(read_cell)  # page and tables read the same cells
     with Countdown() as progress:
         summaries = summarize(directory, read=_counted(read, directory, progress))

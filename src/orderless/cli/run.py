@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 import typer
 
-from ..experiments import Store, run_grid
-from ..experiments.estimate import estimate
-from ..experiments.launch.ranks import joined, rank
-from ..experiments.launch.ray import Ray
-from ..experiments.plan import check_launch, plan, refuse
-from ..experiments.progress import GridProgress
 from . import options
 from .errors import problems_as_sentences
 from .options import as_typed, data_root, find_device
@@ -53,6 +46,15 @@ def run(
 
     Example: orderless run splitmnist --preset demo --permutations 3
     """
+    import torch
+
+    from ..experiments import Store, run_grid
+    from ..experiments.estimate import estimate
+    from ..experiments.launch.ranks import joined, rank
+    from ..experiments.launch.ray import Ray
+    from ..experiments.plan import check_launch, plan, refuse
+    from ..experiments.progress import GridProgress
+
     check_launch(benchmark, launcher, workers, checkpoint_every)
     if benchmark == "regime":
         refuse(

@@ -6,13 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from ..experiments import Grid
-from ..experiments.progress import reporting
-from ..experiments.tuning import sweep
-from ..methods.settings import find_preset
+from ..methods.presets import find_preset
 from . import options
 from .errors import problems_as_sentences
 from .options import data_root, find_device
@@ -36,6 +31,13 @@ def tune(
 
     Example: orderless tune splitmnist lr 1e-4,1e-3,1e-2
     """
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..experiments import Grid
+    from ..experiments.progress import reporting
+    from ..experiments.tuning import sweep
+
     texts = [text.strip() for text in values.split(",") if text.strip()]
     first = [f"{key}={text}" for text in texts[:1]]  # ewc-tuned, say, cannot be without one
     settings = find_preset(preset, benchmark).with_text(

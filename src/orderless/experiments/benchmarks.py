@@ -1,4 +1,7 @@
-"""The benchmarks by name: their scenario and their network."""
+"""The benchmarks by name: their scenario and their network.
+
+Naming them needs no torch: what makes scenarios and networks is imported when one is made.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
+from ..rl.games import GAMES, parse_levels
 
-from ..methods.policy_settings import PolicySettings
-from ..methods.settings import Settings
-from ..rl.experts import load_expert
-from ..rl.networks import find_network
-from ..rl.procgen import GAMES, parse_levels
-from ..rl.tasks import ClonedTasks, ProcgenTasks, transitions_folder
-from ..scenarios import Scenario, SplitCIFAR100, SplitMNIST
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..methods.policy_settings import PolicySettings
+    from ..methods.settings import Settings
+    from ..rl.tasks import ClonedTasks, ProcgenTasks
+    from ..scenarios import Scenario
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Benchmark:
 def split_mnist(
     kind: str, settings: Settings, seed: int, root: str | None, device: str
 ) -> Scenario:
+    from ..scenarios import SplitMNIST
+
     return SplitMNIST(
         kind,  # type: ignore[arg-type]
         root=root,
@@ -56,6 +60,8 @@ def split_mnist(
 def split_cifar100(
     kind: str, settings: Settings, seed: int, root: str | None, device: str
 ) -> Scenario:
+    from ..scenarios import SplitCIFAR100
+
     return SplitCIFAR100(
         kind,  # type: ignore[arg-type]
         root=root,
@@ -67,37 +73,6 @@ def split_cifar100(
     )
 
 
-def mlp(inputs: int, hidden: int, outputs: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(inputs, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, outputs),
-    )
-
-
-def released_mnist(outputs: int) -> nn.Module:
-    """The network of the paper's code, with a linear output instead of its Linear + ReLU."""
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-        *mlp(16 * 28 * 28, 400, outputs),  # type: ignore[misc]
-    )
-
-
-def released_cifar(outputs: int) -> nn.Module:
-    """The convolutional network of the paper's code, with a linear output."""
-    layers: list[nn.Module] = []
-    before = 3
-    for width, stride, padding in ((16, 1, 1), (32, 2, 1), (64, 2, 1), (128, 2, 1), (256, 2, 0)):
-        layers += [nn.Conv2d(before, width, 3, stride, padding), nn.BatchNorm2d(width), nn.ReLU()]
-        before = width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), *mlp(256, 2000, outputs))  # type: ignore[misc]
-
-
 @lru_cache
 def maker(network: Callable[..., nn.Module], *sizes: int) -> Callable[[], nn.Module]:
     """The same function for the same network, so that initial networks can be kept by it."""
@@ -105,24 +80,37 @@ def maker(network: Callable[..., nn.Module], *sizes: int) -> Callable[[], nn.Mod
 
 
 def mnist_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Module]:
+    from ..networks import mlp, released_mnist
+
     if settings.network == "released":
         return maker(released_mnist, scenario.outputs)
     return maker(mlp, 784, settings.hidden, scenario.outputs)
 
 
 def cifar_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Module]:
+    from ..networks import released_cifar
+
     return maker(released_cifar, scenario.outputs)
 
 
 def procgen_tasks(
     game: str, settings: PolicySettings, seed: int, root: str | None, device: str
 ) -> ProcgenTasks:
+    import torch
+
+    from ..rl.tasks import ProcgenTasks
+
     return ProcgenTasks(game, parse_levels(settings.levels), torch.device(device))
 
 
 def cloned_tasks(
     game: str, settings: PolicySettings, seed: int, root: str | None, device: str
 ) -> ClonedTasks:
+    import torch
+
+    from ..rl.experts import load_expert
+    from ..rl.tasks import ClonedTasks, transitions_folder
+
     return ClonedTasks(
         game,
         parse_levels(settings.levels),
@@ -136,6 +124,8 @@ def cloned_tasks(
 
 @lru_cache
 def policy_network(name: str, value: bool) -> Callable[[], nn.Module]:
+    from ..rl.networks import find_network
+
     return partial(find_network(name), value=value)
 
 
@@ -151,7 +141,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             lambda tasks, settings: policy_network(settings.network, False),
             GAMES,
             "cloning",
-            ClonedTasks.prepare,
+            lambda tasks, say: tasks.prepare(say),
         ),
         Benchmark(
             "procgen-lifelong",

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..methods import Setup, find_method
 from ..methods.learners import ContinualLearner
+from ..methods.settings import Settings
 from ..particles import Ensemble
 from ..scenarios import Scenario
 from .benchmarks import find_benchmark
@@ -38,6 +39,8 @@ class CellRun(Course):
         tick: Callable[[int], None] = lambda steps: None,
     ) -> None:
         super().__init__(cell, store, checkpoint_every=checkpoint_every, tick=tick)
+        assert isinstance(cell.settings, Settings)
+        self.settings = cell.settings
         self.scenario, self.task_names = scenario, scenario.task_names
         # one cell's worth of pictures is enough
         self.snapshots = cell.method == "wpf" and cell.order_index == cell.seed == 0
@@ -121,7 +124,7 @@ class CellRun(Course):
     def _score(self, seen: list[int]) -> None:
         """One more row of R, in the columns of task identities."""
         self.learner.seen = list(seen)
-        size, died = self.cell.settings.test_batch, self.progress.died_at
+        size, died = self.settings.test_batch, self.progress.died_at
         # where nobody was left at the last row already, this row is the same (in the domain
         # setting; in the others the classes to choose from grow)
         if died is None or self._scored_at < died or self.scenario.kind != "domain":

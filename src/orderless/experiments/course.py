@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..filters import ParticleFilter
-from ..methods.settings import Settings
+from ..methods import find_method
+from ..methods.settings import SharedSettings
 from ..particles import Ensemble
-from ..storage import NONSENSE
+from ..storage import INVALID_STATE
 from .records import filter_record, finite, loss_areas
 from .snapshots import stacked
 from .store import Store, StoreError, versions
@@ -31,7 +32,7 @@ class Cell:
     order_index: int
     order: tuple[int, ...]
     seed: int
-    settings: Settings
+    settings: SharedSettings
 
     @property
     def name(self) -> str:
@@ -48,7 +49,7 @@ class Cell:
             "order_index": self.order_index,
             "order": list(self.order),
             "seed": self.seed,
-            "settings": dataclasses.asdict(self.settings),
+            "settings": self.settings.flat(find_method(self.method)),
         }
 
 
@@ -237,7 +238,7 @@ class Course(ABC):
             self.progress = type(self.progress)(**state["progress"])
             self._load_state(state["learner"])
             self.tick(self._steps())
-        except NONSENSE as error:  # whole, but nothing that was ever written here
+        except INVALID_STATE as error:  # whole, but nothing that was ever written here
             raise StoreError(
                 f"the checkpoint of {self.cell.name} makes no sense ({error}): delete "
                 f"{self.store.directory / 'checkpoints'}"

@@ -61,7 +61,7 @@ def _try(cell: Cell, scenario: Scenario, share: float, steps: int = 3) -> Trial:
     s, tasks, device = cell.settings, len(scenario), scenario.device
     samples = len(scenario.targets(0))
     tried = part(samples, share, s.batch_size)  # for Fisher information
-    limit = min(tried, s.fisher_samples or tried)
+    limit = min(tried, s.flat()["fisher_samples"] or tried)
     small = smaller(cell, share, fisher_samples=limit, rb_block=steps * s.batch_size)
     network = find_benchmark(cell.benchmark).network(scenario, small.settings)
     learner = find_method(cell.method).build(Setup(scenario, small.settings, network, cell.seed))
@@ -93,7 +93,7 @@ def _try(cell: Cell, scenario: Scenario, share: float, steps: int = 3) -> Trial:
     more = particles_of(cell) / learner.filter.particles.n
     counts = [scenario.n_batches(t, s.batch_size, s.epochs, s.iterations) for t in range(tasks)]
     scorings = tasks * (2 if learner.joint else tasks + 1) * len(x) / len(answered)
-    ends = tasks * fisher_growth(learner, s.fisher_samples, samples, tried)
+    ends = tasks * fisher_growth(learner, s.flat()["fisher_samples"], samples, tried)
     ends *= _TRIALS if exact else 1
     return Trial(
         (learning / steps * sum(counts) + answering * scorings + per_end * ends) * more,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..methods import METHODS, find_method
-from ..methods.policy_settings import find_policy_preset
-from ..methods.settings import PRESETS, Settings, find_preset
-from ..storage import NONSENSE
+from ..methods.presets import PRESETS, find_policy_preset, find_preset
+from ..methods.settings import Settings, SharedSettings
+from ..storage import INVALID_STATE
 from .benchmarks import find_benchmark
 from .course import Cell
 from .determinism import deterministic as repeatable
@@ -35,7 +35,7 @@ class Grid:
     methods: tuple[str, ...]
     permutations: int
     seeds: int
-    settings: Settings
+    settings: SharedSettings
 
     def __post_init__(self) -> None:
         benchmark = find_benchmark(self.benchmark)
@@ -43,10 +43,8 @@ class Grid:
             known = [each.name for each in METHODS.values() if each.kind == benchmark.kind]
             raise ValueError(f"name at least one method: {', '.join(known)}")
         for name in self.methods:
-            find_method(name, benchmark.kind)
-            base, tuned, _ = name.partition("-tuned")
-            if tuned:
-                self.settings.tuned_strength(base)
+            method = find_method(name, benchmark.kind)
+            method.check(self.settings.of(method.config))
         for what in ("permutations", "seeds"):
             if getattr(self, what) < 1:
                 raise ValueError(f"{what} must be at least 1, got {getattr(self, what)}")
@@ -59,7 +57,7 @@ class Grid:
     def command(self) -> str:
         """The command that computes this, wherever to, on whatever and by however many workers."""
         supervised = find_benchmark(self.benchmark).kind == "supervised"
-        usual = (
+        usual: SharedSettings = (
             (find_preset(self.preset, self.benchmark) if self.preset in PRESETS else Settings())
             if supervised
             else find_policy_preset(self.preset, self.scenario)
@@ -68,10 +66,10 @@ class Grid:
         words += ["--scenario" if supervised else "--game", self.scenario]
         words += ["--methods", ",".join(self.methods)]
         words += ["--permutations", str(self.permutations), "--seeds", str(self.seeds)]
-        for field in fields(self.settings):
-            value = getattr(self.settings, field.name)
-            if value != getattr(usual, field.name):
-                words += ["--set", f"{field.name}={value}"]
+        preset = usual.flat()
+        for key, value in self.settings.flat().items():
+            if value != preset[key]:
+                words += ["--set", f"{key}={value}"]
         return shlex.join(words)
 
     def scenarios(self, root: str | None, device: torch.device | str) -> Scenarios:
@@ -201,40 +199,42 @@ def memory_of_a_cell(grid: Grid, scenarios: Scenarios) -> int:
 
 def unfinished(cells: list[Cell], store: Store) -> list[Cell]:
     """Cells without a readable result; a directory that holds other settings is refused."""
-    records = store.finished()
-    table, orders = cells[0].describe(), {cell.name: list(cell.order) for cell in cells}
+    records, table = store.finished(), cells[0].describe()
+    expected = {cell.name: cell.describe() for cell in cells}
     for name, record in records.items():
-        what = f"{store.directory} holds {name}"
         try:
-            if all(record.get(key) == table[key] for key in ("benchmark", "scenario", "preset")):
-                _refuse_other_settings(table["settings"], record, what)
-            order = record["order"]
-        except NONSENSE as error:  # whole, but nothing that was ever written here
+            _refuse_others(record, table, cells[0].settings, f"{store.directory} holds {name}")
+            _refuse_strangers(record, expected.get(name, {}), f"{store.cell_path(name)}")
+        except INVALID_STATE as error:  # whole, but nothing that was ever written here
             raise StoreError(
                 f"{store.cell_path(name)} makes no sense ({error!r}): delete it"
             ) from None
-        if order != orders.get(name, order):
-            raise StoreError(f"{what} with order={order}, not {orders[name]}: choose another --out")
     return [cell for cell in cells if cell.name not in records]
 
 
-# Settings that leave results as they are, and families of settings that only some methods read.
-IMMATERIAL = ("chunk_size", "test_batch", "rb_block")
-FAMILIES = ("ewc", "si", "lwf", "rb", "gsf")
+TABLE = ("benchmark", "scenario", "preset")
+IDENTITY = (*TABLE, "method", "order_index", "seed")
 
 
-def _matters(key: str, method: str) -> bool:
-    family, _, rest = key.partition("_")
-    if family in FAMILIES:
-        parts = method.replace("-", "+").split("+")
-        return family in parts and (rest != "tuned" or "tuned" in parts)
-    return key not in IMMATERIAL and (key, method) != ("lr", "rb")  # which has no gradient
+def _refuse_others(
+    record: dict[str, Any], table: dict[str, Any], settings: SharedSettings, what: str
+) -> None:
+    """A table whose rows have other settings would mislead."""
+    if all(record.get(key) == table[key] for key in TABLE) and record["method"] in METHODS:
+        ours = settings.flat(METHODS[record["method"]])
+        for key in settings.differing(record["settings"], METHODS[record["method"]]):
+            theirs = record["settings"][key]
+            raise StoreError(f"{what} with {key}={theirs}, not {ours[key]}: choose another --out")
 
 
-def _refuse_other_settings(ours: dict[str, Any], record: dict[str, Any], what: str) -> None:
-    theirs = record["settings"]
-    for key in ours:
-        if key in theirs and theirs[key] != ours[key] and _matters(key, record["method"]):
+def _refuse_strangers(record: dict[str, Any], expected: dict[str, Any], path: str) -> None:
+    """A file under the name of one of our cells must hold that cell."""
+    for key in IDENTITY if expected else ():
+        if record[key] != expected[key]:
             raise StoreError(
-                f"{what} with {key}={theirs[key]}, not {ours[key]}: choose another --out"
+                f"{path} holds {key}={record[key]}, not {expected[key]}: it was put there from "
+                "another run; delete it, and the same command computes it"
             )
+    order = record["order"]
+    if order != expected.get("order", order):
+        raise StoreError(f"{path} has order={order}, not {expected['order']}: choose another --out")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ..methods import METHODS
-from ..methods.policy_settings import POLICY_GRIDS, PolicySettings, find_policy_preset
-from ..methods.settings import GRIDS, Settings, find_preset
-from ..rl.procgen import parse_levels
+from ..methods.policy_settings import PolicySettings
+from ..methods.presets import GRIDS, POLICY_GRIDS, find_policy_preset, find_preset
+from ..methods.settings import SharedSettings
+from ..rl.games import parse_levels
 from .benchmarks import Benchmark, find_benchmark
 from .grid import Grid
 from .launch.ranks import ranks
@@ -39,7 +40,7 @@ def plan(
     grids = []
     for name in names:
         if found.kind == "supervised":
-            usual: Settings = find_preset(preset, benchmark)
+            usual: SharedSettings = find_preset(preset, benchmark)
             orders, starts = GRIDS[preset]
         else:
             usual = find_policy_preset(preset, name)
@@ -91,15 +92,15 @@ def _games(benchmark: Benchmark, game: str | None) -> tuple[str, ...]:
     return (game or benchmark.scenarios[0],)
 
 
-def _methods(methods: str, settings: Settings, kind: str) -> tuple[str, ...]:
+def _methods(methods: str, settings: SharedSettings, kind: str) -> tuple[str, ...]:
     if methods != "all":
         named = (name.strip() for name in methods.split(","))
         return tuple(dict.fromkeys(name for name in named if name))
-    untuned = {k for k in ("ewc", "si", "lwf") if getattr(settings, f"{k}_tuned") is None}
+    values = settings.flat()
     return tuple(
         name
         for name, each in METHODS.items()
         if each.in_all
         and each.kind == kind
-        and ("-tuned" not in name or name.split("-")[0] not in untuned)
+        and (each.needs is None or values[each.needs] is not None)
     )

@@ -17,8 +17,8 @@ from ..filters.stepping import SteppedFilter
 from ..methods import find_method
 from ..methods.learners.policy import PolicyLearner
 from ..methods.learners.representation import heaviest_representation
-from ..methods.policy import PolicySetup
 from ..methods.policy_settings import PolicySettings
+from ..methods.policy_setup import PolicySetup
 from ..particles import Ensemble
 from ..rl import BehaviourCloning, Episode, UpdateInfo
 from ..rl.cloning import COMBINES, play_both

@@ -60,7 +60,7 @@ def _try_playing(cell: Cell, tasks: ProcgenTasks, store: Store, share: float) ->
     more = particles_of(cell) / run.filter.particles.n
     per_round = (collecting + s.ppo_epochs * updating) * more * whole / tried
     rounds = len(levels) * math.ceil(s.steps_per_level / whole)
-    ends = len(levels) * fisher_growth(learner, s.fisher_samples, whole, tried) * more
+    ends = len(levels) * fisher_growth(learner, s.flat().get("fisher_samples"), whole, tried) * more
     return Trial(
         per_round * rounds + per_end * ends,
         round(bytes_of(run.filter.particles) * more),

@@ -111,7 +111,7 @@ class Training:
     def rate(self) -> float | None:
         """What is swept along the map's axis; the exact filter has nothing of the kind."""
         s = self.settings
-        return {"sgd": s.lr, "adam": s.adam_lr, "gsf": s.gsf_sigma2}.get(self.method)
+        return {"sgd": s.lr, "adam": s.adam_lr, "gsf": s.flat()["gsf_sigma2"]}.get(self.method)
 
     @property
     def name(self) -> str:
@@ -200,7 +200,7 @@ def _seconds(training: Training, scenario: Scenario, regime: Regime) -> float:
 
 
 def _require_same(store: Store, record: dict[str, Any], training: Training, regime: Regime) -> None:
-    ours = {**dataclasses.asdict(training.settings), "readings": _described(training, regime)}
+    ours = {**training.settings.flat(), "readings": _described(training, regime)}
     theirs = {**record["settings"], "readings": record["readings_wanted"]}
     for key, value in ours.items():
         # A setting that did not exist then had no effect.
@@ -219,7 +219,7 @@ def _readings(training: Training, regime: Regime) -> list[Reading]:
 
 def _particles(training: Training) -> int:
     s = training.settings
-    return {"adam": 1, "rb": s.rb_particles}.get(training.method, s.particles)
+    return {"adam": 1, "rb": s.flat()["rb_particles"]}.get(training.method, s.particles)
 
 
 def _described(training: Training, regime: Regime) -> list[dict[str, Any]]:
@@ -247,7 +247,7 @@ def run_training(training: Training, scenario: Scenario, regime: Regime) -> dict
         "order_index": training.order_index,
         "order": list(training.order),
         "seed": training.seed,
-        "settings": dataclasses.asdict(training.settings),
+        "settings": training.settings.flat(),
         "readings_wanted": _described(training, regime),
         "readings": readings,
         "died_at": died_at,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..methods.settings import Settings
+from ..methods.settings import SharedSettings
 from .benchmarks import find_benchmark
 
 
@@ -15,13 +15,13 @@ class Scenarios:
 
     benchmark: str
     kind: str
-    settings: Settings
+    settings: SharedSettings
     root: str | None
     device: str
     _loaded: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __getitem__(self, seed: int) -> Any:
-        key = seed if self.settings.assign == "random" else 0
+        key = self.settings.seed_of_tasks(seed)
         if key not in self._loaded:
             self._loaded.clear()
             build = find_benchmark(self.benchmark).scenario

@@ -49,7 +49,13 @@ def part(whole: int, share: float, least: int = 1) -> int:
 def smaller(cell: Cell, share: float, **changes: Any) -> Cell:
     """The cell with a share of its particles (but many remain many), and with other changes."""
     s = cell.settings
-    few = {name: part(getattr(s, name), share, 2) for name in ("particles", "rb_particles")}
+    values: dict[str, Any] = s.flat()
+    few = {
+        name: part(values[name], share, 2)
+        for name in ("particles", "rb_particles")
+        if name in values
+    }
+    changes = {key: value for key, value in changes.items() if key in values}
     return replace(cell, settings=s.changed(min_ess=None, **few, **changes))
 
 
@@ -61,7 +67,7 @@ def side(cell: Cell, share: float) -> float:
 def particles_of(cell: Cell) -> int:
     """N of the whole cell."""
     if cell.method == "rb":
-        return cell.settings.rb_particles
+        return cell.settings.flat()["rb_particles"]  # type: ignore[return-value]
     return cell.settings.particles if find_method(cell.method).particles else 1
 
 

@@ -29,7 +29,7 @@ def sweep(
     Args:
         progress: from what is tried now to what `run_grid` reports to.
     """
-    if not grid.settings.validation > 0:
+    if not grid.settings.flat().get("validation") > 0:
         raise ValueError("a sweep needs validation data: set validation, e.g. to 0.1")
     if not values:
         raise ValueError(f"name at least one value of {key} to try")

@@ -99,7 +99,8 @@ class GradientFilter(SteppedFilter):
         needs_gradients = self.linearizes or any(
             getattr(each, "reads_gradients", True) for each in self.consolidations
         )
-        move = choose_move(self.optimizer, self.particles, needs_gradients)
+        overlaps = self.evaluates_twice + (self.max_grad_norm is not None)
+        move = choose_move(self.optimizer, self.particles, needs_gradients, overlaps)
         noise, factoring = self._noise(), self.particles.factoring(move.update)
         shard = self.particles.shard  # gradients are of the particles here, weights of all
         with self._nothing_half_done() as (old_buffers, draw), self._precision(), factoring:

@@ -143,10 +143,9 @@ class Descent(Move):
 
     update: FactoredUpdate
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, overlaps: int) -> None:
         super().__init__(optimizer)
-        groups = optimizer.param_groups
-        self.update = FactoredUpdate([p for group in groups for p in group["params"]])
+        self.update = FactoredUpdate(optimizer.param_groups, overlaps)
 
     def begin(self) -> None:
         super().begin()
@@ -202,11 +201,17 @@ class Descent(Move):
         self.update.commit(alive)
 
 
-def choose_move(optimizer: torch.optim.Optimizer, particles: Any, needs_gradients: bool) -> Move:
+def choose_move(
+    optimizer: torch.optim.Optimizer, particles: Any, needs_gradients: bool, overlaps: int
+) -> Move:
     """Factors for plain descent where nobody else wants to see the gradient; else the optimizer.
+
+    `overlaps`: how often the step compares the rows of a Linear layer, see `FactoredUpdate`.
 
     One particle goes through `torch.optim.SGD` itself, so that N = 1 is SGD bit for bit.
     """
     whole = particles.chunk_size is None or particles.chunk_size >= particles.n
     factors = plain_descent(optimizer) and particles.fast and particles.n > 1 and whole
-    return Descent(optimizer) if factors and not needs_gradients else OptimizerMove(optimizer)
+    if factors and not needs_gradients:
+        return Descent(optimizer, overlaps)
+    return OptimizerMove(optimizer)

@@ -1,13 +1,36 @@
-"""One registry of methods: a name, and how to build the learner it stands for.
+"""One registry of methods: what each is called, what it reads, and how its learner is built.
 
->>> @method("mine", "a network that ...")                      # doctest: +SKIP
+>>> @method("mine", "a network that ...", label="Mine")        # doctest: +SKIP
 ... def mine(setup: Setup) -> Learner:
-...     return Learner(setup.scenario, setup.descent())
+...     return setup.learner(setup.descent())
+
+Reading the registry needs no torch: what a learner is made of is imported when one is built.
 """
 
-from .registry import METHODS, Method, find_method, method
-from .setup import Setup
+from typing import TYPE_CHECKING
 
+from ..lazy import on_first_use
 from . import supervised, policy  # noqa: F401  # isort: skip  (they register, in this order)
 
-__all__ = ["METHODS", "Method", "Setup", "find_method", "method"]
+if TYPE_CHECKING:
+    from .config import Config
+    from .learners import Learner
+    from .registry import METHODS, Description, Method, Style, describe, find_method, method
+    from .setup import Setup
+    from .supervised import register_consolidation
+
+__all__ = [
+    "METHODS",
+    "Config",
+    "Description",
+    "Learner",
+    "Method",
+    "Setup",
+    "Style",
+    "describe",
+    "find_method",
+    "method",
+    "register_consolidation",
+]
+
+__getattr__, __dir__ = on_first_use(__name__)

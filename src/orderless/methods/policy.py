@@ -1,106 +1,117 @@
-"""The methods of the ProcGen benchmarks."""
+"""The methods of the ProcGen benchmarks, in the order in which tables show them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
-from ..consolidation import EWC
-from ..filters import (
-    AveragingParticles,
-    BootstrapParticleFilter,
-    GradientDescent,
-    WeightedParticleFilter,
-)
-from ..filters.stepping import SteppedFilter
-from ..optim import TRAC
-from ..rl import BehaviourCloning, LineageBootstrapFilter, PolicyWeightedFilter, policy_logits
-from ..rl.tasks import ProcgenTasks
-from .learners.policy import PolicyLearner
-from .policy_settings import PolicySettings
-from .registry import method
-from .setup import Setup
+from .config import Config, Count, Number
+from .registry import NoSettings, Style, method
+from .supervised import AVERAGING, BOOTSTRAP, BootstrapSettings
+
+if TYPE_CHECKING:
+    from ..rl import BehaviourCloning
+    from .learners.policy import PolicyLearner
+    from .policy_setup import PolicySetup
+
+
+@dataclass(frozen=True)
+class Particles:
+    """What stands behind a method's `+`: which particles, in words, and how it is drawn."""
+
+    title: str
+    label: str = ""
+    style: Style | None = None
+    config: type[Any] = NoSettings
+
 
 PARTICLES = {
-    "": "one network",
-    "+wpf": "weighted particles",
-    "+averaging": "the same particles, unweighted",
-    "+bootstrap": "particles resampled and perturbed, no gradients",
+    "": Particles("one network"),
+    "+wpf": Particles("weighted particles", "WPF"),
+    "+averaging": Particles("the same particles, unweighted", "averaging", AVERAGING),
+    "+bootstrap": Particles(
+        "particles resampled and perturbed, no gradients",
+        "baseline filter",
+        BOOTSTRAP,
+        BootstrapSettings,
+    ),
 }
 
 
 @dataclass(frozen=True)
-class PolicySetup(Setup):
-    """What a method for ProcGen is built from."""
+class PolicyEWCSettings(Config):
+    """Of elastic weight consolidation of a policy."""
 
-    scenario: ProcgenTasks  # type: ignore[assignment]
-    settings: PolicySettings
-
-    def filter(self, suffix: str, *, playing: bool, trac: bool = False) -> SteppedFilter:
-        """The particles of one of `PARTICLES`; `playing`: in PPO, which has wishes of its own."""
-        s = self.settings
-        particles = self.ensemble(s.particles if suffix else 1)
-        if suffix == "+bootstrap":
-            kind = LineageBootstrapFilter if playing else BootstrapParticleFilter
-            return kind(particles, perturbation=s.perturbation)
-        optimizer = self.optimizer(particles)
-        optimizer = TRAC(optimizer) if trac else optimizer
-        if suffix != "+wpf":
-            unweighted = AveragingParticles if suffix else GradientDescent
-            return unweighted(particles, optimizer, max_grad_norm=s.max_grad_norm)
-        by_policy = playing and s.weigh_by == "policy"
-        weighted = PolicyWeightedFilter if by_policy else WeightedParticleFilter
-        return weighted(
-            particles,
-            optimizer,
-            weighting=s.weighting,
-            loss_scale=s.loss_scale,
-            min_ess=s.min_ess,
-            max_grad_norm=s.max_grad_norm,
-        )
-
-    def player(self, suffix: str, *, trac: bool = False, ewc: bool = False) -> PolicyLearner:
-        s = self.settings
-        filter = self.filter(suffix, playing=True, trac=trac)
-        consolidation = None
-        if ewc:
-            consolidation = EWC(
-                filter.particles,
-                s.strength("ewc", "domain"),
-                fisher=s.fisher,
-                mode=s.ewc_mode,
-                fisher_samples=s.fisher_samples,
-                batch_size=64,
-                logits=policy_logits,
-            )
-        env, settings = self.scenario.environment(s.envs), s.ppo(weighted=suffix == "+wpf")
-        seed = s.seed_of_batches(self.seed)
-        return PolicyLearner(env, filter, settings, seed=seed, consolidation=consolidation)
+    ewc_mode: Literal["separate", "online"] = "separate"
+    """EWC with one penalty per past level ("separate") or one running one ("online")."""
+    fisher: Literal["exact", "sampled", "empirical"] = "sampled"
+    """Fisher information of the policy: "sampled", "exact" or "empirical"."""
+    fisher_samples: Count | None = 6400
+    """Frames of a level's end that the Fisher information is computed on: 100 batches of 64."""
+    ewc_strength: Number = 500.0
+    """EWC's lambda."""
 
 
-def _register(suffix: str, what: str) -> None:
-    many = bool(suffix)
+def _register(
+    name: str,
+    title: str,
+    label: str,
+    kind: str,
+    style: Style,
+    build: Callable[[PolicySetup, str], Any],
+    suffixes: Iterable[str] = PARTICLES,
+    config: type[Any] | None = None,
+) -> None:
+    """One method for each kind of particles."""
+    for suffix in suffixes:
+        over = PARTICLES[suffix]
+        method(
+            f"{name}{suffix}",
+            f"{title}, {over.title}",
+            particles=bool(suffix),
+            kind=kind,
+            label=f"{label} + {over.label}" if suffix else label,
+            style=over.style or style,
+            base=name if suffix == "+wpf" else None,
+            config=config or over.config,
+        )(lambda setup, suffix=suffix: build(setup, suffix))
 
-    @method(f"bc{suffix}", f"behaviour cloning, {what}", particles=many, kind="cloning")
-    def cloned(setup: PolicySetup) -> BehaviourCloning:
-        s = setup.settings
-        seed, filter = s.seed_of_batches(setup.seed), setup.filter(suffix, playing=False)
-        return BehaviourCloning(filter, batch_size=s.batch_size, seed=seed)
 
-    @method(f"ppo{suffix}", f"PPO, {what}", particles=many, kind="lifelong")
-    def played(setup: PolicySetup) -> PolicyLearner:
-        return setup.player(suffix)
-
-    if suffix not in ("", "+wpf"):
-        return
-
-    @method(f"ppo+trac{suffix}", f"PPO with TRAC, {what}", particles=many, kind="lifelong")
-    def tuned(setup: PolicySetup) -> PolicyLearner:
-        return setup.player(suffix, trac=True)
-
-    @method(f"ppo+ewc{suffix}", f"PPO with EWC, {what}", particles=many, kind="lifelong")
-    def held(setup: PolicySetup) -> PolicyLearner:
-        return setup.player(suffix, ewc=True)
+def _played(setup: PolicySetup, suffix: str, **options: bool) -> PolicyLearner:
+    return setup.player(suffix, **options)
 
 
-for _suffix, _what in PARTICLES.items():
-    _register(_suffix, _what)
+def _cloned(setup: PolicySetup, suffix: str) -> BehaviourCloning:
+    from ..rl import BehaviourCloning
+
+    s = setup.settings
+    seed, filter = s.seed_of_batches(setup.seed), setup.filter(suffix, playing=False)
+    return BehaviourCloning(filter, batch_size=s.batch_size, seed=seed)
+
+
+PLAIN, WITH_TRAC, WITH_EWC = Style("#D55E00", "s"), Style("#009E73", "v"), Style("#0072B2", "^")
+TWO = ("", "+wpf")
+
+_register("bc", "behaviour cloning", "Behaviour cloning", "cloning", PLAIN, _cloned)
+_register("ppo", "PPO", "PPO", "lifelong", PLAIN, _played)
+_register(
+    "ppo+trac",
+    "PPO with TRAC",
+    "PPO + TRAC",
+    "lifelong",
+    WITH_TRAC,
+    partial(_played, trac=True),
+    TWO,
+)
+_register(
+    "ppo+ewc",
+    "PPO with EWC",
+    "PPO + EWC",
+    "lifelong",
+    WITH_EWC,
+    partial(_played, ewc=True),
+    TWO,
+    PolicyEWCSettings,
+)

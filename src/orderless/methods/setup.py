@@ -12,9 +12,11 @@ import torch
 from torch import nn
 
 from ..filters import GradientDescent, WeightedParticleFilter
+from ..filters.stepping import SteppedFilter
 from ..particles import Ensemble, Perturb
 from ..scenarios import Scenario
-from .settings import Settings
+from .learners import Learner
+from .settings import Own, SharedSettings
 
 
 @lru_cache(maxsize=4)
@@ -35,10 +37,18 @@ class Setup:
     """Everything a method is built from; `group`: the processes that share particles out."""
 
     scenario: Scenario
-    settings: Settings
+    settings: SharedSettings
     make_model: Callable[[], nn.Module]
     seed: int
     group: Any = None
+
+    def learner(self, filter: SteppedFilter, **options: Any) -> Learner:
+        """A filter at work in the scenario; `options` as for `Learner`."""
+        return Learner(self.scenario, filter, **options)
+
+    def config(self, kind: type[Own]) -> Own:
+        """A method's own settings."""
+        return self.settings.of(kind)
 
     def initial(
         self, make_model: Callable[[], nn.Module], n: int, init: str | Perturb = "fresh"

@@ -1,132 +1,337 @@
-"""The methods of the supervised benchmarks."""
+"""The methods of the supervised benchmarks, in the order in which tables show them.
+
+Naming them needs no torch: what a learner is made of is imported when one is built.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from ..consolidation import EWC, SI, LwF
-from ..filters import (
-    AveragingParticles,
-    BootstrapParticleFilter,
-    GaussianSumFilter,
-    RaoBlackwellizedFilter,
+from .config import Config, Count, Number, Positive, Size
+from .registry import Style, method
+
+if TYPE_CHECKING:
+    from ..consolidation import EWC, SI, LwF
+    from ..filters.gradient import GradientFilter
+    from ..particles import Ensemble
+    from .learners import ExactLearner, GaussianSumLearner, Learner
+    from .learners.filtered import Consolidation
+    from .setup import Setup
+
+# ---------------------------------------------------------------------- particles, one network
+
+WPF, AVERAGING, BOOTSTRAP = Style("#D55E00", "*"), Style("#E69F00", "o"), Style("#999999", "X")
+
+
+@method(
+    "wpf",
+    "weighted particle filter",
+    particles=True,
+    label="Weighted particle filter",
+    style=WPF,
 )
-from ..filters.gradient import GradientFilter
-from ..particles import Ensemble
-from .learners import ExactLearner, GaussianSumLearner, Learner, Reservoir
-from .learners.exact import feature_map
-from .learners.filtered import Consolidation
-from .registry import method
-from .setup import Setup
-
-# ---------------------------------------------------------------------- particle methods
-
-
-@method("wpf", "weighted particle filter", particles=True)
 def _wpf(setup: Setup) -> Learner:
-    return Learner(setup.scenario, setup.weighted())
+    return setup.learner(setup.weighted())
 
 
-@method("averaging", "the same particles, unweighted", particles=True)
+@method(
+    "averaging",
+    "the same particles, unweighted",
+    particles=True,
+    label="Averaging particles",
+    style=AVERAGING,
+)
 def _averaging(setup: Setup) -> Learner:
+    from ..filters import AveragingParticles
+
     particles = setup.ensemble(setup.settings.particles)
-    return Learner(setup.scenario, AveragingParticles(particles, setup.optimizer(particles)))
+    return setup.learner(AveragingParticles(particles, setup.optimizer(particles)))
 
 
-@method("bootstrap", "resample and perturb, no gradients", particles=True)
+@dataclass(frozen=True)
+class BootstrapSettings(Config):
+    """Of the bootstrap particle filter."""
+
+    perturbation: Number = 0.01
+    """Standard deviation of the bootstrap filter's moves."""
+
+
+@method(
+    "bootstrap",
+    "resample and perturb, no gradients",
+    particles=True,
+    label="Baseline particle filter",
+    style=BOOTSTRAP,
+    config=BootstrapSettings,
+)
 def _bootstrap(setup: Setup) -> Learner:
-    s, particles = setup.settings, setup.ensemble(setup.settings.particles)
-    return Learner(setup.scenario, BootstrapParticleFilter(particles, perturbation=s.perturbation))
+    from ..filters import BootstrapParticleFilter
+
+    particles = setup.ensemble(setup.settings.particles)
+    own = setup.config(BootstrapSettings)
+    return setup.learner(BootstrapParticleFilter(particles, perturbation=own.perturbation))
 
 
-@method("gsf", "Gaussian-sum filter, a precision per particle", particles=True, in_all=False)
-def _gsf(setup: Setup) -> GaussianSumLearner:
-    s, particles = setup.settings, setup.ensemble(setup.settings.particles)
-    filter = GaussianSumFilter(
-        particles, sigma2=s.gsf_sigma2, curvature=s.gsf_curvature, min_ess=s.min_ess
-    )
-    return GaussianSumLearner(setup.scenario, filter)
-
-
-@method("rb", "exact Gaussian heads on random features; no order at all", particles=True, slow=True)
-def _rb(setup: Setup) -> ExactLearner:
-    s, scenario = setup.settings, setup.scenario
-    make_map = feature_map(scenario.input_shape, s.rb_features)
-    maps = setup.initial(make_map, s.rb_particles)
-    maps.chunk_size = s.chunk_size
-    classes = scenario.outputs if scenario.kind == "class" else scenario.classes_per_task
-    filter = RaoBlackwellizedFilter(maps, weights=s.rb_weights, classes=classes)
-    return ExactLearner(scenario, filter, s.rb_block)
-
-
-# ---------------------------------------------------------------------- single networks
-
-
-@method("gd", "gradient descent, one network")
+@method(
+    "gd", "gradient descent, one network", label="Gradient descent", style=Style("#000000", "s")
+)
 def _gd(setup: Setup) -> Learner:
-    return Learner(setup.scenario, setup.descent())
+    return setup.learner(setup.descent())
 
 
-@method("adam", "Adam, one network (a control)")
+@method("adam", "Adam, one network (a control)", label="Adam", style=Style("#000000", "D"))
 def _adam(setup: Setup) -> Learner:
-    return Learner(setup.scenario, setup.descent("adam"))
-
-
-@method("er", "experience replay, one network (a control)")
-def _er(setup: Setup) -> Learner:
-    s = setup.settings
-    replay = Reservoir(s.replay_buffer, s.seed_of_batches(setup.seed))
-    return Learner(setup.scenario, setup.descent(), replay=replay)
-
-
-@method("joint", "all tasks at once, one network (an upper bound)")
-def _joint(setup: Setup) -> Learner:
-    return Learner(setup.scenario, setup.descent(), joint=True)
+    return setup.learner(setup.descent("adam"))
 
 
 # ---------------------------------------------------------------------- consolidation
 
+BuildConsolidation = Callable[["Setup", "Ensemble", Any, float], "Consolidation"]
 
-def _ewc(setup: Setup, particles: Ensemble, strength: float) -> EWC:
-    s = setup.settings
+
+def register_consolidation(
+    name: str,
+    title: str,
+    build: BuildConsolidation,
+    *,
+    config: type[Any],
+    strengths: Mapping[str, float],
+    label: str = "",
+    style: Style | None = None,
+    tuned: tuple[bool, ...] = (False, True),
+) -> None:
+    """Four methods: alone and over particles, at the literature's strength and at a tuned one.
+
+    Args:
+        build: from the setup, the particles, the settings in `config` and a strength to the
+            consolidation.
+        config: has fields NAME_strength and NAME_tuned; None is their default.
+        strengths: the literature's by scenario ("domain", "task", "class").
+        tuned: which of the two pairs to register.
+    """
+    for is_tuned in tuned:
+        own = f"{name}-tuned" if is_tuned else name
+        how = "strength swept on validation data" if is_tuned else "the literature's strength"
+        label_of_own = (label or name) + (", tuned" if is_tuned else "")
+        keys = (f"{name}_strength", f"{name}_tuned")
+        key, other = reversed(keys) if is_tuned else keys
+
+        def learner(setup: Setup, filter: GradientFilter, key: str = key) -> Learner:
+            own = setup.config(config)
+            strength = getattr(own, key)
+            if strength is None:
+                strength = strengths[setup.scenario.kind]
+            consolidation = build(setup, filter.particles, own, strength)
+            return setup.learner(filter, consolidation=consolidation)
+
+        def alone(setup: Setup, learner: Any = learner) -> Learner:
+            return learner(setup, setup.descent())
+
+        def over_particles(setup: Setup, learner: Any = learner) -> Learner:
+            return learner(setup, setup.weighted())
+
+        common: Any = {"style": style, "config": config, "ignores": (other,)}
+        common["needs"] = key if is_tuned else None
+        method(own, f"{title}, {how}, one network", label=label_of_own, **common)(alone)
+        method(
+            f"{own}+wpf",
+            f"{title}, {how}, over weighted particles",
+            particles=True,
+            label=f"{label_of_own} + WPF",
+            base=own,
+            **common,
+        )(over_particles)
+
+
+# The literature's strengths, by scenario: van de Ven et al. (2022)
+STRENGTHS = {
+    "ewc": {"task": 1e5, "domain": 1e10, "class": 1e9},
+    "si": {"task": 10.0, "domain": 5e4, "class": 5e3},
+    "lwf": {"task": 1.0, "domain": 1.0, "class": 1.0},
+}
+
+
+@dataclass(frozen=True)
+class EWCSettings(Config):
+    """Of elastic weight consolidation."""
+
+    ewc_mode: Literal["separate", "online"] = "separate"
+    """EWC with one penalty per past task ("separate") or one running one ("online")."""
+    fisher: Literal["exact", "sampled", "empirical"] = "exact"
+    """Fisher information: "exact", "sampled" or "empirical"."""
+    fisher_samples: Count | None = 500
+    """How many of a task's samples the Fisher information is computed on; None: all."""
+    ewc_strength: Number | None = None
+    """EWC's lambda; None: the literature's for the scenario."""
+    ewc_tuned: Number | None = None
+    """EWC's lambda found on validation data, for the method ewc-tuned."""
+
+
+def _ewc(setup: Setup, particles: Ensemble, own: EWCSettings, strength: float) -> EWC:
+    from ..consolidation import EWC
+
     return EWC(
-        particles, strength, fisher=s.fisher, mode=s.ewc_mode, fisher_samples=s.fisher_samples
+        particles, strength, fisher=own.fisher, mode=own.ewc_mode, fisher_samples=own.fisher_samples
     )
 
 
-def _si(setup: Setup, particles: Ensemble, strength: float) -> SI:
-    return SI(particles, strength, xi=setup.settings.si_xi)
+@dataclass(frozen=True)
+class LwFSettings(Config):
+    """Of learning without forgetting."""
+
+    lwf_temperature: Positive = 2.0
+    """LwF's temperature."""
+    lwf_strength: Number | None = None
+    """LwF's factor; None: 1."""
+    lwf_tuned: Number | None = None
+    """LwF's factor found on validation data, for the method lwf-tuned."""
 
 
-def _lwf(setup: Setup, particles: Ensemble, strength: float) -> LwF:
-    return LwF(particles, strength, temperature=setup.settings.lwf_temperature)
+def _lwf(setup: Setup, particles: Ensemble, own: LwFSettings, strength: float) -> LwF:
+    from ..consolidation import LwF
+
+    return LwF(particles, strength, temperature=own.lwf_temperature)
 
 
-def _register_consolidation(
-    name: str, title: str, build: Callable[[Setup, Ensemble, float], Consolidation]
-) -> None:
-    """Four rows each: alone and over particles, at the literature's strength and at a tuned one."""
+@dataclass(frozen=True)
+class SISettings(Config):
+    """Of synaptic intelligence."""
 
-    def with_filter(filter: GradientFilter, setup: Setup, tuned: bool) -> Learner:
-        settings = setup.settings
-        strength = (
-            settings.tuned_strength(name) if tuned else settings.strength(name, setup.scenario.kind)
+    si_xi: Positive = 0.1
+    """SI's damping."""
+    si_strength: Number | None = None
+    """SI's c; None: the literature's for the scenario."""
+    si_tuned: Number | None = None
+    """SI's c found on validation data, for the method si-tuned."""
+
+
+def _si(setup: Setup, particles: Ensemble, own: SISettings, strength: float) -> SI:
+    from ..consolidation import SI
+
+    return SI(particles, strength, xi=own.si_xi)
+
+
+CONSOLIDATIONS: dict[str, tuple[str, BuildConsolidation, type[Any], str, Style]] = {
+    "ewc": ("elastic weight consolidation", _ewc, EWCSettings, "EWC", Style("#0072B2", "^")),
+    "lwf": ("learning without forgetting", _lwf, LwFSettings, "LwF", Style("#009E73", "v")),
+    "si": ("synaptic intelligence", _si, SISettings, "SI", Style("#CC79A7", "P")),
+}
+for _tuned in (False, True):
+    for _name, (_title, _build, _config, _label, _style) in CONSOLIDATIONS.items():
+        register_consolidation(
+            _name,
+            _title,
+            _build,
+            config=_config,
+            strengths=STRENGTHS[_name],
+            label=_label,
+            style=_style,
+            tuned=(_tuned,),
         )
-        consolidation = build(setup, filter.particles, strength)
-        return Learner(setup.scenario, filter, consolidation=consolidation)
 
-    for suffix, tuned in (("", False), ("-tuned", True)):
-        how = "strength swept on validation data" if tuned else "the literature's strength"
-
-        @method(f"{name}{suffix}", f"{title}, {how}, one network")
-        def alone(setup: Setup, tuned: bool = tuned) -> Learner:
-            return with_filter(setup.descent(), setup, tuned)
-
-        @method(f"{name}{suffix}+wpf", f"{title}, {how}, over weighted particles", particles=True)
-        def over_particles(setup: Setup, tuned: bool = tuned) -> Learner:
-            return with_filter(setup.weighted(), setup, tuned)
+# ---------------------------------------------------------------------- replay, all at once, exact
 
 
-_register_consolidation("ewc", "elastic weight consolidation", _ewc)
-_register_consolidation("lwf", "learning without forgetting", _lwf)
-_register_consolidation("si", "synaptic intelligence", _si)
+@dataclass(frozen=True)
+class ReplaySettings(Config):
+    """Of experience replay."""
+
+    replay_buffer: Size = 200
+    """How many samples experience replay keeps."""
+
+
+@method(
+    "er",
+    "experience replay, one network (a control)",
+    label="Experience replay",
+    style=Style("#56B4E9", "<"),
+    config=ReplaySettings,
+)
+def _er(setup: Setup) -> Learner:
+    from .learners import Reservoir
+
+    seed = setup.settings.seed_of_batches(setup.seed)
+    replay = Reservoir(setup.config(ReplaySettings).replay_buffer, seed)
+    return setup.learner(setup.descent(), replay=replay)
+
+
+@method(
+    "joint",
+    "all tasks at once, one network (an upper bound)",
+    label="Joint training (upper bound)",
+    style=Style("#56B4E9", ">"),
+)
+def _joint(setup: Setup) -> Learner:
+    return setup.learner(setup.descent(), joint=True)
+
+
+@dataclass(frozen=True)
+class ExactSettings(Config):
+    """Of the Rao-Blackwellised filter."""
+
+    rb_features: Size = 2048
+    """M, how many random features each map of the exact filter has."""
+    rb_particles: Size = 8
+    """How many maps the exact filter has."""
+    rb_weights: Literal["uniform", "evidence", "tempered"] = "uniform"
+    """How the exact filter weighs its maps: "uniform", "evidence" or "tempered"."""
+    rb_block: Size = 4096
+    """How many samples are gathered before they are added; changes the speed and nothing else."""
+
+
+@method(
+    "rb",
+    "exact Gaussian heads on random features; no order at all",
+    particles=True,
+    slow=True,
+    label="Rao-Blackwellized filter",
+    style=Style("#7A5C00", "h"),
+    config=ExactSettings,
+    ignores=("lr",),
+)
+def _rb(setup: Setup) -> ExactLearner:
+    from ..filters import RaoBlackwellizedFilter
+    from .learners.exact import ExactLearner, feature_map
+
+    own, scenario = setup.config(ExactSettings), setup.scenario
+    make_map = feature_map(scenario.input_shape, own.rb_features)
+    maps = setup.initial(make_map, own.rb_particles)
+    maps.chunk_size = setup.settings.chunk_size
+    classes = scenario.outputs if scenario.kind == "class" else scenario.classes_per_task
+    filter = RaoBlackwellizedFilter(maps, weights=own.rb_weights, classes=classes)
+    return ExactLearner(scenario, filter, own.rb_block)
+
+
+@dataclass(frozen=True)
+class GaussianSumSettings(Config):
+    """Of the Gaussian-sum filter."""
+
+    gsf_sigma2: Positive = 1e-3
+    """Variance of every particle of the Gaussian-sum filter at the start."""
+    gsf_curvature: Literal["none", "diagonal", "full"] = "diagonal"
+    """The Gaussian-sum filter's curvature: "diagonal", "none" or "full"."""
+
+
+@method(
+    "gsf",
+    "Gaussian-sum filter, a precision per particle",
+    particles=True,
+    in_all=False,
+    label="Gaussian-sum filter",
+    style=Style("#7A5C00", "d"),
+    config=GaussianSumSettings,
+)
+def _gsf(setup: Setup) -> GaussianSumLearner:
+    from ..filters import GaussianSumFilter
+    from .learners import GaussianSumLearner
+
+    s, own = setup.settings, setup.config(GaussianSumSettings)
+    filter = GaussianSumFilter(
+        setup.ensemble(s.particles),
+        sigma2=own.gsf_sigma2,
+        curvature=own.gsf_curvature,
+        min_ess=s.min_ess,
+    )
+    return GaussianSumLearner(setup.scenario, filter)

@@ -208,7 +208,7 @@ class Ensemble(nn.Module):
         kwarg_dims: dict[str, Any],
     ) -> tuple[Any, dict[str, Tensor], int]:
         """One chunk: (outputs with a leading axis, buffers after the pass, random draws made)."""
-        drawn = 0
+        drawn, stacked = 0, parameters
 
         def network(
             parameters: Any, buffers: Any, index: Tensor, args: Any, kwargs: Any
@@ -219,6 +219,7 @@ class Ensemble(nn.Module):
                 return random.particle_keys(self.seed, draw, index, stream)
 
             with ParticleRules(keys, self._update, self.fast) as rules:
+                rules.watch(parameters, stacked)
                 given = {**parameters, **buffers}
                 tensors = {place: given[name] for place, name in self._places.items()}
                 # in `tensors` comes back what the network assigned anew (a running mean, say)

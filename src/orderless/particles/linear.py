@@ -4,12 +4,17 @@ The gradient of a linear layer's weight over a batch is a product of two thin fa
 dW = delta^T a with delta `[B, O]` and a `[B, I]`. For plain gradient descent there is no need to
 write it down: W <- W - sigma^2 delta^T a is one product accumulated into W. That saves three
 passes over all the parameters of all particles, which is most of the memory traffic of a step.
+
+A look at the moved layer before W is written costs products of rows with rows, so factors pay only
+while a layer sees few rows. And they are right only where nobody but the layer itself reads its
+weight and where the factors still are what the backward pass saw. `FactoredUpdate` takes the
+gradient in factors where it knows all of that, and leaves it to autograd everywhere else.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,97 +22,159 @@ from torch import Tensor, nn
 from .kernels import fused
 
 
+# A dense gradient is written, measured, copied and added: some passes over the weights of a layer,
+# in units of its multiplications. Measured by benchmarks/factored.py.
+DENSE_PASSES = 70
+FEW_ROWS = 32  # so few that there is no need to count
+
+
+class Unchanged(NamedTuple):
+    """A tensor with its version: autograd's own guard against changes in place."""
+
+    tensor: Tensor
+    version: int
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Unchanged:
+        return cls(tensor, tensor._version)
+
+    def holds(self) -> bool:
+        return self.tensor._version == self.version
+
+
 @dataclass
 class LinearStep:
     """One use of one layer in the step: dW = delta^T inputs and db = sum_b delta.
 
-    delta `[N, B, O]`, inputs `[N, B, I]` (expanded where all particles saw the same). Where the
-    inputs are the data itself, `outputs` keeps what the layer made of them: looking at the same
-    data again after the step needs the displacement only, not another pass over W. `cast` is W in
-    the precision the layer was computed in: W stands still until the step is decided.
+    delta `[N, B, O]`, inputs `[N, B, I]` (expanded where all particles saw the same): a copy,
+    unless autograd made them and so watches over them. Where all particles saw the same `data`,
+    `outputs` is what the layer made of it: looking at the same data again after the step needs the
+    displacement only, not another pass over W. `cast` is W in the precision the layer was computed
+    in: W stands still until the step is decided.
     """
 
     weight: Tensor
     bias: Tensor | None
     delta: Tensor
-    inputs: Tensor
-    outputs: Tensor | None
-    version: int  # of the inputs' memory when they were used
+    inputs: Unchanged
+    data: Unchanged
+    outputs: Unchanged | None
     cast: Tensor
 
-    def saw(self, x: Tensor) -> bool:
-        """Whether x is the very same, unchanged memory as the inputs were."""
-        same = x.data_ptr() == self.inputs.data_ptr() and x.stride() == self.inputs.stride()
-        return same and x.shape == self.inputs.shape and x._version == self.version
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """(delta, inputs), if they still are what the backward pass saw."""
+        if not self.inputs.holds():
+            raise RuntimeError(
+                "what a Linear layer saw was changed in place before the step was over: change a "
+                "copy instead, or make the ensemble with fast=False"
+            )
+        return self.delta, self.inputs.tensor
+
+    def saw(self, x: Tensor, bias: Tensor | None) -> bool:
+        """Whether x is the very same, unchanged memory as the data was, under the same bias."""
+        data = self.data.tensor
+        same = x.data_ptr() == data.data_ptr() and x.stride() == data.stride()
+        return same and x.shape == data.shape and self.data.holds() and bias is self.bias
 
 
 class FactoredUpdate:
     """The coming gradient-descent step of Linear layers, held as factors until it is decided.
 
-    Life of one step: the backward pass calls `record` with the factors of each layer; `scale` turns
-    gradients into displacements; while they are pending, forward passes see W + dW and b + db
-    without W or b being touched; `commit` adds them, for the particles that survived the step
-    only. So a particle whose loss turns out not to be finite has never moved.
+    Life of one step: forward passes `note` which weights and biases go together; the backward pass
+    calls `record` with the factors of each layer; `scale` turns gradients into displacements; while
+    they are pending, forward passes see W + dW and b + db without W or b being touched; `commit`
+    adds them, for the particles that survived the step only. So a particle whose loss turns out not
+    to be finite has never moved.
+
+    Args:
+        groups: the optimizer's parameter groups.
+        overlaps: how often a step compares the rows of a layer with each other: for a second look,
+            and for the norm of the gradient.
     """
 
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
-        self.parameters = {id(parameter) for parameter in parameters}
-        self.steps: list[LinearStep] = []
+    def __init__(self, groups: list[dict[str, Any]], overlaps: int) -> None:
+        self.overlaps = overlaps
+        self.group = {id(p): number for number, g in enumerate(groups) for p in g["params"]}
         self.recording = False  # only the filter's own backward passes count, not a closure's
-        self.pending = False
+        self.clear()
 
     def clear(self) -> None:
-        self.steps = []
+        self.steps: list[LinearStep] = []
         self.pending = False
+        self.partners: dict[int, set[int | None]] = {}
+        self.read: set[int] = set()  # parameters that a network uses outside of Linear layers
 
-    def records(self, weight: Tensor) -> bool:
-        return self.recording and id(weight) in self.parameters
+    def note(self, weight: Tensor, bias: Tensor | None) -> None:
+        """A layer with these has been used, with or without gradients."""
+        for one, other in ((weight, bias), (bias, weight)):
+            if id(one) in self.group:
+                partner = id(other) if id(other) in self.group else None
+                self.partners.setdefault(id(one), set()).add(partner)
 
-    def record(
-        self,
-        weight: Tensor,
-        bias: Tensor | None,
-        delta: Tensor,
-        inputs: Tensor,
-        outputs: Tensor | None,
-        cast: Tensor,
-    ) -> None:
-        factors = delta.to(weight.dtype), _converted(inputs, weight.dtype)
-        self.steps.append(LinearStep(weight, bias, *factors, outputs, inputs._version, cast))
+    def records(self, weight: Tensor, bias: Tensor | None, rows: int, shared: bool) -> bool:
+        """Whether the gradient of this use of a layer is to be kept in factors."""
+        moves = id(weight) in self.group and not _hooked(weight) and not _hooked(bias)
+        return self.recording and moves and self._pays(weight, rows, shared)
+
+    def moves_along(self, weight: Tensor, bias: Tensor | None) -> bool:
+        """Whether the bias can move with the weight's factors: by the same learning rate."""
+        group = self.group.get(id(bias))
+        return group is not None and group == self.group.get(id(weight))
+
+    def _pays(self, weight: Tensor, rows: int, shared: bool) -> bool:
+        """Whether comparing rows with rows costs less than a gradient that is written down."""
+        if rows <= FEW_ROWS:
+            return True
+        _, outputs, inputs = weight.shape
+        factored = self.overlaps * rows * rows * (outputs if shared else outputs + inputs)
+        dense = DENSE_PASSES * outputs * inputs
+        if shared:  # a second look at data needs no product with W
+            dense += rows * outputs * inputs
+        return factored <= dense
+
+    def record(self, step: LinearStep) -> None:
+        self.steps.append(step)
 
     @torch.no_grad()
     def write_out_mixed(self) -> None:
         """Give parameters that are used in other ways as well their `.grad` after all.
 
         A weight that is also an embedding or part of an L2 term, or a bias of several weights,
-        must have moved when somebody reads it: a pending displacement shows in its layer only.
+        must have moved when somebody reads it: a pending displacement shows in its layer only. And
+        many uses of one layer have more rows together than each by itself.
         """
-        partners: dict[int, set[int]] = {}
+        rows: dict[int, int] = {}
         for step in self.steps:
-            partners.setdefault(id(step.weight), set()).add(id(step.bias))
-            if step.bias is not None:
-                partners.setdefault(id(step.bias), set()).add(id(step.weight))
+            rows[id(step.weight)] = rows.get(id(step.weight), 0) + step.delta.shape[1]
 
         def mixed(p: Tensor | None) -> bool:
-            return p is not None and (p.grad is not None or len(partners[id(p)]) > 1)
+            if p is None:
+                return False
+            return p.grad is not None or len(self.partners[id(p)]) > 1 or id(p) in self.read
 
-        written = [step for step in self.steps if mixed(step.weight) or mixed(step.bias)]
+        def dense(step: LinearStep) -> bool:
+            total, one = rows[id(step.weight)], step.delta.shape[1]
+            many = total > one and not self._pays(step.weight, total, shared=False)
+            return many or mixed(step.weight) or mixed(step.bias)
+
+        written = [step for step in self.steps if dense(step)]
         self.steps = [step for step in self.steps if not any(step is other for other in written)]
         for step in written:
-            _add_gradient(step.weight, _whole_product(step.delta.mT, step.inputs))
+            delta, inputs = step.factors()
+            _add_gradient(step.weight, _whole_product(delta.mT, inputs))
             if step.bias is not None:
-                _add_gradient(step.bias, step.delta.sum(1))
+                _add_gradient(step.bias, delta.sum(1))
 
     def bound(self) -> Tensor | None:
         """A bound on each particle's |dW|: `[N]`. Finite means that the gradient is finite."""
         if not self.steps:
             return None
-        own = [step.delta for step in self.steps]
-        own += [step.inputs for step in self.steps if not _shared(step.inputs)]
+        seen = [step.inputs.tensor for step in self.steps]
+        own = [step.delta for step in self.steps] + [x for x in seen if not _shared(x)]
         norm = torch.linalg.vector_norm(torch.cat([t.flatten(1) for t in own], 1), dim=1)
-        for step in self.steps:
-            if _shared(step.inputs):
-                norm = norm + torch.linalg.vector_norm(step.inputs[0])
+        for inputs in seen:
+            if _shared(inputs):
+                norm = norm + torch.linalg.vector_norm(inputs[0])
         return norm.square()  # |delta| |inputs| is at most the square of their sum
 
     def squared_norms(self) -> Tensor | None:
@@ -118,7 +185,7 @@ class FactoredUpdate:
         totals = []
         for uses in layers.values():
             delta = torch.cat([use.delta for use in uses], dim=1)
-            inputs = torch.cat([use.inputs for use in uses], dim=1)
+            inputs = torch.cat([use.inputs.tensor for use in uses], dim=1)
             gram = _whole_product(inputs, inputs.mT)
             if uses[0].bias is not None:  # a bias is a weight whose input is 1
                 gram = gram + 1.0
@@ -133,6 +200,9 @@ class FactoredUpdate:
             step.delta = step.delta * (scale.view(-1, 1, 1) if of_particles else scale)  # type: ignore[union-attr]
         self.pending = True
 
+    def _of(self, weight: Tensor) -> list[LinearStep]:
+        return [step for step in self.steps if step.weight is weight] if self.pending else []
+
     def cast(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         """The weight, as it is, in another precision."""
         known = (step.cast for step in self.steps if step.weight is weight)
@@ -140,29 +210,41 @@ class FactoredUpdate:
 
     def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None, cast: Tensor) -> Tensor:
         """x (W + dW)^T + b + db with the pending step of this layer, if there is one."""
-        steps = [step for step in self.steps if step.weight is weight] if self.pending else []
-        if len(steps) == 1 and steps[0].outputs is not None and steps[0].saw(x):
-            y = steps[0].outputs
+        steps = self._of(weight)
+        known = steps[0].outputs if len(steps) == 1 and steps[0].saw(x, bias) else None
+        if known is not None and known.holds():
+            y = known.tensor
         else:
             y = _product(x, cast, bias)
         for step in steps:
-            dtype = step.inputs.dtype
-            overlap = _overlap(_converted(x, dtype), step.inputs)
-            if step.bias is not None:  # a bias is a weight whose input is 1
+            delta, inputs = step.factors()
+            dtype = inputs.dtype
+            overlap = _overlap(_converted(x, dtype), inputs)
+            if step.bias is not None and step.bias is bias:  # a bias is a weight whose input is 1
                 overlap.add_(1.0)
             overlap = overlap.expand(x.shape[0], -1, -1)
-            y = torch.baddbmm(y.to(dtype), overlap, step.delta).to(x.dtype)
+            y = torch.baddbmm(y.to(dtype), overlap, delta).to(x.dtype)
         return y
+
+    def moved(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """W + dW and b + db written out, for whoever wants gradients where particles now stand."""
+        new_weight, new_bias = weight, bias
+        for step in self._of(weight):
+            delta, inputs = step.factors()
+            new_weight = new_weight + _whole_product(delta.mT, inputs)
+            if new_bias is not None and step.bias is bias:
+                new_bias = new_bias + delta.sum(1)
+        return new_weight, new_bias
 
     @torch.no_grad()
     def commit(self, alive: Tensor) -> None:
         """W += dW and b += db for the particles of `alive` `[N]`."""
         everyone = alive.device.type == "cpu" and bool(alive.all())
         dead = ~alive.view(-1, 1, 1)
-        for step in self.steps:
-            delta, inputs = step.delta, step.inputs
-            if fused.can_add_factors(step.weight, step.bias, delta, inputs):
-                fused.add_factors(step.weight, step.bias, delta, inputs, alive)
+        whole = [(step.weight, step.bias, *step.factors()) for step in self.steps]
+        for weight, bias, delta, inputs in whole:
+            if fused.can_add_factors(weight, bias, delta, inputs):
+                fused.add_factors(weight, bias, delta, inputs, alive)
                 continue
             if not everyone:  # 0 times NaN is NaN: both factors must go
                 delta = delta.masked_fill(dead, 0.0)
@@ -170,10 +252,22 @@ class FactoredUpdate:
                     inputs = inputs[0].nan_to_num(0.0, 0.0, 0.0).expand_as(inputs)
                 else:
                     inputs = inputs.masked_fill(dead, 0.0)
-            step.weight.baddbmm_(delta.mT, inputs)
-            if step.bias is not None:
-                step.bias.add_(delta.sum(1))
+            weight.baddbmm_(delta.mT, inputs)
+            if bias is not None:
+                bias.add_(delta.sum(1))
         self.clear()
+
+
+def _hooked(parameter: Tensor | None) -> bool:
+    """Whether somebody waits for the gradient."""
+    hooks = "_backward_hooks", "_post_accumulate_grad_hooks"
+    return any(getattr(parameter, name, None) for name in hooks)
+
+
+def _of_autograd(x: Tensor) -> bool:
+    """Whether autograd made x: no data, no parameter, nor a view of either."""
+    base = x._base if x._is_view() else x
+    return base is not None and base.grad_fn is not None
 
 
 def _add_gradient(parameter: Tensor, gradient: Tensor) -> None:
@@ -193,7 +287,13 @@ def _shared(x: Tensor) -> bool:
 
 def _converted(x: Tensor, dtype: torch.dtype) -> Tensor:
     """In another precision; what is one tensor repeated stays so, where `to` would write it out."""
+    if x.dtype == dtype:
+        return x
     return x[0].to(dtype).expand_as(x) if _shared(x) else x.to(dtype)
+
+
+def _copy(x: Tensor) -> Tensor:
+    return x[0].clone().expand_as(x) if _shared(x) else x.clone()
 
 
 def _overlap(x: Tensor, inputs: Tensor) -> Tensor:
@@ -227,32 +327,46 @@ class BatchedLinear(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, update: FactoredUpdate | None
     ) -> Tensor:
-        ctx.update = update
+        ctx.update, ctx.kept, ctx.lasting = update, None, _of_autograd(x)
         if update is None:
-            cast, kept = weight.to(x.dtype), None
+            cast = weight.to(x.dtype)
             y = _product(x, cast, bias)
         else:
+            update.note(weight, bias)
             cast = update.cast(weight, x.dtype)
             y = update.apply(x, weight, bias, cast)
-            kept = y if _shared(x) and x.dtype == weight.dtype else None
-        ctx.save_for_backward(x, weight, bias, cast, kept)
+            if _shared(x) and x.dtype == weight.dtype:
+                # not saved for the backward pass, which must not mind if y is changed in place
+                ctx.kept = Unchanged.of(y.detach())
+        ctx.save_for_backward(x, weight, bias, cast)
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         (delta,) = grads
-        x, weight, bias, cast, outputs = ctx.saved_tensors
+        x, weight, bias, cast = ctx.saved_tensors
         update: FactoredUpdate | None = ctx.update
         wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
         if torch.is_grad_enabled():  # somebody wants the second derivative, by the weight itself
             cast = weight.to(cast.dtype)
         grad_x = torch.bmm(delta, cast.to(delta.dtype)) if wants_x else None
-        if wants_weight and update is not None and update.records(weight):
-            factored = bias is None or (wants_bias and update.records(bias))
-            outputs = outputs if factored else None  # a bias that moves by itself spoils them
-            update.record(weight, bias if factored else None, delta, x, outputs, cast)
-            grad_bias = None if factored else delta.sum(1).to(weight.dtype)
-            return grad_x, None, grad_bias, None
+        rows, shared = delta.shape[1], ctx.kept is not None
+        if wants_weight and update is not None and update.records(weight, bias, rows, shared):
+            along = bias is None or (wants_bias and update.moves_along(weight, bias))
+            # a copy of what is not autograd's own: others may write there before the step is over
+            inputs = _converted(x, weight.dtype)
+            inputs = inputs if ctx.lasting or inputs is not x else _copy(x)
+            step = LinearStep(
+                weight,
+                bias if along else None,
+                delta.to(weight.dtype),
+                Unchanged.of(inputs),
+                Unchanged.of(x),
+                ctx.kept if along else None,  # a bias that moves by itself spoils them
+                cast,
+            )
+            update.record(step)
+            return grad_x, None, None if along else delta.sum(1).to(weight.dtype), None
         grad_weight = torch.bmm(delta.mT, x).to(weight.dtype) if wants_weight else None
         grad_bias = delta.sum(1).to(weight.dtype) if wants_bias else None
         return grad_x, grad_weight, grad_bias, None
@@ -263,5 +377,8 @@ def batched_linear(
 ) -> Tensor:
     """`F.linear` for N networks: x `[N, ..., I]` to `[N, ..., O]`."""
     flat = x.flatten(1, -2) if x.dim() > 2 else x.unsqueeze(1)
+    if update is not None and update.pending and torch.is_grad_enabled():
+        weight, bias = update.moved(weight, bias)
+        update = None
     y = BatchedLinear.apply(flat, weight, bias, update)
     return y.unflatten(1, x.shape[1:-1]) if x.dim() > 2 else y.squeeze(1)

@@ -1,20 +1,26 @@
 """Reinforcement learning with particles: ProcGen levels, PPO, behaviour cloning."""
 
-from .cloning import BehaviourCloning, Score, cloning_loss, play
-from .environment import VectorEnvironment
-from .experts import Expert, load_expert
-from .gymnasium_levels import GymnasiumLevels
-from .mixture import Decision, MixturePolicy, mixture_log_probabilities
-from .networks import ActorCritic, Compact, Impala, policy_and_values, policy_logits
-from .policy_filter import LineageBootstrapFilter, PolicyWeightedFilter
-from .ppo import PPO
-from .procgen import GAMES, RETURN_RANGES, ProcgenLevels, normalized_return
-from .reports import Episode, UpdateInfo
-from .rollout import Rollout, advantages
-from .scaling import RewardScaler
-from .settings import PPOSettings
-from .surrogate import Surrogate
-from .transitions import Transitions, collect, read_transitions
+from typing import TYPE_CHECKING
+
+from ..lazy import on_first_use
+
+if TYPE_CHECKING:
+    from .cloning import BehaviourCloning, Score, cloning_loss, play
+    from .environment import VectorEnvironment
+    from .experts import Expert, load_expert
+    from .games import GAMES, RETURN_RANGES
+    from .gymnasium_levels import GymnasiumLevels
+    from .mixture import Decision, MixturePolicy, mixture_log_probabilities
+    from .networks import ActorCritic, Compact, Impala, policy_and_values, policy_logits
+    from .policy_filter import LineageBootstrapFilter, PolicyWeightedFilter
+    from .ppo import PPO
+    from .procgen import ProcgenLevels, normalized_return
+    from .reports import Episode, UpdateInfo
+    from .rollout import Rollout, advantages
+    from .scaling import RewardScaler
+    from .settings import PPOSettings
+    from .surrogate import Surrogate
+    from .transitions import Transitions, collect, read_transitions
 
 __all__ = [
     "GAMES",
@@ -51,3 +57,5 @@ __all__ = [
     "policy_logits",
     "read_transitions",
 ]
+
+__getattr__, __dir__ = on_first_use(__name__)

@@ -22,7 +22,8 @@ from torch import Tensor
 from ..filters.base import ParticleFilter
 from ..filters.stepping import SteppedFilter
 from ..particles import Ensemble, per_particle
-from .environment import Array, VectorEnvironment, require_environment, whole_number
+from .environment import Array, VectorEnvironment, require_environment
+from .games import whole_number
 from .keyed import ACTION, Gumbels, permutation
 from .mixture import mixture_log_probabilities
 from .networks import policy_logits, require_actions

@@ -8,21 +8,13 @@ the first frame of the next episode with reward 0: that transition is not experi
 
 from __future__ import annotations
 
-import operator
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
 Step = tuple[Array, Array, Array, Array, dict[str, Array]]
-
-
-def whole_number(name: str, value: Any) -> int:
-    """numpy's whole numbers as Python's; anything else is refused."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise TypeError(f"{name} must be a whole number, got {value!r}")
-    return operator.index(value)
 
 
 class VectorEnvironment:

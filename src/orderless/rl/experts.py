@@ -22,15 +22,15 @@ from ..filters.base import ParticleFilter
 from ..particles import Ensemble
 from ..storage import saving as storage
 from .cloning import play
+from .games import LEVELS_END, known_game
 from .networks import ActorCritic, Compact, find_network
 from .ppo import PPO, states_of
-from .procgen import LEVELS_END, ProcgenLevels, known_game
-from .settings import PPOSettings, rollouts_for
+from .procgen import ProcgenLevels
+from .settings import EXPERT_COPIES, PPOSettings, rollouts_for
 
 KIND = "expert"
 FOLDER = Path(__file__).parent / "expert_files"
 HELD_OUT = 1000  # so many levels behind the training levels are for measuring
-COPIES = 256  # more than ProcGen's 64: on a GPU they take little longer to decide for
 IN_TURNS = 256  # from so many copies on, one half plays while the GPU decides for the other
 PLAYING = 64  # copies when returns are measured: those with short episodes wait for the others
 
@@ -94,7 +94,7 @@ def load_expert(game: str, path: Path | None = None) -> Expert:
         numbers = [*parameters.values(), torch.tensor(worth)]
         if not all(tensor.isfinite().all() for tensor in numbers):
             raise ValueError("not all of its numbers are finite")
-    except storage.NONSENSE as error:
+    except storage.INVALID_STATE as error:
         raise ValueError(
             f"{path} is not an expert that `orderless expert train` wrote ({error})"
         ) from None
@@ -137,7 +137,7 @@ class ExpertTraining:
         game: str,
         *,
         levels: int = 200,
-        n_envs: int = COPIES,
+        n_envs: int = EXPERT_COPIES,
         network: str = "impala",
         seed: int = 0,
         device: torch.device | str = "cpu",

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .environment import Array, VectorEnvironment, whole_number
+from .environment import Array, VectorEnvironment
+from .games import whole_number
 
 
 class GymnasiumLevels(VectorEnvironment):

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from ..filters import BootstrapParticleFilter, GradientFilter, WeightedParticleFilter
 from ..filters.stepping import SteppedFilter
-from .environment import Step, VectorEnvironment, require_environment, whole_number
+from .environment import Step, VectorEnvironment, require_environment
+from .games import whole_number
 from .keyed import permutation
 from .mixture import Decision, MixturePolicy
 from .policy_filter import LineageBootstrapFilter, PolicyWeightedFilter

@@ -7,9 +7,8 @@ Rewards and episode ends equal those of the package procgen 0.10.7, step for ste
 
 from __future__ import annotations
 
-import operator
 import os
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,14 +16,11 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from .environment import Array, VectorEnvironment
+from .games import LEVELS_END, RETURN_RANGES, checked_levels, known_game
 from .networks import ACTIONS
 from .runtime import load_envpool
 
-# (R - low) / (high - low) is the normalised return in hard mode.
-RETURN_RANGES = {"starpilot": (1.5, 35.0), "fruitbot": (-0.5, 27.2), "dodgeball": (1.5, 19.0)}
-GAMES = tuple(RETURN_RANGES)
 EPISODE_LIMIT = 1000  # the games' own
-LEVELS_END = 2**31 - 1
 
 
 def normalized_return(game: str, returns: ArrayLike) -> Array:
@@ -65,7 +61,7 @@ class ProcgenLevels(VectorEnvironment):
     ) -> None:
         super().__init__(n_envs, ACTIONS)
         self.game = known_game(game)
-        self.level, self.num_levels = _checked_levels(level, num_levels)
+        self.level, self.num_levels = checked_levels(level, num_levels)
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
         self.seed, self.threads, self.resumes = seed, threads, 0
@@ -104,7 +100,7 @@ class ProcgenLevels(VectorEnvironment):
 
     def switch(self, level: int) -> tuple[Array, dict[str, Array]]:
         """Close this level, open another and start there: `(observations, info)`."""
-        self.level, _ = _checked_levels(level, self.num_levels)
+        self.level, _ = checked_levels(level, self.num_levels)
         self._check_process()
         self._open()
         return self.reset()
@@ -165,7 +161,7 @@ class ProcgenLevels(VectorEnvironment):
                     f"here it is {getattr(self, name)!r}"
                 )
         self._check_process()
-        self.level, _ = _checked_levels(state["level"], self.num_levels)
+        self.level, _ = checked_levels(state["level"], self.num_levels)
         several = self.num_levels > 1
         self.resumes = int(state["resumes"]) + several
         self._open()
@@ -188,43 +184,3 @@ class ProcgenLevels(VectorEnvironment):
             self.ended[copies] = terminated | truncated
         self.lengths = ends.copy()
         self.first = ends == 0
-
-
-def known_game(game: str) -> str:
-    """The name itself; one that is no game's is refused."""
-    if game not in RETURN_RANGES:
-        raise ValueError(f"game must be one of {', '.join(GAMES)}, got {game!r}")
-    return game
-
-
-MOST_LEVELS = 100_000  # by one dash
-
-
-def parse_levels(text: str) -> tuple[int, ...]:
-    """`"0,1,5"`, `"0-14"` or both: the levels in the order named."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError(f"levels must look like 0,1,2 or 0-14, got {text!r}")
-        begin, end = int(first), int(last or first)
-        if end - begin >= MOST_LEVELS:
-            raise ValueError(f"name at most {MOST_LEVELS:,} levels at once, got {text!r}")
-        found += range(begin, end + 1)
-    if not found or len(found) != len(set(found)):
-        raise ValueError(f"levels must be named once each, and at least one, got {text!r}")
-    for level in (min(found), max(found)):
-        _checked_levels(level, 1)
-    return tuple(found)
-
-
-def _checked_levels(level: int, num_levels: int) -> tuple[int, int]:
-    """envpool takes any number; ProcGen's levels are 0 to 2^31 - 2."""
-    if not isinstance(level, SupportsIndex) or not isinstance(num_levels, SupportsIndex):
-        raise TypeError(f"levels must be whole numbers, got level={level}, num_levels={num_levels}")
-    level, num_levels = operator.index(level), operator.index(num_levels)
-    if not 1 <= num_levels <= LEVELS_END:
-        raise ValueError(f"num_levels must lie in 1..{LEVELS_END}, got {num_levels}")
-    if not 0 <= level <= LEVELS_END - num_levels:
-        raise ValueError(f"level must lie in 0..{LEVELS_END - num_levels}, got {level}")
-    return level, num_levels

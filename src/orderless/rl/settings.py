@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from .environment import whole_number
+from .games import whole_number
+
+# of the game; more than ProcGen's 64: on a GPU they take little longer to decide for
+EXPERT_COPIES = 256
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from ..storage import user_cache
 from .experts import Expert
 from .procgen import ProcgenLevels
 from .transitions import Transitions, collect, read_transitions, transitions_path
@@ -71,5 +71,4 @@ def _read(path: Path, changed: int) -> Transitions:
 
 def transitions_folder(root: str | Path | None = None) -> Path:
     """Where collected transitions lie: in `root`, or in the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orderless"
-    return Path(root or cache).expanduser() / "procgen"
+    return Path(root or user_cache()).expanduser() / "procgen"

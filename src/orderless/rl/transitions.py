@@ -27,14 +27,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..storage import NONSENSE
+from ..storage import INVALID_STATE
 from .environment import Array
 from .experts import Expert
 from .mixture import MixturePolicy
 from .procgen import ProcgenLevels
 
 FRAME = (3, 64, 64)
-ODD_HEADERS = (SyntaxError, tokenize.TokenError)  # NumPy's are Python literals
+# What reading one can raise; the last two, since NumPy's headers are Python literals.
+DAMAGED_ARCHIVE = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, OSError),
+    *(SyntaxError, tokenize.TokenError),
+)
 FORMAT = 1
 COPIES = 16  # few enough that 20,000 transitions go beyond one episode of 1,000 steps each
 
@@ -182,7 +186,7 @@ def read_transitions(path: Path) -> Transitions:
             raise ValueError("its checksum is not that of its content")
     except FileNotFoundError:
         raise ValueError(f"there is no file {path}: `orderless expert collect` writes it") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, *ODD_HEADERS, *NONSENSE) as error:
+    except (*DAMAGED_ARCHIVE, *INVALID_STATE) as error:
         raise ValueError(
             f"{path} is damaged ({error}): delete it, and the same command collects it again"
         ) from None

@@ -1,11 +1,17 @@
 """Tasks in an order: data sets, SplitMNIST, SplitCIFAR100, and scenarios of a user's own."""
 
-from .datasets import DATASETS, check, fetch, find, load_cifar100, load_mnist, load_mnist_5k
-from .errors import DataError
-from .scenario import Scenario
-from .splits import SplitCIFAR100, SplitMNIST
-from .streams import orders
-from .task import Task
+from typing import TYPE_CHECKING
+
+from ..lazy import on_first_use
+
+if TYPE_CHECKING:
+    from .catalogue import DATASETS
+    from .datasets import check, fetch, find, load_cifar100, load_mnist, load_mnist_5k
+    from .errors import DataError
+    from .scenario import Scenario
+    from .splits import SplitCIFAR100, SplitMNIST
+    from .streams import orders
+    from .task import Task
 
 __all__ = [
     "DATASETS",
@@ -22,3 +28,5 @@ __all__ = [
     "load_mnist_5k",
     "orders",
 ]
+
+__getattr__, __dir__ = on_first_use(__name__)

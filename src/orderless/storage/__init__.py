@@ -1,5 +1,25 @@
 """What is kept on disk: states as safetensors and JSON, files that appear whole or not at all."""
 
-from .saving import NONSENSE, load, save, write_atomically
+from .directory import (
+    DamagedFile,
+    Directory,
+    StoreError,
+    read_cell,
+    user_cache,
+    versions,
+    write_atomically,
+)
+from .saving import INVALID_STATE, load, save
 
-__all__ = ["NONSENSE", "load", "save", "write_atomically"]
+__all__ = [
+    "INVALID_STATE",
+    "DamagedFile",
+    "Directory",
+    "StoreError",
+    "load",
+    "read_cell",
+    "save",
+    "user_cache",
+    "versions",
+    "write_atomically",
+]

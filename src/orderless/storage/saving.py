@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import os
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor
 
+from .directory import write_atomically
+
 FORMAT = 2
 
-# What a state that makes no sense can raise, in the reading of it or in whatever it is put into.
-NONSENSE = (
+# What a state can raise that nobody wrote here, in the reading of it or in what it is loaded into.
+INVALID_STATE = (
     *(ValueError, KeyError, IndexError, TypeError, AttributeError),
     *(RuntimeError, OverflowError),  # a tree too deep is a RuntimeError, too
 )
@@ -56,19 +57,19 @@ def load(path: str | os.PathLike[str], into: Any = None) -> Any:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, *NONSENSE) as error:
+    except (SafetensorError, *INVALID_STATE) as error:
         raise ValueError(f"{path} is not a whole safetensors file: {error}") from None
     if "orderless" not in metadata:
         raise ValueError(f"{path} was not written by orderless.save")
     try:
         state = _state(json.loads(metadata["orderless"]), tensors)
-    except NONSENSE as error:
+    except INVALID_STATE as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     if into is None:
         return state
     try:
         into.load_state_dict(state)
-    except NONSENSE as error:
+    except INVALID_STATE as error:
         raise ValueError(f"{path} does not fit: {error}") from None
     return into
 
@@ -89,25 +90,6 @@ def checksum(text: str, tensors: dict[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write to a temporary name, flush to the disk, rename."""
-    # a name of its own: another machine on the same file system may be writing this file, too
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        if error.filename is None:
-            raise
-        # about the file, not about its temporary name
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _encode(value: Any, tensors: dict[str, Tensor], name: str) -> Any:

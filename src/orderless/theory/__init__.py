@@ -3,6 +3,7 @@ the bounds, constants measured on small problems, and how much a given filter mi
 
 from .bounds import (
     adjacent_swap_bound,
+    direct_bound,
     log_posterior_ratios,
     theorem_1,
     theorem_2,
@@ -47,6 +48,7 @@ __all__ = [
     "bayes_update",
     "constants_of_swaps",
     "constants_of_trajectory",
+    "direct_bound",
     "estimate_constants",
     "expected_loss",
     "filter_set",

@@ -22,7 +22,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...particles.sharding import RankLost, talking
-from ..store import LOCK, Store, StoreError
+from ...storage.directory import LOCK
+from ..store import Store, StoreError
 
 PATIENCE = timedelta(minutes=10)  # with a rank that neither answers nor closes its connection
 

@@ -27,10 +27,11 @@ from urllib.parse import urlsplit
 
 from torch import Tensor
 
-from ...scenarios.datasets import user_cache
+from ...storage import user_cache
+from ...storage.directory import LOCK
 from ..course import Cell
 from ..scenarios import Scenarios
-from ..store import LOCK, Store, StoreError, versions
+from ..store import Store, StoreError, versions
 from .local import Warned, compute, one_thread
 
 RETRIES = 5  # of a cell whose worker or machine was lost

@@ -8,8 +8,7 @@ from typing import Any
 
 from ...audit import LearnerAudit, OrderSensitivity
 from ...audit.words import VERDICTS, comparison_note, findings, probability
-from ...experiments.store import versions
-from ...storage import write_atomically
+from ...storage import versions, write_atomically
 from ..collect import spread
 from ..tables import MISSING, percent
 from .data import method_looks, rounded, scatter_data

@@ -1,0 +1,44 @@
+"""Packages whose names are imported when they are first used (PEP 562).
+
+A package says in `if TYPE_CHECKING:` where its names come from. Type checkers and editors read that
+block, and so does `on_first_use`: each name is written down once.
+"""
+
+import ast
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+
+def on_first_use(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` for the package of this name."""
+
+    @cache
+    def homes() -> dict[str, str]:
+        """The module of each name; a module that is itself a name has none."""
+        source = sys.modules[package].__spec__.loader.get_source(package)  # type: ignore[union-attr]
+        return {
+            alias.name: node.module or ""
+            for block in ast.parse(source).body
+            if isinstance(block, ast.If)
+            for node in block.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+
+    def resolve(name: str) -> Any:
+        if name.startswith("_") or name not in homes():
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = homes()[name]
+        found = import_module(f"{package}.{home or name}")
+        value = getattr(found, name) if home else found
+        setattr(sys.modules[package], name, value)  # the next use does not come here
+        return value
+
+    def names() -> list[str]:
+        hidden = [name for name in vars(sys.modules[package]) if name.startswith("__")]
+        return sorted({*homes(), *hidden})
+
+    return resolve, names

@@ -1,0 +1,72 @@
+"""What a method for ProcGen is built from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..consolidation import EWC
+from ..filters import (
+    AveragingParticles,
+    BootstrapParticleFilter,
+    GradientDescent,
+    WeightedParticleFilter,
+)
+from ..filters.stepping import SteppedFilter
+from ..optim import TRAC
+from ..rl import LineageBootstrapFilter, PolicyWeightedFilter, policy_logits
+from ..rl.tasks import ProcgenTasks
+from .learners.policy import PolicyLearner
+from .policy import PolicyEWCSettings
+from .policy_settings import PolicySettings
+from .setup import Setup
+from .supervised import BootstrapSettings
+
+
+@dataclass(frozen=True)
+class PolicySetup(Setup):
+    """What a method for ProcGen is built from."""
+
+    scenario: ProcgenTasks  # type: ignore[assignment]
+    settings: PolicySettings
+
+    def filter(self, suffix: str, *, playing: bool, trac: bool = False) -> SteppedFilter:
+        """The particles of one of `PARTICLES`; `playing`: as PPO trains them."""
+        s = self.settings
+        particles = self.ensemble(s.particles if suffix else 1)
+        if suffix == "+bootstrap":
+            kind = LineageBootstrapFilter if playing else BootstrapParticleFilter
+            return kind(particles, perturbation=self.config(BootstrapSettings).perturbation)
+        optimizer = self.optimizer(particles)
+        optimizer = TRAC(optimizer) if trac else optimizer
+        if suffix != "+wpf":
+            unweighted = AveragingParticles if suffix else GradientDescent
+            return unweighted(particles, optimizer, max_grad_norm=s.max_grad_norm)
+        by_policy = playing and s.weigh_by == "policy"
+        weighted = PolicyWeightedFilter if by_policy else WeightedParticleFilter
+        return weighted(
+            particles,
+            optimizer,
+            weighting=s.weighting,
+            loss_scale=s.loss_scale,
+            min_ess=s.min_ess,
+            max_grad_norm=s.max_grad_norm,
+        )
+
+    def player(self, suffix: str, *, trac: bool = False, ewc: bool = False) -> PolicyLearner:
+        s = self.settings
+        filter = self.filter(suffix, playing=True, trac=trac)
+        consolidation = None
+        if ewc:
+            own = self.config(PolicyEWCSettings)
+            consolidation = EWC(
+                filter.particles,
+                own.ewc_strength,
+                fisher=own.fisher,
+                mode=own.ewc_mode,
+                fisher_samples=own.fisher_samples,
+                batch_size=64,
+                logits=policy_logits,
+            )
+        env, settings = self.scenario.environment(s.envs), s.ppo(weighted=suffix == "+wpf")
+        seed = s.seed_of_batches(self.seed)
+        return PolicyLearner(env, filter, settings, seed=seed, consolidation=consolidation)

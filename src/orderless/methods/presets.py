@@ -1,0 +1,96 @@
+"""The presets: settings by name, and how many orders and seeds each is run with."""
+
+from __future__ import annotations
+
+from .policy_settings import PolicySettings
+from .settings import Settings
+
+PRESETS: dict[str, Settings] = {
+    "demo": Settings(
+        source="embedded",
+        hidden=100,
+        batch_size=8,
+        particles=20,
+        lr=3e-3,
+        ewc_strength=10.0,  # the literature's strengths are for Adam: with SGD they diverge
+        si_strength=0.1,
+    ),
+    "table1": Settings(),
+    "table1-low": Settings(lr=1e-4),
+    "paper": Settings(
+        normalize="symmetric", network="released", batch_size=8, lr=0.01, init="perturb"
+    ),
+    "strong": Settings(
+        assign="random", optimizer="adam", iterations=2000, particles=1, fisher_samples=None
+    ),
+}
+
+
+# (permutations, seeds) of a preset where the command line does not say
+GRIDS = {
+    "demo": (3, 1),
+    "table1": (10, 3),
+    "table1-low": (10, 3),
+    "paper": (10, 1),
+    "strong": (1, 20),  # van de Ven draws which classes make a task anew for each seed
+}
+
+
+# Of `table1`: of {1e-4, 3e-4, 1e-3, 3e-3, 1e-2} what serves gradient descent best on held-out data
+RATES = {"splitmnist": 3e-3, "splitcifar100": 1e-2}
+
+
+def find_preset(name: str, benchmark: str) -> Settings:
+    """The settings of a preset, for a benchmark."""
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset {name!r}: choose from {', '.join(PRESETS)}")
+    preset = PRESETS[name]
+    if name == "table1" and benchmark in RATES:
+        return preset.changed(lr=RATES[benchmark])
+    return preset
+
+
+# ---------------------------------------------------------------------- ProcGen
+
+# The levels of each game at `gpu`, named before any method is measured on them: those of which
+# plain PPO learns most (benchmarks/procgen_levels.py), on Fruitbot if it ends above 0 points.
+LEVELS = {"starpilot": "8,9,16", "fruitbot": "5,18,19", "dodgeball": "15,17,18"}
+
+POLICY_PRESETS = {
+    "demo": PolicySettings(
+        network="compact",
+        particles=4,
+        levels="0-1",
+        steps_per_level=8192,
+        envs=16,
+        rollout=64,
+        transitions=2048,
+        batch_size=64,
+        episodes=8,
+        fisher_samples=256,
+        precision="float32",
+    ),
+    # four times as many updates as ProcGen's 256 steps would give: the budget is short
+    "gpu": PolicySettings(rollout=64, episodes=64),
+    "paper": PolicySettings(
+        particles=100,
+        levels="0-14",
+        orders="random",
+        steps_per_level=2_000_000,
+        transitions=100_000,
+        epochs=20,
+    ),
+}
+
+POLICY_GRIDS = {"demo": (2, 1), "gpu": (3, 1), "paper": (10, 1)}
+
+
+def find_policy_preset(name: str, game: str) -> PolicySettings:
+    """The settings of a preset, for a game."""
+    if name not in POLICY_PRESETS:
+        raise ValueError(
+            f"unknown preset {name!r} of the ProcGen benchmarks: choose from "
+            f"{', '.join(POLICY_PRESETS)}"
+        )
+    preset = POLICY_PRESETS[name]
+    return preset.changed(levels=LEVELS[game]) if name == "gpu" else preset

