@@ -15,7 +15,7 @@ from .store import device_name
 
 def filter_record(filter: ParticleFilter, initial: Ensemble) -> dict[str, Any]:
     """Where a filter stands at the end, and how far its particles are from their start."""
-    moved = np.mean(displacement(filter.particles, initial))
+    moved = np.mean(displacement(filter.networks, initial))
     return {
         "particles": filter.particles.n,
         "log_evidence": finite(float(filter.log_evidence)),

@@ -235,7 +235,7 @@ def run_training(training: Training, scenario: Scenario, regime: Regime) -> dict
     learner = method.build(setup)
     died_at = _learn(learner, training)
     start = method.build(setup).filter.particles
-    moved = displacement(learner.filter.particles, start)
+    moved = displacement(learner.filter.networks, start)
     filter, test_batch = learner.filter, training.settings.test_batch
     weights = filter.raw_log_weights if training.method == "sgd" else filter.log_weights
     readings = read(learner, weights, _readings(training, regime), moved, test_batch)

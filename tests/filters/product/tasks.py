@@ -66,5 +66,5 @@ def learned(order: Sequence[int], **options: object) -> ol.PosteriorProduct:
 
 
 def same_bits(a: ol.PosteriorProduct, b: ol.PosteriorProduct) -> bool:
-    ours, theirs = a.merged.state_dict(), b.merged.state_dict()
+    ours, theirs = a.networks.state_dict(), b.networks.state_dict()
     return ours.keys() == theirs.keys() and all(torch.equal(ours[n], theirs[n]) for n in ours)

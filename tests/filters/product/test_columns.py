@@ -52,9 +52,9 @@ def data(task: int) -> tuple[Tensor, Tensor]:
 
 def test_a_column_is_merged_from_the_tasks_that_reach_it() -> None:
     """A head of three tasks equals three heads, each with its own task's product."""
-    merged = task_incremental([0, 1, 2]).merged[0]
+    merged = task_incremental([0, 1, 2]).networks[0]
     for task in range(3):
-        alone = task_incremental([task]).merged[0]
+        alone = task_incremental([task]).networks[0]
         own = [2 * task, 2 * task + 1]
         assert torch.equal(merged.weight[own], alone.weight[own])
         assert torch.equal(merged.bias[own], alone.bias[own])
@@ -108,13 +108,13 @@ def test_outputs_that_are_scaled_after_the_head_cannot_be_left_out() -> None:
 def test_running_statistics_are_those_of_all_values() -> None:
     """The mean and variance of a mixture of the tasks' distributions, by number of values."""
     pf = learned([0, 1], make_model=convolutional)
-    each = [learned([task], make_model=convolutional).merged for task in range(2)]
+    each = [learned([task], make_model=convolutional).networks for task in range(2)]
     for i in range(2):
         means = torch.stack([m.state_dict()["2.running_mean"][i] for m in each]).double()
         variances = torch.stack([m.state_dict()["2.running_var"][i] for m in each]).double()
         mean = means.mean(0)  # as many values in each
         variance = variances.mean(0) + means.var(0, correction=0)
-        merged = pf.merged.state_dict()
+        merged = pf.networks.state_dict()
         torch.testing.assert_close(merged["2.running_mean"][i], mean.float())
         torch.testing.assert_close(merged["2.running_var"][i], variance.float())
 
@@ -124,5 +124,5 @@ def test_one_task_keeps_its_own_statistics() -> None:
     pf.step(lambda: cross_entropy(pf.particles(x), y))
     own = pf.particles.state_dict()["2.running_var"].clone()
     pf.end_task((x, y))
-    torch.testing.assert_close(pf.merged.state_dict()["2.running_var"], own)
+    torch.testing.assert_close(pf.networks.state_dict()["2.running_var"], own)
     assert int(pf.particles.state_dict()["2.num_batches_tracked"][0]) == 0

@@ -56,7 +56,7 @@ def test_one_linear_layer_is_the_ridge_solution_on_all_data(order: tuple[int, ..
     pf = converged(order, p_0)
     x, y = (torch.cat(parts) for parts in zip(*regression(), strict=True))
     a = with_constant(x)
-    for start, merged in zip(product_start(), [pf.merged[0], pf.merged[1]], strict=True):
+    for start, merged in zip(product_start(), [pf.networks[0], pf.networks[1]], strict=True):
         w_0 = torch.cat([start.weight.T, start.bias[None]])
         ridge = torch.linalg.solve(p_0 * torch.eye(5).double() + a.T @ a, p_0 * w_0 + a.T @ y)
         found = torch.cat([merged.weight.T, merged.bias[None]])
@@ -205,7 +205,7 @@ def test_batches_of_pairs_are_the_task() -> None:
         pf = product()
         pf.step(lambda pf=pf: cross_entropy(pf.particles(x), y))
         pf.end_task(data)
-        merged.append(torch.cat([p.flatten() for p in pf.merged.parameters()]))
+        merged.append(torch.cat([p.flatten() for p in pf.networks.parameters()]))
     # float64 sums in another order, rounded to float32 weights
     torch.testing.assert_close(merged[0], merged[1], rtol=1e-6, atol=1e-6)
 

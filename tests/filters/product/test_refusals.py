@@ -55,7 +55,7 @@ def test_what_is_frozen_is_not_asked_about() -> None:
     pf = product(lambda: Shifted(trained=False))
     pf.step(lambda: cross_entropy(pf.particles(X), Y))
     pf.end_task((X, Y))
-    assert not pf.merged[0].shift.any()
+    assert not pf.networks[0].shift.any()
 
 
 def begun(**options: object) -> ol.PosteriorProduct:

@@ -65,8 +65,8 @@ class PosteriorProduct(ParticleFilter):
             convergence, and a heuristic for anything else.
         link: as in the other filters.
 
-    `predict` and `outputs` answer from the finished tasks, `merged` are the networks that do so
-    (x_0 before the first task). `a + b` has the tasks of both, `a - b` those of a without those of
+    `predict` and `outputs` answer from the finished tasks, `networks` are those that do so (x_0
+    before the first task). `a + b` has the tasks of both, `a - b` those of a without those of
     b; a task that has begun and not ended takes no part.
 
     The order of tasks has no effect where training a task repeats: the loss must not depend on
@@ -197,7 +197,7 @@ class PosteriorProduct(ParticleFilter):
     # ------------------------------------------------------------------ reading
 
     @property
-    def merged(self) -> Ensemble:
+    def networks(self) -> Ensemble:
         """The networks that answer: x_0 before the first task, afterwards the product's mean."""
         return self._merge()[0]
 
@@ -241,13 +241,6 @@ class PosteriorProduct(ParticleFilter):
         """The mean evidence of the particles; 0 with uniform weights."""
         evidence = self.particle_log_evidence
         return torch.logsumexp(evidence, 0) - torch.logsumexp(torch.zeros_like(evidence), 0)
-
-    @torch.no_grad()
-    def outputs(self, *args: Any, **kwargs: Any) -> Any:
-        """The merged networks' outputs, `[N, B, ...]`; those here, if sharded."""
-        merged = self.merged
-        with merged.evaluating():
-            return merged(*args, **kwargs)
 
     def check(self, now: bool = False) -> None:
         """Raise if the task that is going on has no particle left."""
