@@ -13,11 +13,12 @@ from torch.func import functional_call
 
 from ...particles import Ensemble
 from ...particles.precision import matrix_precision
-from .layers import Layer
+from .layers import CONVOLUTIONS, Layer
 
 # A pair of tensors (x, y), or batches of such pairs.
 Data = tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
 Losses = Callable[[Tensor, Tensor], Tensor]  # (outputs [N, B, ...], y) -> [N]
+SEE_INPUTS_ALONE = nn.Linear, *CONVOLUTIONS, nn.Embedding  # no statistics of a particle's own
 BATCH = 512  # samples per pass, of data that comes in one piece
 
 
@@ -53,7 +54,8 @@ def task_moments(
     with particles.evaluating(), precise:
         for x, y in batches(data):
             x, y = x.to(device), y.to(device)
-            outputs = [_run(particles, i, layers, x, moments) for i in range(held)]
+            shared: dict[Any, Tensor] = {}
+            outputs = [_run(particles, i, layers, x, moments, shared) for i in range(held)]
             moments.samples += len(x)
             if loss is not None:
                 moments.losses += _losses(loss, outputs, y, held)
@@ -63,13 +65,31 @@ def task_moments(
 
 
 def _run(
-    particles: Ensemble, i: int, layers: dict[str, Layer], x: Tensor, moments: TaskMoments
+    particles: Ensemble,
+    i: int,
+    layers: dict[str, Layer],
+    x: Tensor,
+    moments: TaskMoments,
+    shared: dict[Any, Tensor],
 ) -> Any:
-    """Particle i's outputs for one batch; its layers' inputs go into `moments`."""
+    """Particle i's outputs for one batch; its layers' inputs go into `moments`.
+
+    `shared` keeps the products of layers that look at the batch itself: all particles have them.
+    """
     own = {n: p.detach()[i] for n, p in particles.named_parameters()}
     own |= {n: buffer[i] for n, buffer in particles.particle_buffers().items()}
     tensors = {place: own[name] for place, name in particles._places.items()}
-    with _watching(particles.template, layers, i, moments) as last:
+
+    def gram(place: str, module: nn.Module, inputs: Tensor) -> Tensor:
+        of_batch = inputs.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+        if not of_batch or not isinstance(module, SEE_INPUTS_ALONE):
+            return layers[place].gram(module, inputs)
+        key = place, inputs.data_ptr(), inputs.shape, inputs.stride()
+        if key not in shared:
+            shared[key] = layers[place].gram(module, inputs)
+        return shared[key]
+
+    with _watching(particles.template, layers, i, moments, gram) as last:
         outputs = functional_call(particles.template, tensors, (x,), tie_weights=False)
     moments.heads |= {name for name, output in last.items() if output is outputs}
     return outputs
@@ -77,7 +97,11 @@ def _run(
 
 @contextmanager
 def _watching(
-    template: nn.Module, layers: dict[str, Layer], i: int, moments: TaskMoments
+    template: nn.Module,
+    layers: dict[str, Layer],
+    i: int,
+    moments: TaskMoments,
+    gram: Callable[[str, nn.Module, Tensor], Tensor],
 ) -> Iterator[dict[str, Tensor]]:
     """Hooks that add a layer's products when it is called; yields the layers' last outputs."""
     last: dict[str, Tensor] = {}
@@ -88,7 +112,7 @@ def _watching(
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: Any, output: Tensor) -> None:
             x = args[0] if args else kwargs["input"]
             if layer is not None:
-                moments.grams[layer.name][i] += layer.gram(module, x)
+                moments.grams[layer.name][i] += gram(place, module, x)
                 moments.called.add(layer.name)
                 last[layer.name] = output
             if i == 0 and keeps_statistics(module):

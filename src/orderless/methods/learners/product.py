@@ -49,8 +49,7 @@ class ProductLearner(Learner):
         """Of every particle and sample: `[N, B]`."""
         outputs = outputs if outputs.dtype == torch.float64 else outputs.float()
         if self.squared:
-            targets = F.one_hot(y, outputs.shape[-1]).to(outputs.dtype)
-            return 0.5 * ((outputs - targets).square() * self._own).sum(-1)
+            return squared_errors(outputs, y, self._own)
         log_p = outputs.masked_fill(~self._own, -torch.inf).log_softmax(-1)
         return -log_p.gather(-1, y.expand(len(outputs), -1).unsqueeze(-1)).squeeze(-1)
 
@@ -63,6 +62,12 @@ class ProductLearner(Learner):
 
     def state_dict(self) -> dict[str, Any]:
         return {"filter": self.filter.state_dict()}
+
+
+def squared_errors(outputs: Tensor, y: Tensor, columns: Tensor | None = None) -> Tensor:
+    """1/2 |output - target|^2 against 0 and 1, in all columns or in some: `[N, B]`."""
+    errors = (outputs - F.one_hot(y, outputs.shape[-1]).to(outputs.dtype)).square()
+    return 0.5 * (errors if columns is None else errors * columns).sum(-1)
 
 
 def head_of(particles: Ensemble) -> list[nn.Parameter]:
