@@ -3,19 +3,28 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-browser test-sweeps test-faults lint docs results clean
+# a process for every core, a file's tests in one of them
+PYTEST := $(BIN)/python -m pytest -n $${JOBS:-auto} --dist loadfile
+
+.PHONY: demo check test test-browser test-sweeps test-faults lint docs results clean
 
 demo: $(VENV)/.demo            ## every method on 5,000 digits, three orders of the tasks
 	$(BIN)/orderless run splitmnist --preset demo --permutations 3 --out runs/demo
 
+check: $(VENV)/.dev            ## style, types and the fast tests, before every commit
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(PYTEST) -m 'not slow and not sweep and not browser'
+
 test: $(VENV)/.dev             ## all tests that CI runs
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-browser: $(VENV)/.dev     ## the report page in headless Chromium
 	$(BIN)/python -m pytest -m browser
 
-test-sweeps: $(VENV)/.dev        ## the sweeps that take long
-	$(BIN)/python -m pytest -m sweep
+test-sweeps: $(VENV)/.dev      ## what takes long
+	$(PYTEST) -m sweep
 
 test-faults: $(VENV)/.dev      ## 200 kills and 200 damaged files, others every time
 	ORDERLESS_FAULTS=$${ORDERLESS_FAULTS:-200} \

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 
 from orderless.experiments import Grid, Store, run_grid
-from orderless.experiments.grid import Report
+from orderless.experiments.engine import Report
 from orderless.experiments.launch.ray import Ray, import_ray
 from orderless.methods.presets import find_preset
 from timing import machine, print_table

@@ -19,11 +19,11 @@ import torch
 
 from orderless.experiments import Cell, Store
 from orderless.experiments.benchmarks import find_benchmark
-from orderless.experiments.runs import course_of
+from orderless.experiments.runs import runner_of
 from orderless.methods.presets import find_policy_preset
 from orderless.rl.experts import mean_return, random_policy
+from orderless.rl.games import GAMES, parse_levels
 from orderless.rl.networks import NETWORKS
-from orderless.rl.procgen import GAMES, parse_levels
 from timing import machine, print_table
 
 SEED = 100
@@ -42,7 +42,7 @@ def measure(level: int, *, game: str, steps: int, network: str) -> tuple[int, fl
         store = Store(Path(folder) / "run")
         store.prepare()
         tasks = find_benchmark(cell.benchmark).scenario(game, settings, SEED, folder, DEVICE)
-        (final,) = course_of(cell, tasks, store).run()["final_returns"]
+        (final,) = runner_of(cell, tasks, store).run()["final_returns"]
     random = mean_return(random_policy(), game, level, 1, 32, 1, 0, DEVICE)["mean"]
     return level, random, random if final is None else final  # no episode ended: nothing learned
 

@@ -3,12 +3,16 @@
 import subprocess
 import sys
 
+import pytest
+
 EXTRAS = ["typer", "rich", "mlxtend", "matplotlib", "sklearn", "scipy"]
 EXTRAS += ["envpool", "PyQt5", "ray", "tensorboard", "triton"]
 
 LEARN = """
 import torch, torch.nn.functional as F, orderless as ol
-from orderless import experiments, methods, report, rl
+from orderless import experiments, methods, report, rl, scenarios
+for room in (experiments, methods, report, rl, scenarios):
+    assert all(hasattr(room, name) for name in room.__all__)
 particles = ol.Ensemble(lambda: torch.nn.Linear(3, 2), n=4, seed=0)
 filter = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
 x, y, loss = torch.ones(5, 3), torch.zeros(5, dtype=torch.long), ol.per_particle(F.cross_entropy)
@@ -25,6 +29,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_the_core_works_where_no_extra_is_installed(tmp_path):
     hide = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))"  # None: cannot be imported
     command = [sys.executable, "-c", hide + LEARN]

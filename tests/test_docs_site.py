@@ -9,6 +9,8 @@ import pytest
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 
 

@@ -87,6 +87,7 @@ def test_procgen_that_does_not_start_is_a_sentence(play, sentence, monkeypatch) 
     assert (finding.status, finding.text, finding.needed) == ("broken", sentence, False)
 
 
+@pytest.mark.slow
 def test_procgen_starts() -> None:
     assert found("ProcGen") == Finding("ProcGen", "ok", "starts")
 

@@ -42,6 +42,7 @@ CHECKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("estimator", "check"),
     CHECKS,
@@ -67,6 +68,7 @@ def shuffled(X, y, seed: int):
 # --- order ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["uniform", "evidence", "tempered"])
 def test_no_order_and_no_batching_changes_a_bit_of_the_exact_classifier(iris, weights) -> None:
     X, y = iris
@@ -137,6 +139,7 @@ def test_iris_is_learned_by_every_method(iris, method: str) -> None:
     np.testing.assert_allclose(probabilities.sum(1), 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["rb", "wpf", "averaging"])
 def test_error_bars_of_the_regressor_cover_what_they_should(method: str) -> None:
     generator = np.random.default_rng(0)

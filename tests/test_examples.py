@@ -12,6 +12,8 @@ import pytest
 
 import orderless as ol
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NUMBER = re.compile(r"\d+\.\d+")
 

@@ -147,7 +147,7 @@ def test_modules_can_be_read_one_after_another() -> None:
     }
     order = list(TopologicalSorter(graph).static_order())  # raises CycleError
     place = order.index
-    assert place("orderless.filters.stepping") < place("orderless.filters.weighted")
+    assert place("orderless.filters.step") < place("orderless.filters.weighted")
     assert place("orderless.storage.directory") < place("orderless.experiments.store")
 
 

@@ -21,37 +21,35 @@ from pathlib import Path
 from docs.tools import regime_page
 from docs.tools.exact_page import exact_page
 from docs.tools.literature import literature_page
-from docs.tools.sections import COMMAND, Report, provenance
+from docs.tools.sections import COMMAND, Source
 from docs.tools.table1_page import table1_page
 from docs.tools.table2_page import table2_page
 
+from orderless.report import Summary
 from orderless.report.paper import TABLE_1, TABLE_2
+from orderless.storage.typed import decode
 
 
-def read_reports(directory: Path) -> list[Report]:
+def read_sources(directory: Path) -> list[Source]:
     """All summaries in ``directory/*.json``; JSON files of other kinds are passed over."""
-    reports = []
+    sources = []
     for path in sorted(directory.glob("*.json")):
         content = json.loads(path.read_text(encoding="utf-8"))
-        for summary in content if isinstance(content, list) else [content]:
-            if isinstance(summary, dict) and {"benchmark", "methods", "claims"} <= summary.keys():
-                reports.append(Report(path, summary))
+        for found in content if isinstance(content, list) else [content]:
+            if isinstance(found, dict) and {"benchmark", "methods", "claims"} <= found.keys():
+                sources.append(Source(path, decode(Summary, found)))
     places = [*TABLE_1, *TABLE_2]
     return sorted(
-        (report for report in reports if report.summary["benchmark"] in places),
-        key=lambda r: (places.index(r.summary["benchmark"]), r.path.stem, r.summary["scenario"]),
+        (source for source in sources if source.summary.benchmark in places),
+        key=lambda s: (places.index(s.summary.benchmark), s.path.stem, s.summary.scenario),
     )
 
 
-PAGES: dict[str, Callable[[list[Report]], str | None]] = {
+PAGES: dict[str, Callable[[list[Source]], str | None]] = {
     "table1.md": table1_page,
     "table2.md": table2_page,
-    "literature.md": lambda reports: literature_page(
-        [(report.summary, provenance(report)) for report in reports]
-    ),
-    "exact-filter.md": lambda reports: exact_page(
-        [(report.summary, provenance(report)) for report in reports]
-    ),
+    "literature.md": literature_page,
+    "exact-filter.md": exact_page,
 }
 
 
@@ -62,8 +60,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--directory", type=Path, default=Path("docs/results"))
     options = parser.parse_args(arguments)
     try:
-        reports = read_reports(options.directory)
-        pages = {name: render(reports) for name, render in PAGES.items()}
+        sources = read_sources(options.directory)
+        pages = {name: render(sources) for name, render in PAGES.items()}
         pages[f"{regime_page.NAME}.md"] = regime_page.regime_page(options.directory)
     except (OSError, ValueError, KeyError) as error:
         print(f"The results in {options.directory} cannot be read: {error}.", file=sys.stderr)

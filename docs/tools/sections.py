@@ -3,59 +3,60 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from orderless.report import Summary
 from orderless.report.tables import markdown_table, title
 
 COMMAND = "python -m docs.tools.results_page"
 VERDICTS = {True: "**yes**", False: "**no**", "not decidable": "undecided"}
 
 
-class Report(NamedTuple):
+class Source(NamedTuple):
     """One summary and the file it came from."""
 
     path: Path
-    summary: dict[str, Any]
+    summary: Summary
 
 
-def remarks(report: Report, name: str) -> list[str]:
+def remarks(source: Source, name: str) -> list[str]:
     """What somebody wrote beside the JSON, as a section of its own."""
-    path = report.path.with_name(name)
+    path = source.path.with_name(name)
     text = path.read_text(encoding="utf-8").strip() if path.exists() else ""
     return [f"## Remarks\n\n{text}\n"] if text else []
 
 
-def provenance(report: Report) -> str:
+def provenance(source: Source) -> str:
     """Command, device, time and versions of one report."""
-    summary = report.summary
-    versions = ", ".join(f"{name} {version}" for name, version in summary["versions"].items())
-    hours = summary["duration"] / 3600
-    time = f"{hours:.1f} h" if hours >= 1 else f"{summary['duration'] / 60:.1f} min"
-    cells = sum(entry["cells"] for entry in summary["methods"].values())
+    summary = source.summary
+    versions = ", ".join(f"{name} {version}" for name, version in summary.versions.items())
+    hours = summary.duration / 3600
+    time = f"{hours:.1f} h" if hours >= 1 else f"{summary.duration / 60:.1f} min"
+    cells = sum(entry.cells for entry in summary.methods.values())
     return (
-        f"```\n{summary['command'] or 'command not recorded'}\n```\n\n"
+        f"```\n{summary.command or 'command not recorded'}\n```\n\n"
         f"{cells} {'cell' if cells == 1 else 'cells'}, {time} of cell time on "
-        f"{summary['device'] or 'an unnamed device'}; {versions or 'versions not recorded'}. "
-        f"Data: [`{report.path.name}`]({report.path.name}).\n"
+        f"{summary.device or 'an unnamed device'}; {versions or 'versions not recorded'}. "
+        f"Data: [`{source.path.name}`]({source.path.name}).\n"
     )
 
 
-def claims_section(groups: list[list[dict[str, Any]]], rule: str) -> str:
+def claims_section(groups: list[list[Summary]], rule: str) -> str:
     """First where each claim holds, a table for each group; then the numbers behind it all."""
     parts = ["## The paper's claims, one by one\n", rule]
-    groups = [[summary for summary in group if summary["claims"]] for group in groups]
+    groups = [[summary for summary in group if summary.claims] for group in groups]
     parts += [_overview(group) for group in groups if group]
     judged = [summary for group in groups for summary in group]
     for summary in judged:
         rows = [
             [
-                claim["claim"],
-                claim["measure"],
-                VERDICTS[claim["holds"]],
-                claim["evidence"],
-                claim["paper"] or "",
+                claim.claim,
+                claim.measure,
+                VERDICTS[claim.holds],
+                claim.evidence,
+                claim.paper or "",
             ]
-            for claim in summary["claims"]
+            for claim in summary.claims
         ]
         parts.append(f"### Evidence: {title(summary)}\n")
         parts.append(
@@ -64,15 +65,13 @@ def claims_section(groups: list[list[dict[str, Any]]], rule: str) -> str:
     return "\n".join(parts)
 
 
-def _overview(judged: list[dict[str, Any]]) -> str:
+def _overview(judged: list[Summary]) -> str:
     """The verdicts on every claim that any of these was judged on."""
-    keys = list(
-        dict.fromkeys((c["claim"], c["measure"]) for summary in judged for c in summary["claims"])
-    )
+    keys = list(dict.fromkeys((c.claim, c.measure) for summary in judged for c in summary.claims))
     verdicts = {
-        (place, claim["claim"], claim["measure"]): VERDICTS[claim["holds"]]
+        (place, claim.claim, claim.measure): VERDICTS[claim.holds]
         for place, summary in enumerate(judged)
-        for claim in summary["claims"]
+        for claim in summary.claims
     }
     return markdown_table(
         ["claim", "judged on", *(title(summary) for summary in judged)],

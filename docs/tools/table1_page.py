@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from docs.tools.exact_page import alone
-from docs.tools.sections import COMMAND, Report, claims_section, provenance, remarks
+from docs.tools.sections import COMMAND, Source, claims_section, provenance, remarks
 
 from orderless.report.paper import TABLE_1, method_label
 from orderless.report.tables import columns_of, markdown_table, percent, title
@@ -18,16 +18,16 @@ CLAIMS = (
 )
 
 
-def table1_page(reports: list[Report]) -> str | None:
+def table1_page(sources: list[Source]) -> str | None:
     """Our figures beside the paper's Table 1, then claim by claim; None without a report."""
-    reports = [
-        report
-        for report in reports
-        if report.summary["preset"] != "strong"
-        and report.summary["benchmark"] in TABLE_1
-        and not alone(report.summary)
+    sources = [
+        source
+        for source in sources
+        if source.summary.preset != "strong"
+        and source.summary.benchmark in TABLE_1
+        and not alone(source.summary)
     ]
-    if not reports:
+    if not sources:
         return None
     parts = [
         "# Table 1, measured\n",
@@ -40,46 +40,46 @@ def table1_page(reports: list[Report]) -> str | None:
         "of the task; the paper gives no formula for its own. Intervals are 95 % bootstrap "
         "intervals over orders.\n",
     ]
-    parts += remarks(reports[0], "table1.remarks.txt")
-    parts += [_benchmark_section(report) for report in reports]
-    parts.append(claims_section([[report.summary for report in reports]], CLAIMS))
+    parts += remarks(sources[0], "table1.remarks.txt")
+    parts += [_benchmark_section(source) for source in sources]
+    parts.append(claims_section([[source.summary for source in sources]], CLAIMS))
     return "\n".join(parts)
 
 
-def _benchmark_section(report: Report) -> str:
-    summary = report.summary
-    published = TABLE_1[summary["benchmark"]] if summary["scenario"] == "domain" else {}
-    columns = columns_of(summary["score_kind"])
+def _benchmark_section(source: Source) -> str:
+    summary = source.summary
+    published = TABLE_1[summary.benchmark] if summary.scenario == "domain" else {}
+    columns = columns_of(summary)
     rows = []
-    for name, entry in summary["methods"].items():
+    for name, entry in summary.methods.items():
         paper = ["-", "-"]
         if name in published:
             paper = [percent(published[name][0]), f"{published[name][1]:.3f}"]
         rows.append([method_label(name), *paper, *(column.write(entry) for column in columns)])
     headings = ["method", "paper", "paper's norm. var.", *(column.heading for column in columns)]
     below = [
-        f"{method_label(name)} ({percent(entry['average'])} against {percent(published[name][0])})"
-        for name, entry in summary["methods"].items()
-        if name in published and entry["average"] < published[name][0]
+        f"{method_label(name)} ({percent(entry.average)} against {percent(published[name][0])})"
+        for name, entry in summary.methods.items()
+        if name in published and entry.average < published[name][0]
     ]
-    lines = [f"## {title(summary)}\n", provenance(report), markdown_table(headings, rows)]
+    lines = [f"## {title(summary)}\n", provenance(source), markdown_table(headings, rows)]
     if published:
         lines.append(
             "Below the paper's average: " + (", ".join(below) if below else "no row") + ".\n"
         )
-    if summary["notes"]:
-        lines.append("".join(f"- {note}\n" for note in summary["notes"]))
+    if summary.notes:
+        lines.append("".join(f"- {note}\n" for note in summary.notes))
     lines += [
         f"![{caption}]({picture.name})\n"
-        for caption, picture in _pictures(report)
+        for caption, picture in _pictures(source)
         if picture.exists()
     ]
     return "\n".join(lines)
 
 
-def _pictures(report: Report) -> list[tuple[str, Path]]:
+def _pictures(source: Source) -> list[tuple[str, Path]]:
     """Figures that lie beside the JSON under its name."""
-    stem = report.path.with_suffix("")
+    stem = source.path.with_suffix("")
     return [
         (
             "Average accuracy against normalized variance; a faint dot is one order",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Any
 
-from docs.tools.sections import COMMAND, Report, claims_section, provenance, remarks
+from docs.tools.sections import COMMAND, Source, claims_section, provenance, remarks
 
+from orderless.report import MethodSummary, Summary
 from orderless.report.paper import TABLE_2, benchmark_label, method_label, published
+from orderless.report.summary import Claim
 from orderless.report.tables import (
     decimal,
     markdown_table,
     row_label,
+    seen_interval,
     seen_variance,
     small,
     title,
@@ -32,10 +35,10 @@ CAPTION = (
 )
 
 
-def table2_page(reports: list[Report]) -> str | None:
+def table2_page(sources: list[Source]) -> str | None:
     """The page as Markdown; None without a report of these benchmarks."""
-    reports = [report for report in reports if report.summary["benchmark"] in TABLE_2]
-    if not reports:
+    sources = [source for source in sources if source.summary.benchmark in TABLE_2]
+    if not sources:
         return None
     parts = [
         "# Table 2, measured\n",
@@ -48,69 +51,67 @@ def table2_page(reports: list[Report]) -> str | None:
         "then averaged. Intervals of averages are 95 % bootstrap intervals over orders; with three "
         "orders they show the spread and little more.\n",
     ]
-    parts += remarks(reports[0], "table2.remarks.txt")
-    for report in reports:
-        parts.append(_section(report, provenance(report)))
-    summaries = [report.summary for report in reports]
-    kinds = [[s for s in summaries if s["benchmark"] == benchmark] for benchmark in TABLE_2]
+    parts += remarks(sources[0], "table2.remarks.txt")
+    parts += map(_section, sources)
+    summaries = [source.summary for source in sources]
+    kinds = [[s for s in summaries if s.benchmark == benchmark] for benchmark in TABLE_2]
     parts += [claims_section(kinds, CLAIMS), _cost_section(summaries)]
     return "\n".join(parts)
 
 
-def _section(report: Report, source: str) -> str:
-    summary = report.summary
-    table = published(summary["benchmark"], summary["scenario"])
-    levels = summary["task_names"] or []
-    cloning = summary["benchmark"] == "procgen-bc"
+def _section(source: Source) -> str:
+    summary = source.summary
+    table = published(summary.benchmark, summary.scenario)
+    levels = summary.task_names or []
+    cloning = summary.benchmark == "procgen-bc"
     rows = []
-    for name, entry in summary["methods"].items():
+    for name, entry in summary.methods.items():
         paper = [f"{number:.2f}" for number in table[name]] if name in table else ["-", "-"]
-        many = entry["orders"] > 1
         rows.append(
             [
                 method_label(name),
                 *paper,
-                decimal(entry["average"]),
-                ", ".join(map(decimal, entry["interval"])) if many else "-",
-                *([decimal(entry["average_probs"])] if cloning else []),
+                decimal(entry.average),
+                seen_interval(entry, decimal),
+                *([decimal(entry.average_probs)] if cloning else []),
                 small(seen_variance(entry, "variance")),
                 small(seen_variance(entry, "order_variance")),
-                *(decimal(average) for average in entry["task_averages"]),
-                "-" if entry["ess_final"] is None else f"{entry['ess_final']:.1f}",
-                f"{entry['seeds']} x {entry['orders']}",
+                *(decimal(average) for average in entry.task_averages),
+                decimal(entry.ess_final, 1),
+                f"{entry.seeds} x {entry.orders}",
             ]
         )
     headings = ["method", "paper", "paper's variance", "average", "95 % interval"]
     headings += [*(["probs"] if cloning else []), "variance", "of order", *levels, "ESS"]
-    table_text = markdown_table([*headings, "seeds x orders"], rows)
-    lines = [f"## {title(summary)}\n", _budget(summary), _expert(summary), source, table_text]
+    lines = [f"## {title(summary)}\n", _budget(summary), _expert(summary), provenance(source)]
+    lines.append(markdown_table([*headings, "seeds x orders"], rows))
     differences = [
-        [claim["claim"].replace(" is above ", " - "), _interval(claim)]
-        for claim in summary["claims"]
-        if claim["measure"] == "average" and claim["difference"] is not None
+        [claim.claim.replace(" is above ", " - "), _interval(claim)]
+        for claim in summary.claims
+        if claim.measure == "average" and claim.difference is not None
     ]
     if differences:
         heading = ["paired difference of averages", "value and 95 % interval"]
         lines.append(markdown_table(heading, differences))
-    lines.append("".join(f"- {note}\n" for note in summary["notes"]))
+    lines.append("".join(f"- {note}\n" for note in summary.notes))
     lines.append(_along_the_order(summary))
-    picture = Path(f"{report.path.with_suffix('')}-figure3.png")
+    picture = Path(f"{source.path.with_suffix('')}-figure3.png")
     if picture.exists():
         lines.append(f"![Returns over environment steps]({picture.name})\n\n{CAPTION}")
     return "\n".join(line for line in lines if line)
 
 
-def _along_the_order(summary: dict[str, Any]) -> str:
+def _along_the_order(summary: Summary) -> str:
     """Returns by place in the order and, where weights move, which terms of the loss move them."""
-    places = range(1, len(summary["task_names"] or []) + 1)
-    methods = summary["methods"]
-    weighed = any(entry["weight_spread"] for entry in methods.values())
+    places = range(1, len(summary.task_names or []) + 1)
+    methods = summary.methods
+    weighed = any(entry.weight_spread for entry in methods.values())
     terms = ("policy", "value", "entropy") if weighed else ()
     rows = []
     for name, entry in methods.items():
-        spreads = [entry["weight_spread"].get(term, []) for term in terms]
+        spreads = [entry.weight_spread.get(term, []) for term in terms]
         moved = [" / ".join(map(small, by_place)) or "-" for by_place in spreads]
-        rows.append([row_label(name, methods), *map(decimal, entry["place_averages"]), *moved])
+        rows.append([row_label(name, methods), *map(decimal, entry.place_averages), *moved])
     headings = ["method", *(f"level at place {place}" for place in places)]
     headings += [f"weights by {term}" for term in terms]
     text = "Averages by place in the order: the level that came first, second, ..."
@@ -123,42 +124,48 @@ def _along_the_order(summary: dict[str, Any]) -> str:
     return f"{text}\n\n{markdown_table(headings, rows)}" if len(places) > 1 else ""
 
 
-def _interval(claim: dict[str, Any]) -> str:
-    low, high = claim["interval"]
-    return f"{claim['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
+def _interval(claim: Claim) -> str:
+    low, high = claim.interval or (math.nan, math.nan)
+    return f"{claim.difference:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
-def _budget(summary: dict[str, Any]) -> str:
+def _budget(summary: Summary) -> str:
     """What our figures were made with, and what the paper's."""
-    settings = summary["settings"]
-    cloning = summary["benchmark"] == "procgen-bc"
+    cloning, passes = summary.benchmark == "procgen-bc", _amount(summary, "epochs")
     ours = (
-        f"{settings['transitions']:,} transitions per level, "
-        f"{settings['epochs']} {'pass' if settings['epochs'] == 1 else 'passes'}"
+        f"{_amount(summary, 'transitions'):,} transitions per level, "
+        f"{passes} {'pass' if passes == 1 else 'passes'}"
         if cloning
-        else f"{settings['steps_per_level']:,} environment steps per level"
+        else f"{_amount(summary, 'steps_per_level'):,} environment steps per level"
     )
     theirs = f"{PAPER_STEPS:,} {'samples' if cloning else 'environment steps'} per level"
     return (
-        f"Budget: {len(summary['task_names'])} levels ({settings['levels']}), {ours}, "
-        f"{settings['particles']} particles. The paper's: {PAPER_LEVELS} levels, {theirs}, "
+        f"Budget: {len(summary.task_names or [])} levels ({summary.settings['levels']}), {ours}, "
+        f"{summary.settings['particles']} particles. The paper's: {PAPER_LEVELS} levels, {theirs}, "
         f"{PAPER_PARTICLES} particles, {PAPER_ORDERS} orders.\n"
     )
 
 
-def _expert(summary: dict[str, Any]) -> str:
+def _amount(summary: Summary, setting: str) -> int:
+    value = summary.settings[setting]
+    if not isinstance(value, int):
+        raise ValueError(f"{setting} must be a number, got {value!r}")
+    return value
+
+
+def _expert(summary: Summary) -> str:
     """Whom the clones imitate, and what it is worth."""
-    facts = summary.get("expert")
+    facts = summary.expert
     if facts is None:
         return ""
     worth = {
-        (where, who): f"{measured['mean']:.3f} +- {measured['standard_error']:.3f}"
-        for where, both in facts["returns"].items()
+        (where, who): f"{measured.mean:.3f} +- {measured.standard_error:.3f}"
+        for where, both in facts.returns.items()
         for who, measured in both.items()
     }
-    on_levels = ", ".join(map(decimal, facts["level_returns"]))
+    on_levels = ", ".join(map(decimal, facts.level_returns))
     return (
-        f"The expert: {facts['network']}, PPO, {facts['steps']:,} steps on {facts['levels']} "
+        f"The expert: {facts.network}, PPO, {facts.steps:,} steps on {facts.levels} "
         f"levels. The episodes that are cloned brought {on_levels} on these levels. Measured "
         f"before, mean and standard error: {worth['training', 'expert']} on its training levels "
         f"(at random {worth['training', 'random']}), {worth['held_out', 'expert']} on levels it "
@@ -166,14 +173,14 @@ def _expert(summary: dict[str, Any]) -> str:
     )
 
 
-def _cost_section(summaries: list[dict[str, Any]]) -> str:
+def _cost_section(summaries: list[Summary]) -> str:
     """Throughput as measured, and hours for the paper's budget at that rate."""
     fastest: dict[tuple[str, str], tuple[float, float, int, str]] = {}
     for summary in summaries:
-        label = benchmark_label(summary["benchmark"])
-        for name, entry in summary["methods"].items():
-            if entry["duration"] and entry["particles"] is not None:
-                found = *_cost(summary, entry), entry["particles"], summary["scenario"]
+        label = benchmark_label(summary.benchmark)
+        for name, entry in summary.methods.items():
+            if entry.duration and entry.particles is not None:
+                found = *_cost(summary, entry), entry.particles, summary.scenario
                 fastest[label, name] = max(found, fastest.get((label, name), found))
     rows = [
         [f"{label}, {game}", method_label(name), str(n), f"{rate:,.0f}", f"{hours:,.0f}"]
@@ -192,19 +199,19 @@ def _cost_section(summaries: list[dict[str, Any]]) -> str:
     )
 
 
-def _cost(summary: dict[str, Any], entry: dict[str, Any]) -> tuple[float, float]:
+def _cost(summary: Summary, entry: MethodSummary) -> tuple[float, float]:
     """Steps per second over all cells of a row, and hours for all orders of the paper."""
-    settings, levels, n = summary["settings"], len(summary["task_names"]), entry["particles"]
+    levels, n = len(summary.task_names or []), entry.particles or 1
     each = (
-        settings["transitions"] * settings["epochs"]
-        if summary["benchmark"] == "procgen-bc"
-        else settings["steps_per_level"]
+        _amount(summary, "transitions") * _amount(summary, "epochs")
+        if summary.benchmark == "procgen-bc"
+        else _amount(summary, "steps_per_level")
     )
-    scoring = entry.get("scoring_duration", 0.0)
-    learning = entry["duration"] - scoring
+    scoring = entry.scoring_duration or 0.0
+    learning = entry.duration - scoring
     seconds = learning * PAPER_LEVELS * PAPER_STEPS / (levels * each)
     # before the first level and after every one, on all of them
     seconds += scoring * PAPER_LEVELS * (PAPER_LEVELS + 1) / (levels * (levels + 1))
     more = PAPER_PARTICLES / n if n > 1 else 1.0
-    hours = seconds / entry["cells"] * PAPER_ORDERS * more / 3600
-    return entry["cells"] * levels * each / learning, hours
+    hours = seconds / entry.cells * PAPER_ORDERS * more / 3600
+    return entry.cells * levels * each / learning, hours

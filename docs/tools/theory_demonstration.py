@@ -22,7 +22,7 @@ from orderless.filters import (
     GradientDescent,
     WeightedParticleFilter,
 )
-from orderless.filters.stepping import SteppedFilter
+from orderless.filters.step import SteppedFilter
 from orderless.particles import Ensemble
 from orderless.theory.bounds import direct_bound, theorem_1
 from orderless.theory.constants import Constants, constants_of_swaps, constants_of_trajectory

@@ -92,6 +92,21 @@ def test_runs_that_were_made_otherwise_are_refused(changes, words: str, tmp_path
     assert {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()} == kept
 
 
+def test_the_directory_of_an_experiment_is_refused_and_left_as_it_is(tmp_path) -> None:
+    store = Store(tmp_path)
+    store.prepare()
+    store.write_cell("tiny-domain-demo-gd-order0-seed0", {"method": "gd", "order": [0, 1]})
+    (tmp_path / "report.md").write_text("the experiment's")
+    with pytest.raises(StoreError, match="holds no audit: choose another folder"):
+        audit(out=tmp_path)
+    assert (tmp_path / "report.md").read_text() == "the experiment's"
+
+
+def test_more_runs_than_anybody_can_compute_are_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="at most 100,000 cells at once"):
+        ol.order_sensitivity(make_sgd(), toy_tasks(), 2, 10**30)
+
+
 def test_two_audits_do_not_write_to_one_folder(tmp_path) -> None:
     store = Store(tmp_path)
     store.prepare("cells")

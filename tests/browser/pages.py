@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,11 @@ import numpy as np
 import torch
 
 # The cells are those of the report's own tests.
-from tests.report.synthetic_cells import TASKS, make_cell
+from tests.report.synthetic_cells import TASKS, make_cell, write_run
 
 import orderless as ol
-from orderless.report import load_cells, summarize
+from orderless.report import load_run, summarize
+from orderless.report.density import load_frames
 from orderless.report.page import page_data, render
 
 __all__ = ["METHODS", "TASKS", "make_cell", "write_page"]
@@ -23,11 +23,8 @@ METHODS = ("wpf", "averaging", "gd", "ewc", "ewc+wpf", "rb")
 
 def write_page(directory: Path, cells: list[dict[str, Any]], snapshots: str | None = None) -> Path:
     """A report page from synthetic cells, and from snapshots under the given name."""
-    (directory / "cells").mkdir(parents=True)
-    for number, cell in enumerate(cells):
-        (directory / "cells" / f"{number:04d}.json").write_text(json.dumps(cell))
+    write_run(directory, cells)
     if snapshots is not None:
-        (directory / "snapshots").mkdir()
         generator = np.random.default_rng(0)
         arrays = {
             "positions": generator.normal(size=(TASKS + 1, 20, 8)).astype(np.float32),
@@ -36,6 +33,7 @@ def write_page(directory: Path, cells: list[dict[str, Any]], snapshots: str | No
         }
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         ol.save(directory / "snapshots" / f"{snapshots}.st", tensors)
-    data = page_data(directory, summarize(directory), load_cells(directory))
-    (directory / "report.html").write_text(render(data), encoding="utf-8")
+    run = load_run(directory)
+    page = page_data(run, summarize(run), *load_frames(directory))
+    (directory / "report.html").write_text(render(page), encoding="utf-8")
     return directory / "report.html"

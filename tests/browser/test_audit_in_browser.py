@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.browser.test_report_page import find, find_all, heat, luminance, press
+from tests.browser.reading import find, find_all, heat, luminance, press
 
 # The audit is that of the report's own tests.
 from tests.report.synthetic_audit import TASKS, make_audit
@@ -32,7 +32,8 @@ def test_everything_is_on_the_page(open_page, audit_page):
     assert "rb does not depend on the order" in find(browser, "#findings-list").text
     assert len(find_all(browser, "#tasks-chart .mark")) == 2 * len(TASKS)
     assert len(find_all(browser, "#scatter .dot")) == 2 * 5
-    assert len(find_all(browser, "#matrix-left rect")) == len(TASKS) ** 2  # untrained was not asked
+    cells = find_all(browser, "#matrix-left tbody td")
+    assert len(cells) == len(TASKS) ** 2  # the untrained learner was not asked
     assert find(browser, "#command").text.startswith("orderless audit a:b")
     hidden = {section.get_attribute("id") for section in find_all(browser, "section[hidden]")}
     assert hidden == {"weights", "curves", "density", "claims"}
@@ -41,7 +42,7 @@ def test_everything_is_on_the_page(open_page, audit_page):
 def test_the_slider_shows_another_order(open_page, audit_page):
     browser = open_page(audit_page)
     first, name = heat(browser), find(browser, "#order-name").text
-    assert sum("ink" in cell for cell in first) == len(TASKS)  # one frame per task
+    assert sum("learned" in cell for cell in first) == len(TASKS)  # one frame per task
     press(find(browser, "#order"), "ARROW_RIGHT")
     assert heat(browser) != first and find(browser, "#order-name").text != name
 
@@ -60,7 +61,7 @@ def test_a_task_names_its_worst_and_best_order_by_keyboard(open_page, audit_page
     lines = find(browser, "#tooltip").text.splitlines()
     assert lines[0] == "mine, tuesday"
     assert lines[2].startswith("worst: ") and lines[3].startswith("best: ") and "→" in lines[3]
-    names = [text.text for text in find_all(browser, "#tasks-chart text.axis")]
+    names = [text.text for text in find_all(browser, "#tasks-chart .axis")]
     assert names == ["accuracy after the last task, %", "task"]
 
 

@@ -188,7 +188,7 @@ def test_nothing_changes_but_the_result(kind):
     before = copy.deepcopy(particles.state_dict())
     gradients = [p.grad.clone() for p in particles.parameters()]
     flags = [m.training for m in (*particles.modules(), *particles.template.modules())]
-    rng, draws = torch.get_rng_state(), particles._draws.clone()
+    rng, draws = torch.get_rng_state(), particles.noise_counter.clone()
     loader = torch.utils.data.DataLoader(
         torch.utils.data.TensorDataset(x, y), batch_size=3, shuffle=True
     )
@@ -199,7 +199,7 @@ def test_nothing_changes_but_the_result(kind):
         assert torch.equal(parameter.grad, gradient)
     assert flags == [m.training for m in (*particles.modules(), *particles.template.modules())]
     assert torch.equal(rng, torch.get_rng_state())
-    assert torch.equal(draws, particles._draws)
+    assert torch.equal(draws, particles.noise_counter)
 
 
 def test_bad_input_is_refused_in_a_sentence():

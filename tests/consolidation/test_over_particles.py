@@ -127,7 +127,9 @@ def test_states_of_another_method_or_model_are_refused():
     with pytest.raises(ValueError, match="is \\(3, 4, 3\\) there and \\(2, 4, 3\\) here"):
         other.load_state_dict(si.state_dict())
     smaller = SI(ol.Ensemble(lambda: nn.Linear(3, 2), 3))
-    with pytest.raises(ValueError, match="'0.bias' of path is not in both"):
+    with pytest.raises(
+        ValueError, match="'path' of this state is of another model: '0.bias' is not in both"
+    ):
         smaller.load_state_dict(si.state_dict())
 
 

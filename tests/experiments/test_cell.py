@@ -8,10 +8,11 @@ import torch
 from tests.experiments.tiny import SETTINGS, STEPS, make_run, result_of, tiny_cell, tiny_scenario
 
 from orderless.experiments import Store
-from orderless.experiments.cell import TRACES, CellRun
-from orderless.report.cells import load_cells
+from orderless.experiments.cell import TRACES, SupervisedRunner
+from orderless.experiments.record import load_run
 from orderless.scenarios import Scenario
 from orderless.storage import saving as storage
+from orderless.storage.typed import as_json
 
 ALL = ("wpf", "averaging", "bootstrap", "gd", "adam", "er", "joint")
 ALL += ("ewc", "ewc+wpf", "lwf", "lwf+wpf", "si", "si+wpf")
@@ -86,7 +87,7 @@ def test_permuting_the_order_permutes_what_does_not_forget(tmp_path):
     for run in runs:  # only the output layer learns
         for name, parameter in run.learner.filter.particles.named_parameters():
             parameter.requires_grad_(name.startswith("5."))
-    ours, theirs = (run.run()["scores"]["accuracy"] for run in runs)
+    ours, theirs = (run.run().scores["accuracy"] for run in runs)
     assert ours[-1] == theirs[-1]
     assert ours[1] != theirs[1]
 
@@ -104,17 +105,18 @@ def test_a_record_is_what_the_report_reads(method, scenario, tmp_path):
         raise AssertionError(f"{text} is no JSON")
 
     wrapper = json.loads(path.read_text(), parse_constant=refuse)
-    (record,) = load_cells(tmp_path, read=lambda path: wrapper["cell"])
-    for rows in record["scores"].values():
+    (record,) = load_run(tmp_path).cells
+    assert as_json(record) == wrapper["cell"]
+    for rows in record.scores.values():
         assert len(rows) == 4 and all(len(row) == 3 for row in rows)
         assert all(0 <= value <= 1 for row in rows for value in row if value is not None)
-    known = [all(v is not None for v in row) for row in record["scores"]["accuracy"]]
+    known = [all(v is not None for v in row) for row in record.scores["accuracy"]]
     assert known == ([True, False, False, True] if method == "joint" else [True] * 4)
-    assert record["particles"] == (3 if "wpf" in method else 1)
-    assert record["died_at"] is None and record["alive"] == record["particles"]
-    assert record["command"] == "the command" and record["duration"] > 0
-    assert {"orderless", "torch"} <= set(record["versions"])
-    assert record["settings"]["lr"] == SETTINGS.lr
+    assert record.particles == (3 if "wpf" in method else 1)
+    assert record.died_at is None and record.alive == record.particles
+    assert record.command == "the command" and record.duration > 0
+    assert {"orderless", "torch"} <= set(record.versions)
+    assert record.settings["lr"] == SETTINGS.lr
 
 
 def test_row_0_is_the_untrained_network(tmp_path):
@@ -124,7 +126,7 @@ def test_row_0_is_the_untrained_network(tmp_path):
     for task in range(3):
         x, y = scenario.test_set(task)
         expected.append(float((network(x).argmax(-1) == y).double().mean()))
-    assert run.run()["scores"]["accuracy"][0] == pytest.approx(expected, abs=1e-12)
+    assert run.run().scores["accuracy"][0] == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0)])
@@ -165,7 +167,7 @@ def test_snapshots_are_taken_of_one_cell_at_every_task(tmp_path):
 
 def test_a_penalty_too_strong_ends_learning_and_the_cell_says_when(tmp_path):
     run = make_run(tiny_cell("ewc", (0, 1, 2), ewc_strength=1e30), tmp_path)
-    record = run.run()
+    record = as_json(run.run())
     first = STEPS[0]
     assert first < record["died_at"] <= first + STEPS[1]
     assert record["trace"]["step"] == list(range(1, record["died_at"]))
@@ -260,5 +262,5 @@ def test_cells_take_any_scenario(tmp_path):
     tasks = tiny_scenario().tasks[::-1]
     store = Store(tmp_path)
     store.prepare()
-    record = CellRun(tiny_cell("gd"), Scenario(tasks), store).run()
-    assert record["task_names"] == ["t2", "t1", "t0"]
+    record = SupervisedRunner(tiny_cell("gd"), Scenario(tasks), store).run()
+    assert record.task_names == ["t2", "t1", "t0"]

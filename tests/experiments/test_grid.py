@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import fcntl
 import json
+import os
 import shlex
 import warnings
 from concurrent.futures import Future
@@ -13,8 +14,10 @@ import torch
 from tests.experiments.tiny import SETTINGS, tiny_grid, without_time
 
 from orderless.experiments import Grid, Store, StoreError, run_grid
-from orderless.experiments.grid import Report
+from orderless.experiments.engine import Report
+from orderless.experiments.grid import GridWork
 from orderless.experiments.launch.local import automatic_workers, compute, one_thread
+from orderless.experiments.scenarios import Scenarios
 from orderless.experiments.store import read_cell
 from orderless.methods.presets import PRESETS
 from orderless.storage import directory as storage
@@ -131,6 +134,39 @@ def test_settings_that_a_finished_cell_does_not_read_may_differ(store):
         run_grid(tiny_grid(("ewc-tuned",), 1, ewc_tuned=4.0), store)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"scenario": "task"}, "scenario=task, not domain"),
+        ({"methods": ("wpf",)}, "method=wpf, not gd"),
+        ({"seeds": 2}, "seed=1, not 0"),
+        ({"preset": "paper"}, "preset=paper, not demo"),
+    ],
+)
+def test_a_cell_of_another_grid_put_in_place_is_not_trusted(change, words, store, tmp_path):
+    other = Store(tmp_path / "other")
+    run_grid(dataclasses.replace(tiny_grid(("gd",), 1), **change), other)
+    run_grid(tiny_grid(("gd",), 1), store)
+    (ours,) = (store.directory / "cells").iterdir()
+    stranger = sorted((other.directory / "cells").iterdir())[-1]
+    ours.write_bytes(stranger.read_bytes())
+    with pytest.raises(StoreError, match=f"{ours.stem} with {words}: choose another --out"):
+        run_grid(tiny_grid(("gd",), 1), store)
+
+
+def test_a_directory_of_an_audit_is_refused(store):
+    store.prepare()
+    store.write_cell("mine-order0-seed0", {"learner": "mine", "order": [0, 1], "maker": {}})
+    with pytest.raises(StoreError, match="holds an audit or a map, not an experiment"):
+        run_grid(tiny_grid(), store)
+
+
+@pytest.mark.parametrize("what", ["seeds", "permutations"])
+def test_more_cells_than_anybody_can_compute_are_refused_at_once(what):
+    with pytest.raises(ValueError, match="at most 100,000 cells at once, got 1,000,000,000"):
+        dataclasses.replace(tiny_grid(("gd",), 1), **{what: 10**30})
+
+
 def test_two_runs_cannot_share_a_directory(store):
     store.prepare()
     with open(store.directory / ".lock", "w") as file:
@@ -219,6 +255,35 @@ def test_with_no_whole_checkpoint_a_cell_begins_again(store, monkeypatch):
 def test_the_newest_checkpoint_counts(store, monkeypatch):
     stopped(store, monkeypatch)
     assert resumed_at(store) == 7
+
+
+def test_a_clock_that_was_set_back_does_not_hide_the_newest_checkpoint(store, monkeypatch):
+    older, newer = stopped(store, monkeypatch)
+    os.utime(older, (2e9, 2e9))  # as if written before the clock was set back
+    assert resumed_at(store) == 7
+
+
+def test_checkpoints_take_turns_after_a_clock_was_set_back(store, monkeypatch):
+    older, newer = stopped(store, monkeypatch)
+    os.utime(older, (2e9, 2e9))
+    left = [4]
+
+    def tick(steps):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_grid(tiny_grid(("wpf",), 1), store, checkpoint_every=0, report=Report(tick=tick))
+    assert resumed_at(store) == 10  # 7, and three steps more
+
+
+def test_a_checkpoint_of_other_settings_is_passed_over_however_far_it_came(store, monkeypatch):
+    stopped(store, monkeypatch, after=9)
+    begun = []
+    report = Report(tick=begun.append)
+    assert run_grid(tiny_grid(("wpf",), 1, lr=0.1), store, report=report) == 1
+    assert begun[0] == 1
 
 
 def test_what_a_killed_run_left_is_tidied_up(store):
@@ -312,9 +377,8 @@ def test_deterministic_kernels_while_cells_are_computed_and_no_longer(store):
 
     run_grid(tiny_grid(("gd",), 1), store, deterministic=True, report=Report(tick=look))
     grid = tiny_grid(("wpf",), 1)  # and as a worker process computes it
-    scenarios, cell = grid.scenarios(None, "cpu"), next(grid.cells(3))
-    options = {"run": {"tick": look}, "command": "", "tensorboard": False, "deterministic": True}
-    compute(cell, scenarios, store, options)
+    scenarios, cell = Scenarios("tiny", "domain", SETTINGS, None, "cpu"), next(grid.cells(3))
+    compute(cell, GridWork(grid, scenarios, scenarios, deterministic=True), store, look)
     assert set(seen) == {(1, True)}  # 1: warn where there is no such kernel
     look(0)
     assert seen[-1] == (0, False)

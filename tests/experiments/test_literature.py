@@ -15,6 +15,8 @@ from orderless.experiments import Grid, Store, run_grid
 from orderless.methods.presets import find_preset
 from orderless.scenarios import DataError, find
 
+pytestmark = pytest.mark.slow
+
 BOUNDS = {
     "task": {"ewc": (0.90, 1.0), "lwf": (0.95, 1.0)},
     "domain": {"adam": (0.40, 0.80), "joint": (0.92, 1.0)},

@@ -12,19 +12,15 @@ from typer.testing import CliRunner
 
 from orderless.cli.main import app
 from orderless.experiments import Cell, Store, StoreError
-from orderless.experiments.cell import CellRun
-from orderless.experiments.regime import (
-    REGIMES,
-    Training,
-    find_regime,
-    run_regime,
-    run_training,
-    trainings,
-)
+from orderless.experiments.cell import SupervisedRunner
+from orderless.experiments.engine import Report
+from orderless.experiments.readings import TrainingRunner
+from orderless.experiments.regime import REGIMES, find_regime, run_regime
 from orderless.experiments.scenarios import Scenarios
 from orderless.methods.settings import Settings
-from orderless.report.cells import ReportError
-from orderless.report.regime import chosen, summarize_regime, variants
+from orderless.report import ReportError
+from orderless.report.regime import Point, Scores, chosen, summarize_regime, weighings
+from orderless.storage.typed import as_json
 
 SETTINGS = Settings(
     source="embedded", hidden=8, batch_size=8, iterations=4, rb_features=16, rb_particles=2
@@ -70,10 +66,20 @@ AS_METHODS = [
 ]
 
 
+def trained(regime, scenario, folder, **changes):
+    """The record of the training by SGD with these settings."""
+    store = Store(folder)
+    store.prepare()
+    (training, *_) = (each for each in regime.variants() if each.training == "sgd")
+    settings = training.settings.changed(**changes)
+    cell = dataclasses.replace(training, settings=settings, order=ORDER, seed=1)
+    return as_json(TrainingRunner(cell, scenario, store).run(""))
+
+
 @pytest.mark.parametrize(("method", "n", "reading", "changes"), AS_METHODS)
 def test_a_reading_is_the_method_run_by_itself(method, n, reading, changes, scenario, tmp_path):
     settings = SETTINGS.changed(lr=0.05, particles=4)
-    whole = run_training(Training("sgd", settings, 0, ORDER, 1), scenario, REGIME)
+    whole = trained(REGIME, scenario, tmp_path / "whole", lr=0.05)
     (ours,) = (
         found
         for found in whole["readings"]
@@ -85,7 +91,7 @@ def test_a_reading_is_the_method_run_by_itself(method, n, reading, changes, scen
     store = Store(tmp_path)
     store.prepare()
     cell = Cell("splitmnist", "domain", "demo", method, 0, ORDER, 1, own)
-    theirs = CellRun(cell, scenario, store).run("")
+    theirs = as_json(SupervisedRunner(cell, scenario, store).run(""))
     assert ours["ess"] == pytest.approx(theirs["ess"], rel=1e-4)
     assert ours["moved"] == pytest.approx(theirs["moved"], rel=1e-5)
     for combine, scores in ours["scores"].items():
@@ -94,9 +100,9 @@ def test_a_reading_is_the_method_run_by_itself(method, n, reading, changes, scen
 
 
 def test_the_map_trains_the_largest_ensemble_once_per_place():
-    wanted = list(trainings(REGIME, tasks=5))
+    wanted = list(REGIME.cells(tasks=5))
     assert len(wanted) == len({training.name for training in wanted}) == 2 * 2 * (1 + 2 + 2 + 1)
-    assert {t.settings.particles for t in wanted if t.method == "sgd"} == {4}
+    assert {t.settings.particles for t in wanted if t.training == "sgd"} == {4}
 
 
 # ------------------------------------------------------------------ the run
@@ -104,7 +110,7 @@ def test_the_map_trains_the_largest_ensemble_once_per_place():
 
 def test_finished_trainings_are_not_run_again(records, folder):
     started = []
-    again = run_regime(REGIME, Store(folder), report=lambda *progress: started.append(progress))
+    again = run_regime(REGIME, Store(folder), report=Report(start=started.append))
     assert started == []
     assert again == records
 
@@ -119,7 +125,7 @@ def test_a_damaged_training_is_set_aside_and_trained_again(records, folder, tmp_
             REGIME,
             Store(tmp_path / "map"),
             command="the command",
-            report=lambda *p: started.append(p),
+            report=Report(start=started.append),
         )
     assert len(started) == 1
     assert [{**r, "duration": 0} for r in again] == [{**r, "duration": 0} for r in records]
@@ -134,10 +140,9 @@ def test_another_map_does_not_mix_into_the_directory(records, folder):
         run_regime(other, Store(folder))
 
 
-def test_a_networks_breakdown_is_a_result(scenario):
-    settings = SETTINGS.changed(lr=1e30, particles=2)
+def test_a_networks_breakdown_is_a_result(scenario, tmp_path):
     regime = dataclasses.replace(REGIME, particles=(2,))
-    record = run_training(Training("sgd", settings, 0, ORDER, 0), scenario, regime)
+    record = trained(regime, scenario, tmp_path, lr=1e30)
     assert record["died_at"] is not None
     json.dumps(record, allow_nan=False)
 
@@ -157,21 +162,21 @@ def test_nonsense_is_refused():
 
 
 def test_points_say_how_far_particles_moved_and_what_weighting_gained(records):
-    summary = summarize_regime(records)
-    points = summary["points"]
+    points = summarize_regime(records).points
     slow, fast = chosen(points, "wpf", n=4)
-    assert 0 < slow["moved"] < fast["moved"]
-    assert 1 <= fast["ess"] <= 4
+    assert 0 < slow.moved < fast.moved
+    assert 1 <= fast.ess <= 4
     (plain, _) = chosen(points, "averaging", n=4)
-    assert plain["ess"] == pytest.approx(4)
+    assert plain.ess == pytest.approx(4)
     for combine in ("accuracy", "logits", "probs"):
-        gain, low, high = slow["gain"][combine]
-        assert gain == pytest.approx(slow[combine]["average"] - plain[combine]["average"])
+        gain, low, high = slow.gains(combine)
+        difference = slow.scores(combine).average - plain.scores(combine).average
+        assert gain == pytest.approx(difference)
         assert low <= high
     (exact,) = chosen(points, "rb")
-    assert exact["accuracy"]["order_variance"] == 0
-    assert exact["moved"] == 0
-    assert [words for words, _ in variants(points)] == [
+    assert exact.accuracy.order_variance == 0
+    assert exact.moved == 0
+    assert [weighing.words for weighing in weighings(points)] == [
         "plain",
         "loss_scale=0.1",
         "loss_scale=8",
@@ -182,9 +187,11 @@ def test_points_say_how_far_particles_moved_and_what_weighting_gained(records):
 
 def test_curvature_is_judged_beside_descent_that_is_as_accurate():
     def point(method, rate, average, order_variance):
-        figures = {"average": average, "order_variance": order_variance}
-        common = {"init": "fresh", "n": 1, "loss_scale": 1.0, "min_ess": None}
-        return {"method": method, "rate": rate, "accuracy": figures, **common}
+        scores = Scores(average, order_variance, seed_variance=0.0)
+        common = {"init": "fresh", "n": 1, "loss_scale": 1.0, "min_ess": None, "died": 0}
+        common |= dict.fromkeys(("moved", "ess", "power"), 1.0)
+        common |= dict.fromkeys(("accuracy", "logits", "probs"), scores)
+        return Point(method=method, rate=rate, **common)
 
     descents = [
         point("gd", 1.0, 0.6, 1e-6),
@@ -204,6 +211,7 @@ def test_an_incomplete_map_says_so(records):
         summarize_regime(records[:-1])
 
 
+@pytest.mark.slow
 def test_the_command_writes_json_and_figure_and_the_page_follows_the_json(tmp_path):
     small = ["iterations=2", "hidden=4", "rb_features=8", "rb_particles=2"]
     sets = [part for assignment in small for part in ("--set", assignment)]
@@ -226,12 +234,13 @@ def test_the_command_writes_json_and_figure_and_the_page_follows_the_json(tmp_pa
     assert results_page.main(where) == 2
 
 
+@pytest.mark.slow
 def test_a_dry_run_trains_nothing(tmp_path):
     arguments = ["run", "regime", "--preset", "demo", "--dry-run", "--out", str(tmp_path / "none")]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0
-    assert "290 trainings, 290 to compute" in result.output
-    assert re.search(r"estimated time: \d+ (s|min)", result.output)
+    assert "290 trainings, 0 finished, 290 to compute" in result.output
+    assert re.search(r"estimated time: [\d.]+ (s|min|h)", result.output)
     assert not (tmp_path / "none").exists()
 
 

@@ -10,6 +10,7 @@ from tests.experiments.tiny import STEPS, make_run, tiny_cell, tiny_grid
 
 from orderless.experiments import Store, run_grid
 from orderless.experiments.launch.local import compute
+from orderless.storage.typed import as_json
 
 
 def logged(folder) -> dict[str, list[tuple[int, float]]]:
@@ -47,7 +48,7 @@ def assert_same(folder, record) -> None:
 @pytest.mark.parametrize("method", ["wpf", "joint", "rb"])
 def test_the_log_is_the_record(method: str, tmp_path) -> None:
     cell = tiny_cell(method, order=(2, 0, 1))
-    record = make_run(cell, tmp_path).run(tensorboard=True)
+    record = as_json(make_run(cell, tmp_path).run(tensorboard=True))
     assert {"loss", "ess", "largest_weight", "accuracy/t0"} <= set(expected(record))
     assert_same(tmp_path / "tensorboard" / cell.name, record)
 
@@ -64,7 +65,7 @@ def test_a_resumed_cell_has_every_step_once(tmp_path) -> None:
     with pytest.raises(KeyboardInterrupt):
         make_run(cell, tmp_path, checkpoint_every=0.0, tick=stop).run(tensorboard=True)
     assert max(step for step, _ in logged(folder)["loss"]) == 7  # while it goes on
-    record = make_run(cell, tmp_path).run(tensorboard=True)
+    record = as_json(make_run(cell, tmp_path).run(tensorboard=True))
     assert_same(folder, record)
 
 
@@ -92,11 +93,11 @@ def test_a_missing_package_is_a_sentence_before_anything_is_computed(tmp_path, m
 def test_workers_are_told_to_log(tmp_path, monkeypatch) -> None:
     """What they are told, carried out here: to start a process takes seconds."""
 
-    def here(cells, scenarios, store, workers, options, tick):
+    def here(cells, work, store, workers, tick):
         for cell in cells:
-            yield cell, compute(cell, scenarios, store, options)[0]
+            yield cell, compute(cell, work, store, tick)[0]
 
-    monkeypatch.setattr("orderless.experiments.grid.run_in_processes", here)
+    monkeypatch.setattr("orderless.experiments.launch.local._run_in_processes", here)
     store = Store(tmp_path)
     run_grid(tiny_grid(), store, workers=2, tensorboard=True)
     assert len(store.finished()) == 2

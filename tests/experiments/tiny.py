@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,10 @@ import torch
 
 from orderless.experiments import Cell, Grid, Store, run_grid
 from orderless.experiments.benchmarks import BENCHMARKS, Benchmark, mnist_network
-from orderless.experiments.cell import CellRun
+from orderless.experiments.cell import SupervisedRunner
 from orderless.methods.settings import Settings
 from orderless.scenarios import Scenario, Task
+from orderless.storage.typed import as_json
 
 SIZES = 24, 48, 34  # training samples: 3, 6 and 4 batches of 8
 STEPS = 3, 6, 4
@@ -63,16 +63,16 @@ def tiny_cell(
     return Cell("tiny", scenario, "demo", method, index, order, seed, settings)
 
 
-def make_run(cell: Cell, folder: Path, **options: Any) -> CellRun:
+def make_run(cell: Cell, folder: Path, **options: Any) -> SupervisedRunner:
     store = Store(folder)
     store.prepare()
     tasks = tiny_scenario(cell.scenario, len(cell.order))
-    return CellRun(cell, tasks, store, **options)
+    return SupervisedRunner(cell, tasks, store, **options)
 
 
 def result_of(cell: Cell, folder: Path, **options: Any) -> dict[str, Any]:
     """The cell's record."""
-    return make_run(cell, folder, **options).run("the command")
+    return as_json(make_run(cell, folder, **options).run("the command"))
 
 
 def tiny_grid(methods: tuple[str, ...] = ("gd",), permutations: int = 2, **changes: Any) -> Grid:
@@ -87,6 +87,6 @@ def run_into(folder: str, methods: tuple[str, ...], permutations: int, **options
 
 
 def without_time(record: dict[str, Any]) -> dict[str, Any]:
-    record = copy.deepcopy(record)
+    record = as_json(record)
     del record["duration"]
     return record

@@ -8,7 +8,7 @@ from tests.experiments.tiny import tiny_grid
 from tests.faults.bench import FAULTS, everything, randomness, undisturbed
 
 from orderless.experiments import Store, run_grid
-from orderless.experiments.grid import Report
+from orderless.experiments.engine import Report
 from orderless.experiments.store import DamagedFile, read_cell
 from orderless.storage import saving as storage
 
@@ -39,6 +39,7 @@ def read(path):
     return read_cell(path) if path.suffix == ".json" else storage.load(path)
 
 
+@pytest.mark.slow
 def test_any_damage_to_any_file_is_made_good(half, expected, tmp_path, record_property):
     chance = randomness("damage")
     names = sorted(path.relative_to(half) for path in half.glob("*/*") if path.is_file())

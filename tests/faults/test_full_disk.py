@@ -11,6 +11,8 @@ from tests.faults.zygote import FULL, Zygote
 
 from orderless.experiments import Store, StoreError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):

@@ -21,6 +21,8 @@ from typer.testing import CliRunner
 from orderless.cli.main import app
 from orderless.experiments import Store
 
+pytestmark = pytest.mark.slow
+
 
 def test_killed_at_random_points_the_end_is_the_same(tmp_path, record_property):
     """At a file operation, or at any moment at all; whatever has a name is whole after each."""

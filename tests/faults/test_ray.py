@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 
 from orderless.cli.main import app
 from orderless.experiments import Grid, Store, StoreError, run_grid
-from orderless.experiments.grid import Report
+from orderless.experiments.engine import Report
 from orderless.experiments.launch.ray import Ray, WorkerStore, import_ray
 from orderless.methods.presets import find_preset
+
+pytestmark = pytest.mark.slow
 
 ray = import_ray()
 SETTINGS = find_preset("demo", "splitmnist").changed(

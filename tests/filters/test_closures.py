@@ -6,7 +6,16 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.filters.oracles import batches, cnn, cross_entropy, dropout_mlp, mlp, points
+from tests.filters.oracles import (
+    assert_identical,
+    batches,
+    cnn,
+    cross_entropy,
+    dropout_mlp,
+    mlp,
+    points,
+    whole_state,
+)
 from torch import Tensor, nn
 
 import orderless as ol
@@ -303,3 +312,34 @@ def test_the_quickstart_runs() -> None:
     assert (probabilities.argmax(1) == (x @ target).argmax(1)).float().mean() > 0.8
     assert 1 <= info.ess <= 10
     assert torch.equal(info.ess, pf.ess)
+
+
+def test_an_error_before_the_commit_leaves_no_trace_and_one_after_it_changes_nothing() -> None:
+    """Parameters, buffers, optimizer, weights, and all random generators."""
+    for late in (False, True):
+
+        class Breaks(ol.WeightedParticleFilter):
+            def advance(self, closures, penalty=None, weigh_penalty=None):
+                with self.transaction(closures, penalty, weigh_penalty) as step:
+                    step.move()
+                    gain = self.weighting(step)
+                    if late:  # noqa: B023
+                        step.commit(gain)
+                    raise KeyboardInterrupt
+
+        ends = []
+        for kind in (Breaks, ol.WeightedParticleFilter):
+            particles = ol.Ensemble(dropout_mlp, 3)
+            pf = kind(particles, torch.optim.Adam(particles.parameters(), lr=0.1))
+            torch.manual_seed(3)
+            start = whole_state(pf)
+            try:
+                pf.step(lambda p=particles: cross_entropy(p(X), Y) + 0.0 * torch.rand(()))
+            except KeyboardInterrupt:
+                if not late:
+                    assert_identical(whole_state(pf), start)
+                    assert torch.equal(torch.get_rng_state(), torch.manual_seed(3).get_state())
+            ends.append(whole_state(pf))
+        if late:
+            assert_identical(*(end["particles"] for end in ends))
+            assert_identical(*(end["log_weights"] for end in ends))

@@ -264,3 +264,30 @@ def test_an_activation_that_somebody_changes_before_the_step_is_over_is_refused(
         pf.step(closure)
     for name, tensor in particles.state_dict().items():
         assert torch.equal(tensor, before[name])
+
+
+def test_a_filter_may_shake_weights_whose_step_is_pending() -> None:
+    """Noise on top of the gradient step: the second evaluation sees both."""
+
+    class Shaken(ol.WeightedParticleFilter):
+        def advance(self, closures, penalty=None):
+            with self.transaction(closures, penalty) as step:
+                step.move()
+                step.hold(*self.particles.parameters())
+                with torch.no_grad():
+                    for parameter in self.particles.parameters():
+                        parameter.add_(0.1)
+                step.commit(self.weighting(step))
+            return step.info
+
+    particles = ol.Ensemble(mlp, 3).double()
+    written = copy.deepcopy(particles)
+    written.fast = False
+    filters = [Shaken(p, sgd(p.parameters())) for p in (particles, written)]
+    for x, y in batches(3, dtype=torch.float64):
+        for pf in filters:
+            pf.step(lambda p=pf.particles, x=x, y=y: cross_entropy(p(x), y))
+    for ours, theirs in zip(particles.parameters(), written.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE)
+    weights = [pf.log_weights for pf in filters]
+    torch.testing.assert_close(*weights, rtol=0, atol=TOLERANCE)

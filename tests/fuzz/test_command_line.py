@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 from orderless.cli import main as cli
 from orderless.experiments import StoreError
 
+pytestmark = pytest.mark.slow
+
 # What would compute, download or take a look at this machine: the words are what is tested.
 WORK = (
     *("cli.audit.run_audit", "cli.doctor.examine", "cli.run.draw_map"),

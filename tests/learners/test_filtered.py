@@ -6,30 +6,15 @@ from abc import ABC, abstractmethod
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from tests.learners.tiny_tasks import model, scenario
 
 from orderless.consolidation import EWC, SI, LwF
 from orderless.filters import AveragingParticles, GradientDescent
 from orderless.methods.learners import Learner, Reservoir
 from orderless.particles import Ensemble
-from orderless.scenarios import Scenario, Task
 
 LR = 0.1
 ORDER = [2, 0, 1]
-
-
-def scenario(kind):
-    generator = torch.Generator().manual_seed(0)
-
-    def part(count):
-        y = torch.arange(count) % 2
-        return torch.randn(count, 4, generator=generator) + y[:, None], y
-
-    return Scenario([Task(*part(12), *part(6)) for _ in range(3)], kind=kind)
-
-
-def model(outputs):
-    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, outputs))
 
 
 def make_learner(kind, n=1, consolidation=None, **options):

@@ -3,10 +3,11 @@
 import sys
 from pathlib import Path
 
+from tests.learners.tiny_tasks import model, scenario
+
 import orderless
 from orderless.methods import METHODS, Setup
 from orderless.methods.settings import Settings
-from tests.learners.test_filtered import model, scenario
 
 ROOT = str(Path(orderless.__file__).parent)
 MOST = 15

@@ -1,12 +1,11 @@
 """Run directories made of synthetic cells."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.report.synthetic_cells import LEVELS, make_cell
+from tests.report.synthetic_cells import LEVELS, make_cell, write_run
 
 
 @pytest.fixture
@@ -14,11 +13,7 @@ def write_cells(tmp_path: Path) -> Callable[..., Path]:
     """Writes cells into a run directory and returns it."""
 
     def write(cells: list[dict[str, Any]], directory: Path | None = None) -> Path:
-        folder = (directory or tmp_path / "run") / "cells"
-        folder.mkdir(parents=True, exist_ok=True)
-        for number, cell in enumerate(cells):
-            (folder / f"{number:04d}.json").write_text(json.dumps(cell))
-        return folder.parent
+        return write_run(directory or tmp_path / "run", cells)
 
     return write
 

@@ -1,9 +1,14 @@
 """Synthetic cells in the form the experiment harness writes them."""
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from orderless.experiments import Store
+from orderless.experiments.record import CellRecord
+from orderless.storage.typed import as_json, decode
 
 TASKS = 5
 # method -> (mean accuracy, effect of the order, effect of the seed)
@@ -70,3 +75,12 @@ def make_cell(method: str, order_index: int, seed: int, **changes: Any) -> dict[
         "command": "orderless run splitmnist --preset table1",
     }
     return cell | changes
+
+
+def write_run(directory: Path, cells: list[dict[str, Any]]) -> Path:
+    """A run directory of these cells, as `orderless run` writes it."""
+    store = Store(directory)
+    store.prepare()
+    for number, cell in enumerate(cells):
+        store.write_cell(f"{number:04d}", decode(CellRecord, as_json(cell)))
+    return directory

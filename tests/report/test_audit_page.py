@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from markdown import Markdown
 from tests.report.synthetic_audit import TASKS, make_audit
 
 from orderless.audit import OrderSensitivity, order_p_value
 from orderless.report.page import write_audit_page
-from orderless.report.page.audit import KINDS, audit_data
+from orderless.report.page.audit import KINDS, audit_page, audit_point, task_range
+from orderless.report.page.data import Result
 
 
 @pytest.fixture(scope="module")
@@ -21,16 +25,13 @@ def audited() -> OrderSensitivity:
 
 
 @pytest.fixture(scope="module")
-def shown(audited: OrderSensitivity) -> dict:
-    return audit_data(audited, Path("folder"), "orderless audit a:b --tasks a:c")["results"][0]
+def shown(audited: OrderSensitivity) -> Result:
+    return audit_page(audited, Path("folder"), "orderless audit a:b --tasks a:c").results[0]
 
 
-def column(shown: dict, heading: str) -> dict[str, tuple]:
-    headings = [each["heading"] for each in shown["table"]["columns"]]
-    place = headings.index(heading)
-    return {
-        row["method"]: (row["values"][place], row["texts"][place]) for row in shown["table"]["rows"]
-    }
+def column(shown: Result, heading: str) -> dict[str, tuple]:
+    place = [each.heading for each in shown.table.columns].index(heading)
+    return {row.method: (row.values[place], row.texts[place]) for row in shown.table.rows}
 
 
 def test_the_table_holds_the_decomposition_and_the_verdict(audited, shown) -> None:
@@ -57,30 +58,29 @@ def test_every_verdict_has_a_colour() -> None:
     assert set(KINDS) == set(VERDICTS)
 
 
-def test_which_task_suffers_in_which_order(audited, shown) -> None:
+def test_which_task_suffers_in_which_order(audited) -> None:
     means = audited.learner.scores.mean(axis=0)  # [O, T]
-    for entry in shown["suffering"]:
-        if entry["method"] == "mine":
-            low, high = entry["low"], entry["high"]
-            values = means[:, entry["task"]]
-            assert (low["order"], high["order"]) == (values.argmin(), values.argmax())
-            assert low["score"] == pytest.approx(values.min(), abs=5e-4)  # three decimals
-            assert high["score"] == pytest.approx(values.max(), abs=5e-4)
-    assert len(shown["suffering"]) == 2 * len(TASKS)
+    for task in range(len(TASKS)):
+        entry, values = task_range(audited.learner, task), means[:, task]
+        assert (entry.low_order, entry.high_order) == (values.argmin(), values.argmax())
+        assert (entry.low, entry.high) == (values.min(), values.max())
 
 
 def test_the_matrices_are_means_over_seeds(audited, shown) -> None:
     expected = audited.learner.matrices[:, 2].mean(axis=0)
-    assert np.allclose(shown["matrices"]["mine"]["2"], expected, atol=5e-4)
-    assert shown["orders"]["2"] == list(audited.orders[2])
+    assert np.allclose(shown.matrices["mine"]["2"], expected, atol=5e-4)
+    assert shown.orders["2"] == list(audited.orders[2])
 
 
-def test_the_scatter_has_a_dot_for_every_order(audited, shown) -> None:
-    mine, exact = shown["scatter"]["points"]
-    assert [dot[0] for dot in mine["dots"]] == list(range(5))
-    assert exact["order"] == 0.0
-    averages = audited.learner.order_averages
-    assert [dot[1] for dot in mine["dots"]] == pytest.approx(averages, rel=1e-3)
+def test_the_scatter_has_a_dot_for_every_order(audited) -> None:
+    mine, exact = (audit_point(each, normalized=True) for each in audited.learners)
+    assert [dot.order_index for dot in mine.dots] == list(range(5))
+    assert exact.order == 0.0
+    assert [dot.average for dot in mine.dots] == pytest.approx(audited.learner.order_averages)
+    for kind in ("total", "order"):
+        assert np.mean([getattr(dot, kind) for dot in mine.dots]) == pytest.approx(
+            getattr(mine, kind)
+        )
 
 
 def test_the_page_carries_its_data_and_no_name_becomes_markup(audited, tmp_path) -> None:
@@ -90,3 +90,21 @@ def test_the_page_carries_its_data_and_no_name_becomes_markup(audited, tmp_path)
     assert result["tasks"] == list(TASKS) and result["command"] == "the command"
     assert result["duration"] == 4.0 and result["cells"] == 30
     assert len(text) < 200_000
+
+
+def test_no_name_is_markup_or_moves_the_cursor_in_the_reports_of_an_audit(audited) -> None:
+    names = ("<script>alert(1)</script>", "a | b\n# c")
+    learner, other = (
+        replace(each, name=name) for each, name in zip(audited.learners, names, strict=True)
+    )
+    hostile = replace(
+        audited, learner=learner, comparisons=(other,), tasks=("\x1b[2J", "`x`", "*y*")
+    )
+    assert hostile.text().replace("\n", "").isprintable()
+    assert len(hostile.text().splitlines()) == len(audited.text().splitlines())
+    page = Markdown(extensions=["tables"]).convert(hostile.markdown())
+    assert not re.search("<(script|em|h3)[ >]", page) and page.count("<h1>") == 1
+    shown = html.unescape(re.sub("<.*?>", "", page))
+    assert shown.count("<script>alert(1)</script>") >= 5 and "a | b" in shown
+    # the legend names four columns as code, and nothing else is code
+    assert page.count("<code>") == audited.markdown().count("`") // 2

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.report.synthetic_cells import make_cell
 
-from orderless.report import load_cells, summarize
+from orderless.report import load_run, summarize
 from orderless.report.claims import judge_claims
 from orderless.report.paper import TABLE_1
 
@@ -30,7 +30,7 @@ def built(write_cells, law, methods=METHODS, orders=10, seeds=3):
 
 
 def verdict(summary, claim, measure):
-    (found,) = [c for c in summary["claims"] if c["claim"] == claim and c["measure"] == measure]
+    (found,) = [c for c in summary.claims if c.claim == claim and c.measure == measure]
     return found
 
 
@@ -46,14 +46,12 @@ def the_papers_world(name, order, seed):
 
 def test_in_the_papers_world_all_its_claims_hold_but_the_one_its_table_contradicts(write_cells):
     (summary,) = summarize(built(write_cells, the_papers_world))
-    held = [c for c in summary["claims"] if c["holds"] is True]
-    (failed,) = [c for c in summary["claims"] if c["holds"] is not True]
+    held = [c for c in summary.claims if c.holds is True]
+    (failed,) = [c for c in summary.claims if c.holds is not True]
     assert len(held) == 15
-    assert failed["claim"] == (
-        "Weighted particle filter outperforms all other methods on SplitMNIST"
-    )
-    assert failed["holds"] is False
-    assert "lwf+wpf" in failed["evidence"] and "the opposite is seen" in failed["evidence"]
+    assert failed.claim == ("Weighted particle filter outperforms all other methods on SplitMNIST")
+    assert failed.holds is False
+    assert "lwf+wpf" in failed.evidence and "the opposite is seen" in failed.evidence
 
 
 def test_less_seed_variance_lowers_the_total_variance_but_not_the_order_variance(write_cells):
@@ -66,12 +64,12 @@ def test_less_seed_variance_lowers_the_total_variance_but_not_the_order_variance
     (summary,) = summarize(built(write_cells, law, methods=["wpf", "gd"]))
     claim = "Weighted particle filter has lower variance than Gradient descent"
     total, order = (verdict(summary, claim, f"{kind} variance") for kind in ("total", "order"))
-    assert total["holds"] is True
-    assert order["holds"] is False
-    assert "no difference is shown" in order["evidence"]
-    low, high = order["interval"]
+    assert total.holds is True
+    assert order.holds is False
+    assert "no difference is shown" in order.evidence
+    low, high = order.interval
     assert low < 0 < high
-    assert total["paper"] == "0.002 against 0.032 (normalized)"
+    assert total.paper == "0.002 against 0.032 (normalized)"
 
 
 def test_a_worse_method_is_reported_as_the_opposite_with_numbers(write_cells):
@@ -80,10 +78,10 @@ def test_a_worse_method_is_reported_as_the_opposite_with_numbers(write_cells):
 
     (summary,) = summarize(built(write_cells, law, methods=["wpf", "gd"]))
     claim = verdict(summary, "Weighted particle filter is above Gradient descent", "average")
-    assert claim["holds"] is False
-    assert claim["difference"] == pytest.approx(-0.1)
-    assert "-10.00 points [-10.00, -10.00]" in claim["evidence"]
-    assert "3 seeds x 10 orders; the opposite is seen" in claim["evidence"]
+    assert claim.holds is False
+    assert claim.difference == pytest.approx(-0.1)
+    assert "-10.00 points [-10.00, -10.00]" in claim.evidence
+    assert "3 seeds x 10 orders; the opposite is seen" in claim.evidence
 
 
 def test_a_sign_that_depends_on_the_seed_is_pointed_out(write_cells):
@@ -94,8 +92,8 @@ def test_a_sign_that_depends_on_the_seed_is_pointed_out(write_cells):
 
     (summary,) = summarize(built(write_cells, law, methods=["wpf", "gd"]))
     claim = verdict(summary, "Weighted particle filter is above Gradient descent", "average")
-    assert claim["holds"] is True
-    assert "sign changes from seed to seed (+10.00, +10.00, -5.00)" in claim["evidence"]
+    assert claim.holds is True
+    assert "sign changes from seed to seed (+10.00, +10.00, -5.00)" in claim.evidence
 
 
 def test_rounding_noise_is_no_finding(write_cells):
@@ -106,28 +104,28 @@ def test_rounding_noise_is_no_finding(write_cells):
     (summary,) = summarize(built(write_cells, law, methods=["wpf", "gd"]))
     claim = "Weighted particle filter has lower variance than Gradient descent"
     for measure in ("total variance", "order variance"):
-        assert verdict(summary, claim, measure)["holds"] is False
-        assert "no difference" in verdict(summary, claim, measure)["evidence"]
+        assert verdict(summary, claim, measure).holds is False
+        assert "no difference" in verdict(summary, claim, measure).evidence
 
 
 def test_few_orders_and_missing_rows_are_not_decidable(write_cells):
     directory = built(write_cells, the_papers_world, methods=["wpf", "gd"], orders=4)
     (summary,) = summarize(directory)
-    assert {c["holds"] for c in summary["claims"]} == {"not decidable"}
+    assert {c.holds for c in summary.claims} == {"not decidable"}
     few = verdict(summary, "Weighted particle filter is above Gradient descent", "average")
-    assert few["evidence"] == "wpf and gd share 4 orders; a verdict needs 5."
+    assert few.evidence == "wpf and gd share 4 orders; a verdict needs 5."
     missing = verdict(summary, "EWC + WPF is above EWC", "average")
-    assert missing["evidence"] == "Not measured: ewc+wpf, ewc."
+    assert missing.evidence == "Not measured: ewc+wpf, ewc."
 
 
 def test_being_best_of_the_rows_measured_is_no_proof_while_rows_are_missing(write_cells):
     (summary,) = summarize(built(write_cells, the_papers_world, methods=["wpf", "gd"]))
-    best = summary["claims"][-1]
-    assert best["holds"] == "not decidable"
-    assert "Not measured: averaging, bootstrap, ewc" in best["evidence"]
+    best = summary.claims[-1]
+    assert best.holds == "not decidable"
+    assert "Not measured: averaging, bootstrap, ewc" in best.evidence
     # One better row is enough to refute it.
     (summary,) = summarize(built(write_cells, the_papers_world, methods=["wpf", "lwf+wpf"]))
-    assert summary["claims"][-1]["holds"] is False
+    assert summary.claims[-1].holds is False
 
 
 @pytest.mark.parametrize(("level", "holds"), [(0.52, True), (0.55, False), (0.46, False)])
@@ -135,7 +133,7 @@ def test_near_chance_means_within_three_points(write_cells, level, holds):
     directory = built(write_cells, lambda *_: np.full(5, level), methods=["bootstrap"])
     (summary,) = summarize(directory)
     claim = verdict(summary, "Baseline particle filter is near chance", "average")
-    assert claim["holds"] is holds
+    assert claim.holds is holds
 
 
 def test_comparisons_use_only_the_cells_both_methods_have(write_cells):
@@ -143,16 +141,16 @@ def test_comparisons_use_only_the_cells_both_methods_have(write_cells):
     def law(name, order, seed):
         return np.full(5, 0.3 if order >= 5 and name == "wpf" else 0.6 + 0.1 * (name == "wpf"))
 
-    cells = load_cells(built(write_cells, law, methods=["wpf", "gd"]))
-    kept = [c for c in cells if c["method"] == "wpf" or c["order_index"] < 5]
+    cells = load_run(built(write_cells, law, methods=["wpf", "gd"])).cells
+    kept = [c for c in cells if c.method == "wpf" or c.order_index < 5]
     (summary,) = summarize(built(write_cells, law, methods=["wpf", "gd"]))
     claim = judge_claims(summary, kept)[2]
-    assert claim["claim"] == "Weighted particle filter is above Gradient descent"
-    assert claim["difference"] == pytest.approx(0.1)
-    assert "3 seeds x 5 orders" in claim["evidence"]
+    assert claim.claim == "Weighted particle filter is above Gradient descent"
+    assert claim.difference == pytest.approx(0.1)
+    assert "3 seeds x 5 orders" in claim.evidence
 
 
 def test_other_benchmarks_have_no_claims(write_cells):
     cells = [make_cell("gd", order, 0, benchmark="mine") for order in range(6)]
     (summary,) = summarize(write_cells(cells))
-    assert summary["claims"] == []
+    assert summary.claims == []

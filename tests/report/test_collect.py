@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from tests.report.synthetic_cells import LEVELS, make_cell
 
-from orderless.report import ReportError, load_cells, summarize
-from orderless.report.cells import complete_block
+from orderless.experiments.store import read_cell
+from orderless.report import ReportError, format_json, load_run, summarize
+from orderless.report.blocks import complete_block
 
 
 def final_scores(method, seeds=range(3), orders=range(10), combine="accuracy"):
@@ -20,49 +21,49 @@ def final_scores(method, seeds=range(3), orders=range(10), combine="accuracy"):
 
 def test_summary_equals_numpy_on_the_same_cells(full_run):
     (summary,) = summarize(full_run)
-    assert list(summary["methods"]) == list(LEVELS)
-    for name, entry in summary["methods"].items():
+    assert list(summary.methods) == list(LEVELS)
+    for name, entry in summary.methods.items():
         scores = final_scores(name)
-        assert entry["average"] == pytest.approx(scores.mean())
-        assert entry["average_logits"] == pytest.approx(0.9 * scores.mean())
-        assert entry["average_probs"] == pytest.approx(0.8 * scores.mean())
-        assert entry["order_variance"] == pytest.approx(scores.var(axis=1).mean(), abs=1e-15)
-        assert entry["seed_variance"] == pytest.approx(scores.var(axis=0).mean())
-        assert entry["variance"] == pytest.approx(scores.var(axis=(0, 1)).mean())
-        assert entry["worst_order"] == pytest.approx(scores.mean(axis=(0, 2)).min())
-        assert entry["seed_averages"] == pytest.approx(scores.mean(axis=(1, 2)))
-        low, high = entry["interval"]
-        assert low <= entry["average"] <= high
-        assert (entry["seeds"], entry["orders"], entry["cells"]) == (3, 10, 30)
-    assert summary["methods"]["rb"]["order_variance"] == 0.0
+        assert entry.average == pytest.approx(scores.mean())
+        assert entry.average_logits == pytest.approx(0.9 * scores.mean())
+        assert entry.average_probs == pytest.approx(0.8 * scores.mean())
+        assert entry.order_variance == pytest.approx(scores.var(axis=1).mean(), abs=1e-15)
+        assert entry.seed_variance == pytest.approx(scores.var(axis=0).mean())
+        assert entry.variance == pytest.approx(scores.var(axis=(0, 1)).mean())
+        assert entry.worst_order == pytest.approx(scores.mean(axis=(0, 2)).min())
+        assert entry.seed_averages == pytest.approx(scores.mean(axis=(1, 2)))
+        low, high = entry.interval
+        assert low <= entry.average <= high
+        assert (entry.seeds, entry.orders, entry.cells) == (3, 10, 30)
+    assert summary.methods["rb"].order_variance == 0.0
 
 
 def test_the_ess_is_that_of_the_weights_that_answer(write_cells):
     # The exact filter traces its evidence weights, and answers with uniform ones.
     cells = [make_cell("rb", order, 0) | {"ess": 8.0} for order in range(2)]
     (summary,) = summarize(write_cells(cells))
-    assert summary["methods"]["rb"]["ess_final"] == 8.0
+    assert summary.methods["rb"].ess_final == 8.0
 
 
 def test_transfer_trace_and_the_rest_are_means_over_runs(full_run):
     (summary,) = summarize(full_run)
-    entry = summary["methods"]["gd"]
+    entry = summary.methods["gd"]
     gains = []
     for order, seed in itertools.product(range(10), range(3)):
         cell = make_cell("gd", order, seed)
         matrix = cell["scores"]["accuracy"]
         places = list(enumerate(cell["order"], start=1))[:-1]
         gains.append(np.mean([matrix[-1][j] - matrix[place][j] for place, j in places]))
-    assert entry["bwt"] == pytest.approx(np.mean(gains))
-    assert entry["first_minus_last"] == pytest.approx(-np.mean(gains))
-    assert entry["ess_final"] == pytest.approx(6.0)  # 5 + seed, seeds 0, 1, 2
-    assert entry["log_evidence"] == pytest.approx(-101.0)
-    assert entry["plasticity"]["dormant"] == pytest.approx([0.2] * 5)
-    assert entry["duration"] == pytest.approx(45.0)
-    assert summary["duration"] == pytest.approx(45.0 * len(LEVELS))
+    assert entry.bwt == pytest.approx(np.mean(gains))
+    assert entry.first_minus_last == pytest.approx(-np.mean(gains))
+    assert entry.ess_final == pytest.approx(6.0)  # 5 + seed, seeds 0, 1, 2
+    assert entry.log_evidence == pytest.approx(-101.0)
+    assert entry.plasticity["dormant"] == pytest.approx([0.2] * 5)
+    assert entry.duration == pytest.approx(45.0)
+    assert summary.duration == pytest.approx(45.0 * len(LEVELS))
     # Settings all methods share stand above, those of one method with it.
-    assert summary["settings"] == {"lr": 0.001, "batch": 128}
-    assert entry["settings"]["penalty"] == "gd"
+    assert summary.settings == {"lr": 0.001, "batch": 128}
+    assert entry.settings["penalty"] == "gd"
 
 
 def test_disagreement_compares_orders_of_one_seed_only(write_cells):
@@ -82,7 +83,7 @@ def test_disagreement_compares_orders_of_one_seed_only(write_cells):
         ]
     )
     (summary,) = summarize(directory)
-    assert summary["methods"]["gd"]["disagreement"] == pytest.approx((0.25 + 0.5) / 2)
+    assert summary.methods["gd"].disagreement == pytest.approx((0.25 + 0.5) / 2)
 
 
 def test_unfinished_grid_uses_the_largest_complete_block_and_says_so(write_cells):
@@ -94,11 +95,11 @@ def test_unfinished_grid_uses_the_largest_complete_block_and_says_so(write_cells
         if (seed, order) not in missing
     ]
     (summary,) = summarize(write_cells(cells))
-    entry = summary["methods"]["gd"]
+    entry = summary.methods["gd"]
     # 3 seeds x 8 orders = 24 beats 2 x 9 = 18 and 1 x 10.
-    assert (entry["seeds"], entry["orders"], entry["cells"]) == (3, 8, 27)
-    assert entry["average"] == pytest.approx(final_scores("gd", orders=range(8)).mean())
-    assert any("3 seeds x 8 orders" in note and "leaves out 3" in note for note in summary["notes"])
+    assert (entry.seeds, entry.orders, entry.cells) == (3, 8, 27)
+    assert entry.average == pytest.approx(final_scores("gd", orders=range(8)).mean())
+    assert any("3 seeds x 8 orders" in note and "leaves out 3" in note for note in summary.notes)
 
 
 def test_complete_block_equals_brute_force_on_random_grids():
@@ -125,7 +126,7 @@ def test_complete_block_of_twenty_by_twenty_full_cells_is_everything():
 def test_methods_come_in_table_order_and_unknown_ones_after(write_cells):
     names = ["zebra", "rb", "gd", "lwf+wpf", "wpf", "anchor", "er"]
     (summary,) = summarize(write_cells([make_cell(name, 0, 0) for name in names]))
-    assert list(summary["methods"]) == ["wpf", "gd", "lwf+wpf", "er", "rb", "anchor", "zebra"]
+    assert list(summary.methods) == ["wpf", "gd", "lwf+wpf", "er", "rb", "anchor", "zebra"]
 
 
 def test_benchmarks_scenarios_and_presets_are_kept_apart(write_cells):
@@ -135,7 +136,7 @@ def test_benchmarks_scenarios_and_presets_are_kept_apart(write_cells):
         make_cell("gd", 0, 0, scenario="class"),
     ]
     summaries = summarize(write_cells(cells))
-    assert [(s["scenario"], s["preset"]) for s in summaries] == [
+    assert [(s.scenario, s.preset) for s in summaries] == [
         ("class", "table1"),
         ("domain", "table1"),
         ("domain", "table1-low"),
@@ -145,19 +146,19 @@ def test_benchmarks_scenarios_and_presets_are_kept_apart(write_cells):
 def test_returns_have_no_normalized_variance_but_raw_ones(write_cells):
     cells = [make_cell("gd", order, 0, score_kind="return") for order in range(4)]
     (summary,) = summarize(write_cells(cells))
-    entry = summary["methods"]["gd"]
-    assert entry["normalized_variance"] is None and entry["normalized_order_variance"] is None
-    assert entry["order_variance"] > 0
-    assert summary["claims"] == []
+    entry = summary.methods["gd"]
+    assert entry.normalized_variance is None and entry.normalized_order_variance is None
+    assert entry.order_variance > 0
+    assert summary.claims == []
 
 
 def test_a_learner_without_intermediate_rows_has_no_forgetting(write_cells):
     cell = make_cell("joint", 0, 0)
     cell["scores"]["accuracy"][1:-1] = [[None] * 5] * 4
     (summary,) = summarize(write_cells([cell]))
-    entry = summary["methods"]["joint"]
-    assert entry["forgetting"] is None and entry["bwt"] is None
-    assert entry["average"] == pytest.approx(np.mean(cell["scores"]["accuracy"][-1]))
+    entry = summary.methods["joint"]
+    assert entry.forgetting is None and entry.bwt is None
+    assert entry.average == pytest.approx(np.mean(cell["scores"]["accuracy"][-1]))
 
 
 def test_json_never_holds_nan_or_infinity(write_cells):
@@ -166,9 +167,9 @@ def test_json_never_holds_nan_or_infinity(write_cells):
     for cell in cells:
         cell["scores"]["accuracy"][-1] = [0.0, 0.5, 0.5, 0.5, 0.5]
     (summary,) = summarize(write_cells(cells))
-    json.dumps(summary, allow_nan=False)
-    assert summary["methods"]["gd"]["normalized_variance"] is None
-    assert summary["methods"]["gd"]["log_evidence"] is None
+    json.loads(format_json([summary]), parse_constant=pytest.fail)
+    assert summary.methods["gd"].normalized_variance is None
+    assert summary.methods["gd"].log_evidence is None
 
 
 def test_missing_optional_parts_become_null(write_cells):
@@ -177,17 +178,17 @@ def test_missing_optional_parts_become_null(write_cells):
         del cell[key]
     del cell["scores"]["logits"]
     (summary,) = summarize(write_cells([cell]))
-    entry = summary["methods"]["gd"]
+    entry = summary.methods["gd"]
     for key in ("nll", "ece", "disagreement", "ess_final", "log_evidence", "average_logits"):
-        assert entry[key] is None
+        assert getattr(entry, key) is None
 
 
-def test_a_reader_of_ones_own_unwraps_the_files(write_cells, tmp_path):
-    directory = write_cells([{"checksum": "x", "cell": make_cell("gd", 0, 0)}])
-    with pytest.raises(ReportError, match="is not a cell of an experiment"):
-        load_cells(directory)
-    (cell,) = load_cells(directory, read=lambda path: json.loads(path.read_text())["cell"])
-    assert cell["method"] == "gd"
+def test_the_reader_of_the_store_may_be_named_and_others_may_take_its_place(write_cells):
+    directory = write_cells([make_cell("gd", 0, 0)])
+    assert summarize(directory, read=read_cell) == summarize(directory)
+    bare = make_cell("wpf", 0, 0)
+    (cell,) = load_run(directory, read=lambda path: bare).cells
+    assert (cell.method, cell.scores) == ("wpf", bare["scores"])
 
 
 def test_summary_does_not_depend_on_file_names(write_cells, tmp_path):
@@ -200,8 +201,8 @@ def test_summary_does_not_depend_on_file_names(write_cells, tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda folder: folder.joinpath("0000.json").write_text("{"), "cannot be read"),
-        (lambda folder: folder.joinpath("0000.json").write_text("[1]"), "is not a cell"),
+        (lambda folder: folder.joinpath("0000.json").write_text("{"), "0000.json is damaged"),
+        (lambda folder: folder.joinpath("0000.json").write_text("[1]"), "0000.json is damaged"),
         (lambda folder: folder.joinpath("0000.json").unlink(), "holds no finished cells"),
     ],
 )

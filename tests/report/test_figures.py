@@ -1,5 +1,7 @@
 """What the figures draw, read back from matplotlib's own objects."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,8 @@ from tests.report.synthetic_cells import LEVELS, make_cell
 
 import orderless as ol
 from orderless.report import ReportError, summarize, write_report
-from orderless.report.figures import _density, figure1, figure2
+from orderless.report.density import place_snapshots, weighted_density
+from orderless.report.figures import figure1, figure2
 from orderless.report.paper import method_label
 
 
@@ -29,10 +32,10 @@ def test_figure_2_has_one_marker_per_method_at_its_average_and_variance(full_run
     ):
         # Faint dots and marker alternate, method by method.
         assert len(axes.collections) == 2 * len(LEVELS)
-        for place, entry in enumerate(summary["methods"].values()):
+        for place, entry in enumerate(summary.methods.values()):
             dots = np.asarray(axes.collections[2 * place].get_offsets())
             marker = np.asarray(axes.collections[2 * place + 1].get_offsets())[0]
-            assert marker == pytest.approx([100 * entry["average"], entry[variance]])
+            assert marker == pytest.approx([100 * entry.average, getattr(entry, variance)])
             assert dots.shape == (10, 2)
             assert dots.mean(axis=0) == pytest.approx(marker, abs=1e-12)
         assert axes.get_xlabel() and axes.get_ylabel()
@@ -78,11 +81,11 @@ def test_figure_2_leaves_out_returns(write_cells):
 def test_density_is_the_weighted_sum_of_gaussians():
     generator = np.random.default_rng(0)
     places, weights = generator.normal(size=(5, 2)), generator.dirichlet(np.ones(5))
-    grid = [np.linspace(-2, 2, 7), np.linspace(-1, 1, 4)]
-    density = _density(places, weights, grid, 0.3)
-    assert density.shape == (4, 7)
-    for row, y in enumerate(grid[1]):
-        for column, x in enumerate(grid[0]):
+    grid = np.linspace(-2, 2, 7)
+    density = weighted_density(places, weights, grid, 0.3)
+    assert density.shape == (7, 7)
+    for row, y in enumerate(grid):
+        for column, x in enumerate(grid):
             expected = sum(
                 w * np.exp(-((x - a) ** 2 + (y - b) ** 2) / (2 * 0.3**2))
                 for w, (a, b) in zip(weights, places, strict=True)
@@ -92,7 +95,7 @@ def test_density_is_the_weighted_sum_of_gaussians():
 
 def test_figure_1_has_a_panel_per_snapshot_with_its_step_and_ess():
     positions, log_weights, steps = snapshots()
-    figure = figure1(positions, log_weights, steps)
+    figure = figure1(place_snapshots("run", positions, log_weights, steps))
     panels = [axes for axes in figure.axes if axes.images and axes.get_title()]
     assert len(panels) == 4
     for axes, step, row in zip(panels, steps, log_weights, strict=True):
@@ -107,7 +110,7 @@ def test_a_particle_with_all_the_weight_is_the_only_peak():
     positions, log_weights, steps = snapshots()
     log_weights = np.full_like(log_weights, -1e4)
     log_weights[:, 7] = 0.0
-    figure = figure1(positions, log_weights, steps)
+    figure = figure1(place_snapshots("run", positions, log_weights, steps))
     axes = figure.axes[0]
     image = axes.images[0]
     row, column = np.unravel_index(np.argmax(image.get_array()), image.get_array().shape)
@@ -119,7 +122,7 @@ def test_a_particle_with_all_the_weight_is_the_only_peak():
 
 def test_many_snapshots_are_thinned_to_the_panels_first_and_last_kept():
     positions, log_weights, steps = snapshots(moments=11, particles=8)
-    figure = figure1(positions, log_weights, steps, panels=3)
+    figure = figure1(place_snapshots("run", positions, log_weights, steps), panels=3)
     titles = [axes.get_title().split(",")[0] for axes in figure.axes if axes.get_title()]
     assert titles == ["step 0", "step 500", "step 1000"]
 
@@ -127,13 +130,13 @@ def test_many_snapshots_are_thinned_to_the_panels_first_and_last_kept():
 def test_snapshots_of_the_wrong_shape_are_refused():
     positions, log_weights, steps = snapshots()
     with pytest.raises(ReportError, match=r"log_weights \[S, N\]"):
-        figure1(positions, log_weights[:, :5], steps)
+        place_snapshots("run", positions, log_weights[:, :5], steps)
 
 
 def test_write_report_writes_tables_and_figures_next_to_the_cells(full_run):
     positions, log_weights, steps = snapshots(particles=10, moments=2)
     folder = full_run / "snapshots"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     arrays = {"positions": positions, "log_weights": log_weights, "step": steps}
     ol.save(folder / "wpf-0-0.st", {key: torch.from_numpy(a) for key, a in arrays.items()})
     written = write_report(full_run)
@@ -153,7 +156,7 @@ def test_write_report_writes_tables_and_figures_next_to_the_cells(full_run):
 
 def test_a_broken_snapshot_costs_a_warning_and_no_table(write_cells, tmp_path):
     directory = write_cells([make_cell("gd", 0, 0)])
-    (directory / "snapshots").mkdir()
+    (directory / "snapshots").mkdir(exist_ok=True)
     ol.save(directory / "snapshots" / "bad.st", {"positions": torch.zeros(1, 2, 3)})
     with pytest.warns(UserWarning, match="bad.st lacks log_weights, step"):
         written = write_report(directory, tmp_path / "elsewhere" / "deep")
@@ -169,8 +172,40 @@ def test_an_output_path_that_cannot_be_a_folder_gives_one_sentence(write_cells, 
 
 
 def test_a_damaged_snapshot_costs_a_figure_and_not_the_report(full_run):
-    (full_run / "snapshots").mkdir()
+    (full_run / "snapshots").mkdir(exist_ok=True)
     (full_run / "snapshots" / "wpf-0-0.st").write_bytes(b"and then nothing")
     with pytest.warns(UserWarning, match="wpf-0-0.st cannot be read"):
         written = {path.name for path in write_report(full_run)}
     assert {"report.md", "report.html", "figure2.png"} <= written
+
+
+def test_a_name_that_looks_like_a_formula_is_drawn_as_it_is(write_cells, tmp_path):
+    name = r"$\frac$ \x1b[31m"
+    cells = [make_cell(name, order, 0, preset=name) for order in range(2)]
+    write_report(write_cells(cells))
+    (summary,) = summarize(tmp_path / "run")
+    figure = figure2([summary])
+    figure.canvas.draw()
+    (label,) = figure.axes[1].get_legend().get_texts()
+    assert label.get_text() == r"\$\frac\$ \x1b[31m"  # matplotlib prints \$ as a dollar sign
+
+
+def test_one_run_is_read_placed_and_summarised_once(full_run, monkeypatch):
+    from orderless.experiments import record
+    from orderless.report import collect, density
+
+    positions, log_weights, steps = snapshots(particles=10, moments=2)
+    (full_run / "snapshots").mkdir(exist_ok=True)
+    arrays = {"positions": positions, "log_weights": log_weights, "step": steps}
+    ol.save(full_run / "snapshots" / "x.st", {k: torch.from_numpy(a) for k, a in arrays.items()})
+    counts = Counter()
+
+    def counted(module, name):
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, **k: (counts.update([name]), real(*a, **k))[1])
+
+    counted(record, "_checked")
+    counted(collect, "_summarize_method")
+    counted(density, "_embed")
+    write_report(full_run)
+    assert counts == {"_checked": 30 * len(LEVELS), "_summarize_method": len(LEVELS), "_embed": 1}

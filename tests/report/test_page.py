@@ -4,8 +4,9 @@ import base64
 import hashlib
 import json
 import re
+import sys
 from html.parser import HTMLParser
-from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -13,15 +14,19 @@ import torch
 from tests.report.synthetic_cells import LEVELS, TASKS, make_cell
 
 import orderless as ol
-from orderless.report import load_cells, summarize, write_report
+from orderless.report import load_run, summarize, write_report
+from orderless.report.charts import method_styles, scatter_points, series
+from orderless.report.density import load_frames
 from orderless.report.page import page_data, render
 from orderless.report.page.render import as_script_data
+from orderless.report.page.table import summary_table
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
 def data_of(directory):
-    return page_data(Path(directory), summarize(directory), load_cells(directory))
+    run = load_run(directory)
+    return page_data(run, summarize(run), *load_frames(run.directory))
 
 
 class Elements(HTMLParser):
@@ -69,10 +74,11 @@ def test_the_report_has_one_small_self_contained_page(full_run):
     assert path == full_run / "report.html"
     assert len(page) < 500_000
     for tag, attributes in Elements(page).tags:
-        assert "src" not in attributes, tag
+        assert "src" not in attributes and "xlink:href" not in attributes, tag
         assert attributes.get("href", "#").startswith("#"), tag
         assert not any(name.startswith("on") for name in attributes), tag
-    assert not re.search(r"url\(|@import|fetch\(|XMLHttpRequest|import\(", page)
+    assert not re.search(r"url\((?!#)|@import|fetch\(|XMLHttpRequest|import\(", page)
+    assert not re.search(r"<svg[^>]*>.*?(<style| style=|<script).*?</svg>", page, re.S)
 
 
 def test_every_control_has_a_label(full_run):
@@ -144,6 +150,10 @@ def test_no_character_can_end_the_data():
 # ---------------------------------------------------------------------- what is shown
 
 
+def columns_of(table):
+    return [column.heading for column in table.columns]
+
+
 def test_best_entries_are_marked_and_broken_or_joint_runs_win_nothing(write_cells):
     cells = [
         make_cell(method, order, seed, **changes)
@@ -157,13 +167,13 @@ def test_best_entries_are_marked_and_broken_or_joint_runs_win_nothing(write_cell
         for order in range(3)
         for seed in range(2)
     ]
-    table = data_of(write_cells(cells))["results"][0]["table"]
-    best = {row["method"]: row["best"] for row in table["rows"]}
-    headings = [column["heading"] for column in table["columns"]]
-    assert best["lwf+wpf"][headings.index("average")]
-    assert [name for name in best if best[name][headings.index("average")]] == ["lwf+wpf"]
+    (summary,) = summarize(write_cells(cells))
+    table = summary_table(summary)
+    best = {row.method: row.best for row in table.rows}
+    average = columns_of(table).index("average")
+    assert [name for name in best if best[name][average]] == ["lwf+wpf"]
     assert not any(best["joint"]) and not any(best["ewc"])
-    assert any(column["honour"] == "lowest order variance" for column in table["columns"])
+    assert any(column.honour == "lowest order variance" for column in table.columns)
 
 
 def test_values_that_print_alike_are_best_together(write_cells):
@@ -173,39 +183,36 @@ def test_values_that_print_alike_are_best_together(write_cells):
         for name, change in {"wpf": 0.0, "gd": 1e-6, "si": -0.1}.items()
         for order in range(2)
     ]
-    rows = data_of(write_cells(cells))["results"][0]["table"]["rows"]
-    assert {row["method"]: row["best"][0] for row in rows} == {
-        "wpf": True,
-        "gd": True,
-        "si": False,
-    }
+    (summary,) = summarize(write_cells(cells))
+    best = {row.method: row.best[0] for row in summary_table(summary).rows}
+    assert best == {"wpf": True, "gd": True, "si": False}
 
 
 def test_matrices_are_means_over_seeds(full_run):
-    result = data_of(full_run)["results"][0]
+    (result,) = data_of(full_run).results
     cells = [make_cell("ewc", 4, seed) for seed in range(3)]
     expected = np.mean([cell["scores"]["accuracy"] for cell in cells], axis=0)
-    assert np.allclose(result["matrices"]["ewc"]["4"], expected, atol=6e-4)  # three decimals
-    assert result["orders"]["4"] == cells[0]["order"]
-    assert set(result["matrices"]) == set(LEVELS)
+    assert np.allclose(result.matrices["ewc"]["4"], expected, atol=6e-4)  # three decimals
+    assert result.orders["4"] == cells[0]["order"]
+    assert set(result.matrices) == set(LEVELS)
 
 
 def test_a_matrix_with_gaps_keeps_them(write_cells):
     cell = make_cell("joint", 0, 0)
     cell["scores"]["accuracy"][1] = [None] * TASKS
-    result = data_of(write_cells([cell]))["results"][0]
-    assert result["matrices"]["joint"]["0"][1] == [None] * TASKS
-    render(result)
+    page = data_of(write_cells([cell]))
+    assert page.results[0].matrices["joint"]["0"][1] == [None] * TASKS
+    render(page)
 
 
 def test_each_order_is_a_dot_and_its_method_their_mean(full_run):
-    for point in data_of(full_run)["results"][0]["scatter"]["points"]:
-        index, average, total, order = np.array(point["dots"]).T
+    (summary,) = summarize(full_run)
+    for point in scatter_points(summary.methods):
+        index, average, total, order = np.array(point.dots).T
         assert list(index) == list(range(10))
-        # four significant digits are kept
-        assert average.mean() == pytest.approx(point["average"], rel=1e-3)
-        assert total.mean() == pytest.approx(point["total"], rel=1e-3)
-        assert order.mean() == pytest.approx(point["order"], rel=1e-3, abs=1e-12)
+        assert average.mean() == pytest.approx(point.average)
+        assert total.mean() == pytest.approx(point.total)
+        assert order.mean() == pytest.approx(point.order, abs=1e-12)
 
 
 def test_a_task_that_nobody_learns_leaves_variances_as_they_are(write_cells):
@@ -214,38 +221,52 @@ def test_a_task_that_nobody_learns_leaves_variances_as_they_are(write_cells):
     for cell in cells[:4]:  # of gradient descent
         for row in cell["scores"]["accuracy"]:
             row[0] = 0.0
-    folder = write_cells(cells)
-    scatter = data_of(folder)["results"][0]["scatter"]
-    (summary,) = summarize(folder)
-    assert not scatter["normalized"]
-    assert [point["method"] for point in scatter["points"]] == list(summary["methods"])
-    for point in scatter["points"]:
-        entry = summary["methods"][point["method"]]
-        assert point["order"] == pytest.approx(entry["order_variance"], rel=1e-3) != 0
-        assert point["dots"] == []
+    page = data_of(write_cells(cells))
+    assert not page.results[0].dots
+    picture = page.charts[0]["scatter-order-wide"]
+    assert picture.count('class="mark') == 2 and 'class="dot"' not in picture
+    assert ">variance of the order alone<" in picture and "normalized" not in picture
 
 
-def test_no_two_methods_share_colour_and_dashes_or_colour_and_shape(full_run):
-    methods = data_of(full_run)["results"][0]["methods"].values()
-    assert len({(m["colour"], m["dash"]) for m in methods}) == len(LEVELS)
-    assert len({(m["colour"], m["marker"], m["filled"]) for m in methods}) == len(LEVELS)
+def test_charts_hold_a_mark_per_method_and_a_dot_per_order_where_the_axes_say(full_run):
+    (charts,) = data_of(full_run).charts
+    (summary,) = summarize(full_run)
+    for size in ("wide", "narrow"):
+        picture = ElementTree.fromstring(charts[f"scatter-total-{size}"])
+        shapes = {kind: picture.findall(f".//*[@class='{kind}']") for kind in ("dot", "mark")}
+        assert len(shapes["dot"]) == 10 * len(LEVELS)
+        marks = shapes["mark"] + picture.findall(".//*[@class='mark hollow']")
+        assert {mark.get("data-method") for mark in marks} == set(LEVELS)
+        # on one axis, the better average is further to the right
+        places = {mark.get("data-method"): float(mark.get("x")) for mark in marks if mark.get("x")}
+        ranked = sorted(places, key=places.get)
+        assert ranked == sorted(ranked, key=lambda name: summary.methods[name].average)
+        assert len(places) > 5
+
+
+def test_no_two_methods_share_colour_and_dashes_or_colour_and_shape():
+    styles = method_styles(list(LEVELS)).values()
+    assert len({(s.colour, s.dashes) for s in styles}) == len(LEVELS)
+    assert len({(s.colour, s.marker, s.filled) for s in styles}) == len(LEVELS)
 
 
 def test_weights_over_time_have_mean_and_extremes(write_cells):
     traces = [
-        {"step": [0, 50, 99], "ess": [10, 6, 2], "largest_weight": [0.1, None, 0.5]},
-        {"step": [0, 50, 99], "ess": [10, 8, 4], "largest_weight": [0.1, 0.2, float("nan")]},
+        {"step": [0, 50, 59], "ess": [10, 6, 2], "largest_weight": [0.1, None, 0.5]},
+        {"step": [0, 50, 59], "ess": [10, 8, 4], "largest_weight": [0.1, 0.2, None]},
     ]
     cells = [make_cell("wpf", order, 0, trace=trace) for order, trace in enumerate(traces)]
     cells += [make_cell("gd", order, 0, particles=1) for order in range(2)]
-    effective, largest = data_of(write_cells(cells))["results"][0]["weights"]
-    assert set(effective["lines"]) == {"wpf"}  # one network has no weights to speak of
-    line = effective["lines"]["wpf"]
-    assert effective["steps"] == pytest.approx(list(range(100)))
+    run = load_run(write_cells(cells))
+    effective = series(run.cells, "trace", "ess", "", many=True)
+    assert set(effective.lines) == {"wpf"}  # one network has no weights to speak of
+    line = effective.lines["wpf"]
+    assert effective.steps == pytest.approx(np.arange(60))
     for name, expected in {"mean": [10, 7, 3], "low": [10, 6, 2], "high": [10, 8, 4]}.items():
-        assert [line[name][step] for step in (0, 50, 99)] == pytest.approx(expected)
+        assert getattr(line, name)[[0, 50, 59]] == pytest.approx(expected)
     # where one run has come no further, the other speaks alone
-    assert largest["lines"]["wpf"]["mean"][99] == pytest.approx(0.5)
+    largest = series(run.cells, "trace", "largest_weight", "")
+    assert largest.lines["wpf"].mean[59] == pytest.approx(0.5)
 
 
 def test_returns_have_curves_and_variances_that_are_not_normalized(write_cells):
@@ -254,11 +275,23 @@ def test_returns_have_curves_and_variances_that_are_not_normalized(write_cells):
         make_cell("gd", order, 0, score_kind="return", curves=curves, trace={})
         for order in range(2)
     ]
-    result = data_of(write_cells(cells))["results"][0]
-    assert result["score"] == "return" and not result["scatter"]["normalized"]
-    assert result["curves"]["lines"]["gd"]["mean"][-1] == 5.0
-    assert result["weights"] == [None, None]
-    render(result)
+    page = data_of(write_cells(cells))
+    (result,) = page.results
+    assert result.score == "return" and not result.dots
+    assert result.values["curves"].lines["gd"][-1] == 5.0 and set(result.values) == {"curves"}
+    render(page)
+
+
+def test_without_matplotlib_the_page_has_its_numbers_and_says_why_there_are_no_charts(
+    full_run, monkeypatch
+):
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    page = data_of(full_run)
+    assert page.charts == [{}] and "pip install" in page.problems[0]
+    assert len(page.results[0].table.rows) == len(LEVELS)
+    render(page)
 
 
 # ---------------------------------------------------------------------- the particles
@@ -267,26 +300,24 @@ def test_returns_have_curves_and_variances_that_are_not_normalized(write_cells):
 def test_particles_are_placed_once_for_all_moments(write_cells):
     directory = write_cells([make_cell("wpf", 0, 0)])
     save_snapshots(directory, "splitmnist-domain-table1-wpf-order0-seed0")
-    data = data_of(directory)
-    (density,) = data["results"][0]["density"]
-    places = np.array(density["places"])
-    assert places.shape == (TASKS + 1, 12, 2)
-    assert places.min() >= 0 and places.max() <= 1
-    assert np.ptp(places, axis=(0, 1)).max() == pytest.approx(1, abs=2e-3)
-    assert np.sum(density["weights"], axis=1) == pytest.approx(1, abs=1e-3)
-    assert density["label"] == "Weighted particle filter, order 0, seed 0"
-    assert density["moments"] == [None, *make_cell("wpf", 0, 0)["order"]]
-    assert data["problems"] == []
+    (frames,), problems = load_frames(directory)
+    assert frames.places.shape == (TASKS + 1, 12, 2) and problems == []
+    assert frames.places.min() >= 0 and frames.places.max() <= 1
+    assert np.ptp(frames.places, axis=(0, 1)).max() == pytest.approx(1)
+    assert frames.weights.sum(axis=1) == pytest.approx(1)
+    ((label, moments),) = data_of(directory).results[0].density.items()
+    assert label == "Weighted particle filter, order 0, seed 0"
+    names = make_cell("wpf", 0, 0)["task_names"]
+    order = [f"after {names[task]}" for task in make_cell("wpf", 0, 0)["order"]]
+    assert [moment.stage for moment in moments] == ["before training", *order]
+    assert [moment.ess for moment in moments] == pytest.approx(1 / (frames.weights**2).sum(1))
 
 
 def test_each_result_shows_its_own_particles(write_cells):
     directory = write_cells([make_cell("wpf", 0, 0), make_cell("wpf", 0, 0, preset="demo")])
     save_snapshots(directory, "splitmnist-domain-demo-wpf-order0-seed0")
     save_snapshots(directory, "from-elsewhere")
-    labels = {
-        result["preset"]: [density["label"] for density in result["density"]]
-        for result in data_of(directory)["results"]
-    }
+    labels = {result.preset: list(result.density) for result in data_of(directory).results}
     assert labels["table1"] == ["from-elsewhere"]
     assert labels["demo"] == ["from-elsewhere", "Weighted particle filter, order 0, seed 0"]
 
@@ -294,12 +325,11 @@ def test_each_result_shows_its_own_particles(write_cells):
 @pytest.mark.parametrize("content", [b"", b"not a tensor", bytes(8)])
 def test_a_broken_snapshot_costs_the_animation_and_not_the_page(write_cells, content):
     directory = write_cells([make_cell("wpf", 0, 0)])
-    (directory / "snapshots").mkdir()
     (directory / "snapshots" / "bad.st").write_bytes(content)
-    data = data_of(directory)
-    assert data["results"][0]["density"] == []
-    assert len(data["problems"]) == 1 and "bad.st" in data["problems"][0]
-    render(data)
+    page = data_of(directory)
+    assert page.results[0].density == {}
+    assert len(page.problems) == 1 and "bad.st" in page.problems[0]
+    render(page)
 
 
 @pytest.mark.parametrize("key", ["positions", "log_weights", "step"])
@@ -307,4 +337,4 @@ def test_a_snapshot_of_the_wrong_shape_is_named(write_cells, key):
     directory = write_cells([make_cell("wpf", 0, 0)])
     path = save_snapshots(directory, "odd")
     ol.save(path, ol.load(path) | {key: torch.zeros(3)})
-    assert "odd.st" in data_of(directory)["problems"][0]
+    assert "odd.st" in data_of(directory).problems[0]

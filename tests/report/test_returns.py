@@ -12,9 +12,10 @@ import pytest
 from docs.tools.results_page import main
 from scipy import stats
 
-from orderless.report import summarize, write_report
+from orderless.report import format_json, summarize, write_report
 from orderless.report.paper import TABLE_2
 from orderless.report.tables import format_table
+from orderless.storage.typed import as_json
 
 LEVELS = 3
 SETTINGS = {"levels": "0-2", "steps_per_level": 1000, "particles": 8, "transitions": 500}
@@ -82,38 +83,38 @@ def test_tables_show_returns_as_they_are(write_cells: Any) -> None:
     average = np.mean([returns_of("ppo", order) for order in range(3)])
     text = format_table(summary, "markdown")
     assert f"| {average:.3f} |" in text and "norm. var." not in text and "logits" not in text
-    low, high = summary["methods"]["ppo"]["interval"]
+    low, high = summary.methods["ppo"].interval
     assert f"{low:.3f}, {high:.3f}" in text
     assert "starpilot, gpu, learning rate 0.0005" in text
-    assert summary["methods"]["ppo"]["forgetting"] is None
+    assert summary.methods["ppo"].forgetting is None
 
 
 def test_three_orders_judge_a_mean_by_students_interval_and_no_variance(write_cells: Any) -> None:
     methods = ("ppo", "ppo+wpf")
     cells = [make_cell(m, o, "procgen-lifelong", "starpilot") for m in methods for o in range(3)]
     (summary,) = summarize(write_cells(cells))
-    claims = {(c["claim"], c["measure"]): c for c in summary["claims"]}
+    claims = {(c.claim, c.measure): c for c in summary.claims}
     mean = claims["PPO + WPF is above PPO", "average"]
     ours, theirs = (
         [np.mean(returns_of(method, order)) for order in range(3)] for method in ("ppo+wpf", "ppo")
     )
     interval = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
-    assert mean["interval"] == pytest.approx([interval.low, interval.high], rel=1e-3)
-    assert mean["holds"] is True and mean["paper"] == "0.55 against 0.38"
-    assert "%" not in mean["evidence"] and "points" not in mean["evidence"]
+    assert mean.interval == pytest.approx([interval.low, interval.high], rel=1e-3)
+    assert mean.holds is True and mean.paper == "0.55 against 0.38"
+    assert "%" not in mean.evidence and "points" not in mean.evidence
     for measure in ("total variance", "order variance"):
         claim = claims["PPO + WPF has lower variance than PPO", measure]
-        assert claim["holds"] == "not decidable" and "a verdict needs 5" in claim["evidence"]
+        assert claim.holds == "not decidable" and "a verdict needs 5" in claim.evidence
     missing = claims["PPO + WPF is above PPO + EWC", "average"]
-    assert missing["holds"] == "not decidable" and "ppo+ewc" in missing["evidence"]
+    assert missing.holds == "not decidable" and "ppo+ewc" in missing.evidence
 
 
 def test_with_enough_orders_a_variance_is_judged(write_cells: Any) -> None:
     methods = ("bc", "bc+wpf")
     cells = [make_cell(m, o, "procgen-bc", "dodgeball") for m in methods for o in range(8)]
     (summary,) = summarize(write_cells(cells))
-    verdicts = {c["measure"]: c["holds"] for c in summary["claims"] if "averaging" not in c["claim"]
-                and "baseline" not in c["claim"]}  # fmt: skip
+    verdicts = {c.measure: c.holds for c in summary.claims if "averaging" not in c.claim
+                and "baseline" not in c.claim}  # fmt: skip
     assert verdicts == {"average": True, "total variance": True, "order variance": True}
 
 
@@ -126,14 +127,14 @@ def test_places_of_the_order_and_what_moved_the_weights(write_cells: Any, tmp_pa
         cell["trace"]["log_weight_policy"] = [lowest + value for value in (1, 3, 10, 20, 100, 300)]
         cell["trace"]["log_weight_value"] = [0.0] * 6
     (summary,) = summarize(write_cells(cells))
-    entry = summary["methods"]["ppo+wpf"]
+    entry = summary.methods["ppo+wpf"]
     returns = [returns_of("ppo+wpf", order) for order in range(3)]
     by_place = [
         np.mean([returns[o][(o + place) % LEVELS] for o in range(3)]) for place in range(LEVELS)
     ]
-    assert entry["place_averages"] == pytest.approx(by_place)
-    assert entry["weight_spread"] == {"policy": pytest.approx([4.0, 17.0, 202.0])}
-    (tmp_path / "lifelong.json").write_text(json.dumps(summary))
+    assert entry.place_averages == pytest.approx(by_place)
+    assert entry.weight_spread == {"policy": pytest.approx([4.0, 17.0, 202.0])}
+    (tmp_path / "lifelong.json").write_text(format_json([summary]))
     assert main(["--directory", str(tmp_path)]) == 0
     row = " | ".join(f"{value:.3f}" for value in by_place)
     assert f"| PPO + WPF | {row} | 4 / 17 / 2e+02 | - | - |" in (tmp_path / "table2.md").read_text()
@@ -168,11 +169,11 @@ def test_the_page_sets_our_returns_beside_the_papers(results: Path) -> None:
 def test_clones_of_two_experts_are_told_apart(write_cells: Any) -> None:
     cells = [make_cell("bc", order, "procgen-bc", "fruitbot") for order in range(3)]
     (summary,) = summarize(write_cells(cells))
-    assert summary["expert"] == EXPERT and not any("expert" in note for note in summary["notes"])
+    assert as_json(summary.expert) == EXPERT and not any("expert" in note for note in summary.notes)
     cells[1]["expert"] = EXPERT | {"digest": "def"}
     (summary,) = summarize(write_cells(cells))
-    assert summary["expert"] is None
-    assert "The cells do not all clone the same expert." in summary["notes"]
+    assert summary.expert is None
+    assert "The cells do not all clone the same expert." in summary.notes
 
 
 def test_without_such_reports_there_is_no_page(tmp_path: Path) -> None:

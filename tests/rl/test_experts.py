@@ -29,7 +29,7 @@ from orderless.rl.experts import (
     shape_of,
     turns_for,
 )
-from orderless.rl.procgen import GAMES, parse_levels
+from orderless.rl.games import GAMES, parse_levels
 from orderless.rl.settings import rollouts_for
 from orderless.rl.tasks import ClonedTasks
 from orderless.rl.transitions import collect, read_transitions, transitions_path
@@ -67,6 +67,7 @@ def test_a_training_goes_on_from_its_state_and_becomes_a_file(tmp_path: Path) ->
         make_training(levels=4).load_state_dict(training.state_dict())
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_in_other_copies() -> None:
     """Of a copy only its running episode is lost, and the file tells of the change."""
     training = make_training(n_envs=4)
@@ -241,6 +242,7 @@ def test_the_packages_experts_are_small_and_worth_what_the_docs_say(game: str) -
     assert f"| {' | '.join(cells)} |" in (ROOT / "docs" / "rl.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_packaged_expert_plays_as_well_as_its_file_says() -> None:
     """On its training levels, far above random play; measured anew on another device."""
     expert = load_expert("starpilot")

@@ -69,6 +69,7 @@ def test_returns_and_resets_are_those_that_gymnasium_counts(wrap: Any) -> None:
     assert (True, False) in ends and (False, True) in ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 4])
 def test_ppo_learns_to_balance(n: int) -> None:
     """At random a pole stands for some 22 steps."""

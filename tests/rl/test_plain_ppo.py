@@ -150,6 +150,7 @@ def test_one_particle_is_standard_ppo(clip_values: bool, weighted: bool) -> None
         torch.testing.assert_close(ours, tensor, atol=1e-8, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_several_particles_are_plain_learners_on_the_mixtures_experience() -> None:
     particles = ol.Ensemble(Walker, 3, seed=4).double()
     plain = [PlainPPO(copy.deepcopy(particles[i]), clip_values=True) for i in range(3)]

@@ -28,6 +28,7 @@ from orderless.methods.learners.representation import heaviest_representation
 from orderless.rl import PPO, Compact, LineageBootstrapFilter, PPOSettings, ProcgenLevels
 from orderless.rl.cloning import BehaviourCloning, play
 from orderless.rl.transitions import read_transitions
+from orderless.storage.typed import as_json
 
 LIFELONG, CLONING = "procgen-lifelong", "procgen-bc"
 
@@ -35,9 +36,10 @@ LIFELONG, CLONING = "procgen-lifelong", "procgen-bc"
 # ---------------------------------------------------------------------- against plain loops
 
 
+@pytest.mark.slow
 def test_a_lifelong_cell_is_ppo_level_after_level(tmp_path: Path) -> None:
     run = make_run(tiny_cell(LIFELONG, "ppo", steps_per_level=10 * 32), tmp_path)
-    record = run.run()
+    record = as_json(run.run())
 
     env = ProcgenLevels(GAME, 4, 0)
     particles = ol.Ensemble(Compact, 1, seed=0)
@@ -89,6 +91,7 @@ def test_batch_seed_changes_what_is_played_and_leaves_networks_alone(tmp_path: P
         assert all(torch.equal(ours, each) for each in theirs)
 
 
+@pytest.mark.slow
 def test_the_order_of_levels_changes_nothing_but_the_order(tmp_path: Path) -> None:
     """Networks that learn nothing play a level the same way whenever its turn comes."""
     options: Any = {"adam_lr": 1e-30, "steps_per_level": 20 * 32}
@@ -110,7 +113,7 @@ def test_bins_are_equal_parts_of_the_steps() -> None:
 def test_a_cloning_cell_is_a_loop_over_levels(tmp_path: Path) -> None:
     cell = tiny_cell(CLONING, "bc+averaging", expert=str(tiny_expert(tmp_path)))
     run = make_run(cell, tmp_path)
-    record = run.run()
+    record = as_json(run.run())
 
     particles = ol.Ensemble(lambda: Compact(value=False), 2, seed=0)
     optimizer = torch.optim.Adam(particles.parameters(), lr=5e-4)
@@ -173,7 +176,7 @@ def test_one_particle_or_no_penalty_is_plain_ppo(
     plain, other = (
         make_run(tiny_cell(LIFELONG, name, **changes), tmp_path / name) for name in ("ppo", method)
     )
-    records = [plain.run(), other.run()]
+    records = [as_json(each.run()) for each in (plain, other)]
     assert records[0]["scores"] == records[1]["scores"]
     for ours, theirs in zip(
         plain.filter.particles.parameters(), other.filter.particles.parameters(), strict=True
@@ -207,6 +210,7 @@ def test_weights_by_policy_can_be_asked_for(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- consolidation
 
 
+@pytest.mark.slow
 def test_ewc_holds_the_policy_where_a_level_left_it() -> None:
     moved = {}
     for strength in (None, 0.0, 300.0):
@@ -266,6 +270,7 @@ class Stopped(Exception):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("benchmark", "method", "after"),
     [

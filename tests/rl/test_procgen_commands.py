@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from orderless.cli.main import app
 from orderless.experiments.store import read_cell
 
+pytestmark = pytest.mark.slow
+
 SMALL = ["--preset", "demo", "--particles", "2", "--workers", "1", "--device", "cpu"]
 LIFELONG = ["run", "procgen-lifelong", *SMALL, "--levels", "0,3", "--steps-per-level", "256"]
 LIFELONG += ["--set", "envs=4", "--set", "rollout=32", "--set", "minibatches=2"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,11 @@ import torch
 
 from orderless.experiments import Cell, Store
 from orderless.experiments.benchmarks import find_benchmark
-from orderless.experiments.runs import course_of
+from orderless.experiments.runs import runner_of
 from orderless.methods.presets import POLICY_PRESETS
 from orderless.rl import Compact
 from orderless.rl.experts import Expert, save_expert
+from orderless.storage.typed import as_json
 
 GAME = "fruitbot"  # untrained policies do not last long there
 SETTINGS = POLICY_PRESETS["demo"].changed(
@@ -52,7 +52,7 @@ def make_run(cell: Cell, folder: Path, device: str = "cpu", **options: Any) -> A
     tasks = find_benchmark(cell.benchmark).scenario(
         cell.scenario, cell.settings, cell.seed, str(folder), device
     )
-    return course_of(cell, tasks, store, **options)
+    return runner_of(cell, tasks, store, **options)
 
 
 def record_of(cell: Cell, folder: Path, **options: Any) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def record_of(cell: Cell, folder: Path, **options: Any) -> dict[str, Any]:
 
 
 def without_time(record: dict[str, Any]) -> dict[str, Any]:
-    record = copy.deepcopy(record)
+    record = as_json(record)
     del record["duration"]
     record.pop("scoring_duration", None)
     return record

@@ -95,6 +95,7 @@ def test_unknown_options_are_named():
 # SplitCIFAR100
 
 
+@pytest.mark.slow
 def test_split_cifar100_follows_the_papers_table(split_cifar, cifar_data, cifar100, superclasses):
     assert split_cifar.task_names == list(superclasses)
     assert (len(split_cifar), split_cifar.classes_per_task, split_cifar.outputs) == (20, 5, 5)

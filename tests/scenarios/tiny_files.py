@@ -91,7 +91,7 @@ def write_tiny_cifar100(root: Path, patch: pytest.MonkeyPatch) -> Counts:
     folder = root / "cifar-100-python"
     folder.mkdir(parents=True)
     for part, value in contents.items():
-        (folder / part).write_bytes(pickle.dumps(value, protocol=2))
+        (folder / part).write_bytes(pickle.dumps(value, protocol=4))
     md5s = {
         part: hashlib.md5((folder / part).read_bytes()).hexdigest()
         for part in ("train", "test", "meta")

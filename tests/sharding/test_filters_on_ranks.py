@@ -12,13 +12,18 @@ from torch.utils._pytree import tree_flatten_with_path
 import orderless as ol
 from orderless.features import RandomReLU
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def one():
     return solve(None)
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+MANY = [pytest.param(count, marks=pytest.mark.sweep) for count in (4, 5, 6, 7)]
+
+
+@pytest.fixture(scope="module", params=[2, 3, *MANY])
 def ranks(request, tmp_path_factory):
     """The results of every rank."""
     return on_ranks(request.param, tmp_path_factory.mktemp("ranks"), solve)

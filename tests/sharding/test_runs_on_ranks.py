@@ -22,6 +22,8 @@ from orderless.experiments.store import StoreError
 from orderless.methods.presets import find_preset
 from orderless.particles.sharding import RankLost
 
+pytestmark = pytest.mark.slow
+
 METHODS = ("gd", "wpf", "averaging", "bootstrap", "rb", "ewc+wpf")
 CHANGES = {
     **{"particles": 5, "iterations": 20, "hidden": 8, "test_batch": 100, "fisher_samples": 20},

@@ -117,6 +117,7 @@ UPDATES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "dimension", "discrepancy", "represent"), UPDATES)
 def test_theorems_1_and_2_hold_with_the_constants_of_their_proofs(
     kind, dimension, discrepancy, represent

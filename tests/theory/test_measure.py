@@ -80,6 +80,7 @@ def test_the_root_energy_distance_sees_the_root_of_that():
     assert gaps[0] / gaps[1] == pytest.approx(2.0, abs=0.1)
 
 
+@pytest.mark.slow
 def test_the_bootstrap_filters_gap_is_a_bias_under_noise_and_chance_without():
     """With process noise later data counts more, for any N; resampling alone averages out."""
     noisy, quiet = measure_bootstrap([32, 1024], [2.0**-4, 2.0**-30], seeds=3)
@@ -131,6 +132,7 @@ def test_the_figure_shows_every_curve():
     assert plot_order_dependence(measured).axes[0].get_legend() is None
 
 
+@pytest.mark.slow
 def test_the_command_of_the_docs_writes_the_figure_and_the_tables(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     main(["--figure", str(tmp_path / "new" / "figure.png"), "--orders", "1"])
@@ -159,6 +161,7 @@ def test_the_example_in_the_docs_runs(tmp_path, monkeypatch):
     assert names["measured"].discrepancy[0] == 0.0 and names["measured"].discrepancy[-1] > 0.0
 
 
+@pytest.mark.slow
 def test_importing_the_theory_does_not_import_matplotlib():
     code = "import sys, orderless.theory; print('matplotlib' in sys.modules)"
     environment = {"PYTHONPATH": str(ROOT / "src")}

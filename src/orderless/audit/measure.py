@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import random
-import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from .. import metrics
+from ..experiments.engine import counting, refuse_too_many, run_cells
+from ..experiments.launch.local import InOrder
 from ..scenarios import Scenario, Task
 from ..scenarios import orders as draw_orders
 from .comparison import ComparisonSettings, comparisons
 from .learners import MakeLearner
 from .result import LearnerAudit, OrderSensitivity, pairwise_disagreement
-from .runs import FinishedRuns, Labels, Place, Run, fingerprint
+from .runs import AuditWork, Kept, LearnerError, Memory, Place, Run, fingerprint
 
-Progress = Callable[[int, int, str], None]
-
-
-class LearnerError(ValueError):
-    """The audited learner failed, or is none; the message says where."""
+Tell = Callable[[int, int, str], None]
 
 
 def order_sensitivity(
@@ -43,7 +34,7 @@ def order_sensitivity(
     settings: ComparisonSettings | None = None,
     order_seed: int = 0,
     name: str | None = None,
-    progress: Progress | None = None,
+    progress: Tell = lambda done, total, text: None,
     out: Path | str | None = None,
     key: str = "",
 ) -> OrderSensitivity:
@@ -95,6 +86,7 @@ def order_sensitivity(
                 "told apart"
             )
     every = math.factorial(len(checked))
+    refuse_too_many(min(orders, every) * seeds)
     sequences = draw_orders(len(checked), min(orders, every), order_seed)
     own = name or getattr(make_learner, "__name__", "learner").strip("<>")
     compare = (compare,) if isinstance(compare, str) else compare
@@ -105,10 +97,13 @@ def order_sensitivity(
         raise ValueError(f"two learners are called {own!r}: give yours another name")
     makers = {own: make_learner, **others}
     made_by = _made_by(checked, makers, compare, settings, key)
-    samples = sum(len(task.y_test) for task in checked)
-    finished = FinishedRuns(out, made_by, sequences, samples)
-    runs = _runs(makers, checked, sequences, seeds, finished, progress)
-    audits = [_audit(label, checked, runs, seeds, len(sequences)) for label in makers]
+    work = AuditWork(makers, made_by, checked, sequences)
+    store = Memory() if out is None else Kept(out)
+    places = [Place(*each) for each in product(makers, range(seeds), range(len(sequences)))]
+    run_cells(places, work, store, InOrder(one_thread=False), counting(progress))
+    records = store.finished()
+    runs = {place: work.read(records[place.name]) for place in places}
+    audits = [_audit(label, runs, seeds, len(sequences)) for label in makers]
     names = tuple(task.name for task in checked)
     return OrderSensitivity(audits[0], tuple(audits[1:]), names, tuple(sequences), seeds)
 
@@ -125,34 +120,6 @@ def _made_by(
     built = () if isinstance(compare, Mapping) else compare
     ours = {"tasks": data, "settings": asdict(settings or ComparisonSettings())}
     return {name: ours if name in built else {"tasks": data, "key": key} for name in makers}
-
-
-def _runs(
-    makers: Mapping[str, MakeLearner],
-    tasks: Sequence[Task],
-    orders: Sequence[Sequence[int]],
-    seeds: int,
-    finished: FinishedRuns,
-    progress: Progress | None,
-) -> dict[Place, Run]:
-    """Every learner with every seed in every order; what is finished already is not run again."""
-    tell = progress or (lambda done, total, text: None)
-    places = [
-        Place(name, seed, number)
-        for name in makers
-        for seed in range(seeds)
-        for number in range(len(orders))
-    ]
-    with finished.opened(places) as runs:
-        for place in [place for place in places if place not in runs]:
-            name, seed, number = place
-            tell(len(runs), len(places), f"{name} seed {seed} order {number}")
-            with _generators_set_by(seed):
-                run = _run(name, makers[name], tasks, orders[number], place)
-            finished.keep(place, run)
-            runs[place] = run
-    tell(len(places), len(places), "done")
-    return runs
 
 
 def _checked(tasks: Any) -> list[Task]:
@@ -189,9 +156,7 @@ def _checked(tasks: Any) -> list[Task]:
     return named
 
 
-def _audit(
-    name: str, tasks: Sequence[Task], runs: Mapping[Place, Run], seeds: int, orders: int
-) -> LearnerAudit:
+def _audit(name: str, runs: Mapping[Place, Run], seeds: int, orders: int) -> LearnerAudit:
     rows = [[runs[Place(name, seed, order)] for order in range(orders)] for seed in range(seeds)]
     labels = np.stack([[run.labels for run in row] for row in rows])  # [S, O, B]
     bits = np.array([[run.bits for run in row] for row in rows])
@@ -206,111 +171,3 @@ def _audit(
         broken_runs=sum(run.broken for row in rows for run in row),
         seconds=sum(run.seconds for row in rows for run in row),
     )
-
-
-def _run(
-    name: str, make_learner: MakeLearner, tasks: Sequence[Task], order: Sequence[int], place: Place
-) -> Run:
-    """Make a learner, teach it the tasks in this order, and ask it about all of them each time."""
-    begun = time.monotonic()
-    where = f"in order {place.order} with seed {place.seed}"
-    with _failures(name, f"when it was made {where}"):
-        learner = make_learner(place.seed)
-    _check_learner(name, learner)
-    matrix = []
-    for task in order:
-        # copies, so that a learner that works in place cannot change the data of the next run
-        x, y = tasks[task].x.clone(), tasks[task].y.clone()
-        with _failures(name, f"while learning task {tasks[task].name!r} {where}"):
-            learner.learn(x, y, task=task)
-        # what a question draws at random must not change what is learned next
-        with _generators_set_by(place.seed):
-            labels, bits, broken = _ask(name, learner, tasks, where)
-        answers = zip(labels, tasks, strict=True)
-        matrix.append([float((found == t.y_test.cpu().numpy()).mean()) for found, t in answers])
-    seconds = time.monotonic() - begun
-    return Run(np.concatenate(labels), bits, broken, np.array(matrix), seconds)
-
-
-def _ask(
-    name: str, learner: Any, tasks: Sequence[Task], where: str
-) -> tuple[list[Labels], str, bool]:
-    """Labels per task, a hash of the answers, and whether some of them are not finite."""
-    labels, digest, broken = [], hashlib.sha256(), False
-    for each in tasks:
-        with _failures(name, f"while predicting task {each.name!r} {where}"):
-            answer = learner.predict(each.x_test.clone())
-        values = answer.detach().cpu().numpy() if isinstance(answer, Tensor) else np.asarray(answer)
-        digest.update(repr((values.dtype, values.shape)).encode())
-        digest.update(np.ascontiguousarray(values).tobytes())
-        found, finite = _labels(name, values, len(each.y_test))
-        labels.append(found)
-        broken = broken or not finite
-    return labels, digest.hexdigest(), broken
-
-
-def _check_learner(name: str, learner: Any) -> None:
-    for method in ("learn", "predict"):
-        if not callable(getattr(learner, method, None)):
-            hint = ""
-            if isinstance(learner, torch.nn.Module):
-                hint = "; ol.audit.from_torch makes a learner of a network and its optimizer"
-            elif hasattr(learner, "partial_fit"):
-                hint = "; ol.audit.from_partial_fit makes a learner of an estimator"
-            raise LearnerError(
-                f"the learner {name!r} ({type(learner).__name__}) has no method {method}: it needs "
-                f"learn(x, y, task=None) and predict(x){hint}"
-            )
-
-
-def _labels(name: str, values: NDArray[Any], count: int) -> tuple[Labels, bool]:
-    """Labels `[B]` from labels or scores; -1, which is never right, where they are not finite."""
-    fits = values.ndim in (1, 2) and len(values) == count and values.shape[-1:] != (0,)
-    if not fits or values.dtype.kind not in "biuf" or (values.ndim == 2 and values.shape[1] == 1):
-        raise LearnerError(
-            f"predict of {name!r} must give labels [B] or scores [B, C] of at least two classes "
-            f"for B={count}, got {values.dtype} {list(values.shape)}"
-        )
-    finite = np.isfinite(values) if values.ndim == 1 else _comparable(values)
-    with np.errstate(invalid="ignore"):
-        found = (values if values.ndim == 1 else values.argmax(axis=1)).astype(np.int64)
-    if values.ndim == 1 and (values[finite] != found[finite]).any():
-        raise LearnerError(
-            f"predict of {name!r} gave numbers that are no labels, such as "
-            f"{values[finite][values[finite] != found[finite]][0]}: labels are whole, and scores "
-            "have shape [B, C]"
-        )
-    return np.where(finite, found, -1), bool(finite.all())
-
-
-def _comparable(scores: NDArray[Any]) -> NDArray[np.bool_]:
-    """`[B]`: rows of scores with a largest one; log-probabilities of -inf are fine."""
-    return ~np.isnan(scores).any(axis=1) & np.isfinite(scores.max(axis=1))
-
-
-@contextmanager
-def _failures(name: str, when: str) -> Iterator[None]:
-    """What goes wrong inside a learner, with the place where it did."""
-    try:
-        yield
-    except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        raise LearnerError(
-            f"the learner {name!r} failed {when}: {type(error).__name__}: {error} "
-            f"({frame.filename}, line {frame.lineno})"
-        ) from error
-
-
-@contextmanager
-def _generators_set_by(seed: int) -> Iterator[None]:
-    """The global generators set by the seed; afterwards as they were."""
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        random.seed(seed)
-        np.random.seed(seed)
-        torch.manual_seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)

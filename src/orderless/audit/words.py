@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from ..escaping import markdown as escape
+from ..escaping import printable
 from .decomposition import LEVEL
 
 if TYPE_CHECKING:
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 def text(result: OrderSensitivity) -> str:
     """Table and findings, for a terminal."""
-    headings, rows = _summary(result)
+    headings, rows = _summary(result, printable)
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
@@ -26,18 +28,22 @@ def text(result: OrderSensitivity) -> str:
 
     table = [line(headings), "  ".join("-" * width for width in widths), *map(line, rows)]
     words = [sentence for each in result.learners for sentence in (*findings(result, each), "")]
-    return "\n".join([_title(result), "", *table, "", *words[:-1]])
+    return "\n".join(map(printable, [_title(result), "", *table, "", *words[:-1]]))
 
 
 def markdown(result: OrderSensitivity) -> str:
     """The whole report."""
-    names = [each.name for each in result.learners]
-    sections = [f"# {_title(result)}", _table(*_summary(result)), _LEGEND]
-    sections += filter(None, [comparison_note(result)])
-    for each in result.learners:
-        sections += [f"## {each.name}", "\n".join(f"- {s}" for s in findings(result, each))]
+    names = [escape(each.name) for each in result.learners]
+    sections = [f"# {escape(_title(result))}", _table(*_summary(result, escape)), _LEGEND]
+    sections += filter(None, [escape(comparison_note(result))])
+    for name, each in zip(names, result.learners, strict=True):
+        said = "\n".join(f"- {escape(sentence)}" for sentence in findings(result, each))
+        sections += [f"## {name}", said]
     parts = [
-        [each.name, *map(_small, (p.variance, p.order_effect, p.seed_effect, p.interaction))]
+        [
+            escape(each.name),
+            *map(_small, (p.variance, p.order_effect, p.seed_effect, p.interaction)),
+        ]
         for each in result.learners
         for p in [each.parts]
     ]
@@ -45,7 +51,7 @@ def markdown(result: OrderSensitivity) -> str:
     sections += ["## Parts of the variance", _table(headings, parts)]
     tasks = []
     for task, name in enumerate(result.tasks):
-        row = [name]
+        row = [escape(name)]
         for each in result.learners:
             means = each.scores[:, :, task].mean(axis=0)
             row.append(
@@ -57,7 +63,11 @@ def markdown(result: OrderSensitivity) -> str:
         _table(["task", *names], tasks),
     ]
     orders = [
-        [str(o), result.order_name(o), *(_percent(e.order_averages[o]) for e in result.learners)]
+        [
+            str(o),
+            escape(result.order_name(o)),
+            *(_percent(e.order_averages[o]) for e in result.learners),
+        ]
         for o in range(len(result.orders))
     ]
     sections += ["## Orders", _table(["order", "tasks in turn", *names], orders)]
@@ -76,8 +86,8 @@ def comparison_note(result: OrderSensitivity) -> str:
     """What the rows beside the learner can tell, and what not; empty without one."""
     beside = " and ".join(each.name for each in result.learners[1:])
     return beside and (
-        f"Beside it stands what the package makes of the shape of the data alone ({beside}): this "
-        "shows what is possible, not which method is better at equal settings."
+        f"The package's own learners ({beside}) were set up from the shape of the data alone: they "
+        "show what is possible, not which method is better at equal settings."
     )
 
 
@@ -86,11 +96,13 @@ def _title(result: OrderSensitivity) -> str:
     return f"Order sensitivity of {result.learner.name}: {shape}"
 
 
-def _summary(result: OrderSensitivity) -> tuple[list[str], list[list[str]]]:
+def _summary(
+    result: OrderSensitivity, name: Callable[[str], str]
+) -> tuple[list[str], list[list[str]]]:
     headings = "learner,average,worst order,order var.,seed var.,p,disagree,order matters"
     rows = [
         [
-            each.name,
+            name(each.name),
             _percent(each.parts.average),
             _percent(each.order_averages[each.worst_order]),
             _small(each.order_variance),

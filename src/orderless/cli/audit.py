@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..methods.plugins import import_module
 from . import options
 from .errors import problems_as_sentences
 
@@ -78,7 +76,7 @@ def run_audit(
     if callable(given):
         try:
             given = given()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ValueError(f"{tasks} failed: {type(error).__name__}: {error}") from error
     names = [name.strip() for name in compare.split(",") if name.strip()]
     _, _, name = learner.partition(":")
@@ -131,28 +129,9 @@ def find_object(reference: str, what: str) -> Any:
     module_name, colon, name = reference.partition(":")
     if not colon or not module_name or not name:
         raise ValueError(f"{what} must be given as module:name, got {reference!r}")
-    found: Any = _imported(module_name)
+    found: Any = import_module(module_name)
     for part in name.split("."):
         if not hasattr(found, part):
             raise ValueError(f"module {module_name} has no {name!r}: is it spelled so there?")
         found = getattr(found, part)
     return found
-
-
-def _imported(name: str) -> ModuleType:
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missing = error.name or name
-        if name == missing or name.startswith(f"{missing}."):
-            raise ValueError(
-                f"there is no module {name!r} here: run from the folder that holds it, or install "
-                "it; write my_module:name, not a file name"
-            ) from None
-        raise ValueError(f"module {name} needs {missing!r}, which is not installed") from error
-    except Exception as error:
-        text = f"module {name} cannot be imported: {type(error).__name__}: {error}"
-        raise ValueError(text) from error

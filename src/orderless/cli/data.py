@@ -47,7 +47,7 @@ def data_check(name: options.AnyDataset = None, data_dir: options.DataDir = None
 
 @data_app.command("fetch")
 @problems_as_sentences()
-def data_fetch(name: options.Dataset, data_dir: options.DataDir = None) -> None:
+def data_fetch(name: options.Dataset, data_dir: options.DataTarget = None) -> None:
     """Download a data set; a broken download goes on where it stopped."""
     from ..experiments.progress import Countdown
     from ..scenarios import fetch

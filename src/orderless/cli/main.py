@@ -1,4 +1,4 @@
-"""`orderless doctor`, `run`, `report`, `tune`, `audit`, `data`, `expert`: the commands together.
+"""`orderless doctor`, `run`, `report`, `tune`, `settings` and so on: the commands together.
 
 Each is a file here. `options.py` says what options mean, `completion.py` what the shell offers for
 them, `errors.py` what is said when something goes wrong.
@@ -17,6 +17,7 @@ from .doctor import doctor
 from .expert import expert_app
 from .report import report
 from .run import run
+from .settings import settings
 from .tune import tune
 
 # In the order in which a newcomer meets them.
@@ -26,6 +27,7 @@ EXAMPLES = (
     "report runs/splitmnist-demo",
     "audit my_module:make_learner --tasks my_module:tasks --out audit",
     "tune splitmnist lr 1e-4,1e-3,1e-2",
+    "settings ewc",
     "data fetch mnist",
     "expert train starpilot",
 )
@@ -37,7 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # "rich" would take [what stands in brackets] for a style
 )
-for command in (doctor, run, report, tune, audit):
+for command in (doctor, run, report, tune, settings, audit):
     app.command()(command)
 app.add_typer(data_app, name="data")
 app.add_typer(expert_app, name="expert")

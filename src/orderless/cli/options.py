@@ -19,14 +19,28 @@ if TYPE_CHECKING:
 
 # ---------------------------------------------------------------------- several commands
 
-DataDir = Annotated[Path | None, typer.Option(help="Where data sets lie (else $ORDERLESS_DATA).")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Where data sets lie (else $ORDERLESS_DATA).", exists=True, file_okay=False),
+]
+DataTarget = Annotated[
+    Path | None, typer.Option("--data-dir", help="Where to put it (else $ORDERLESS_DATA).")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda", autocompletion=completion.devices)]
 Kind = Annotated[
     str, typer.Option(help="domain, task or class", autocompletion=completion.scenarios)
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Change a setting: key=value.", autocompletion=completion.settings),
+    typer.Option(
+        "--set",
+        help="Change a setting: key=value; `orderless settings` lists them.",
+        autocompletion=completion.settings,
+    ),
+]
+Plugin = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", help="A module of your own that registers methods."),
 ]
 CheckpointEvery = Annotated[float, typer.Option(help="Seconds between checkpoints.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]

@@ -29,12 +29,17 @@ def draw_map(
     say: Callable[[str], None] = print,
 ) -> list[Path]:
     """Train what is missing, then write the map's JSON and figure; returns their paths."""
+    import torch
+
+    from ..experiments.engine import counting
+    from ..experiments.estimate import estimate
     from ..experiments.progress import Countdown
-    from ..experiments.regime import estimate_regime, find_regime, run_regime
+    from ..experiments.regime import find_regime, run_regime
     from ..experiments.store import Store
     from ..report.regime import summarize_regime
     from ..report.regime_figure import regime_figure
     from ..storage import write_atomically
+    from ..storage.typed import as_json
 
     regime = find_regime(preset)
     regime = dataclasses.replace(
@@ -46,7 +51,7 @@ def draw_map(
     )
     store = Store(out or Path("runs") / f"regime-{preset}")
     if dry_run:
-        say(estimate_regime(regime, store, root, device))
+        say(estimate(regime, store, root, torch.device(device)))
         return []
     with Countdown() as progress:
         records = run_regime(
@@ -55,11 +60,11 @@ def draw_map(
             root=root,
             device=device,
             command=command,
-            report=lambda done, total, training: progress.tell(done, total, training.name),
+            report=counting(progress.tell),
         )
     summary = summarize_regime(records)
     data, picture = (store.directory / f"{NAME}.{end}" for end in ("json", "png"))
-    text = json.dumps(summary, indent=1, allow_nan=False) + "\n"
+    text = json.dumps(as_json(summary), indent=1, allow_nan=False) + "\n"
     write_atomically(data, text.encode())
     regime_figure(summary).savefig(picture, dpi=150)
     return [data, picture]

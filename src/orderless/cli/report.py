@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from . import options
 from .errors import problems_as_sentences
-
-if TYPE_CHECKING:
-    from ..experiments.progress import Countdown
 
 
 @problems_as_sentences()
@@ -26,11 +20,10 @@ def report(
 
     Example: orderless report runs/splitmnist-demo
     """
-    from ..experiments.store import read_cell
     from ..report import format_json, summarize
 
     if json:
-        typer.echo(format_json(summarize(directory, read=read_cell)))
+        typer.echo(format_json(summarize(directory)))
     else:
         show_report(directory)
 
@@ -40,29 +33,17 @@ def show_report(directory: Path) -> None:
     from rich.console import Console
 
     from ..experiments.progress import Countdown
-    from ..experiments.store import read_cell
     from ..report import format_table, summarize, write_report
+    from ..report.collect import loaded
 
-    console, read = Console(), cache(read_cell)  # page and tables read the same cells
+    console = Console()
     with Countdown() as progress:
-        summaries = summarize(directory, read=_counted(read, directory, progress))
+        run = loaded(directory, tell=lambda done, all: progress.tell(done, all, "reading cells"))
+        summaries = summarize(run)
     for summary in summaries:
         console.print(format_table(summary, "text"), markup=False, highlight=False, soft_wrap=True)
     with Console(stderr=True).status("drawing the page and the figures"):
-        paths = write_report(directory, read=read)
+        paths = write_report(run, summaries=summaries)
     for path in paths:
         if path.suffix in (".md", ".html", ".png"):
             typer.echo(f"wrote {path}")
-
-
-def _counted(
-    read: Callable[[Path], dict[str, Any]], directory: Path, progress: Countdown
-) -> Callable[[Path], dict[str, Any]]:
-    """The same reader, which tells how far it has come."""
-    total, done = len(list((directory / "cells").glob("*.json"))), count()
-
-    def counting(path: Path) -> dict[str, Any]:
-        progress.tell(next(done), total, "reading cells")
-        return read(path)
-
-    return counting

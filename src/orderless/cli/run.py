@@ -36,6 +36,7 @@ def run(
     checkpoint_every: options.CheckpointEvery = 60.0,
     deterministic: options.Deterministic = False,
     tensorboard: options.Tensorboard = False,
+    plugin: options.Plugin = None,
     changes: options.Changes = None,
 ) -> None:
     """Train methods on a benchmark over permutations of the task order.
@@ -43,6 +44,8 @@ def run(
     Run the same command again and it does only what is missing. `regime` draws the map of when
     weighting helps (--preset demo, or full). Under torchrun the ranks share the particles out:
     torchrun --nproc-per-node 2 -m orderless run ...
+
+    `orderless settings METHOD` says what --set changes.
 
     Example: orderless run splitmnist --preset demo --permutations 3
     """
@@ -54,7 +57,9 @@ def run(
     from ..experiments.launch.ray import Ray
     from ..experiments.plan import check_launch, plan, refuse
     from ..experiments.progress import GridProgress
+    from ..methods.plugins import load_plugins
 
+    load_plugins(plugin or ())
     check_launch(benchmark, launcher, workers, checkpoint_every)
     if benchmark == "regime":
         refuse(
@@ -124,6 +129,7 @@ def run(
                     group=group,
                     tensorboard=tensorboard,
                     deterministic=deterministic,
+                    plugins=tuple(plugin or ()),
                 )
     if rank() == 0:
         typer.echo(f"{computed} cells computed; results in {store.directory}")

@@ -25,6 +25,7 @@ def tune(
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Run directory.")] = None,
+    plugin: options.Plugin = None,
     changes: options.Changes = None,
 ) -> None:
     """Choose a setting by the average on held-out training data; test data is not touched.
@@ -37,7 +38,9 @@ def tune(
     from ..experiments import Grid
     from ..experiments.progress import reporting
     from ..experiments.tuning import sweep
+    from ..methods.plugins import load_plugins
 
+    load_plugins(plugin or ())
     texts = [text.strip() for text in values.split(",") if text.strip()]
     first = [f"{key}={text}" for text in texts[:1]]  # ewc-tuned, say, cannot be without one
     settings = find_preset(preset, benchmark).with_text(

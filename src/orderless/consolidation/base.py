@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,18 +11,22 @@ from torch import Tensor, nn
 
 from ..particles import Ensemble
 from ..particles.parameter import per_particle_view
+from ..particles.stacking import check_same_shapes
 
 Named = dict[str, Tensor]
 # A pair of tensors (x, y), or batches of such pairs.
 Data = tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
+# Columns of the networks' outputs, or several sets of them; None: all.
+Columns = Tensor | Sequence[Tensor] | None
 
 
-class Consolidation:
+class Consolidation(ABC):
     """A penalty that holds every particle near what it was after earlier tasks.
 
-    `penalty(...)` gives `[N]` and goes to `pf.step(closure, penalty=...)`; `pf.register(self)` has
-    the two hooks called around every optimizer step; `end_task(data)` closes a task. Particle i's
-    penalty depends on particle i alone. Make it when the particles stand where training starts.
+    `penalty(x, outputs)` gives `[N]` and goes to `pf.step(closure, penalty=...)`;
+    `pf.register(self)` has the two hooks called around every optimizer step; `begin_task` says
+    which outputs belong to the past, `end_task(data)` closes a task. Particle i's penalty depends
+    on particle i alone. Make it when the particles stand where training starts.
 
     `tasks` counts the tasks that have ended; before the first, penalties are zeros without a
     gradient. All tensors are changed in place and outlive the tasks, but a recorded step
@@ -40,14 +45,25 @@ class Consolidation:
             name: p for name, p in particles.named_parameters() if p.requires_grad
         }
 
-    def before_update(self) -> None:
+    def before_update(self) -> None:  # noqa: B027
         """Called while gradients are set, before the optimizer moves the particles."""
 
-    def after_update(self) -> None:
+    def after_update(self) -> None:  # noqa: B027
         """Called after the move, gradients still set."""
 
+    @abstractmethod
+    def penalty(self, x: Tensor | None = None, outputs: Any = None) -> Tensor:
+        """What the past asks of each particle: `[N]`. `x` is the batch, `outputs` what the
+        particles say about it, with their graph, if somebody has computed that already."""
+
+    def begin_task(  # noqa: B027
+        self, active: Columns = None, seen: Tensor | None = None, scale: float = 1.0
+    ) -> None:
+        """How the past counts in the task to come; of use to a penalty on outputs, see `LwF`."""
+
+    @abstractmethod
     def end_task(self, data: Data | None = None, active: Tensor | None = None) -> None:
-        raise TypeError(f"{type(self).__name__} does not say how a task ends: define end_task")
+        """Take in the task that was just learned."""
 
     # ------------------------------------------------------------------ for the methods
 
@@ -66,9 +82,9 @@ class Consolidation:
 
     # ------------------------------------------------------------------ state
 
+    @abstractmethod
     def _state(self) -> dict[str, Named]:
         """All tensors, in named groups; `load_state_dict` writes into them."""
-        raise TypeError(f"{type(self).__name__} does not say what its state is: define _state")
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values, enough to go on in the middle of a task; see `ol.save`.
@@ -89,24 +105,13 @@ class Consolidation:
         if kind != type(self).__name__:
             raise ValueError(f"this state is of a {kind}, not of a {type(self).__name__}")
         for group, tensors in self._state().items():
-            _check_same(group, self.particles.n, tensors, state.get(group, {}))
+            shapes = {name: (self.particles.n, *t.shape[1:]) for name, t in tensors.items()}
+            complaint = f"the {group!r} of this state is of another model"
+            check_same_shapes(shapes, state.get(group), complaint)
         for group, tensors in self._state().items():
             for name, tensor in tensors.items():
                 tensor.copy_(self.particles.shard.local(state[group][name]))
         self.tasks = int(state["tasks"])
-
-
-def _check_same(group: str, n: int, ours: Named, theirs: Named) -> None:
-    if ours.keys() != theirs.keys():
-        odd = sorted(ours.keys() ^ theirs.keys())[0]
-        raise ValueError(f"this state is of another model: {odd!r} of {group} is not in both")
-    for name, tensor in ours.items():
-        shape = n, *tensor.shape[1:]
-        if tuple(theirs[name].shape) != shape:
-            raise ValueError(
-                f"this state is of another model: {name!r} of {group} is "
-                f"{tuple(theirs[name].shape)} there and {shape} here"
-            )
 
 
 class _Quadratic(torch.autograd.Function):

@@ -42,7 +42,7 @@ class EWC(Consolidation):
         fisher: `"exact"`, `"sampled"` or `"empirical"`, see `fisher_information`.
         mode: `"separate"` or `"online"`.
         decay: gamma of `"online"`.
-        fisher_samples: use at most so many samples of a task, from the start of its data.
+        fisher_samples: use at most this many samples of a task, from the start of its data.
         batch_size: samples per pass when computing the Fisher information; bounds memory only.
         logits: picks the class scores `[B, C]` out of the network's outputs where those are more
             than one tensor, e.g. `lambda outputs: outputs[0]` for a policy with a value head.

@@ -11,16 +11,14 @@ without a factor T^2. Its gradient is 0 where s = t. Particle i's teacher is its
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..particles import Ensemble
-from .base import Consolidation, Data, Named
-
-Columns = Tensor | Sequence[Tensor] | None
+from .base import Columns, Consolidation, Data, Named
 
 
 class LwF(Consolidation):
@@ -32,6 +30,8 @@ class LwF(Consolidation):
     - task-incremental, the old heads' KD summed: `penalty(x, active=[columns_1, columns_2, ...])`;
     - class-incremental, CE + KD: `penalty(x, active=old_columns, seen=columns_so_far)`, where the
       student spreads its probability over the new classes too and the teacher gives them 0.
+
+    `begin_task(active, seen, scale)` says the same for all penalties of a task.
 
     Memory, in units of the ensemble's parameters: 1 (the teacher; its buffers too), and the
     activations of the passes. The teacher runs in evaluation mode.
@@ -55,6 +55,13 @@ class LwF(Consolidation):
             raise ValueError(f"temperature must be positive, got {temperature}")
         self.temperature, self.logits = temperature, logits
         self.teacher = copy.deepcopy(particles).requires_grad_(False).eval()
+        self.begin_task()
+
+    def begin_task(
+        self, active: Columns = None, seen: Tensor | None = None, scale: float = 1.0
+    ) -> None:
+        """What `penalty` takes for `active`, `seen` and `scale` in this task, unless told."""
+        self.active, self.seen, self.scale = active, seen, scale
 
     def penalty(
         self,
@@ -62,7 +69,7 @@ class LwF(Consolidation):
         outputs: Any = None,
         active: Columns = None,
         seen: Tensor | None = None,
-        scale: float = 1.0,
+        scale: float | None = None,
     ) -> Tensor:
         """strength * scale * KD of each particle on the inputs x `[B, ...]`: `[N]`.
 
@@ -79,6 +86,9 @@ class LwF(Consolidation):
             return self._no_penalty()
         if x is None:
             raise ValueError("LwF needs the inputs of the batch: penalty(x, ...)")
+        if active is None and seen is None:
+            active, seen = self.active, self.seen
+        scale = self.scale if scale is None else scale
         with torch.no_grad():
             teacher = self._scores(self.teacher(x))
         student = self._scores(self._run(x) if outputs is None else outputs)
@@ -108,17 +118,16 @@ class LwF(Consolidation):
         """The particles on x once more in this step: no buffer may count the batch twice."""
         if self.particles.replaying:
             return self.particles(x)
-        draw: Tensor = self.particles._draws.clone()  # type: ignore[operator]
-        with self.particles.replay(draw):
+        with self.particles.replay(self.particles.noise_counter):
             return self.particles(x)
 
     @torch.no_grad()
     def end_task(self, data: Data | None = None, active: Tensor | None = None) -> None:
         """Make the particles as they are now the teachers. Needs no data."""
-        now = self.particles._stacked()
-        for name, tensor in self.teacher._stacked().items():
+        now = self.particles.tensors()
+        for name, tensor in self.teacher.tensors().items():
             tensor.copy_(now[name])
         self.tasks += 1
 
     def _state(self) -> dict[str, Named]:
-        return {"teacher": self.teacher._stacked()}
+        return {"teacher": self.teacher.tensors()}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,16 +16,16 @@ from ..methods.settings import Settings
 from ..particles import Ensemble
 from ..scenarios import Scenario
 from .benchmarks import find_benchmark
-from .course import Cell, Course
+from .course import Cell, CellRunner
 from .evaluation import COMBINES, plasticity, score_task
-from .records import finite
+from .record import CellRecord
 from .snapshots import snapshot
 from .store import Store
 
-TRACES = 40  # at most so many points per task at which weights and loss are recorded
+TRACES = 40  # at most this many points per task at which weights and loss are recorded
 
 
-class CellRun(Course):
+class SupervisedRunner(CellRunner):
     """A cell of supervised learning."""
 
     learner: ContinualLearner
@@ -34,11 +35,9 @@ class CellRun(Course):
         cell: Cell,
         scenario: Scenario,
         store: Store,
-        *,
-        checkpoint_every: float = 60.0,
-        tick: Callable[[int], None] = lambda steps: None,
+        **options: Any,
     ) -> None:
-        super().__init__(cell, store, checkpoint_every=checkpoint_every, tick=tick)
+        super().__init__(cell, store, **options)
         assert isinstance(cell.settings, Settings)
         self.settings = cell.settings
         self.scenario, self.task_names = scenario, scenario.task_names
@@ -47,7 +46,7 @@ class CellRun(Course):
         network = find_benchmark(cell.benchmark).network(scenario, cell.settings)
         self.setup = Setup(scenario, cell.settings, network, cell.seed, store.group)
         self.learner = self._build()
-        self.stages = self._stages()
+        self.stages = self.plan(cell.settings)
         self.progress.scores = {name: [] for name in COMBINES}
         self._pending: list[tuple[int, Any]] = []  # step infos not yet fetched from the device
         self._scored_at = -1
@@ -55,7 +54,7 @@ class CellRun(Course):
     def _build(self) -> ContinualLearner:
         return find_method(self.cell.method).build(self.setup)
 
-    # ------------------------------------------------------------------ the course of a cell
+    # ------------------------------------------------------------------ from task to task
 
     def _begin(self) -> None:
         if not self.progress.scores[COMBINES[0]]:
@@ -68,27 +67,24 @@ class CellRun(Course):
             self._learn(x, y, task, count)
             yield
 
-    def _stages(self) -> list[tuple[list[int], int]]:
+    def plan(self, settings: Settings) -> list[tuple[list[int], int]]:
         """(tasks seen so far, batches to come) for every stage; joint training has one."""
-        order = list(self.cell.order)
-        seen = [order] if self.learner.joint else [order[: k + 1] for k in range(len(order))]
-        return [(tasks, self._count(tasks)) for tasks in seen]
+        order, joint = list(self.cell.order), self.learner.joint
+        stages = [order] if joint else [order[: k + 1] for k in range(len(order))]
+        count = self.scenario.n_batches
+        return [(s, count(s if joint else s[-1], **self._cut(settings, s))) for s in stages]
 
-    def _stream(self, seen: list[int]) -> dict[str, Any]:
-        s = self.cell.settings
-        iterations = s.iterations
+    def _cut(self, settings: Settings, seen: list[int]) -> dict[str, Any]:
+        """How a stage's data is cut into batches."""
+        iterations = settings.iterations
         if iterations is not None and self.learner.joint:
             iterations *= len(seen)
-        options = {"batch_size": s.batch_size, "epochs": s.epochs, "iterations": iterations}
-        return {**options, "seed": s.seed_of_batches(self.cell.seed)}
-
-    def _count(self, seen: list[int]) -> int:
-        options = self._stream(seen)
-        del options["seed"]
-        return self.scenario.n_batches(seen if self.learner.joint else seen[-1], **options)
+        sizes = {"batch_size": settings.batch_size, "epochs": settings.epochs}
+        return {**sizes, "iterations": iterations}
 
     def _batches(self, seen: list[int]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        start, options = self.progress.batch, self._stream(seen)
+        start, options = self.progress.batch, self._cut(self.settings, seen)
+        options["seed"] = self.settings.seed_of_batches(self.cell.seed)
         if self.learner.joint:
             yield from self.scenario.joint_batches(seen, start=start, **options)
         else:
@@ -164,10 +160,10 @@ class CellRun(Course):
     def _initial(self) -> Ensemble:
         return self._build().filter.particles
 
-    def _record(self) -> dict[str, Any]:
-        return {
-            **super()._record(),
-            "nll": [finite(score.nll) for score in self.last],
-            "ece": [finite(score.ece) for score in self.last],
-            "predictions": [score.predictions for score in self.last],
-        }
+    def _record(self) -> CellRecord:
+        return replace(
+            super()._record(),
+            nll=[score.nll for score in self.last],
+            ece=[score.ece for score in self.last],
+            predictions=[score.predictions for score in self.last],
+        )

@@ -1,23 +1,27 @@
-"""The course of a cell, whatever it learns: from its start or checkpoint to its record."""
+"""A cell, and what runs it, whatever it learns: from its start or checkpoint to its record."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..filters import ParticleFilter
+import numpy as np
+
+from ..filters import Predictor
 from ..methods import find_method
 from ..methods.settings import SharedSettings
 from ..particles import Ensemble
 from ..storage import INVALID_STATE
-from .records import filter_record, finite, loss_areas
-from .snapshots import stacked
-from .store import Store, StoreError, versions
+from .benchmarks import find_benchmark
+from .evaluation import displacement, finite, loss_areas
+from .record import CellRecord, cell_name
+from .snapshots import Snapshot, stacked
+from .store import Store, StoreError, device_name, versions
 from .tensorboard import CellLog
 
 
@@ -35,9 +39,22 @@ class Cell:
     settings: SharedSettings
 
     @property
+    def kind(self) -> str:
+        """Which runner it takes."""
+        return find_benchmark(self.benchmark).kind
+
+    @property
+    def slow(self) -> bool:
+        return find_method(self.method).slow
+
+    @property
+    def title(self) -> str:
+        return f"{self.method} order {self.order_index} seed {self.seed}"
+
+    @property
     def name(self) -> str:
-        parts = self.benchmark, self.scenario, self.preset, self.method
-        return "-".join(parts) + f"-order{self.order_index}-seed{self.seed}"
+        table = self.benchmark, self.scenario, self.preset
+        return cell_name(*table, self.method, self.order_index, self.seed)
 
     def describe(self) -> dict[str, Any]:
         """The part of the record that says what was run."""
@@ -52,9 +69,16 @@ class Cell:
             "settings": self.settings.flat(find_method(self.method)),
         }
 
+    def differs(self, record: Mapping[str, Any]) -> str | None:
+        """By what a record is of another cell: "key=its value, not ours"; None if it is of this."""
+        for key, value in self.describe().items():
+            if key != "settings" and record[key] != value:
+                return f"{key}={record[key]}, not {value}"
+        return self.settings.differs(record["settings"], find_method(self.method))
+
 
 @dataclass
-class Progress:
+class CellProgress:
     """How far a cell has come; with the learner's state, all that a checkpoint holds."""
 
     position: int = 0
@@ -66,14 +90,14 @@ class Progress:
         default_factory=lambda: {"step": [], "ess": [], "largest_weight": [], "loss": []}
     )
     plasticity: dict[str, list[float | None]] = field(default_factory=dict)
-    snapshots: list[Any] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
 
 
-class Learned(Protocol):
-    """What any course asks of whatever learns."""
+class Stateful(Protocol):
+    """What every runner asks of its learner."""
 
     @property
-    def filter(self) -> ParticleFilter: ...
+    def filter(self) -> Predictor: ...
 
     def check(self) -> None:
         """Raise `FloatingPointError` if learning has broken down."""
@@ -83,16 +107,19 @@ class Learned(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-class Course(ABC):
+class CellRunner(ABC):
     """Runs one cell from the start, or from its checkpoint.
 
-    A stage is (tasks seen so far, steps to come). Subclasses set `learner` and `stages` (and
-    `task_names`, where tasks have names) and say how a stage is learned (`_stage` yields wherever a
-    checkpoint may be taken and counts `progress.batch`), what follows it, and where the particles
-    started; to the record they add what only they know.
+    A stage is (tasks seen so far, steps to come). `tick` hears of steps, `ended` of the phases of a
+    cell: "beginning", then for every stage "learning" and "finish".
+
+    Subclasses set `learner` and `stages` (and `task_names`, where tasks have names) and say how a
+    stage is learned (`_stage` yields wherever a checkpoint may be taken and counts
+    `progress.batch`), what follows it, and where the particles started; to the record they add what
+    only they know.
     """
 
-    learner: Learned
+    learner: Stateful
     stages: list[tuple[list[int], int]]
     task_names: list[str] = []
     log: CellLog | None = None
@@ -104,17 +131,19 @@ class Course(ABC):
         *,
         checkpoint_every: float = 60.0,
         tick: Callable[[int], None] = lambda steps: None,
+        ended: Callable[[str], None] = lambda phase: None,
     ) -> None:
         self.cell, self.store = cell, store
-        self.checkpoint_every, self.tick = checkpoint_every, tick
-        self.progress = Progress()
+        self.checkpoint_every, self.tick, self.ended = checkpoint_every, tick, ended
+        self.progress = CellProgress()
 
-    def run(self, command: str = "", *, tensorboard: bool = False) -> dict[str, Any]:
+    def run(self, command: str = "", *, tensorboard: bool = False) -> CellRecord:
         """Learn all tasks; the finished record is in the store, and is returned."""
         begun = saved = time.monotonic()
         self._resume()
         before = self.progress.seconds
         self._begin()
+        self.ended("beginning")
         if tensorboard and self.store.first:
             self._open_log()
         while self.progress.position < len(self.stages):
@@ -125,26 +154,24 @@ class Course(ABC):
                     self._checkpoint()
                     self._log()
                     saved = time.monotonic()
+            self.ended("learning")
             self._finish_stage(seen)
+            self.ended("finish")
             self._log()
             self.progress.position += 1
             self.progress.batch = 0
         if self.log is not None:
             self.log.close()
         self.progress.seconds = before + time.monotonic() - begun
-        record = {
-            "format": 1,
-            **self.cell.describe(),
-            **self._record(),
-            "died_at": self.progress.died_at,
-            "versions": versions(),
-            "duration": self.progress.seconds,
-            "command": command,
-        }
+        record = dataclasses.replace(self._record(), command=command)
         if self.progress.snapshots:
             self.store.write_snapshots(self.cell.name, stacked(self.progress.snapshots))
         self.store.write_cell(self.cell.name, record)
         return record
+
+    @abstractmethod
+    def plan(self, settings: Any) -> list[tuple[list[int], int]]:
+        """The stages of a cell with these settings."""
 
     @abstractmethod
     def _begin(self) -> None:
@@ -164,17 +191,35 @@ class Course(ABC):
 
     # ------------------------------------------------------------------ what is found
 
-    def _record(self) -> dict[str, Any]:
-        """What was found."""
-        progress = self.progress
+    def _record(self) -> CellRecord:
+        """What was found; the parts that only some courses have are added by them."""
+        cell, progress, filter = self.cell, self.progress, self.learner.filter
         areas = loss_areas(progress.trace, [count for _, count in self.stages])
-        return {
-            **filter_record(self.learner.filter, self._initial()),
-            "task_names": self.task_names,
-            "scores": progress.scores,
-            "trace": {k: [finite(v) for v in values] for k, values in progress.trace.items()},
-            "plasticity": {**progress.plasticity, "learning_curve_area": areas},
-        }
+        return CellRecord(
+            benchmark=cell.benchmark,
+            scenario=cell.scenario,
+            preset=cell.preset,
+            method=cell.method,
+            order_index=cell.order_index,
+            order=list(cell.order),
+            seed=cell.seed,
+            settings=cell.settings.flat(find_method(cell.method)),
+            described=find_method(cell.method).described(),
+            task_names=self.task_names,
+            scores=progress.scores,
+            trace={name: [*values] for name, values in progress.trace.items()},
+            plasticity={**progress.plasticity, "learning_curve_area": areas},
+            particles=filter.particles.n,
+            log_evidence=float(filter.log_evidence),
+            temperature=float(filter.temperature),
+            ess=float(filter.ess),
+            moved=float(np.mean(displacement(filter.networks, self._initial()))),
+            alive=int(filter.alive.sum()),
+            died_at=progress.died_at,
+            device=device_name(filter.particles.device),
+            versions=versions(),
+            duration=progress.seconds,
+        )
 
     def _add_plasticity(self, measured: dict[str, float]) -> None:
         for name, value in measured.items():
@@ -222,18 +267,26 @@ class Course(ABC):
         progress = {
             f.name: getattr(self.progress, f.name) for f in dataclasses.fields(self.progress)
         }
-        state = {**self._identity(), "progress": progress, "learner": self.learner.state_dict()}
+        state = {**self._identity(), "cell": self.cell.describe(), "progress": progress}
+        state["learner"] = self.learner.state_dict()
         self.store.save_checkpoint(self.cell.name, state)
 
     def _identity(self) -> dict[str, Any]:
-        """What must be the same for a checkpoint to be of use."""
-        return {"cell": self.cell.describe(), "versions": versions()}
+        """What must be the same, beside the cell, for a checkpoint to be of use."""
+        return {"versions": versions()}
+
+    def _come(self, state: dict[str, Any]) -> tuple[int, int] | None:
+        """How far a checkpoint has come; None if it is not of this cell, as it would run now."""
+        if any(state.get(key) != value for key, value in self._identity().items()):
+            return None
+        if self.cell.differs(state["cell"]) is not None:
+            return None
+        return state["progress"]["position"], state["progress"]["batch"]
 
     def _resume(self) -> None:
-        state = self.store.load_checkpoint(self.cell.name)
-        ours = self._identity()
         try:
-            if state is None or any(state.get(key) != value for key, value in ours.items()):
+            state = self.store.load_checkpoint(self.cell.name, self._come)
+            if state is None:
                 return
             self.progress = type(self.progress)(**state["progress"])
             self._load_state(state["learner"])

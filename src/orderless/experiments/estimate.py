@@ -1,52 +1,56 @@
-"""What a run would take, found by trying a few steps of each method."""
+"""What a run would take: real cells, timed over their first steps on a part of the work.
+
+A trial is the cell itself with few steps in a stage, stopped when its second stage has learned: by
+then everything has been done once, and a penalty for the past is in force. Where all of the work
+takes long, a trial has fewer particles, samples or copies of a game, and its times are scaled up.
+"""
 
 from __future__ import annotations
 
+import copy
+import math
+import tempfile
+import time
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
-from ..methods import Setup, find_method
-from ..methods.learners import ExactLearner
-from ..scenarios import Scenario
-from .benchmarks import find_benchmark
+from ..methods import find_method
+from ..methods.supervised import ExactSettings
 from .course import Cell
-from .grid import Grid, processes, unfinished
-from .launch.local import one_thread
-from .policy_estimate import try_policy
+from .engine import unfinished
+from .grid import GridWork
+from .launch.local import Processes, one_thread
+from .runs import runner_of
+from .scenarios import Scenarios
 from .store import Store
-from .timing import seconds, settle, span
-from .trial import Trial, bytes_of, fisher_growth, long_enough, part, particles_of, smaller
 
-# Of lambda, until the evidence is largest. A few samples, as are tried here, would take far more.
-_TRIALS = 8
+STEPS, WARM = 7, 3  # of a stage; the first ones warm up, and on CUDA are recorded
+PATIENCE = 0.6  # seconds that a trial should take; much shorter, it measures what calls cost
+FEW = 4  # of anything at least; a network takes as long for one sample as for four
 
 
 def estimate(
-    grid: Grid, store: Store, root: str | None, device: torch.device, workers: int | None = 1
+    grid: Any, store: Store, root: str | None, device: torch.device, workers: int | None = 1
 ) -> str:
-    """Cells to compute, memory of the largest, and time, as text. Writes nothing."""
-    scenarios = grid.scenarios(root, device)
-    scenario = scenarios[0]
-    cells = list(grid.cells(len(scenario)))
-    missing = unfinished(cells, store)
-    workers = min(workers or processes(grid, scenarios, len(missing)), max(1, len(missing)))
-    lines = [f"{len(cells)} cells, {len(cells) - len(missing)} finished, {len(missing)} to compute"]
-    supervised = find_benchmark(grid.benchmark).kind == "supervised"
+    """Cells to compute, memory of the largest, and time, as text. Writes nothing to the store."""
+    scenarios = Scenarios(grid.benchmark, grid.scenario, grid.settings, root, str(device))
+    work, cells = GridWork(grid, scenarios, scenarios), list(grid.cells(len(scenarios[0])))
+    missing = unfinished(cells, work, store)
+    workers = min(Processes(workers).count(len(missing), work), max(1, len(missing)))
+    finished = len(cells) - len(missing)
+    lines = [f"{len(cells)} {grid.what}, {finished} finished, {len(missing)} to compute"]
     total, memory, smallest = 0.0, 0, 1.0
-    for name in grid.methods:
+    for name in dict.fromkeys(cell.method for cell in missing):
         of_method = [cell for cell in missing if cell.method == name]
-        if of_method:
-            with one_thread():
-                if supervised:
-                    trial = long_enough(partial(_try, of_method[0], scenario))
-                else:
-                    trial = try_policy(of_method[0], scenario, store)
-            total += trial.seconds * len(of_method)
-            memory = max(memory, trial.bytes_held)
-            smallest = min(smallest, trial.share)
-            lines.append(f"  {name}: {len(of_method)} cells of about {trial.seconds:.1f} s")
+        trial = long_enough(of_method[0], scenarios[0])
+        total += trial.seconds * len(of_method)
+        memory, smallest = max(memory, trial.bytes_held), min(smallest, trial.share)
+        lines.append(f"  {name}: {len(of_method)} {grid.what} of about {trial.seconds:.1f} s")
     lines.append(
         f"memory: {memory / 2**20:.0f} MiB for the parameters of the largest method; learning "
         f"takes about 3 times that and activations, in each of {workers} process(es)"
@@ -56,48 +60,133 @@ def estimate(
     return "\n".join(lines)
 
 
-def _try(cell: Cell, scenario: Scenario, share: float, steps: int = 3) -> Trial:
-    """A few steps, a task's end and answers to one batch, by a share of the particles."""
-    s, tasks, device = cell.settings, len(scenario), scenario.device
-    samples = len(scenario.targets(0))
-    tried = part(samples, share, s.batch_size)  # for Fisher information
-    limit = min(tried, s.flat()["fisher_samples"] or tried)
-    small = smaller(cell, share, fisher_samples=limit, rb_block=steps * s.batch_size)
-    network = find_benchmark(cell.benchmark).network(scenario, small.settings)
-    learner = find_method(cell.method).build(Setup(scenario, small.settings, network, cell.seed))
-    exact = isinstance(learner, ExactLearner)
-    if exact:  # one trial, wherever the evidence is
-        learner.filter.prior_precision = learner.filter.noise_variance = 1.0
-    x = scenario.test_set(0)[0]
-    answered = x[: s.test_batch]
+def span(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
-    def learn() -> None:
-        batches = scenario.batches(0, batch_size=s.batch_size, seed=0, iterations=steps)
-        with suppress(FloatingPointError):  # a step that breaks the networks takes its time, too
-            for batch in batches:
-                learner.learn(*batch)
 
-    @torch.no_grad()
-    def answer() -> None:
-        learner.outputs(answered, 0)
+@dataclass(frozen=True)
+class Trial:
+    """Seconds and bytes of a whole cell; `took` seconds were timed, on `share` of a step's work."""
 
-    learner.begin_task([0])
-    learn()  # warms up
-    per_end = seconds(learner.end_task, device)
-    if not learner.joint:
-        learner.begin_task([*range(1, tasks), 0])  # with a penalty for the past, if there is one
-    settle(learn, device)
-    learning = seconds(learn, device)
-    answer()  # what is solved on read, a task's end has paid
-    answering = seconds(answer, device)
-    more = particles_of(cell) / learner.filter.particles.n
-    counts = [scenario.n_batches(t, s.batch_size, s.epochs, s.iterations) for t in range(tasks)]
-    scorings = tasks * (2 if learner.joint else tasks + 1) * len(x) / len(answered)
-    ends = tasks * fisher_growth(learner, s.flat()["fisher_samples"], samples, tried)
-    ends *= _TRIALS if exact else 1
+    seconds: float
+    bytes_held: int
+    took: float
+    share: float
+
+
+def long_enough(cell: Cell, tasks: Any) -> Trial:
+    """Trials of ever more of the work, until one takes long enough or does all of it."""
+    share, trial = 0.0, try_cell(cell, tasks, 0.0)
+    while share < 1 and trial.share < 1 and trial.took < PATIENCE / 4:
+        share = min(1.0, trial.share * PATIENCE / max(trial.took, 1e-6))
+        trial = try_cell(cell, tasks, share)
+    return trial
+
+
+def try_cell(cell: Cell, tasks: Any, share: float) -> Trial:
+    """Time the first steps of a cell on a share of the work."""
+    watch = _Stopwatch(tasks.device)
+    with tempfile.TemporaryDirectory() as folder, one_thread():
+        small, fewer, per_step, per_rest = _part_of(cell, tasks, share, Path(folder))
+        store = Store(folder)
+        store.prepare()
+        runner = runner_of(small, fewer, store, tick=watch.tick, ended=watch.ended)
+        with suppress(_Enough):
+            runner.run()
+    stages, s = runner.plan(cell.settings), cell.settings
+    # of a lifelong cell, steps are those of the games, and it ticks at the end of a rollout
+    ticks = s.envs * s.rollout if cell.kind == "lifelong" else 1  # type: ignore[attr-defined]
+    steps = sum(count for _, count in stages) / ticks
+    rest = watch.took["beginning"] + len(stages) * watch.took.get("finish", 0.0)
+    particles = runner.learner.filter.particles
+    whole = s.flat()["rb_particles" if cell.method == "rb" else "particles"]
+    more = float(whole) / particles.n if particles.n > 1 else 1.0  # type: ignore[arg-type]
     return Trial(
-        (learning / steps * sum(counts) + answering * scorings + per_end * ends) * more,
-        round(bytes_of(learner.filter.particles) * more),
-        learning + answering,
-        1 / more,
+        (watch.took["step"] * steps * per_step + rest * per_rest) * more,
+        round(sum(p.numel() * p.element_size() for p in particles.parameters()) * more),
+        watch.took["step"] * (STEPS - WARM),
+        min(1.0, 1 / more / per_step),
     )
+
+
+def _part_of(cell: Cell, tasks: Any, share: float, folder: Path) -> tuple[Cell, Any, float, float]:
+    """A small cell, its tasks, and how much more work a step and the rest of the whole cell are."""
+
+    def part(whole: int, least: int = FEW) -> int:
+        return min(whole, max(least, math.ceil(whole * share)))
+
+    values: dict[str, Any] = cell.settings.flat(find_method(cell.method))
+    changes: dict[str, Any] = {"min_ess": None, "iterations": STEPS}
+    for key in {"particles", "rb_particles"} & set(values):
+        changes[key] = part(values[key], 2)  # many remain many
+    per_step = per_rest = 1.0
+    if cell.kind == "lifelong":
+        envs, rollout = part(values["envs"]), max(1, values["rollout"] // values["minibatches"])
+        changes |= {"envs": envs, "rollout": rollout, "minibatches": 1}
+        changes["steps_per_level"] = STEPS * envs * rollout
+        per_step = values["envs"] * values["rollout"] / (envs * rollout)
+    elif cell.kind == "cloning":
+        batch, episodes = part(values["batch_size"]), part(values["episodes"])
+        changes |= {"batch_size": batch, "transitions": batch, "episodes": episodes}
+        per_step, per_rest = values["batch_size"] / batch, values["episodes"] / episodes
+        tasks = replace(tasks, folder=folder, count=batch)
+    elif find_method(cell.method).config is ExactSettings:  # adds samples by the block
+        block = min(512, *(len(tasks.targets(task)) for task in cell.order))
+        changes |= {"batch_size": block, "rb_block": block}
+        per_step = values["batch_size"] / block
+    else:
+        whole = max(len(task.y_test) for task in tasks.tasks)
+        few = part(whole, 100)
+        per_rest, tasks = whole / few, _fewer_tests(tasks, few)
+        if values.get("fisher_samples") is not None:
+            changes["fisher_samples"] = math.ceil(values["fisher_samples"] / per_rest)
+    small = replace(cell, settings=cell.settings.changed(**changes))
+    return small, tasks, per_step, per_rest
+
+
+def _fewer_tests(tasks: Any, count: int) -> Any:
+    """The same tasks with `count` test samples each."""
+    fewer = copy.copy(tasks)
+    fewer.tasks = [
+        replace(task, x_test=task.x_test[:count], y_test=task.y_test[:count])
+        for task in tasks.tasks
+    ]
+    return fewer
+
+
+class _Enough(Exception):
+    """A trial has seen what it wanted to."""
+
+
+@dataclass
+class _Stopwatch:
+    """Seconds of a cell's phases and of a step; ends the cell when its second stage has learned."""
+
+    device: torch.device
+    took: dict[str, float] = field(default_factory=lambda: {"beginning": 0.0, "step": 0.0})
+    ticks: list[float] = field(default_factory=list)
+    stages: int = 0
+
+    def __post_init__(self) -> None:
+        self.last = self.now()
+
+    def now(self) -> float:
+        """With all that was started on the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.monotonic()
+
+    def tick(self, steps: int) -> None:
+        self.ticks.append(self.now())
+
+    def ended(self, phase: str) -> None:
+        before, self.last = self.last, self.now()
+        if phase != "learning":
+            self.took[phase] = self.last - before
+            return
+        self.took["step"] = float(np.mean(np.diff(self.ticks[WARM:])))
+        self.ticks, self.stages = [], self.stages + 1
+        if self.stages == 2:
+            raise _Enough

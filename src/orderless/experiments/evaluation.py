@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,3 +84,18 @@ def displacement(particles: Ensemble, initial: Ensemble) -> list[float]:
     moved = [(now.double() - then.double()).square().flatten(1).sum(1) for now, then in pairs]
     length = [then.double().square().flatten(1).sum(1) for _, then in pairs]
     return particles.shard.gather((sum(moved) / sum(length)).sqrt()).tolist()  # type: ignore[union-attr]
+
+
+def loss_areas(trace: dict[str, list[float]], counts: list[int]) -> list[float | None]:
+    """Mean training loss over each task: the area under its learning curve, per step."""
+    steps, losses = np.array(trace["step"]), np.array(trace["loss"])
+    ends = np.cumsum(counts)
+    parts = [
+        losses[(steps > end - count) & (steps <= end)]
+        for end, count in zip(ends, counts, strict=True)
+    ]
+    return [finite(float(part.mean())) if len(part) else None for part in parts]
+
+
+def finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

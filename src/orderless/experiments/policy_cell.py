@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..filters.stepping import SteppedFilter
+from ..filters.step import SteppedFilter
 from ..methods import find_method
 from ..methods.learners.policy import PolicyLearner
 from ..methods.learners.representation import heaviest_representation
@@ -24,16 +24,18 @@ from ..rl import BehaviourCloning, Episode, UpdateInfo
 from ..rl.cloning import COMBINES, play_both
 from ..rl.procgen import ProcgenLevels
 from ..rl.tasks import ClonedTasks, ProcgenTasks
+from ..storage.typed import decode
 from .benchmarks import find_benchmark
 from .cell import TRACES
-from .course import Cell, Course, Progress
+from .course import Cell, CellProgress, CellRunner
 from .evaluation import plasticity_of
+from .record import CellRecord, ExpertFacts
 from .store import Store
 
 SAMPLES = 512  # frames on which plasticity is measured
 
 
-class PolicyRun(Course):
+class PolicyRunner(CellRunner):
     """What both have in common: levels as tasks, a filter of policies, returns as scores."""
 
     combines: tuple[str, ...]
@@ -44,22 +46,22 @@ class PolicyRun(Course):
         cell: Cell,
         tasks: ProcgenTasks,
         store: Store,
-        *,
-        checkpoint_every: float = 60.0,
-        tick: Callable[[int], None] = lambda steps: None,
+        **options: Any,
     ) -> None:
-        super().__init__(cell, store, checkpoint_every=checkpoint_every, tick=tick)
+        super().__init__(cell, store, **options)
         assert isinstance(cell.settings, PolicySettings)
         self.tasks, self.settings, self.task_names = tasks, cell.settings, tasks.task_names
         network = find_benchmark(cell.benchmark).network(tasks, cell.settings)
         self.setup = PolicySetup(tasks, self.settings, network, cell.seed)
         self.learner = find_method(cell.method).build(self.setup)
-        self.stages = [
-            (list(cell.order[: place + 1]), self._count()) for place in range(len(tasks))
-        ]
+        self.stages = self.plan(cell.settings)
+
+    def plan(self, settings: PolicySettings) -> list[tuple[list[int], int]]:
+        order, count = list(self.cell.order), self._count(settings)
+        return [(order[: place + 1], count) for place in range(len(order))]
 
     @abstractmethod
-    def _count(self) -> int:
+    def _count(self, settings: PolicySettings) -> int:
         """Steps of a stage."""
 
     @property
@@ -90,20 +92,20 @@ class PolicyRun(Course):
     def _initial(self) -> Ensemble:
         return self.setup.ensemble(self.filter.particles.n)
 
-    def _record(self) -> dict[str, Any]:
-        return {**super()._record(), "score_kind": "return"}
+    def _record(self) -> CellRecord:
+        return replace(super()._record(), score_kind="return")
 
 
 @dataclass
-class CloneProgress(Progress):
-    """Besides: seconds spent on scoring, which do not grow with the data, and what the expert's
+class CloneProgress(CellProgress):
+    """Also seconds spent on scoring, which do not grow with the data, and what the expert's
     own episodes on each level so far brought."""
 
     scoring: float = 0.0
     shown: list[float | None] = field(default_factory=list)
 
 
-class CloningRun(PolicyRun):
+class CloningRunner(PolicyRunner):
     """Behaviour cloning, level after level; R holds normalised returns on every level."""
 
     combines = COMBINES
@@ -115,11 +117,10 @@ class CloningRun(PolicyRun):
         super().__init__(*arguments, **options)
         self.progress = CloneProgress()
 
-    def _count(self) -> int:
-        s = self.settings
+    def _count(self, s: PolicySettings) -> int:
         return s.iterations or s.epochs * (s.transitions // s.batch_size)
 
-    def run(self, command: str = "", **options: Any) -> dict[str, Any]:
+    def run(self, command: str = "", **options: Any) -> CellRecord:
         self.env = self.environment()
         try:
             return super().run(command, **options)
@@ -183,20 +184,20 @@ class CloningRun(PolicyRun):
     def _identity(self) -> dict[str, Any]:
         return {**super()._identity(), "expert": self.tasks.expert.digest}
 
-    def _record(self) -> dict[str, Any]:
+    def _record(self) -> CellRecord:
         expert, by_task = self.tasks.expert, np.argsort(self.cell.order)
         shown = [self.progress.shown[place] for place in by_task]
         facts = {**expert.facts, "digest": expert.digest, "level_returns": shown}
-        return {
-            **super()._record(),
-            "expert": facts,
-            "scoring_duration": self.progress.scoring,
-        }
+        return replace(
+            super()._record(),
+            expert=decode(ExpertFacts, facts),
+            scoring_duration=self.progress.scoring,
+        )
 
 
 @dataclass
-class PlayProgress(Progress):
-    """Besides: returns over environment steps, and what each level so far was worth.
+class PlayProgress(CellProgress):
+    """Also returns over environment steps, and what each level so far was worth.
 
     `returns` are means over a level's bins, `final_returns` over the last fifth of its episodes.
     """
@@ -208,7 +209,7 @@ class PlayProgress(Progress):
     final_returns: list[float | None] = field(default_factory=list)
 
 
-class LifelongRun(PolicyRun):
+class LifelongRunner(PolicyRunner):
     """PPO, level after level. A level's score is its mean return while it is learned.
 
     Nothing is played again later, so R has a last row only. The policy that acts is the mixture.
@@ -222,15 +223,16 @@ class LifelongRun(PolicyRun):
         super().__init__(*arguments, **options)
         self.progress = PlayProgress()
 
-    def _count(self) -> int:
-        return self.round_steps * math.ceil(self.settings.steps_per_level / self.round_steps)
+    def _count(self, s: PolicySettings) -> int:
+        length = s.envs * s.rollout
+        return length * math.ceil(s.steps_per_level / length)
 
     @property
     def round_steps(self) -> int:
         """Environment steps of a rollout."""
         return self.settings.envs * self.settings.rollout
 
-    def run(self, command: str = "", **options: Any) -> dict[str, Any]:
+    def run(self, command: str = "", **options: Any) -> CellRecord:
         try:
             return super().run(command, **options)
         finally:
@@ -285,9 +287,11 @@ class LifelongRun(PolicyRun):
         level = np.mean(known) if known else env.normalize(env.returns).mean()
         self.progress.returns.append(float(level))
 
-    def _record(self) -> dict[str, Any]:
-        found = {name: getattr(self.progress, name) for name in ("curves", "final_returns")}
-        return {**super()._record(), **found}
+    def _record(self) -> CellRecord:
+        progress = self.progress
+        return replace(
+            super()._record(), curves=progress.curves, final_returns=progress.final_returns
+        )
 
 
 def binned_returns(

@@ -21,8 +21,9 @@ from rich.progress import (
 )
 
 from .course import Cell
-from .grid import Report
+from .engine import Report
 from .launch.ranks import rank
+from .record import CellRecord
 from .store import DamagedFile
 
 
@@ -120,19 +121,19 @@ class GridProgress:
         if before // 50 != self._steps // 50:
             self._bar.update(self._task, left=f"step {self._steps}, {self._left()}")
 
-    def _done(self, cell: Cell, record: dict[str, Any]) -> None:
+    def _done(self, cell: Cell, record: CellRecord) -> None:
         self._finished += 1
         self._bar.update(
             self._task, description=self._name(cell), completed=self._finished, left=self._left()
         )
         if not self._console.is_terminal:
-            final = record["scores"]["accuracy"][-1]
-            average = sum(final) / len(final)
-            returns = record.get("score_kind") == "return"
+            final = record.final()
+            average = float("nan") if final is None else final.mean()
+            returns = record.score_kind == "return"
             score = f"return {average:.3f}" if returns else f"average {100 * average:.2f}"
             self._console.print(
                 f"[{self._finished}/{self._total}] {self._name(cell)}: {score}, "
-                f"{_broken(record)}{record['duration']:.1f} s, {self._left()}",
+                f"{_broken(record)}{record.duration:.1f} s, {self._left()}",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -141,7 +142,7 @@ class GridProgress:
         self._console.print(text, highlight=False, soft_wrap=True)
 
     def _name(self, cell: Cell) -> str:
-        return f"{self._label}{cell.method} order {cell.order_index} seed {cell.seed}"
+        return f"{self._label}{cell.title}"
 
     def _left(self) -> str:
         spent, done = time.monotonic() - self._begun, self._finished - self._first
@@ -155,8 +156,8 @@ def reporting(label: str) -> Iterator[Report]:
         yield progress.report
 
 
-def _broken(record: dict[str, Any]) -> str:
-    step = record["died_at"]
+def _broken(record: CellRecord) -> str:
+    step = record.died_at
     return "" if step is None else f"no finite network left at step {step}, "
 
 

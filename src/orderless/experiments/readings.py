@@ -1,4 +1,4 @@
-r"""Many filters read off one training run.
+r"""Many filters read off one training run, a cell of the map of when weighting helps.
 
 Weights never move a particle, and particles do not know of each other. So a run of N particles
 holds the answers of many filters at once. With w the weights of the whole run:
@@ -22,7 +22,12 @@ from torch import Tensor
 from ..filters.base import ParticleFilter
 from ..filters.weights import effective_sample_size, normalize, temper, temperature_for
 from ..methods.learners import ContinualLearner
-from .evaluation import COMBINES
+from ..methods.supervised import GaussianSumSettings
+from .cell import SupervisedRunner
+from .course import Cell
+from .evaluation import COMBINES, displacement
+from .record import ReadingRecord, TrainingRecord
+from .store import device_name, versions
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ def read(
     readings: Sequence[Reading],
     moved: list[float],
     test_batch: int,
-) -> list[dict[str, Any]]:
+) -> list[ReadingRecord]:
     """Every reading's scores by task and combination, its ESS, and how far its particles went."""
     chosen = [reading.weights(log_weights) for reading in readings]
     scores: list[dict[str, list[float]]] = [{name: [] for name in COMBINES} for _ in readings]
@@ -85,12 +90,95 @@ def read(
             for name in COMBINES:
                 rows[name].append(count[name] / len(y))
     return [
-        {
+        ReadingRecord(
             **asdict(reading),
-            "power": power,
-            "ess": float(effective_sample_size(own_weights)),
-            "moved": sum(moved[: reading.n]) / reading.n,
-            "scores": rows,
-        }
+            power=power,
+            ess=float(effective_sample_size(own_weights)),
+            moved=sum(moved[: reading.n]) / reading.n,
+            scores=rows,
+        )
         for reading, (own_weights, power), rows in zip(readings, chosen, scores, strict=True)
     ]
+
+
+@dataclass(frozen=True)
+class Training(Cell):
+    """One run of the map: a method with its settings, in one order, from one seed."""
+
+    readings: tuple[Reading, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return "regime"
+
+    @property
+    def training(self) -> str:
+        """What the map calls it: `wpf` is read as much more than that filter."""
+        return {"wpf": "sgd"}.get(self.method, self.method)
+
+    @property
+    def rate(self) -> float | None:
+        """What is swept along the map's axis; the exact filter has nothing of the kind."""
+        s = self.settings
+        sigma2 = s.of(GaussianSumSettings).gsf_sigma2
+        return {"sgd": s.lr, "adam": s.adam_lr, "gsf": sigma2}.get(self.training)
+
+    @property
+    def init(self) -> str | None:
+        return None if self.method == "rb" else self.settings.init
+
+    @property
+    def name(self) -> str:
+        parts = [self.training, *([] if self.init is None else [self.init])]
+        parts += [] if self.rate is None else [f"{self.rate:g}"]
+        return "-".join([*parts, f"order{self.order_index}", f"seed{self.seed}"])
+
+    @property
+    def title(self) -> str:
+        return self.name
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "training": self.training,
+            "rate": self.rate,
+            "init": self.init,
+            "order_index": self.order_index,
+            "order": list(self.order),
+            "seed": self.seed,
+            "settings": super().describe()["settings"],
+            "readings_wanted": [asdict(reading) for reading in self.readings],
+        }
+
+
+class TrainingRunner(SupervisedRunner):
+    """Learns as every cell does, and is scored at the end alone, in many ways."""
+
+    cell: Training
+
+    def _begin(self) -> None:
+        pass
+
+    def _finish_stage(self, seen: list[int]) -> None:
+        self._check()
+        if self.progress.died_at is None:
+            self.learner.end_task()
+        self._fetch()
+
+    def _record(self) -> TrainingRecord:  # type: ignore[override]  # a map has its own
+        filter: Any = self.learner.filter
+        raw = self.cell.training == "sgd"
+        return TrainingRecord(
+            **self.cell.describe(),
+            readings=read(
+                self.learner,
+                filter.raw_log_weights if raw else filter.log_weights,
+                self.cell.readings,
+                displacement(filter.networks, self._initial()),
+                self.settings.test_batch,
+            ),
+            alive=int(filter.alive.sum()),
+            device=device_name(filter.particles.device),
+            died_at=self.progress.died_at,
+            versions=versions(),
+            duration=self.progress.seconds,
+        )

@@ -1,22 +1,23 @@
-"""Which course a cell takes."""
+"""Which runner a cell takes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .benchmarks import find_benchmark
-from .cell import CellRun
-from .course import Cell, Course
-from .policy_cell import CloningRun, LifelongRun
+from .cell import SupervisedRunner
+from .course import Cell, CellRunner
+from .policy_cell import CloningRunner, LifelongRunner
+from .readings import TrainingRunner
 from .store import Store
 
-COURSES: dict[str, type[Any]] = {
-    "supervised": CellRun,
-    "cloning": CloningRun,
-    "lifelong": LifelongRun,
+RUNNERS: dict[str, type[Any]] = {
+    "supervised": SupervisedRunner,
+    "cloning": CloningRunner,
+    "lifelong": LifelongRunner,
+    "regime": TrainingRunner,
 }
 
 
-def course_of(cell: Cell, scenario: Any, store: Store, **options: Any) -> Course:
-    """The run of a cell, by the kind of its benchmark."""
-    return COURSES[find_benchmark(cell.benchmark).kind](cell, scenario, store, **options)
+def runner_of(cell: Cell, scenario: Any, store: Store, **options: Any) -> CellRunner:
+    """The runner of a cell, by its kind."""
+    return RUNNERS[cell.kind](cell, scenario, store, **options)

@@ -18,7 +18,7 @@ class Scenarios:
     settings: SharedSettings
     root: str | None
     device: str
-    _loaded: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
+    _loaded: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __getitem__(self, seed: int) -> Any:
         key = self.settings.seed_of_tasks(seed)

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
-from ..filters import ParticleFilter
+from ..filters import Predictor
 
 PROJECTION = 64  # dimensions kept of a particle's position
 
 
+class Snapshot(TypedDict):
+    """One moment, in a form that a checkpoint can hold."""
+
+    position: Tensor
+    log_weights: Tensor
+    step: int
+
+
 @torch.no_grad()
-def snapshot(filter: ParticleFilter, step: int) -> dict[str, Any]:
+def snapshot(filter: Predictor, step: int) -> Snapshot:
     """Positions `[N, 64]` of all particles under a fixed random projection, and their weights."""
     particles = filter.particles
     total = torch.zeros(particles.shard.count, PROJECTION, device=particles.device)
@@ -27,7 +35,7 @@ def snapshot(filter: ParticleFilter, step: int) -> dict[str, Any]:
     return {"position": position, "log_weights": filter.log_weights.cpu(), "step": step}
 
 
-def stacked(taken: list[dict[str, Any]]) -> dict[str, Tensor]:
+def stacked(taken: list[Snapshot]) -> dict[str, Tensor]:
     """Snapshots of one run: positions `[S, N, 64]`, log_weights `[S, N]`, step `[S]`."""
     return {
         "positions": torch.stack([s["position"] for s in taken]),

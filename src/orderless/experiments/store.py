@@ -29,6 +29,10 @@ class Store(Directory):
     group: Any = None  # the processes that compute a cell together
     first: bool = True  # whether this is the one of them that writes
 
+    def __init__(self, directory: str | Path) -> None:
+        super().__init__(directory)
+        self._newest: dict[str, Path] = {}  # of the checkpoints of each cell
+
     def agrees(self, now: bool) -> bool:
         """Whether it is time for a checkpoint: for all ranks when it is for the one that writes."""
         return now
@@ -40,9 +44,15 @@ class Store(Directory):
     def readers(self, name: str) -> dict[Path, Callable[[Path], Any]]:
         return {**super().readers(name), self.snapshots_path(name): load}
 
-    def write_cell(self, name: str, cell: dict[str, Any]) -> None:
-        super().write_cell(name, cell)
+    def write_cell(self, name: str, record: object) -> None:
+        """Write a finished cell, a `CellRecord`; its checkpoints are of no more use."""
+        super().write_cell(name, record)
         self.drop_checkpoints(name)
+
+    def tidy(self, name: str, *, finished: bool) -> None:
+        super().tidy(name, finished=finished)
+        if finished:
+            self.drop_checkpoints(name)
 
     def drop_checkpoints(self, name: str) -> None:
         """Also what a process that was killed left half written of them."""
@@ -64,22 +74,36 @@ class Store(Directory):
         return [folder / f"{name}.{k}.st" for k in (0, 1)]
 
     def save_checkpoint(self, name: str, state: dict[str, Any]) -> None:
-        """Write over the older of the two."""
-        paths = self._checkpoints(name)
-        oldest = min(paths, key=lambda p: p.stat().st_mtime_ns if p.exists() else 0)
+        """Write over the older of the two, or over one that `load_checkpoint` passed over."""
+        (path, *_) = (p for p in self._checkpoints(name) if p != self._newest.get(name))
         with self.space():
-            save(oldest, state)
+            save(path, state)
+        self._newest[name] = path
 
-    def load_checkpoint(self, name: str) -> dict[str, Any] | None:
-        """The newer state that can be read; a damaged one is set aside."""
-        present = [path for path in self._checkpoints(name) if path.exists()]
-        for path in sorted(present, key=lambda p: p.stat().st_mtime_ns, reverse=True):
+    def load_checkpoint(
+        self,
+        name: str,
+        progress: Callable[[dict[str, Any]], tuple[int, ...] | None] = lambda state: (),
+    ) -> dict[str, Any] | None:
+        """The state that has come furthest; a damaged one is set aside.
+
+        Args:
+            progress: how far a state has come, by what it says itself (a clock may be set back);
+                None where it is of no use.
+        """
+        self._newest.pop(name, None)
+        best, furthest = None, None
+        for path in filter(Path.exists, self._checkpoints(name)):
+            state = None
             with suppress(ValueError):
                 state = load(path)
-                if isinstance(state, dict):
-                    return state
-            set_aside(path)
-        return None
+            if not isinstance(state, dict):
+                set_aside(path)
+                continue
+            come = progress(state)
+            if come is not None and (furthest is None or come > furthest):
+                best, furthest, self._newest[name] = state, come, path
+        return best
 
 
 def device_name(device: torch.device) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .course import Progress
+    from .course import CellProgress
 
 
 def summary_writer() -> Any:
@@ -42,7 +42,7 @@ class CellLog:
         self._tasks, self._ends = tasks, [0, *accumulate(steps)]
         self._traced, self._scored = 0, 0
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: CellProgress) -> None:
         """Write what is new."""
         steps = progress.trace.get("step", [])
         for place in range(self._traced, len(steps)):

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .grid import Grid, Report, run_grid
+from .engine import Report
+from .grid import Grid, run_grid
 from .store import Store
 
 
@@ -29,7 +30,7 @@ def sweep(
     Args:
         progress: from what is tried now to what `run_grid` reports to.
     """
-    if not grid.settings.flat().get("validation") > 0:
+    if not getattr(grid.settings, "validation", 0) > 0:
         raise ValueError("a sweep needs validation data: set validation, e.g. to 0.1")
     if not values:
         raise ValueError(f"name at least one value of {key} to try")

@@ -1,15 +1,15 @@
 """How particles move and what they weigh: one file per filter."""
 
-from .averaging import AveragingParticles
-from .base import ParticleFilter
+from .averaging import AveragingParticles, Uniform
+from .base import ParticleFilter, Predictor
 from .bootstrap import BootstrapParticleFilter
 from .descent import GradientDescent
 from .exact.rao_blackwellized import Predictive, RaoBlackwellizedFilter
 from .gaussian_sum import GaussianSumFilter
-from .gradient import GradientFilter
+from .gradient import GradientFilter, GradientStep, Weighting
 from .product import PosteriorProduct
-from .stepping import StepInfo
-from .weighted import WeightedParticleFilter
+from .step import Step, StepInfo, SteppedFilter
+from .weighted import Linearized, Trapezoid, WeightedParticleFilter
 
 __all__ = [
     "AveragingParticles",
@@ -17,10 +17,18 @@ __all__ = [
     "GaussianSumFilter",
     "GradientDescent",
     "GradientFilter",
+    "GradientStep",
+    "Linearized",
     "ParticleFilter",
     "PosteriorProduct",
     "Predictive",
+    "Predictor",
     "RaoBlackwellizedFilter",
+    "Step",
     "StepInfo",
+    "SteppedFilter",
+    "Trapezoid",
+    "Uniform",
     "WeightedParticleFilter",
+    "Weighting",
 ]

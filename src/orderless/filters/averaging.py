@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from .gradient import GradientFilter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..particles import Ensemble
+from .gradient import GradientFilter, GradientStep, Weighting
+
+
+@dataclass(frozen=True)
+class Uniform(Weighting):
+    """Equal weights of all who are alive."""
+
+    def __call__(self, step: GradientStep) -> Tensor:
+        count = step.alive.sum().clamp(min=1).double()
+        level = torch.where(step.alive, -count.log(), -torch.inf)
+        return level - torch.where(step.filter.alive, step.log_weights, 0.0)
 
 
 class AveragingParticles(GradientFilter):
@@ -10,3 +27,8 @@ class AveragingParticles(GradientFilter):
 
     `log_evidence` stays 0: nothing is weighed, so nothing is evidence.
     """
+
+    def __init__(
+        self, particles: Ensemble, optimizer: torch.optim.Optimizer, **options: Any
+    ) -> None:
+        super().__init__(particles, optimizer, weighting=Uniform(), **options)

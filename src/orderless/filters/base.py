@@ -1,7 +1,8 @@
-"""What every filter has: weights, predictions and state."""
+"""What every filter has: weights to read, predictions, and a state to save."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from ..particles import Ensemble
 from ..particles.parameter import per_particle_view
+from ..particles.stacking import check_same_shapes
 from .weights import effective_sample_size, temper, temperature_for
 
 Link = str | Callable[[Tensor], Tensor]
@@ -20,13 +22,17 @@ _LINKS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class ParticleFilter:
-    """A weighted set of networks: p(x) = sum_i w_i delta(x - x_i).
+class Predictor(ABC):
+    """How a weighted set of networks p(x) = sum_i w_i delta(x - x_i) is read and saved.
 
-    Weights are kept as float64 logarithms, so that neither losses of 1e4 per step nor 1e5 steps
-    can lose one. `min_ess` tempers them when they are *read* (`log_weights`, `ess`, `predict`);
-    the raw ones and the evidence never change by it.
+    Where the weights come from is for others to say. They are float64 logarithms, so that neither
+    losses of 1e4 per step nor 1e5 steps can lose one. `min_ess` tempers them when they are *read*
+    (`log_weights`, `ess`, `predict`); the raw ones and the evidence never change by it.
     """
+
+    raw_log_weights: Tensor  # [N], normalised, untempered, float64
+    alive: Tensor  # [N], bool
+    plain_state: tuple[str, ...] = ("seed",)  # what a state holds besides `tensors` and networks
 
     def __init__(
         self, particles: Ensemble, *, link: Link = "softmax", min_ess: float | None = None
@@ -38,13 +44,6 @@ class ParticleFilter:
         if min_ess is not None and not 1 <= min_ess <= particles.n:
             raise ValueError(f"min_ess must lie between 1 and n={particles.n}, got {min_ess}")
         self.particles, self.link, self.min_ess = particles, link, min_ess
-        self.loads = 0  # how often another state was taken over
-        device, n = particles.device, particles.n
-        uniform = torch.full((n,), 1.0 / n, dtype=torch.float64, device=device)
-        self.raw_log_weights = uniform.log()  # normalised, untempered
-        self._log_evidence = torch.zeros((), dtype=torch.float64, device=device)
-        self.alive = torch.ones(n, dtype=torch.bool, device=device)
-        self.steps = torch.zeros((), dtype=torch.int64, device=device)
 
     # ------------------------------------------------------------------ weights
 
@@ -52,7 +51,7 @@ class ParticleFilter:
     def temperature(self) -> Tensor:
         """tau, the power to which weights are raised on read; 1 without `min_ess`."""
         if self.min_ess is None:
-            return torch.ones_like(self._log_evidence)
+            return torch.ones((), dtype=torch.float64, device=self.particles.device)
         return temperature_for(self.raw_log_weights, self.min_ess)
 
     @property
@@ -67,9 +66,9 @@ class ParticleFilter:
         return self.log_weights.exp()
 
     @property
+    @abstractmethod
     def log_evidence(self) -> Tensor:
         """log p(data so far), a float64 scalar; never tempered."""
-        return self._log_evidence.clone()
 
     @property
     def ess(self) -> Tensor:
@@ -123,14 +122,13 @@ class ParticleFilter:
 
     # ------------------------------------------------------------------ state
 
-    def _tensors(self) -> dict[str, Tensor]:
-        return {
-            "log_weights": self.raw_log_weights,
-            "log_evidence": self._log_evidence,
-            "alive": self.alive,
-            "steps": self.steps,
-            "draws": self.particles._draws,
-        }
+    def tensors(self) -> dict[str, Tensor]:
+        """What is saved besides the networks, the same on every rank; changed in place alone."""
+        return {}
+
+    def particle_tensors(self) -> dict[str, Tensor]:
+        """What there is of each particle besides its network: `[N, ...]`, those here if sharded."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on as if nothing had happened; see `ol.save`.
@@ -142,13 +140,9 @@ class ParticleFilter:
             "kind": type(self).__name__,
             "seed": self.particles.seed,
             "particles": self._collected(self.particles.state_dict()),
-            **{name: tensor.clone() for name, tensor in self._tensors().items()},
-            **self._collected({name: t.clone() for name, t in self._own_tensors().items()}),
+            **{name: tensor.clone() for name, tensor in self.tensors().items()},
+            **self._collected({name: t.clone() for name, t in self.particle_tensors().items()}),
         }
-
-    def _own_tensors(self) -> dict[str, Tensor]:
-        """What there is of each particle besides its network: `[N, ...]`, those here if sharded."""
-        return {}
 
     def _collected(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: self.particles.shard.collect(tensor) for name, tensor in tensors.items()}
@@ -156,32 +150,77 @@ class ParticleFilter:
     def _local(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: self.particles.shard.local(tensor) for name, tensor in tensors.items()}
 
+    @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state; one of another filter, model or size is refused before any change."""
         self._check_state(state)
         self.particles.load_state_dict(self._local(state["particles"]))
         self.particles.seed = state["seed"]  # the noise to come is keyed on it
-        for name, tensor in self._tensors().items():
+        for name, tensor in self.tensors().items():
             tensor.copy_(state[name])
-        for name, tensor in self._own_tensors().items():
+        for name, tensor in self.particle_tensors().items():
             tensor.copy_(self.particles.shard.local(state[name]))
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        """Refuse a state before anything of it is taken over."""
+        name, kind = type(self).__name__, state.get("kind")
+        if kind not in (None, name):
+            raise ValueError(f"this state is of a {kind}, not of a {name}")
+        shared, own = self.tensors(), self.particle_tensors()
+        missing = {"kind", "particles", *self.plain_state, *shared, *own} - state.keys()
+        if missing:
+            raise ValueError(f"this is not the state of a {name}: it has no {min(missing)!r}")
+        if not isinstance(state.get("seed", 0), int):
+            raise ValueError(f"the seed of a state is a whole number, got {state['seed']!r}")
+        n = self.particles.n
+
+        def of_all(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
+            return {key: (n, *tensor.shape[1:]) for key, tensor in tensors.items()}
+
+        networks = of_all(self.particles.state_dict())
+        check_same_shapes(networks, state["particles"], "this state is of another model")
+        shapes = {**{key: tuple(t.shape) for key, t in shared.items()}, **of_all(own)}
+        given = {key: state[key] for key in shapes}
+        check_same_shapes(shapes, given, f"this is no state of this {name}")
+
+
+class ParticleFilter(Predictor):
+    """A weighted set of networks with its weights, evidence, and who is alive.
+
+    By itself it does not learn; subclasses do.
+    """
+
+    def __init__(
+        self, particles: Ensemble, *, link: Link = "softmax", min_ess: float | None = None
+    ) -> None:
+        super().__init__(particles, link=link, min_ess=min_ess)
+        device, n = particles.device, particles.n
+        uniform = torch.full((n,), 1.0 / n, dtype=torch.float64, device=device)
+        self.raw_log_weights = uniform.log()
+        self._log_evidence = torch.zeros((), dtype=torch.float64, device=device)
+        self.alive = torch.ones(n, dtype=torch.bool, device=device)
+        self.steps = torch.zeros((), dtype=torch.int64, device=device)
+        self.loads = 0  # how often another state was taken over
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """log p(data so far), a float64 scalar; never tempered."""
+        return self._log_evidence.clone()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {
+            "log_weights": self.raw_log_weights,
+            "log_evidence": self._log_evidence,
+            "alive": self.alive,
+            "steps": self.steps,
+            "draws": self.particles.noise_counter,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
         self.loads += 1
 
     def _check_state(self, state: dict[str, Any]) -> None:
-        name, kind = type(self).__name__, state.get("kind")
-        missing = self.state_dict().keys() - state.keys()
-        if kind not in (None, name):
-            raise ValueError(f"this state is of a {kind}, not of a {name}")
-        if missing:
-            raise ValueError(f"this is not the state of a {name}: it has no {min(missing)!r}")
-        ours, theirs = self.particles.state_dict(), state["particles"]
-        if ours.keys() != theirs.keys():
-            odd = min(ours.keys() ^ theirs.keys())
-            raise ValueError(f"this state is of another model: {odd!r} is not in both")
-        for name, tensor in ours.items():
-            shape = self.particles.n, *tensor.shape[1:]
-            if tuple(theirs[name].shape) != shape:
-                raise ValueError(
-                    f"this state is of another model: {name!r} is {tuple(theirs[name].shape)} "
-                    f"there and {shape} here"
-                )
+        super()._check_state(state)
+        if state["log_weights"].isnan().any():
+            raise ValueError("the log-weights of this state are not numbers: it is of no use")

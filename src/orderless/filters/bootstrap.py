@@ -21,7 +21,7 @@ from ..particles.kernels import fused
 from ..particles.parameter import per_particle_view
 from .base import Link
 from .resampling import SCHEMES
-from .stepping import Closure, StepInfo, SteppedFilter, sum_of
+from .step import Closure, Step, StepInfo, SteppedFilter
 from .weights import effective_sample_size, normalize
 
 _RESAMPLING = 1 << 20  # random streams of their own, apart from the networks' dropout
@@ -38,6 +38,8 @@ class BootstrapParticleFilter(SteppedFilter):
         variant: `"sir"` or `"paper"`, see the module's text.
         ess_threshold: `"sir"` resamples when the ESS falls below it (default N/2).
     """
+
+    recorded_by = ("perturbation", "resampling", "variant", "ess_threshold")
 
     def __init__(
         self,
@@ -65,51 +67,39 @@ class BootstrapParticleFilter(SteppedFilter):
         self._everyone = torch.arange(particles.n, device=particles.device)  # on all ranks
 
     @torch.no_grad()
-    def _advance(self, closures: Sequence[Closure], penalty: Closure | None) -> StepInfo:
+    def advance(self, closures: Sequence[Closure], penalty: Closure | None = None) -> StepInfo:
+        """Resample, perturb, weigh, in the order of the variant."""
         if penalty is not None:
             raise ValueError("a filter without gradients has no use for a penalty")
-        tensors = [*self._particle_tensors(), *self._tensors().values()]
-        old = [tensor.clone() for tensor in tensors]
-        draw, steps = self.particles._draws.clone(), self.steps + 1
-        try:
-            with self._precision():
-                before, after = self._move(closures, draw)
-        except BaseException:
-            self._put_back(tensors, old, torch.zeros_like(self._failed))
-            raise
-        self.steps.copy_(steps)  # one step, though "paper" weighs twice
-        self._put_back(tensors, old, ~self._failed)
+        with self.transaction(closures) as step:
+            step.hold(*self.travelling(), *self.tensors().values())
+            steps = self.steps + 1
+            if self.variant == "sir":
+                self._perturb()
+                step.loss_before = self._weigh(step)
+                self._resample(effective_sample_size(self.raw_log_weights) < self.ess_threshold)
+            else:
+                step.loss_before = self._weigh(step)
+                self._resample(torch.ones_like(self.failed))
+                self._perturb()
+                with step.again():
+                    step.loss_after = self._weigh(step)
+            self.steps.copy_(steps)  # one step, though "paper" weighs twice
+            step.settle((~self.failed).expand_as(self.alive))
         self.alive.fill_(True)  # a particle of weight 0 is not dead: resampling replaces it
         log_weights = self.raw_log_weights
-        return StepInfo(before, after, None, ~log_weights.isneginf(), log_weights)
+        living = ~log_weights.isneginf()
+        return StepInfo(step.loss_before, step.loss_after, None, living, log_weights)
 
-    def _move(self, closures: Sequence[Closure], draw: Tensor) -> tuple[Tensor, Tensor | None]:
-        if self.variant == "sir":
-            self._perturb()
-            losses = self._sum(closures)
-            self._reweigh(-losses.double(), losses.isfinite())
-            self._resample(effective_sample_size(self.raw_log_weights) < self.ess_threshold)
-            return losses, None
-        noise = self._noise()
-        before = self._sum(closures)
-        self._reweigh(-before.double(), before.isfinite())
-        self._resample(torch.ones_like(self._failed))
-        self._perturb()
-        after = sum_of(self._losses_again(closures, draw, noise))
-        self._reweigh(-after.double(), after.isfinite())
-        return before, after
+    def _weigh(self, step: Step) -> Tensor:
+        """log w <- log w - L where particles stand now. Returns L `[N]`."""
+        losses = step.gather([step.evaluate(closure)[0] for closure in step.closures])
+        self.reweigh(-losses.double(), losses.isfinite())
+        return losses
 
-    def _sum(self, closures: Sequence[Closure]) -> Tensor:
-        return self.particles.shard.gather(sum_of([self._losses(each) for each in closures]))
-
-    def _particle_tensors(self) -> list[Tensor]:
+    def travelling(self) -> list[Tensor]:
+        """What goes along when one particle becomes a copy of another: `[N, ...]` each."""
         return [*self.particles.parameters(), *self.particles.particle_buffers().values()]
-
-    def _put_back(self, tensors: list[Tensor], old: list[Tensor], keep: Tensor) -> None:
-        if keep.device.type == "cpu" and keep.item():
-            return
-        for tensor, before in zip(tensors, old, strict=True):
-            tensor.copy_(torch.where(keep, tensor, before))
 
     def _keys(self, stream: int, indices: Tensor) -> Tensor:
         return random.particle_keys(self.particles.seed, self.steps, indices, stream)
@@ -121,7 +111,7 @@ class BootstrapParticleFilter(SteppedFilter):
         uniforms = random.uniform(self._keys(_RESAMPLING, self._everyone), ())
         chosen = SCHEMES[self.resampling](self.raw_log_weights.exp(), uniforms)
         chosen = torch.where(wanted, chosen, self._everyone)
-        self.particles.shard.exchange(self._particle_tensors(), chosen)
+        self.particles.shard.exchange(self.travelling(), chosen)
         uniform, _ = normalize(torch.zeros_like(self.raw_log_weights))
         self.raw_log_weights.copy_(torch.where(wanted, uniform, self.raw_log_weights))
 
@@ -130,7 +120,7 @@ class BootstrapParticleFilter(SteppedFilter):
         for number, parameter in enumerate(self.particles.parameters()):
             if not parameter.requires_grad:
                 continue
-            keys = self._keys(_NOISE + number, self.particles._indices)
+            keys = self._keys(_NOISE + number, self.particles.indices)
             radius = low + (high - low) * random.uniform(random.mix(keys), ())
             if fused.can_add_normal(parameter):
                 fused.add_normal(parameter, keys, radius)

@@ -5,40 +5,38 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import is_dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from .stepping import StepInfo, SteppedFilter
+    from .step import StepInfo, SteppedFilter
 
 
 class CompiledStep:
-    """Calls like `loss_fn`, steps like `filter.step`.
+    """Calls like `loss_fn`, steps like `SteppedFilter.step`; for CUDA.
 
     A shape that was not seen before runs eagerly, which also creates optimizer state and library
     handles; the second time it is recorded, and from then on replayed from static buffers. A filter
-    whose settings have changed, or that has a new consolidation, is recorded anew, too; one whose
-    settings change at every step stays eager. On the
-    CPU every call is eager, and so it is where a step is not `recordable` and with a group: ranks
-    wait for each other in the middle of a step, and which particles change places is for the host
-    to know. Learning rates are tensors, so schedulers reach into the graph.
+    whose settings (`recorded_by`) have changed is recorded anew, too; one whose settings change at
+    every step stays eager. So is every call where a step is not `recordable`, and with a group:
+    ranks wait for each other in the middle of a step, and which particles change places is for the
+    host to know. Learning rates are tensors, so schedulers reach into the graph.
     """
 
     def __init__(
         self,
-        filter: SteppedFilter,
-        loss_fn: Callable[..., Tensor],
+        owner: SteppedFilter,
+        loss_fn: Callable[..., Any],
         penalty: Callable[..., Tensor] | None,
     ) -> None:
-        self.filter, self.loss_fn, self.penalty = filter, loss_fn, penalty
-        device = filter.particles.device
+        self.filter, self.loss_fn, self.penalty = owner, loss_fn, penalty
         self._forget()
         # Steps that are not replayed run on the stream that records: what autograd remembers of
         # them (where gradients accumulate) must not lead a recording to another stream.
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream = torch.cuda.Stream(owner.particles.device)
 
     def _forget(self) -> None:
         """Drop all recordings: a loaded optimizer state, say, lies in other memory."""
@@ -49,13 +47,12 @@ class CompiledStep:
         self._rates = None if optimizer is None else _Rates(optimizer, device)
 
     def __call__(self, *batch: Tensor) -> StepInfo:
-        particles = self.filter.particles
-        alone = particles.shard.group is None
-        if particles.device.type != "cuda" or not (alone and self.filter.recordable):
+        alone = self.filter.particles.shard.group is None
+        if not (alone and self.filter.recordable):
             return self._eager(batch)
         if self._loads != self.filter.loads:
             self._forget()
-        self.filter.particles._check_devices(batch)
+        self.filter.particles.check_devices(batch)
         rates = () if self._rates is None else self._rates.key()
         training = self.filter.particles.training
         shapes = tuple((tensor.shape, tensor.dtype) for tensor in batch)
@@ -76,16 +73,11 @@ class CompiledStep:
         return info
 
     def _closures(self, batch: tuple[Tensor, ...]) -> tuple[Any, Any]:
-        penalty = self.penalty
-        return (
-            lambda: self.loss_fn(*batch),
-            None if penalty is None else lambda: penalty(*batch),
-        )
+        penalty = None if self.penalty is None else partial(self.penalty, *batch)
+        return partial(self.loss_fn, *batch), penalty
 
     def _eager(self, batch: tuple[Tensor, ...]) -> StepInfo:
         closure, penalty = self._closures(batch)
-        if self._stream is None:
-            return self.filter.step(closure, penalty=penalty)
         current = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -94,15 +86,10 @@ class CompiledStep:
         return info
 
 
-def settings_of(filter: SteppedFilter) -> tuple[Any, ...]:
-    """What Python decides a step by: the filter's public values, and who is in its lists."""
-    public = ((name, value) for name, value in vars(filter).items() if not name.startswith("_"))
-    return tuple(
-        (name, tuple(value) if isinstance(value, list) else value)
-        for name, value in public
-        if isinstance(value, None | bool | int | float | str | list)
-        or (is_dataclass(value) and value.__hash__ is not None)  # a frozen one
-    )
+def settings_of(owner: SteppedFilter) -> tuple[Any, ...]:
+    """What Python decides a step by: the filter's `recorded_by`, and who is in its lists."""
+    values = (getattr(owner, name) for name in owner.recorded_by)
+    return tuple(tuple(value) if isinstance(value, list) else value for value in values)
 
 
 def _copies(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -132,7 +119,7 @@ class _Graph:
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with _no_garbage(), torch.cuda.graph(self.graph, pool=pool, stream=step._stream):
-            self.info = step.filter._advance([closure], penalty)
+            self.info = step.filter.advance([closure], penalty)
 
     @torch.no_grad()
     def replay(self, batch: tuple[Tensor, ...]) -> StepInfo:
@@ -155,8 +142,6 @@ class _Rates:
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
         self.groups, self.state = optimizer.param_groups, optimizer.state
         self.static: list[Tensor] = []
-        if device.type != "cuda":
-            return
         base = getattr(optimizer, "base", optimizer)
         for group in self.groups:
             if isinstance(base, self.READS_TENSORS):

@@ -23,7 +23,7 @@ def reweigh(
     failed: Tensor,
     steps: Tensor,
 ) -> Tensor:
-    """What `SteppedFilter._reweigh` does, in one kernel; all but the first two change in place."""
+    """What `SteppedFilter.reweigh` does, in one kernel; all but the first two change in place."""
     survivors = torch.empty_like(candidates)
     as_bytes = [t.view(torch.uint8) for t in (candidates, alive, failed, survivors)]
     kernels.reweigh[(1,)](

@@ -25,7 +25,7 @@ from ..particles import Ensemble
 from ..particles.parameter import per_particle_view
 from . import curvature as second
 from .base import Link
-from .stepping import Closure, StepInfo, SteppedFilter
+from .step import Closure, Step, StepInfo, SteppedFilter
 
 _LARGEST_FULL = 2000
 
@@ -50,6 +50,8 @@ class GaussianSumFilter(SteppedFilter):
         link, min_ess, check_every: as in every filter.
     """
 
+    recorded_by = ("curvature", "probes")
+
     def __init__(
         self,
         particles: Ensemble,
@@ -69,7 +71,7 @@ class GaussianSumFilter(SteppedFilter):
         if probes < 1:
             raise ValueError(f"probes must be at least 1, got {probes}")
         self.sigma2, self.curvature, self.probes = float(sigma2), curvature, probes
-        self.recordable = curvature != "full"  # factorisations ask the host
+        self.recordable = curvature == "none"  # factorisations ask the host
         size = sum(p[0].numel() for p in self._moving())
         if size == 0:
             raise ValueError("no parameter of the particles requires a gradient")
@@ -92,55 +94,40 @@ class GaussianSumFilter(SteppedFilter):
 
     # ------------------------------------------------------------------ one step
 
-    def _advance(self, closures: Sequence[Closure], penalty: Closure | None) -> StepInfo:
+    def advance(self, closures: Sequence[Closure], penalty: Closure | None = None) -> StepInfo:
         if penalty is not None:
             raise ValueError(
                 "the Gaussian-sum filter takes no penalty: the precision it keeps is its memory"
             )
-        buffers = self.particles.particle_buffers()
-        old_buffers = {name: buffer.clone() for name, buffer in buffers.items()}
-        parameters = self._moving()
-        shard = self.particles.shard
-        probe = second.Probe(self.particles.seed, self.steps, self.particles._indices)
-        with self._nothing_half_done(), self._precision(), torch.enable_grad():
-            parts = [self._expansion(closure, parameters, probe) for closure in closures]
-        with torch.no_grad():
-            losses = torch.stack([part[0] for part in parts]).sum(0)
-            gradient = torch.stack([part[1] for part in parts]).sum(0)
-            curved = None if parts[0][2] is None else sum_of([part[2] for part in parts])
-            precision, step, gain = self._update(gradient, curved)
-            finite = losses.isfinite() & step.isfinite().all(1) & gain.isfinite()
-            losses, gain, finite = (shard.gather(each) for each in (losses, gain, finite))
-            lives = self._reweigh(gain - losses.double(), self.alive & finite)
-            alive = shard.local(lives)
-            self._move(parameters, step, alive)
-            if curved is not None:
-                keep = per_particle_view(alive, precision)
-                self.precision.copy_(torch.where(keep, precision, self.precision))
-            for name, buffer in buffers.items():
-                keep = per_particle_view(alive, buffer)
-                buffer.copy_(torch.where(keep, buffer, old_buffers[name]))
-        return StepInfo(losses, None, None, self.alive, self.raw_log_weights)
+        parameters, shard = self._moving(), self.particles.shard
+        probe = second.Probe(self.particles.seed, self.steps, self.particles.indices)
+        with self.transaction(closures) as step:
+            with torch.enable_grad():
+                parts = [self._expansion(step, closure, parameters, probe) for closure in closures]
+            with torch.no_grad():
+                losses, gradient, curved = (_sum(part) for part in zip(*parts, strict=True))
+                assert losses is not None and gradient is not None
+                precision, displacement, gain = self._update(gradient, curved)
+                finite = losses.isfinite() & displacement.isfinite().all(1) & gain.isfinite()
+                losses, gain, finite = (shard.gather(each) for each in (losses, gain, finite))
+                step.loss_before, step.alive = losses, self.alive & finite
+                step.hold(*parameters, self.precision)
+                _displace(parameters, displacement)  # x' = x - P'^-1 g
+                self.precision.copy_(precision)
+            step.commit(gain - losses.double())
+        return step.info
 
     def _expansion(
-        self, closure: Closure, parameters: list[nn.Parameter], probe: second.Probe
+        self, step: Step, closure: Closure, parameters: list[nn.Parameter], probe: second.Probe
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """L `[N]`, g `[N, d]` and H (`[N, d, d]`, `[N, d]` or None) where particles stand."""
-        result: Any = closure()
-        losses, outputs = result if isinstance(result, tuple) else (result, None)
-        losses = self._losses(lambda: losses)
-        if not losses.requires_grad:
-            raise ValueError(
-                "the losses do not depend on the particles' parameters: compute them from "
-                "particles(x), outside of torch.no_grad()"
-            )
+        losses, outputs = step.differentiable(closure)
         twice = self.curvature != "none" and outputs is None
         gradients = second.derivatives(losses, parameters, create_graph=twice)
         expansion = losses.detach(), second.flatten(gradients)
         if self.curvature == "none":
             return *expansion, None
         if outputs is not None:
-            self.recordable = False  # the curvature in the outputs is factorised
             outputs = _rows(outputs, self.particles.shard.count)
             if self.curvature == "full":
                 return *expansion, second.gauss_newton(losses, outputs, parameters)
@@ -177,38 +164,34 @@ class GaussianSumFilter(SteppedFilter):
         gain = (gradient * step).sum(1) / 2 - growth / 2
         return self.precision + curved, step, torch.where(finite.view(-1), gain, torch.nan)
 
-    def _move(self, parameters: list[nn.Parameter], step: Tensor, alive: Tensor) -> None:
-        pieces = step.split([p[0].numel() for p in parameters], dim=1)
-        for parameter, piece in zip(parameters, pieces, strict=True):
-            moved = (parameter.double() - piece.view_as(parameter)).to(parameter.dtype)
-            parameter.copy_(torch.where(per_particle_view(alive, parameter), moved, parameter))
-
     # ------------------------------------------------------------------ state
 
-    def _tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         shared = {"precision": self.precision} if self.curvature == "none" else {}
-        return {**super()._tensors(), **shared}
+        return {**super().tensors(), **shared}
 
-    def _own_tensors(self) -> dict[str, Tensor]:
+    def particle_tensors(self) -> dict[str, Tensor]:
         return {} if self.curvature == "none" else {"precision": self.precision}
 
     def _check_state(self, state: dict[str, Any]) -> None:
-        super()._check_state(state)
-        theirs, ours = tuple(state["precision"].shape), tuple(self.precision.shape)
-        if self.curvature != "none":
-            ours = self.particles.n, *ours[1:]
-        if theirs != ours:
+        theirs, ours = getattr(state.get("precision"), "shape", None), self.precision.shape
+        if theirs is not None and theirs[1:] != ours[1:]:
             raise ValueError(
-                f"this state has a precision of shape {theirs}, not {ours}: it "
-                f"was made with another curvature than {self.curvature!r}"
+                f"this state has a precision of shape {tuple(theirs)}: it was made with another "
+                f"curvature than {self.curvature!r}"
             )
+        super()._check_state(state)
 
 
-def sum_of(tensors: list[Any]) -> Tensor:
-    total: Tensor = tensors[0]
-    for tensor in tensors[1:]:
-        total = total + tensor
-    return total
+def _sum(tensors: tuple[Tensor | None, ...]) -> Tensor | None:
+    given = [tensor for tensor in tensors if tensor is not None]
+    return torch.stack(given).sum(0) if len(given) > 1 else tensors[0]
+
+
+def _displace(parameters: list[nn.Parameter], displacement: Tensor) -> None:
+    pieces = displacement.split([p[0].numel() for p in parameters], dim=1)
+    for parameter, piece in zip(parameters, pieces, strict=True):
+        parameter.copy_(parameter.double() - piece.view_as(parameter))
 
 
 def _rows(outputs: Any, n: int) -> Tensor:

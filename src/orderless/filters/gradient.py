@@ -2,33 +2,174 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from ..particles import Ensemble
-from ..particles.parameter import per_particle_view
 from .base import Link
-from .moves import choose_move
-from .stepping import Closure, StepInfo, SteppedFilter, sum_of
+from .move import Move, choose_move
+from .optimizers import check_optimizer, check_state
+from .step import Closure, Step, StepInfo, SteppedFilter
 from .weights import is_finite
 
-# They look at a whole tensor at a time: of stacked networks, each would change the others' steps.
-WHOLE_TENSORS = (torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.Muon)
 
-
-class Consolidation(Protocol):
+class UpdateHooks(Protocol):
     """What `register` takes: called around `optimizer.step()` while gradients are set."""
 
     def before_update(self) -> None: ...
     def after_update(self) -> None: ...
 
 
+class Weighting(ABC):
+    """What a step is worth: `weighting(step)` is the log-likelihood `[N]` that weights grow by.
+
+    `step.energy_before` `[N]` is what the weights see of the loss at the old positions. A rule that
+    needs more says so in `reads`: `"energy_after"`, the same at the new positions, for which the
+    closure is called again, or `"slope"`, <grad L, x_new - x_old>, for which it is not. A rule
+    stays as it is: a step is recorded anew where another takes its place, not where one changes.
+    """
+
+    reads: ClassVar[str | None] = None
+
+    @abstractmethod
+    def __call__(self, step: GradientStep) -> Tensor: ...
+
+
+class GradientStep(Step):
+    """A step along the gradients of loss and penalty, taken by the filter's optimizer."""
+
+    filter: GradientFilter
+
+    def __init__(
+        self,
+        owner: GradientFilter,
+        closures: Sequence[Closure],
+        penalty: Closure | None,
+        weigh_penalty: bool,
+    ) -> None:
+        super().__init__(owner, closures)
+        self.penalty_closure = penalty
+        # what the weights see too goes backwards, and is evaluated again, with the losses
+        self.weighed_penalty = penalty if weigh_penalty else None
+        self.log_weights = owner.raw_log_weights
+        self._moved: Move | None = None
+
+    # ------------------------------------------------------------------ x <- x - sigma^2 grad L
+
+    def move(self) -> None:
+        """Losses, their gradients, and the optimizer's step for those whose gradient is finite."""
+        move = self._moved = choose_move(self, self.filter)
+        self.contexts.enter_context(self.particles.factoring(move.update))
+        move.begin()
+        losses, penalties = self._backward(move)
+        finite = losses + move.bound()
+        if penalties is not None:
+            finite = finite + penalties
+            self.penalty = self.shard.gather(penalties)
+        self.alive = self.filter.alive & self.shard.gather(is_finite(finite))
+        self.loss_before = self.shard.gather(losses)
+        self.filter.fail_if_none(self.alive)
+        clip, largest = None, self.filter.max_grad_norm
+        if largest is not None:
+            clip = (largest / (move.squared_norms().sqrt() + 1e-6)).clamp(max=1.0)
+        for hooks in self.filter.consolidations:
+            hooks.before_update()
+        move.move(clip)
+        for hooks in self.filter.consolidations:
+            hooks.after_update()
+
+    def _backward(self, move: Move) -> tuple[Tensor, Tensor | None]:
+        """Losses and penalties, their gradients in `move`.
+
+        The penalty goes backwards together with the last closure, so it may use that closure's
+        outputs instead of computing them again.
+        """
+        rows, penalties = [], None
+        with torch.enable_grad():
+            for closure in self.closures[:-1]:
+                rows.append(self.differentiable(closure)[0])
+                move.backward(rows[-1])
+            last, outputs = self.differentiable(self.closures[-1])
+            rows.append(last)
+            apart = move.slopes and self.penalty_closure and not self.weighed_penalty
+            if apart:
+                move.backward(last, retain_graph=True)
+                move.keep_gradients()
+            if self.penalty_closure is not None:
+                penalties = self._penalty(self.penalty_closure, outputs)
+                last = penalties if apart else last + penalties
+            if last.requires_grad:
+                move.backward(last)
+            move.gathered()
+            if move.slopes and not apart:
+                move.keep_gradients()
+        rows = [losses.detach() for losses in rows]
+        total = rows[0] if len(rows) == 1 else torch.stack(rows).sum(0)
+        return total, None if penalties is None else penalties.detach()
+
+    def _penalty(self, closure: Closure, outputs: Any) -> Tensor:
+        given = {} if outputs is None else {"outputs": outputs}
+        return self.evaluate(closure, "penalty", **given)[0]
+
+    # ------------------------------------------------------------------ what the weights may see
+
+    @property
+    def energy_before(self) -> Tensor:
+        """What the weights see of the loss where particles stood: `[N]`, float64."""
+        if self.weighed_penalty is None or self.penalty is None:
+            return self.loss_before.double()
+        return (self.loss_before + self.penalty).double()
+
+    @cached_property
+    def energy_after(self) -> Tensor:
+        """What the weights see of the loss where particles now stand: `[N]`.
+
+        The penalty comes after the losses, as the first time: it draws the same noise.
+        """
+        outputs, rows = None, []
+        with self.again():
+            for closure in self.closures:
+                losses, outputs = self.evaluate(closure)
+                rows.append(self.shard.gather(losses))
+            self.loss_after = rows[0] if len(rows) == 1 else torch.stack(rows).sum(0)
+            if self.weighed_penalty is None:
+                return self.loss_after
+            rows.append(self.shard.gather(self._penalty(self.weighed_penalty, outputs)))
+            return torch.stack(rows).sum(0)
+
+    @cached_property
+    def slope(self) -> Tensor:
+        """<grad L, x_new - x_old>, from the displacement that really happened: `[N]`, float64."""
+        if self._moved is None or not self._moved.slopes:
+            raise RuntimeError("a weighting that looks at the slope must say so: reads = 'slope'")
+        return self.shard.gather(self._moved.along_gradient())
+
+    # ------------------------------------------------------------------ whole or not at all
+
+    def commit(self, gain: Tensor) -> None:
+        if self._moved is not None:
+            self._moved.check()  # before anybody is weighed
+        super().commit(gain)
+
+    def settle(self, alive: Tensor) -> None:
+        super().settle(alive)
+        if self._moved is not None:
+            self._moved.settle(self.shard.local(alive))
+
+    def undo(self) -> None:
+        super().undo()
+        if self._moved is not None:
+            self._moved.undo()
+
+
 class GradientFilter(SteppedFilter):
-    """One step: losses and gradients, a move, and (in subclasses) new weights.
+    """Gradient steps with weights by any rule; see `Weighting`.
 
     The gradient sees loss + penalty; the weights see the loss only, unless `weigh_penalty`: a
     penalty stands for past data, and in the weights it would count that past at every step again.
@@ -37,14 +178,15 @@ class GradientFilter(SteppedFilter):
     optimizer state stay as they were before the step. The others go on.
     """
 
-    evaluates_twice = False
-    linearizes = False
+    recorded_by = ("weighting", "max_grad_norm", "weigh_penalty", "consolidations")
+    plain_state = ("seed", "optimizer")
 
     def __init__(
         self,
         particles: Ensemble,
         optimizer: torch.optim.Optimizer,
         *,
+        weighting: Weighting,
         max_grad_norm: float | None = None,
         weigh_penalty: bool = False,
         link: Link = "softmax",
@@ -54,148 +196,38 @@ class GradientFilter(SteppedFilter):
         super().__init__(particles, link=link, min_ess=min_ess, check_every=check_every)
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise ValueError(f"max_grad_norm must be positive, got {max_grad_norm}")
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            kind = type(optimizer).__name__
-            raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {kind}")
-        base = getattr(optimizer, "base", optimizer)  # of an ol.TRAC
-        if isinstance(base, WHOLE_TENSORS):
-            raise ValueError(
-                f"{type(base).__name__} would mix stacked networks with each other: use an "
-                "optimizer that moves every number by itself, such as SGD or Adam"
-            )
-        ours = {id(p) for p in particles.parameters()}
-        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-            if id(parameter) not in ours:
-                raise ValueError(
-                    f"the optimizer holds a parameter of shape {tuple(parameter.shape)} that is "
-                    "not the particles': build it from particles.parameters()"
-                )
+        check_optimizer(optimizer, particles)
         self.optimizer, self.max_grad_norm = optimizer, max_grad_norm
-        self.weigh_penalty = weigh_penalty
-        self.consolidations: list[Consolidation] = []
+        self.weighting, self.weigh_penalty = weighting, weigh_penalty
+        self.consolidations: list[UpdateHooks] = []
 
-    def register(self, consolidation: Consolidation) -> None:
+    def register(self, consolidation: UpdateHooks) -> None:
         """Have `before_update()` and `after_update()` called around every optimizer step."""
         self.consolidations.append(consolidation)
 
     # ------------------------------------------------------------------ one step
 
-    def step(
+    def advance(
         self,
-        closure: Closure | Sequence[Closure],
-        *,
+        closures: Sequence[Closure],
         penalty: Closure | None = None,
         weigh_penalty: bool | None = None,
     ) -> StepInfo:
-        """As `SteppedFilter.step`; `weigh_penalty` overrides the filter's own for this step."""
-        usual = self.weigh_penalty
-        self.weigh_penalty = usual if weigh_penalty is None else weigh_penalty
-        try:
-            return super().step(closure, penalty=penalty)
-        finally:
-            self.weigh_penalty = usual
+        """Algorithm 1; `weigh_penalty` stands for the filter's own in this step."""
+        with self.transaction(closures, penalty, weigh_penalty) as step:
+            step.move()  # x <- x - sigma^2 grad L(x)
+            step.commit(self.weighting(step))  # log w <- log w - (L(x_t) + L(x_{t+1})) / 2
+        return step.info
 
-    def _advance(self, closures: Sequence[Closure], penalty: Closure | None) -> StepInfo:
-        needs_gradients = self.linearizes or any(
-            getattr(each, "reads_gradients", True) for each in self.consolidations
-        )
-        overlaps = self.evaluates_twice + (self.max_grad_norm is not None)
-        move = choose_move(self.optimizer, self.particles, needs_gradients, overlaps)
-        noise, factoring = self._noise(), self.particles.factoring(move.update)
-        shard = self.particles.shard  # gradients are of the particles here, weights of all
-        with self._nothing_half_done() as (old_buffers, draw), self._precision(), factoring:
-            move.begin()
-            losses, penalties, gradients = self._backward(closures, penalty, move)
-            everything = losses + move.bound()
-            if penalties is not None:
-                everything = everything + penalties
-                penalties = shard.gather(penalties)
-            alive = self.alive & shard.gather(is_finite(everything))
-            losses = shard.gather(losses)
-            self._refuse_if_none(alive)
-
-            clip = None
-            if self.max_grad_norm is not None:
-                norms = move.squared_norms().sqrt()
-                clip = (self.max_grad_norm / (norms + 1e-6)).clamp(max=1.0)
-            for consolidation in self.consolidations:
-                consolidation.before_update()
-            try:
-                move.move(clip)
-                for consolidation in self.consolidations:
-                    consolidation.after_update()
-                weighed = losses
-                if penalties is not None and self.weigh_penalty:
-                    weighed = losses + penalties
-                after = again = slope = None
-                if self.evaluates_twice:
-                    # the penalty after the losses, as the first time: it draws the same noise
-                    last = [penalty] if penalty is not None and self.weigh_penalty else []
-                    rows = self._losses_again([*closures, *last], draw, noise)
-                    after, again = sum_of(rows[: len(closures)]), sum_of(rows)
-                if gradients is not None:
-                    slope = shard.gather(move.along_gradient(gradients))  # type: ignore[attr-defined]
-                alive = self._weigh(weighed, again, slope, alive)
-                self._refuse_if_none(alive)
-            except BaseException:
-                move.undo()
-                raise
-            lives = alive & self.alive
-            move.settle(shard.local(lives), lives)
-
-        with torch.no_grad():
-            for name, buffer in self.particles.particle_buffers().items():
-                keep = per_particle_view(shard.local(alive), buffer)
-                buffer.copy_(torch.where(keep, buffer, old_buffers[name]))
-        return StepInfo(losses, after, penalties, self.alive, self.raw_log_weights)
-
-    def _backward(
-        self, closures: Sequence[Closure], penalty: Closure | None, move: Any
-    ) -> tuple[Tensor, Tensor | None, list[tuple[nn.Parameter, Tensor]] | None]:
-        """Losses, penalties, and where `linearizes` asks the gradients of what is weighed.
-
-        The penalty goes backwards together with the last closure, so it may use that closure's
-        outputs instead of computing them again.
-        """
-        apart = self.linearizes and penalty is not None and not self.weigh_penalty
-        gradients = penalties = None
-        with torch.enable_grad():
-            rows = []
-            for closure in closures[:-1]:
-                rows.append(self._differentiable_losses(closure))
-                move.backward(rows[-1])
-            rows.append(self._differentiable_losses(closures[-1]))
-            last = rows[-1]
-            if apart:
-                move.backward(last, retain_graph=True)
-                gradients = _copies(move.moving())
-            if penalty is not None:
-                penalties = self._losses(penalty, "penalty")
-                last = penalties if apart else last + penalties
-            if last.requires_grad:
-                move.backward(last)
-            move.gathered()
-            if self.linearizes and not apart:
-                gradients = _copies(move.moving())
-        total = sum_of([losses.detach() for losses in rows])
-        return total, None if penalties is None else penalties.detach(), gradients
-
-    def _differentiable_losses(self, closure: Closure) -> Tensor:
-        losses = self._losses(closure)
-        if not losses.requires_grad:
-            raise ValueError(
-                "the losses do not depend on the particles' parameters: compute them from "
-                "particles(x), outside of torch.no_grad()"
-            )
-        return losses
-
-    def _weigh(
-        self, losses: Tensor, again: Tensor | None, slope: Tensor | None, alive: Tensor
-    ) -> Tensor:
-        """Uniform weights over the living; the weighted filter does better."""
-        count = alive.sum().clamp(min=1).double()
-        level = torch.where(alive, -count.log(), -torch.inf)
-        return self._reweigh(level - torch.where(self.alive, self.raw_log_weights, 0.0), alive)
+    def transaction(
+        self,
+        closures: Sequence[Closure],
+        penalty: Closure | None = None,
+        weigh_penalty: bool | None = None,
+    ) -> GradientStep:
+        """`with pf.transaction(closures) as step:` is a step that can still be taken back."""
+        usual = self.weigh_penalty if weigh_penalty is None else weigh_penalty
+        return GradientStep(self, closures, penalty, usual)
 
     # ------------------------------------------------------------------ state
 
@@ -205,31 +237,16 @@ class GradientFilter(SteppedFilter):
 
     def _check_state(self, state: dict[str, Any]) -> None:
         super()._check_state(state)
-        ours = self.optimizer.state_dict()["param_groups"]
-        theirs = state["optimizer"]["param_groups"]
-        if [_shape(group) for group in ours] != [_shape(group) for group in theirs]:
-            raise ValueError(
-                f"this state is of another optimizer than {type(self.optimizer).__name__} "
-                "over these parameters: its parameter groups differ"
-            )
+        check_state(self.optimizer, state["optimizer"], self.particles.n)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
+        self._check_state(state)
         own = self.particles.shard.local_all(state["optimizer"])
         # torch's optimizers go on in the very tensors they are given
         own = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, own)
-        self.optimizer.load_state_dict(own)
+        self.optimizer.load_state_dict(own)  # first, because it may yet refuse
+        super().load_state_dict(state)
         if self.particles.device.type != "cuda":  # where nothing is recorded, as it was on a GPU
             for group in self.optimizer.param_groups:
                 if "capturable" in group:
                     group["capturable"] = False
-
-
-def _shape(group: dict[str, Any]) -> tuple[set[str], int]:
-    """What tells one optimizer's parameter group from another's: its options and its size."""
-    return set(group), len(group["params"])
-
-
-def _copies(moving: list[nn.Parameter]) -> list[tuple[nn.Parameter, Tensor]]:
-    """Gradients as they are now: the move may clip them, a penalty add to them."""
-    return [(p, p.grad.clone()) for p in moving if p.grad is not None]

@@ -16,7 +16,17 @@ from . import supervised, product, policy  # noqa: F401  # isort: skip  (registe
 if TYPE_CHECKING:
     from .config import Config
     from .learners import Learner
-    from .registry import METHODS, Description, Method, Style, describe, find_method, method
+    from .registry import (
+        METHODS,
+        Description,
+        Method,
+        Style,
+        describe,
+        find_method,
+        method,
+        remember,
+        table_order,
+    )
     from .setup import Setup
     from .supervised import register_consolidation
 
@@ -32,6 +42,8 @@ __all__ = [
     "find_method",
     "method",
     "register_consolidation",
+    "remember",
+    "table_order",
 ]
 
 __getattr__, __dir__ = on_first_use(__name__)

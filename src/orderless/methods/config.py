@@ -118,7 +118,6 @@ class Config:
             kind.check(key, getattr(self, key))
 
 
-@lru_cache
 def sentences(config: Any) -> dict[str, str]:
     """By key, what stands below a configuration's fields in its source."""
     found: dict[str, str] = {}

@@ -11,7 +11,7 @@ from ..filters import (
     GradientDescent,
     WeightedParticleFilter,
 )
-from ..filters.stepping import SteppedFilter
+from ..filters.step import SteppedFilter
 from ..optim import TRAC
 from ..rl import LineageBootstrapFilter, PolicyWeightedFilter, policy_logits
 from ..rl.tasks import ProcgenTasks

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 
@@ -32,9 +32,9 @@ class Description:
     tuned: bool = False
     """Whether it has a setting found on validation data, where its kin has the literature's."""
 
-    def described(self) -> dict[str, Any]:
-        """The fields of a `Description` alone, ready for JSON."""
-        return {f.name: asdict(self)[f.name] for f in fields(Description)}
+    def described(self) -> Description:
+        """The description alone, for the records."""
+        return Description(self.name, self.label, self.style, self.base, self.tuned)
 
 
 @dataclass(frozen=True)
@@ -126,23 +126,17 @@ def find_method(name: str, kind: str | None = None) -> Method:
     return METHODS[name]
 
 
-def describe(name: str, recorded: Mapping[str, Any] | None = None) -> Description:
-    """How a method is called and drawn, also one that nobody has registered here.
+_RECORDED: dict[str, Description] = {}  # of methods that nobody has registered here
 
-    Args:
-        recorded: what the method's records keep of its description, if they do.
-    """
-    if name in METHODS:
-        return METHODS[name]
-    known = dict(recorded or {})
-    style = known.get("style")
-    return Description(
-        name,
-        str(known.get("label") or name),
-        Style(**style) if style else None,
-        known.get("base"),
-        bool(known.get("tuned")),
-    )
+
+def remember(recorded: Description) -> None:
+    """Keep what a record says of its method, for one that is not registered where it is read."""
+    _RECORDED[recorded.name] = replace(recorded, label=recorded.label or recorded.name)
+
+
+def describe(name: str) -> Description:
+    """How a method is called and drawn: a registered one, one that a record told of, or any."""
+    return METHODS.get(name) or _RECORDED.get(name) or Description(name, name)
 
 
 def table_order(name: str) -> tuple[int, str]:

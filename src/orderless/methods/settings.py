@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from .config import Config, Count, Number, Positive, Seed, Size, kinds
+from .config import Config, Count, Kind, Number, Positive, Seed, Size, kinds
 from .registry import METHODS, Method
 
 Value = str | int | float | None
@@ -103,8 +103,16 @@ class SharedSettings(Config):
         yield from dict.fromkeys(found)
 
     @classmethod
-    def _own_kinds(cls) -> dict[str, Any]:
-        return {key: kind for config in cls.configs() for key, kind in kinds(config).items()}
+    def _own_kinds(cls) -> dict[str, Kind]:
+        found: dict[str, Kind] = {}
+        for config in cls.configs():
+            for key, kind in kinds(config).items():
+                if key in found or key in kinds(cls):
+                    raise ValueError(
+                        f"two settings are called {key}: rename the one in {config.__name__}"
+                    )
+                found[key] = kind
+        return found
 
     @classmethod
     def keys(cls) -> list[str]:
@@ -123,14 +131,15 @@ class SharedSettings(Config):
             found |= {key: getattr(self.of(config), key) for key in kinds(config)}
         return found
 
-    def differing(self, recorded: dict[str, Any], method: Method) -> Iterator[str]:
-        """Keys of settings that change a method's result, and were others when it was recorded.
+    def differs(self, recorded: Mapping[str, Any], method: Method) -> str | None:
+        """The first setting that changes a method's result and was another when it was recorded.
 
-        A setting that did not exist then had no effect.
+        As "key=its value, not ours". A setting that did not exist then had no effect.
         """
         for key, value in self.flat(method).items():
             if key not in (*IMMATERIAL, *method.ignores) and recorded.get(key, value) != value:
-                yield key
+                return f"{key}={recorded[key]}, not {value}"
+        return None
 
     def changed(self, **changes: Any) -> Self:
         present = {f.name: getattr(self, f.name) for f in fields(self)}

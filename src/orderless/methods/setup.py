@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..filters import GradientDescent, WeightedParticleFilter
-from ..filters.stepping import SteppedFilter
+from ..filters.step import SteppedFilter
 from ..particles import Ensemble, Perturb
 from ..scenarios import Scenario
 from .learners import Learner

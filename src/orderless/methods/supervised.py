@@ -13,11 +13,10 @@ from .config import Config, Count, Number, Positive, Size
 from .registry import Style, method
 
 if TYPE_CHECKING:
-    from ..consolidation import EWC, SI, LwF
+    from ..consolidation import EWC, SI, Consolidation, LwF
     from ..filters.gradient import GradientFilter
     from ..particles import Ensemble
     from .learners import ExactLearner, GaussianSumLearner, Learner
-    from .learners.filtered import Consolidation
     from .setup import Setup
 
 # ---------------------------------------------------------------------- particles, one network

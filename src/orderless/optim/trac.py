@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from ..particles.parameter import ParticleParameter, per_particle_view
+from ..particles.stacking import check_same_shapes
 from .erfi import erfi_of
 
 _KEY: Any = "trac"  # torch's type for `state` knows no keys but parameters; torch itself does
@@ -185,12 +186,17 @@ class TRAC(torch.optim.Optimizer):
         own, ours = others.pop(_KEY, None), self.state[_KEY]
         if own is None:
             raise ValueError("this state has no 'trac' in it: it is not of an ol.TRAC")
-        for name, tensor in ours.items():
-            if own[name].shape != tensor.shape:
-                raise ValueError(
-                    f"this state is of another TRAC: {name!r} is {tuple(own[name].shape)} there "
-                    f"and {tuple(tensor.shape)} here"
-                )
+        parameters = self._parameters()
+        references = own.get("references") if isinstance(own, dict) else None
+        if not isinstance(references, list) or len(references) != len(parameters):
+            raise ValueError(f"the 'trac' of this state has no {len(parameters)} references")
+        shapes = {name: tensor.shape for name, tensor in ours.items()}
+        given = {name: own.get(name) for name in shapes}
+        for place, (parameter, saved) in enumerate(zip(parameters, references, strict=True)):
+            if saved is not None:
+                shapes[f"reference {place}"] = parameter.shape
+                given[f"reference {place}"] = saved
+        check_same_shapes(shapes, given, "this state is of another TRAC")
         self.base.load_state_dict({**state_dict, "state": others})
         self.__dict__.update(self._shared())
         self.state[_KEY] = ours

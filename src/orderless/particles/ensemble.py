@@ -31,7 +31,7 @@ class Ensemble(nn.Module):
         n: how many particles.
         init: `"fresh"` (each from the module's own initialiser) or an `ol.Perturb`.
         seed: particle i depends on (seed, i) alone, whatever n, chunk size or device.
-        chunk_size: at most so many particles are computed at a time; the backward pass computes
+        chunk_size: at most this many particles are computed at a time; the backward pass computes
             a chunk's activations again instead of keeping them.
         precision: `"float32"`, `"tf32"` or `"bf16"`; nothing is reduced silently.
         fast: use the batched rules for Linear, Conv2d, BatchNorm and pooling (`False`: plain
@@ -134,6 +134,16 @@ class Ensemble(nn.Module):
     def device(self) -> torch.device:
         return self._draws.device
 
+    @property
+    def indices(self) -> Tensor:
+        """The places of the particles here among all N: `[count]`; random keys depend on them."""
+        return self._indices
+
+    @property
+    def noise_counter(self) -> Tensor:
+        """How many forward passes have drawn noise, a scalar; `replay` takes one of its values."""
+        return self._draws
+
     def train(self, mode: bool = True) -> Ensemble:
         self.template.train(mode)
         return super().train(mode)
@@ -150,7 +160,7 @@ class Ensemble(nn.Module):
 
         `in_dims` gives an axis (or None) for each positional argument, as in `torch.vmap`.
         """
-        self._check_devices(args, kwargs)
+        self.check_devices(args, kwargs)
         dims = 0 if per_particle else in_dims
         arg_dims = tuple(dims) if isinstance(dims, (tuple, list)) else (dims,) * len(args)
         if len(arg_dims) != len(args):
@@ -268,7 +278,8 @@ class Ensemble(nn.Module):
             span = slice(start, start + size)
             yield (
                 {name: part[number] for name, part in parts.items()},
-                {name: b[span] for name, b in buffers.items()},
+                # as they are now: whoever computes the chunk again must not see them updated
+                {name: b[span].clone() for name, b in buffers.items()},
                 self._indices[span],
                 tuple(_slice(a, d, span) for a, d in zip(args, arg_dims, strict=True)),
                 arg_dims,
@@ -281,7 +292,8 @@ class Ensemble(nn.Module):
         for name, buffer in buffers.items():
             buffer.copy_(torch.cat([chunk[name] for chunk in new]))
 
-    def _check_devices(self, *inputs: Any) -> None:
+    def check_devices(self, *inputs: Any) -> None:
+        """Refuse tensors that are not where the particles are."""
         for leaf in tree_leaves(inputs):
             if isinstance(leaf, Tensor) and leaf.device != self.device and leaf.dim() > 0:
                 raise ValueError(
@@ -332,7 +344,7 @@ class Ensemble(nn.Module):
         """
         index = self._check_index(index)
         module = copy.deepcopy(self.template).to(self.device)
-        stacked = self._stacked()
+        stacked = self.tensors()
         with torch.no_grad():
             for name, tensor in tensors_of(module).items():
                 tensor.data = self.shard.pick(stacked[name], index).detach().clone()
@@ -345,13 +357,15 @@ class Ensemble(nn.Module):
         With a group the rank that holds the particle does so, and the others do nothing.
         """
         index = self._check_index(index)
-        stacked, tensors = self._stacked(), tensors_of(module)
-        check_same_shapes({n: t.shape[1:] for n, t in stacked.items()}, tensors, "the module")
+        stacked, tensors = self.tensors(), tensors_of(module)
+        shapes = {name: tensor.shape[1:] for name, tensor in stacked.items()}
+        check_same_shapes(shapes, tensors, "the module is of another architecture")
         if self.shard.start <= index < self.shard.stop:
             for name, tensor in tensors.items():
                 stacked[name][index - self.shard.start].copy_(tensor)
 
-    def _stacked(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
+        """All parameters and buffers `[N, ...]`, by the template's names."""
         return {**dict(self.named_parameters()), **self.particle_buffers()}
 
     def _check_index(self, index: int) -> int:

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .kernels import fused
-
 
 # A dense gradient is written, measured, copied and added: some passes over the weights of a layer,
 # in units of its multiplications. Measured by benchmarks/factored.py.
@@ -54,6 +53,7 @@ class LinearStep:
     """
 
     weight: Tensor
+    version: int  # of the weight, as it was used
     bias: Tensor | None
     delta: Tensor
     inputs: Unchanged
@@ -75,6 +75,10 @@ class LinearStep:
         data = self.data.tensor
         same = x.data_ptr() == data.data_ptr() and x.stride() == data.stride()
         return same and x.shape == data.shape and self.data.holds() and bias is self.bias
+
+    def stands(self) -> bool:
+        """Whether W still is what it was, and so is what was made of it."""
+        return self.weight._version == self.version
 
 
 class FactoredUpdate:
@@ -205,17 +209,15 @@ class FactoredUpdate:
 
     def cast(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         """The weight, as it is, in another precision."""
-        known = (step.cast for step in self.steps if step.weight is weight)
+        known = (step.cast for step in self.steps if step.weight is weight and step.stands())
         return next((cast for cast in known if cast.dtype == dtype), weight).to(dtype)
 
     def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None, cast: Tensor) -> Tensor:
         """x (W + dW)^T + b + db with the pending step of this layer, if there is one."""
         steps = self._of(weight)
         known = steps[0].outputs if len(steps) == 1 and steps[0].saw(x, bias) else None
-        if known is not None and known.holds():
-            y = known.tensor
-        else:
-            y = _product(x, cast, bias)
+        usable = known is not None and known.holds() and steps[0].stands()
+        y = known.tensor if known and usable else _product(x, cast, bias)
         for step in steps:
             delta, inputs = step.factors()
             dtype = inputs.dtype
@@ -243,7 +245,7 @@ class FactoredUpdate:
         dead = ~alive.view(-1, 1, 1)
         whole = [(step.weight, step.bias, *step.factors()) for step in self.steps]
         for weight, bias, delta, inputs in whole:
-            if fused.can_add_factors(weight, bias, delta, inputs):
+            if weight.is_cuda and fused.can_add_factors(weight, bias, delta, inputs):
                 fused.add_factors(weight, bias, delta, inputs, alive)
                 continue
             if not everyone:  # 0 times NaN is NaN: both factors must go
@@ -358,6 +360,7 @@ class BatchedLinear(torch.autograd.Function):
             inputs = inputs if ctx.lasting or inputs is not x else _copy(x)
             step = LinearStep(
                 weight,
+                weight._version,
                 bias if along else None,
                 delta.to(weight.dtype),
                 Unchanged.of(inputs),

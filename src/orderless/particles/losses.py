@@ -74,7 +74,7 @@ def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor | None:
     if outputs.dim() != 3 or labels.dtype != torch.long or labels.shape != outputs.shape[1:2]:
         return None
     outputs, n = _full_precision(outputs), outputs.shape[0]
-    if fused.can_cross_entropy(outputs, labels):
+    if outputs.is_cuda and fused.can_cross_entropy(outputs, labels):
         return fused.CrossEntropy.apply(outputs, labels)
     with torch.autocast(outputs.device.type, enabled=False):
         losses = F.cross_entropy(outputs.flatten(0, 1), labels.repeat(n), reduction="none")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -63,16 +66,17 @@ def check_stackable(modules: list[nn.Module]) -> None:
         raise ValueError(f"{type(first).__name__} has no parameters: there is nothing to learn")
     shapes = {name: tensor.shape for name, tensor in tensors_of(first).items()}
     for number, module in enumerate(modules[1:], 1):
-        check_same_shapes(shapes, tensors_of(module), f"module {number}")
+        check_same_shapes(shapes, tensors_of(module), f"module {number} is of another architecture")
 
 
-def check_same_shapes(shapes: dict[str, torch.Size], tensors: dict[str, Tensor], what: str) -> None:
-    if shapes.keys() != tensors.keys():
-        odd = min(shapes.keys() ^ tensors.keys())
-        raise ValueError(f"{what} is of another architecture: {odd!r} is not in both")
-    for name, tensor in tensors.items():
-        if tensor.shape != shapes[name]:
-            raise ValueError(
-                f"{what} is of another architecture: {name!r} is {tuple(tensor.shape)}, "
-                f"not {tuple(shapes[name])}"
-            )
+def check_same_shapes(shapes: Mapping[str, Sequence[int]], tensors: Any, complaint: str) -> None:
+    """Refuse what is no dict of tensors with these names and shapes."""
+    given = tensors if isinstance(tensors, dict) else {}
+    if shapes.keys() != given.keys():
+        odd = min(map(str, shapes.keys() ^ given.keys()))
+        raise ValueError(f"{complaint}: {odd!r} is not in both")
+    for name, tensor in given.items():
+        there = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+        if there != tuple(shapes[name]):
+            here = tuple(shapes[name])
+            raise ValueError(f"{complaint}: {name!r} is {there} there and {here} here")

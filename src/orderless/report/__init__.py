@@ -1,17 +1,20 @@
 """Turns finished cells into tables, figures and verdicts on the paper's claims."""
 
-from .cells import ReportError, load_cells
+from ..experiments.record import load_run
 from .claims import judge_claims
 from .collect import summarize
+from .summary import MethodSummary, ReportError, Summary
 from .tables import format_json, format_table
 from .write import write_report
 
 __all__ = [
+    "MethodSummary",
     "ReportError",
+    "Summary",
     "format_json",
     "format_table",
     "judge_claims",
-    "load_cells",
+    "load_run",
     "summarize",
     "write_report",
 ]

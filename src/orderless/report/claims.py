@@ -13,30 +13,39 @@ on: with fewer than ``MINIMUM_ORDERS`` by Student's interval, which is as wide a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import metrics
-from .cells import Cell, by_place, complete_block, score_grid
+from ..experiments.record import CellRecord
+from .blocks import by_place, complete_block, score_grid
 from .paper import CHANCE, TABLE_1, TABLE_2, benchmark_label, method_label, published
+from .summary import Claim, Summary
 
 MINIMUM_ORDERS = 5
-STUDENT = {3: 4.303, 4: 3.182}  # 97.5 % quantiles for so many orders
+STUDENT = {3: 4.303, 4: 3.182}  # 97.5 % quantiles, by the number of orders
 NEAR_CHANCE = 0.03
 ROUNDING = 1e-12  # a difference below this is floating-point noise, not a finding
 
 Measure = Literal["mean", "variance", "order_variance"]
-Claim = dict[str, Any]
 Array = NDArray[np.float64]
 
-MEASURE_NAMES = {
-    "mean": "average",
-    "variance": "total variance",
-    "order_variance": "order variance",
+
+class Statistic(NamedTuple):
+    """A measure's name in words, and how it is computed from S[seed, order, task]."""
+
+    name: str
+    statistic: Callable[[Array], float]
+
+
+MEASURES: dict[Measure, Statistic] = {
+    "mean": Statistic("average", metrics.average),
+    "variance": Statistic("total variance", metrics.variance),
+    "order_variance": Statistic("order variance", metrics.order_variance),
 }
 
 
@@ -77,172 +86,186 @@ def _policy_comparisons(benchmark: str) -> Iterator[Comparison]:
         yield Comparison(f"{plain}+wpf", plain, "order_variance")
 
 
-def judge_claims(summary: dict[str, Any], cells: list[Cell]) -> list[Claim]:
-    """The claims of the paper's tables on one (benchmark, scenario, preset); empty for other
-    benchmarks.
-
-    Each is ``{"claim", "measure", "holds": True | False | "not decidable", "evidence",
-    "difference", "interval", "paper"}``; ``paper`` says in numbers what the paper's own table
-    shows.
-    """
-    if summary["benchmark"] in TABLE_2 and summary["score_kind"] == "return":
-        comparisons = _policy_comparisons(summary["benchmark"])
-        return [_judge(comparison, summary, cells) for comparison in comparisons]
-    if summary["benchmark"] not in TABLE_1 or summary["score_kind"] != "accuracy":
+def judge_claims(summary: Summary, cells: Sequence[CellRecord]) -> list[Claim]:
+    """The claims of the paper's tables on one table of ours; empty for other benchmarks."""
+    judge, benchmark = Judge(summary, cells), summary.benchmark
+    if summary.returns and benchmark in TABLE_2:
+        return [judge.compare(comparison) for comparison in _policy_comparisons(benchmark)]
+    if summary.returns or benchmark not in TABLE_1:
         return []
-    claims = [_judge(comparison, summary, cells) for comparison in _comparisons()]
-    claims.append(_judge_chance(summary))
-    if summary["benchmark"] == "splitmnist":
-        claims.append(_judge_best(summary, cells))
+    claims = [judge.compare(comparison) for comparison in _comparisons()]
+    claims.append(judge.near_chance())
+    if benchmark == "splitmnist":
+        claims.append(judge.best_of_all())
     return claims
 
 
-def _judge(comparison: Comparison, summary: dict[str, Any], cells: list[Cell]) -> Claim:
-    left, right, measure = comparison.left, comparison.right, comparison.measure
-    claim: Claim = {
-        "claim": comparison.text,
-        "measure": MEASURE_NAMES[measure],
-        "holds": "not decidable",
-        "evidence": "",
-        "difference": None,
-        "interval": None,
-        "paper": _paper_evidence(summary, left, right, measure),
-    }
-    returns = summary["score_kind"] == "return"
-    missing = [name for name in (left, right) if name not in summary["methods"]]
-    if missing:
-        return claim | {"evidence": f"Not measured: {', '.join(missing)}."}
-    first, second = by_place(cells, left), by_place(cells, right)
-    seeds, orders = complete_block(first.keys() & second.keys())
-    few = len(orders) < MINIMUM_ORDERS
-    needed = min(STUDENT) if returns and measure == "mean" else MINIMUM_ORDERS
-    if len(orders) < needed:
-        return claim | {
-            "evidence": f"{left} and {right} share {_count(len(orders), 'order')}; "
-            f"a verdict needs {needed}."
-        }
-    scores = [score_grid(group, seeds, orders) for group in (first, second)]
-    assert scores[0] is not None and scores[1] is not None
-    if few:
-        difference = _students_difference(scores[0], scores[1])
-    else:
-        difference = metrics.paired_difference(scores[0], scores[1], measure)
-    statistic = {
-        "mean": metrics.average,
-        "variance": metrics.variance,
-        "order_variance": metrics.order_variance,
-    }[measure]
-    values = [statistic(score) for score in scores if score is not None]
-    holds, opposite = difference.low > ROUNDING, difference.high < -ROUNDING
-    if measure != "mean":
-        holds, opposite = opposite, holds
-    verdict = "" if holds else "; the opposite is seen" if opposite else "; no difference is shown"
-    by_seed = [
-        statistic(scores[0][[row]]) - statistic(scores[1][[row]]) for row in range(len(seeds))
-    ]
-    if measure != "variance" and holds and min(by_seed) < 0 < max(by_seed):
-        # The interval is over orders at the seeds that were run: it cannot see luck with a seed.
-        shown = ", ".join(_signed(value, measure, returns) for value in by_seed)
-        verdict = f"; its sign changes from seed to seed ({shown})"
-    return claim | {
-        "holds": holds,
-        "difference": difference.value,
-        "interval": [difference.low, difference.high],
-        "evidence": f"{left} {_number(values[0], measure, returns)}, "
-        f"{right} {_number(values[1], measure, returns)}; "
-        f"difference {_difference(difference, measure, returns)} over "
-        f"{_count(len(seeds), 'seed')} x {_count(len(orders), 'order')}{verdict}.",
-    }
+class Evidence(NamedTuple):
+    """What was measured of two methods on the cells that both have."""
+
+    values: tuple[float, float]
+    difference: metrics.Difference
+    by_seed: list[float]  # the difference with each seed alone
+    seeds: int
+    orders: int
 
 
-def _judge_chance(summary: dict[str, Any]) -> Claim:
-    benchmark, scenario = summary["benchmark"], summary["scenario"]
-    chance = CHANCE[benchmark].get(scenario)
-    reported = TABLE_1[benchmark]["bootstrap"][0]
-    claim: Claim = {
-        "claim": "Baseline particle filter is near chance",
-        "measure": MEASURE_NAMES["mean"],
-        "holds": "not decidable",
-        "evidence": "Not measured: bootstrap.",
-        "difference": None,
-        "interval": None,
-        "paper": f"{100 * reported:.1f} %",
-    }
-    entry = summary["methods"].get("bootstrap")
-    if entry is None or chance is None:
+def holds(comparison: Comparison, difference: metrics.Difference) -> bool | None:
+    """True, False where the opposite is seen, None where no difference is shown."""
+    above, below = difference.low > ROUNDING, difference.high < -ROUNDING
+    if comparison.measure != "mean":
+        above, below = below, above
+    return True if above else False if below else None
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Measures, then decides, then puts it into words."""
+
+    summary: Summary
+    cells: Sequence[CellRecord]
+
+    def compare(self, comparison: Comparison) -> Claim:
+        undecided = Claim(
+            claim=comparison.text,
+            measure=MEASURES[comparison.measure].name,
+            holds="not decidable",
+            evidence="",
+            paper=self._in_the_paper(comparison),
+        )
+        found = self._measure(comparison)
+        if isinstance(found, str):
+            return replace(undecided, evidence=found)
+        verdict = holds(comparison, found.difference)
+        return replace(
+            undecided,
+            holds=verdict is True,
+            difference=found.difference.value,
+            interval=[found.difference.low, found.difference.high],
+            evidence=self._sentence(comparison, found, verdict),
+        )
+
+    def near_chance(self) -> Claim:
+        chance = CHANCE[self.summary.benchmark].get(self.summary.scenario)
+        claim = Claim(
+            claim="Baseline particle filter is near chance",
+            measure=MEASURES["mean"].name,
+            holds="not decidable",
+            evidence="Not measured: bootstrap.",
+            paper=f"{100 * TABLE_1[self.summary.benchmark]['bootstrap'][0]:.1f} %",
+        )
+        entry = self.summary.methods.get("bootstrap")
+        if entry is None or chance is None:
+            return claim
+        if entry.orders < MINIMUM_ORDERS:
+            count = _count(entry.orders, "order")
+            few = f"bootstrap has {count}; a verdict needs {MINIMUM_ORDERS}."
+            return replace(claim, evidence=few)
+        low, high = entry.interval
+        return replace(
+            claim,
+            holds=abs(entry.average - chance) <= NEAR_CHANCE,
+            difference=entry.average - chance,
+            interval=[low - chance, high - chance],
+            evidence=f"bootstrap {100 * entry.average:.1f} % "
+            f"[{100 * low:.1f}, {100 * high:.1f}], chance {100 * chance:.1f} %; "
+            f"near means within {100 * NEAR_CHANCE:.0f} points.",
+        )
+
+    def best_of_all(self) -> Claim:
+        """ "WPF outperforms all other methods": against the best of the paper's other rows."""
+        table = TABLE_1["splitmnist"]
+        missing = [name for name in table if name not in self.summary.methods]
+        present = [name for name in table if name not in ("wpf", *missing)]
+        best = max(present, key=lambda name: self.summary.methods[name].average, default="lwf+wpf")
+        claim = replace(
+            self.compare(Comparison("wpf", best, "mean")),
+            claim="Weighted particle filter outperforms all other methods on "
+            f"{benchmark_label('splitmnist')}",
+            paper=f"{100 * table['wpf'][0]:.1f} % against {100 * table['lwf+wpf'][0]:.1f} % "
+            "for LwF + WPF: contradicted by its own table",
+        )
+        # One better row refutes the claim; only all rows together can support it.
+        if claim.holds is True and missing:
+            unseen = f"{claim.evidence} Not measured: {', '.join(missing)}."
+            return replace(claim, holds="not decidable", evidence=unseen)
         return claim
-    low, high = entry["interval"]
-    if entry["orders"] < MINIMUM_ORDERS:
-        count = _count(entry["orders"], "order")
-        return claim | {"evidence": f"bootstrap has {count}; a verdict needs {MINIMUM_ORDERS}."}
-    return claim | {
-        "holds": abs(entry["average"] - chance) <= NEAR_CHANCE,
-        "difference": entry["average"] - chance,
-        "interval": [low - chance, high - chance],
-        "evidence": f"bootstrap {100 * entry['average']:.1f} % "
-        f"[{100 * low:.1f}, {100 * high:.1f}], chance {100 * chance:.1f} %; "
-        f"near means within {100 * NEAR_CHANCE:.0f} points.",
-    }
+
+    def _measure(self, comparison: Comparison) -> Evidence | str:
+        """The evidence, or why there is none."""
+        left, right, measure = comparison.left, comparison.right, comparison.measure
+        missing = [name for name in (left, right) if name not in self.summary.methods]
+        if missing:
+            return f"Not measured: {', '.join(missing)}."
+        ours, theirs = by_place(self.cells, left), by_place(self.cells, right)
+        seeds, orders = complete_block(ours.keys() & theirs.keys())
+        needed = min(STUDENT) if self.summary.returns and measure == "mean" else MINIMUM_ORDERS
+        if len(orders) < needed:
+            shared = _count(len(orders), "order")
+            return f"{left} and {right} share {shared}; a verdict needs {needed}."
+        first, second = (score_grid(cells, seeds, orders) for cells in (ours, theirs))
+        assert first is not None and second is not None  # load_run has checked every final row
+        few = len(orders) < MINIMUM_ORDERS
+        paired = metrics.paired_difference
+        difference = _students(first, second) if few else paired(first, second, measure)
+        statistic = MEASURES[measure].statistic
+        return Evidence(
+            (statistic(first), statistic(second)),
+            difference,
+            [statistic(first[[row]]) - statistic(second[[row]]) for row in range(len(seeds))],
+            len(seeds),
+            len(orders),
+        )
+
+    def _sentence(self, comparison: Comparison, found: Evidence, verdict: bool | None) -> str:
+        mean = comparison.measure == "mean"
+
+        def number(value: float) -> str:
+            if not mean:
+                return f"{value:.2g}"
+            return f"{value:.3f}" if self.summary.returns else f"{100 * value:.1f} %"
+
+        def signed(value: float) -> str:
+            if not mean:
+                return f"{value:+.2g}"
+            return f"{value:+.3f}" if self.summary.returns else f"{100 * value:+.2f}"
+
+        seen = {True: "", False: "; the opposite is seen", None: "; no difference is shown"}
+        remark, by_seed = seen[verdict], found.by_seed
+        if comparison.measure != "variance" and verdict and min(by_seed) < 0 < max(by_seed):
+            # The interval is over orders at the seeds that were run: it cannot see luck with a seed
+            remark = f"; its sign changes from seed to seed ({', '.join(map(signed, by_seed))})"
+        value, low, high = map(signed, found.difference)
+        unit = " points" if mean and not self.summary.returns else ""
+        ours, theirs = map(number, found.values)
+        return (
+            f"{comparison.left} {ours}, {comparison.right} {theirs}; difference "
+            f"{value}{unit} [{low}, {high}] over {_count(found.seeds, 'seed')} x "
+            f"{_count(found.orders, 'order')}{remark}."
+        )
+
+    def _in_the_paper(self, comparison: Comparison) -> str | None:
+        table = published(self.summary.benchmark, self.summary.scenario)
+        if comparison.measure == "order_variance" or not {
+            comparison.left,
+            comparison.right,
+        } <= set(table):
+            return None
+        ours, theirs = table[comparison.left], table[comparison.right]
+        if comparison.measure == "variance":
+            normalized = "" if self.summary.returns else " (normalized)"
+            return f"{ours[1]:.3f} against {theirs[1]:.3f}{normalized}"
+        if self.summary.returns:
+            return f"{ours[0]:.2f} against {theirs[0]:.2f}"
+        return f"{100 * ours[0]:.1f} % against {100 * theirs[0]:.1f} %"
 
 
-def _judge_best(summary: dict[str, Any], cells: list[Cell]) -> Claim:
-    """ "WPF outperforms all other methods": against the best of the paper's other rows."""
-    others = [name for name in TABLE_1["splitmnist"] if name != "wpf"]
-    missing = [name for name in ("wpf", *others) if name not in summary["methods"]]
-    present = [name for name in others if name not in missing]
-    best = max(present, key=lambda name: summary["methods"][name]["average"], default="lwf+wpf")
-    claim = _judge(Comparison("wpf", best, "mean"), summary, cells)
-    table = TABLE_1["splitmnist"]
-    claim |= {
-        "claim": f"Weighted particle filter outperforms all other methods on "
-        f"{benchmark_label('splitmnist')}",
-        "paper": f"{100 * table['wpf'][0]:.1f} % against {100 * table['lwf+wpf'][0]:.1f} % "
-        "for LwF + WPF: contradicted by its own table",
-    }
-    # One better row refutes the claim; only all rows together can support it.
-    if claim["holds"] is True and missing:
-        claim |= {"holds": "not decidable"}
-        claim["evidence"] += f" Not measured: {', '.join(missing)}."
-    return claim
-
-
-def _students_difference(first: Array, second: Array) -> metrics.Difference:
+def _students(first: Array, second: Array) -> metrics.Difference:
     """The difference of means with Student's 95 % interval over 3 or 4 orders."""
     by_order = metrics.order_averages(first) - metrics.order_averages(second)
     half = STUDENT[len(by_order)] * by_order.std(ddof=1) / len(by_order) ** 0.5
     mean = float(by_order.mean())
     return metrics.Difference(mean, mean - float(half), mean + float(half))
-
-
-def _paper_evidence(summary: dict[str, Any], left: str, right: str, measure: Measure) -> str | None:
-    returns = summary["score_kind"] == "return"
-    table = published(summary["benchmark"], summary["scenario"])
-    if measure == "order_variance" or left not in table or right not in table:
-        return None
-    if measure == "mean":
-        digits = (f"{table[name][0]:.2f}" for name in (left, right))
-        percents = (f"{100 * table[name][0]:.1f} %" for name in (left, right))
-        return " against ".join(digits if returns else percents)
-    variances = f"{table[left][1]:.3f} against {table[right][1]:.3f}"
-    return variances if returns else f"{variances} (normalized)"
-
-
-def _number(value: float, measure: Measure, returns: bool = False) -> str:
-    if measure != "mean":
-        return f"{value:.2g}"
-    return f"{value:.3f}" if returns else f"{100 * value:.1f} %"
-
-
-def _signed(value: float, measure: Measure, returns: bool = False) -> str:
-    if measure != "mean":
-        return f"{value:+.2g}"
-    return f"{value:+.3f}" if returns else f"{100 * value:+.2f}"
-
-
-def _difference(difference: metrics.Difference, measure: Measure, returns: bool) -> str:
-    value, low, high = (_signed(number, measure, returns) for number in difference)
-    unit = " points" if measure == "mean" and not returns else ""
-    return f"{value}{unit} [{low}, {high}]"
 
 
 def _count(number: int, noun: str) -> str:

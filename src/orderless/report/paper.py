@@ -7,41 +7,7 @@ over 10 permutations with 100 particles; the paper gives no formula for its norm
 
 from __future__ import annotations
 
-METHOD_LABELS = {
-    "wpf": "Weighted particle filter",
-    "averaging": "Averaging particles",
-    "bootstrap": "Baseline particle filter",
-    "gd": "Gradient descent",
-    "adam": "Adam",
-    "ewc": "EWC",
-    "ewc+wpf": "EWC + WPF",
-    "lwf": "LwF",
-    "lwf+wpf": "LwF + WPF",
-    "si": "SI",
-    "si+wpf": "SI + WPF",
-    "ewc-tuned": "EWC, tuned",
-    "ewc-tuned+wpf": "EWC, tuned + WPF",
-    "lwf-tuned": "LwF, tuned",
-    "lwf-tuned+wpf": "LwF, tuned + WPF",
-    "si-tuned": "SI, tuned",
-    "si-tuned+wpf": "SI, tuned + WPF",
-    "er": "Experience replay",
-    "joint": "Joint training (upper bound)",
-    "rb": "Rao-Blackwellized filter",
-    "gsf": "Gaussian-sum filter",
-    "bc": "Behaviour cloning",
-    "bc+wpf": "Behaviour cloning + WPF",
-    "bc+averaging": "Behaviour cloning + averaging",
-    "bc+bootstrap": "Behaviour cloning + baseline filter",
-    "ppo": "PPO",
-    "ppo+wpf": "PPO + WPF",
-    "ppo+averaging": "PPO + averaging",
-    "ppo+bootstrap": "PPO + baseline filter",
-    "ppo+trac": "PPO + TRAC",
-    "ppo+trac+wpf": "PPO + TRAC + WPF",
-    "ppo+ewc": "PPO + EWC",
-    "ppo+ewc+wpf": "PPO + EWC + WPF",
-}
+from ..methods import describe
 
 BENCHMARK_LABELS = {
     "splitmnist": "SplitMNIST",
@@ -179,15 +145,9 @@ def published(benchmark: str, scenario: str) -> dict[str, tuple[float, float]]:
     return TABLE_1.get(benchmark, {})
 
 
-def method_order(name: str) -> tuple[int, str]:
-    """Sort key: the table's own order first, every other method alphabetically after it."""
-    known = list(METHOD_LABELS)
-    return (known.index(name) if name in known else len(known), name)
-
-
 def method_label(name: str) -> str:
     """How a method is called in a printed table."""
-    return METHOD_LABELS.get(name, name)
+    return describe(name).label
 
 
 def benchmark_label(name: str) -> str:

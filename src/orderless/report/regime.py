@@ -2,114 +2,201 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import metrics
-from .cells import ReportError
+from ..experiments.record import ReadingRecord, TrainingRecord
+from ..storage.typed import Json, Misfit, Setting, decode, optional
+from .summary import ReportError
 
-Record = dict[str, Any]
-Point = dict[str, Any]
-Key = tuple[Any, ...]
-
-COMBINES = ("accuracy", "logits", "probs")
-FIELDS = ("method", "rate", "init", "n", "loss_scale", "min_ess")
+COMBINES = ("accuracy", "logits", "probs")  # as `evaluation.score_task` combines particles
+Array = NDArray[np.float64]
 
 
-def summarize_regime(records: list[Record]) -> dict[str, Any]:
-    """All points of a map, ready for JSON.
+class Variant(NamedTuple):
+    """A method at one place of the map, and how its particles are weighed."""
 
-    A point is one method at one place of the map. `moved` is the mean over its particles of
-    |x_T - x_0| / |x_0|, `ess` the effective sample size of the weights it answers with. Filters
-    have a `gain` over unweighted particles of the same run, and every method trained by SGD an
-    `order_gain`, its order variance less that of gradient descent at the same place; both as
-    [value, low, high] with a paired 95 % bootstrap interval over orders.
+    method: str
+    rate: float | None
+    init: str | None
+    n: int
+    loss_scale: float
+    min_ess: float | None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Over tasks, orders and seeds."""
+
+    average: float
+    order_variance: float
+    seed_variance: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One method at one place of the map.
+
+    `moved` is the mean over its particles of |x_T - x_0| / |x_0|, `ess` the effective sample size
+    of the weights it answers with. Filters have a `gain` over unweighted particles of the same run,
+    and every method trained by SGD an `order_gain`, its order variance less that of gradient
+    descent at the same place; both by combination, as [value, low, high] with a paired 95 %
+    bootstrap interval over orders.
     """
+
+    method: str
+    rate: float | None
+    init: str | None
+    n: int
+    loss_scale: float
+    min_ess: float | None
+    moved: float
+    ess: float
+    power: float
+    died: int
+    accuracy: Scores
+    logits: Scores
+    probs: Scores
+    gain: dict[str, list[float]] | None = optional()
+    order_gain: dict[str, list[float]] | None = optional()
+
+    def scores(self, combine: str) -> Scores:
+        found: Scores = getattr(self, combine)
+        return found
+
+    def gains(self, combine: str) -> list[float]:
+        assert self.gain is not None  # of a filter
+        return self.gain[combine]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegimeSummary:
+    """All points of a map, ready for JSON."""
+
+    kind: str = "regime"
+    benchmark: str = "splitmnist"
+    scenario: str = "domain"
+    orders: int
+    seeds: int
+    trainings: int
+    settings: dict[str, Setting]
+    points: list[Point]
+    command: str
+    device: str
+    versions: dict[str, str]
+    duration: float
+
+
+Found = tuple[TrainingRecord, ReadingRecord]
+Grids = dict[Variant, dict[str, Array]]  # combination -> S[seed, order, task]
+
+
+def summarize_regime(records: list[dict[str, Json]]) -> RegimeSummary:
+    """All points of a map from its finished trainings."""
     if not records:
         raise ReportError("The map holds no finished training; run `orderless run regime` first.")
-    readings: dict[Key, dict[tuple[int, int], Record]] = {}
-    for record in records:
-        for reading in record["readings"]:
-            full = {**reading, **{name: record[name] for name in ("rate", "init")}}
-            key = tuple(full[name] for name in FIELDS)
-            full["died"] = record["died_at"] is not None
-            readings.setdefault(key, {})[record["seed"], record["order_index"]] = full
-    seeds = sorted({record["seed"] for record in records})
-    orders = sorted({record["order_index"] for record in records})
-    grids = {
-        key: {name: _grid(places, seeds, orders, name) for name in COMBINES}
-        for key, places in readings.items()
-    }
-    points = [_point(key, list(places.values()), grids) for key, places in readings.items()]
-    first = records[0]
-    shared = {
-        key: value
-        for key, value in first["settings"].items()
-        if all(record["settings"].get(key) == value for record in records)
-    }
-    return {
-        "kind": "regime",
-        "benchmark": "splitmnist",
-        "scenario": "domain",
-        "orders": len(orders),
-        "seeds": len(seeds),
-        "trainings": len(records),
-        "settings": shared,
-        "points": points,
-        "command": " && ".join(dict.fromkeys(r["command"] for r in records if r["command"])),
-        "device": ", ".join(dict.fromkeys(r["device"] for r in records)),
-        "versions": first["versions"],
-        "duration": float(sum(record["duration"] for record in records)),
-    }
-
-
-def _grid(
-    places: dict[tuple[int, int], Record], seeds: list[int], orders: list[int], combine: str
-) -> NDArray[np.float64]:
     try:
-        rows = [[places[s, o]["scores"][combine] for o in orders] for s in seeds]
+        trainings = [decode(TrainingRecord, record) for record in records]
+    except Misfit as misfit:
+        raise ReportError(f"A training of the map makes no sense: {misfit}.") from None
+    readings: dict[Variant, dict[tuple[int, int], Found]] = {}
+    for training in trainings:
+        for reading in training.readings:
+            variant = Variant(
+                reading.method,
+                training.rate,
+                training.init,
+                reading.n,
+                reading.loss_scale,
+                reading.min_ess,
+            )
+            place = training.seed, training.order_index
+            readings.setdefault(variant, {})[place] = training, reading
+    seeds = sorted({training.seed for training in trainings})
+    orders = sorted({training.order_index for training in trainings})
+    try:
+        grids = {
+            variant: {
+                combine: np.array(
+                    [[places[s, o][1].scores[combine] for o in orders] for s in seeds]
+                )
+                for combine in COMBINES
+            }
+            for variant, places in readings.items()
+        }
     except KeyError:
         raise ReportError(
             "The map is not complete: some orders or seeds are missing; run the same command again."
         ) from None
-    return np.array(rows)
+    first = trainings[0]
+    return RegimeSummary(
+        orders=len(orders),
+        seeds=len(seeds),
+        trainings=len(trainings),
+        settings={
+            key: value
+            for key, value in first.settings.items()
+            if all(training.settings.get(key) == value for training in trainings)
+        },
+        points=[_point(variant, [*places.values()], grids) for variant, places in readings.items()],
+        command=" && ".join(dict.fromkeys(t.command for t in trainings if t.command)),
+        device=", ".join(dict.fromkeys(training.device for training in trainings)),
+        versions=first.versions,
+        duration=float(sum(training.duration for training in trainings)),
+    )
 
 
-def _point(key: Key, readings: list[Record], grids: dict[Key, Any]) -> Point:
-    names = dict(zip(FIELDS, key, strict=True))
-    point: Point = {
-        **names,
-        "moved": float(np.mean([r["moved"] for r in readings])),
-        "ess": float(np.mean([r["ess"] for r in readings])),
-        "power": float(np.mean([r["power"] for r in readings])),
-        "died": sum(r["died"] for r in readings),
-    }
-    for combine in COMBINES:
-        scores = grids[key][combine]
-        point[combine] = {
-            "average": metrics.average(scores),
-            "order_variance": metrics.order_variance(scores),
-            "seed_variance": metrics.seed_variance(scores),
-        }
-    if names["method"] == "wpf":
-        other = {**names, "method": "averaging", "loss_scale": 0.0, "min_ess": None}
-        point["gain"] = _differences(grids, key, other, "mean")
-    if names["method"] in ("wpf", "averaging"):
-        other = {**names, "method": "gd", "n": 1, "loss_scale": 1.0, "min_ess": None}
-        point["order_gain"] = _differences(grids, key, other, "order_variance")
-    return point
+def _point(
+    variant: Variant, found: list[tuple[TrainingRecord, ReadingRecord]], grids: Grids
+) -> Point:
+    def mean(value: Callable[[ReadingRecord], float]) -> float:
+        return float(np.mean([value(reading) for _, reading in found]))
+
+    gain = order_gain = None
+    if variant.method == "wpf":
+        other = variant._replace(method="averaging", loss_scale=0.0, min_ess=None)
+        gain = _differences(grids[variant], grids[other], "mean")
+    if variant.method in ("wpf", "averaging"):
+        other = variant._replace(method="gd", n=1, loss_scale=1.0, min_ess=None)
+        order_gain = _differences(grids[variant], grids[other], "order_variance")
+    return Point(
+        **variant._asdict(),
+        moved=mean(lambda reading: reading.moved),
+        ess=mean(lambda reading: reading.ess),
+        power=mean(lambda reading: reading.power),
+        died=sum(training.died_at is not None for training, _ in found),
+        accuracy=_scores(grids[variant]["accuracy"]),
+        logits=_scores(grids[variant]["logits"]),
+        probs=_scores(grids[variant]["probs"]),
+        gain=gain,
+        order_gain=order_gain,
+    )
+
+
+def _scores(grid: Array) -> Scores:
+    return Scores(metrics.average(grid), metrics.order_variance(grid), metrics.seed_variance(grid))
 
 
 def _differences(
-    grids: dict[Key, Any], key: Key, other: dict[str, Any], metric: Any
+    ours: dict[str, Array], theirs: dict[str, Array], metric: Literal["mean", "order_variance"]
 ) -> dict[str, list[float]]:
-    against = grids[tuple(other[name] for name in FIELDS)]
     return {
-        combine: list(metrics.paired_difference(grids[key][combine], against[combine], metric))
+        combine: list(metrics.paired_difference(ours[combine], theirs[combine], metric))
         for combine in COMBINES
     }
+
+
+class Weighing(NamedTuple):
+    """How the filter was weighed: plain unless a loss scale or a least ESS is named."""
+
+    words: str = "plain"
+    loss_scale: float | None = None
+    min_ess: float | None = None
 
 
 def chosen(
@@ -118,38 +205,38 @@ def chosen(
     *,
     init: str | None = None,
     n: int | None = None,
-    loss_scale: float | None = None,
-    min_ess: float | None = None,
+    weighing: Weighing | None = None,
 ) -> list[Point]:
-    """A method's points by rate: plain ones unless a loss scale or least ESS is named."""
-    scale = loss_scale if loss_scale is not None else (0.0 if method == "averaging" else 1.0)
+    """A method's points by rate."""
+    weighing = weighing or Weighing()
+    scale = weighing.loss_scale
+    if scale is None:
+        scale = 0.0 if method == "averaging" else 1.0
     found = [
         p
         for p in points
-        if p["method"] == method
-        and p["loss_scale"] == scale
-        and p["min_ess"] == min_ess
-        and init in (None, p["init"])
-        and n in (None, p["n"])
+        if (p.method, p.loss_scale, p.min_ess) == (method, scale, weighing.min_ess)
+        and init in (None, p.init)
+        and n in (None, p.n)
     ]
-    return sorted(found, key=lambda p: (p["init"] or "", p["n"], p["rate"] or 0.0))
+    return sorted(found, key=lambda p: (p.init or "", p.n, p.rate or 0.0))
 
 
 def sizes(points: list[Point]) -> list[int]:
     """The N of the map, ascending."""
-    return sorted({p["n"] for p in points if p["method"] == "wpf"})
+    return sorted({p.n for p in points if p.method == "wpf"})
 
 
 def inits(points: list[Point]) -> list[str]:
-    return sorted({p["init"] for p in points if p["method"] == "wpf"})
+    return sorted({p.init or "" for p in points if p.method == "wpf"})
 
 
-def variants(points: list[Point]) -> list[tuple[str, dict[str, Any]]]:
-    """How the filter was weighed, as (words, arguments of `chosen`): the paper's way first."""
-    scales = sorted({p["loss_scale"] for p in points if p["method"] == "wpf"} - {1.0})
-    shares = sorted({p["min_ess"] for p in points if p["method"] == "wpf"} - {None})
+def weighings(points: list[Point]) -> list[Weighing]:
+    """How the filter was weighed: the paper's way first."""
+    scales = sorted({p.loss_scale for p in points if p.method == "wpf"} - {1.0})
+    shares = sorted({p.min_ess for p in points if p.method == "wpf" and p.min_ess is not None})
     return [
-        ("plain", {}),
-        *[(f"loss_scale={c:g}", {"loss_scale": c}) for c in scales],
-        *[(f"min_ess={share:g} N", {"min_ess": share}) for share in shares],
+        Weighing(),
+        *[Weighing(f"loss_scale={c:g}", loss_scale=c) for c in scales],
+        *[Weighing(f"min_ess={share:g} N", min_ess=share) for share in shares],
     ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .figures import STYLES, new_figure
+from ..storage.typed import Setting
+from .charts import method_styles, new_figure, tidy, variance_scale
 from .paper import method_label
-from .regime import COMBINES, Point, chosen, inits, sizes, variants
+from .regime import COMBINES, Point, RegimeSummary, chosen, inits, sizes, weighings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,32 +18,30 @@ VARIANT_MARKERS = "o^v<>DPX*"
 COMBINE_COLOURS = {"accuracy": "#D55E00", "logits": "#009E73", "probs": "#0072B2"}
 
 
-def regime_figure(summary: dict[str, Any]) -> Figure:
+def regime_figure(summary: RegimeSummary) -> Figure:
     """Four panels: where weighting gains, which weights gain, accuracy and order variance."""
-    points = summary["points"]
+    points = summary.points
     figure = new_figure(12.5, 9.2)
     ((top_left, top_right), (bottom_left, bottom_right)) = figure.subplots(2, 2)
     _gain_against_movement(figure, top_left, points)
     _gain_against_ess(top_right, points)
-    batch = summary["settings"]["batch_size"]
+    settings = summary.settings
+    batch = settings.get("batch_size")
     _by_rate(bottom_left, points, "average", 100.0, batch)
     bottom_left.set_ylabel("average accuracy, %")
     bottom_left.set_title("Accuracy", loc="left", fontsize=10)
     _by_rate(bottom_right, points, "order_variance", 1.0, batch)
-    _variance_scale(bottom_right, points)
+    variance_scale(bottom_right, [p.accuracy.order_variance for p in points], tiny=1e-7)
     bottom_right.set_ylabel("variance of the order alone")
     bottom_right.set_title("Order variance", loc="left", fontsize=10)
     bottom_right.legend(
         loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=8, borderaxespad=0
     )
     for axes in (top_left, top_right, bottom_left, bottom_right):
-        axes.grid(True, color="#e5e5e5", linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-    s = summary["settings"]
+        tidy(axes)
     figure.suptitle(
-        f"SplitMNIST ({s.get('source')}), domain, batch {s.get('batch_size')}, "
-        f"{summary['orders']} orders x {summary['seeds']} seeds",
+        f"SplitMNIST ({settings.get('source')}), domain, batch {batch}, "
+        f"{summary.orders} orders x {summary.seeds} seeds",
         fontsize=11,
     )
     return figure
@@ -56,14 +55,14 @@ def _gain_against_movement(figure: Figure, axes: Axes, points: list[Point]) -> N
     for init in inits(points):
         for n in sizes(points):
             found = chosen(points, "wpf", init=init, n=n)
-            moved = [p["moved"] for p in found]
-            gains = [[100 * value for value in p["gain"]["accuracy"]] for p in found]
+            moved = [p.moved for p in found]
+            gains = [[100 * value for value in p.gains("accuracy")] for p in found]
             for x, (_, low, high) in zip(moved, gains, strict=True):
                 axes.plot([x, x], [low, high], color="#999999", linewidth=0.8, zorder=1)
             image = axes.scatter(
                 moved,
                 [gain[0] for gain in gains],
-                c=[p["ess"] for p in found],
+                c=[p.ess for p in found],
                 norm=scale,
                 cmap="viridis",
                 marker=MARKERS.get(init, "D"),
@@ -86,19 +85,19 @@ def _gain_against_movement(figure: Figure, axes: Axes, points: list[Point]) -> N
 
 def _gain_against_ess(axes: Axes, points: list[Point]) -> None:
     n = max(sizes(points))
-    for (words, arguments), marker in zip(variants(points), VARIANT_MARKERS, strict=False):
-        found = chosen(points, "wpf", n=n, **arguments)
+    for weighing, marker in zip(weighings(points), VARIANT_MARKERS, strict=False):
+        found = chosen(points, "wpf", n=n, weighing=weighing)
         for combine in COMBINES:
             axes.scatter(
-                [p["ess"] for p in found],
-                [100 * p["gain"][combine][0] for p in found],
+                [p.ess for p in found],
+                [100 * p.gains(combine)[0] for p in found],
                 marker=marker,
                 s=34,
                 facecolors="none",
                 edgecolors=COMBINE_COLOURS[combine],
                 linewidths=1.2,
             )
-        axes.scatter([], [], marker=marker, color="#555555", s=34, label=words)
+        axes.scatter([], [], marker=marker, color="#555555", s=34, label=weighing.words)
     for combine in COMBINES:
         axes.scatter([], [], marker="s", color=COMBINE_COLOURS[combine], s=34, label=combine)
     axes.axhline(0, color="black", linewidth=0.8)
@@ -109,9 +108,10 @@ def _gain_against_ess(axes: Axes, points: list[Point]) -> None:
     axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=8)
 
 
-def _by_rate(axes: Axes, points: list[Point], measure: str, factor: float, batch: int) -> None:
+def _by_rate(axes: Axes, points: list[Point], measure: str, factor: float, batch: Setting) -> None:
     """One line per method; the Gaussian-sum filter at its first step's rate, B sigma^2."""
     n, init = max(sizes(points)), inits(points)[0]
+    first = batch if isinstance(batch, int) else 1
     lines: list[tuple[str, str, list[Point]]] = [
         ("wpf", "accuracy", chosen(points, "wpf", init=init, n=n)),
         ("wpf", "probs", chosen(points, "wpf", init=init, n=n)),
@@ -122,11 +122,11 @@ def _by_rate(axes: Axes, points: list[Point], measure: str, factor: float, batch
         ("gsf", "accuracy", chosen(points, "gsf")),
     ]
     for method, combine, found in lines:
-        colour, marker = STYLES[method]
+        colour, marker, *_ = method_styles([method])[method]
         many = method in ("wpf", "averaging")
         axes.plot(
-            [p["rate"] * (batch if method == "gsf" else 1) for p in found],
-            [factor * p[combine][measure] for p in found],
+            [(p.rate or 0.0) * (first if method == "gsf" else 1) for p in found],
+            [factor * getattr(p.scores(combine), measure) for p in found],
             color=colour,
             marker=marker,
             markersize=9 if marker == "*" else 5,
@@ -136,16 +136,8 @@ def _by_rate(axes: Axes, points: list[Point], measure: str, factor: float, batch
             label=f"{method_label(method)}, {combine}" if many else method_label(method),
         )
     for point in chosen(points, "rb"):
-        value = factor * point["accuracy"][measure]
-        colour = STYLES["rb"][0]
+        value = factor * getattr(point.accuracy, measure)
+        colour = method_styles(["rb"])["rb"].colour
         axes.axhline(value, color=colour, linestyle=":", linewidth=1.6, label=method_label("rb"))
     axes.set_xscale("log")
     axes.set_xlabel(f"learning rate ({init}, N={n}); Gaussian-sum filter: B sigma^2")
-
-
-def _variance_scale(axes: Axes, points: list[Point]) -> None:
-    """Logarithmic, with a linear stretch at the bottom: a variance of exactly 0 has its place."""
-    values = [p["accuracy"]["order_variance"] for p in points]
-    smallest = min((value for value in values if value > 1e-7), default=1e-7)
-    axes.set_yscale("symlog", linthresh=smallest, linscale=0.4)
-    axes.set_ylim(bottom=-0.15 * smallest)

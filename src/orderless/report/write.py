@@ -3,71 +3,77 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..experiments.record import Run
 from ..storage import write_atomically
 from . import figures
-from .cells import Cell, ReportError, load_cells
-from .collect import summarize
-from .curves_figure import figure3
-from .page import write_page
+from .collect import loaded, summarize
+from .density import Frames, load_frames
+from .page import page_data, write_page
+from .summary import ReportError, Summary
 from .tables import Kind, format_csv, format_json, format_table, title
 
 
 def write_report(
-    directory: str | Path,
+    source: Run | str | Path,
     out: str | Path | None = None,
-    read: Callable[[Path], Cell] | None = None,
+    read: Callable[[Path], object] | None = None,
+    summaries: list[Summary] | None = None,
 ) -> list[Path]:
     """Write report.txt, .md, .csv, .tex, .json, .html and the figures' PNGs; returns the paths.
 
     Args:
-        directory: a run directory with ``cells/*.json`` and, for figure 1, ``snapshots/*.st``.
+        source: a run directory, or what `load_run` made of it; `snapshots/*.st` in it are drawn.
         out: where to write, created if need be; the run directory itself by default.
-        read: reads one cell file; the default is plain JSON.
+        read: turns one cell file into plain JSON; the default reads what `orderless run` wrote.
+        summaries: what `summarize` made of the run, where that is known already.
 
     A figure that cannot be drawn (matplotlib missing, a broken snapshot) is a warning: the tables
     stand without it.
     """
-    summaries = summarize(directory, read)
-    folder = Path(directory if out is None else out)
+    run = loaded(source, read)
+    tables = summarize(run) if summaries is None else summaries
+    folder = Path(run.directory if out is None else out)
 
     def joined(kind: Kind) -> str:
-        return "\n".join(format_table(summary, kind) for summary in summaries)
+        return "\n".join(format_table(summary, kind) for summary in tables)
 
     texts = {
         "report.txt": joined("text"),
         "report.md": joined("markdown"),
-        "report.csv": format_csv(summaries),
+        "report.csv": format_csv(tables),
         "report.tex": joined("latex"),
-        "report.json": format_json(summaries),
+        "report.json": format_json(tables),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        written = []
         for name, text in texts.items():
             write_atomically(folder / name, text.encode())
-            written.append(folder / name)
-        written.append(write_page(Path(directory), folder, summaries, read))
-        cells = load_cells(directory, read)
-        return written + _write_figures(Path(directory), folder, summaries, cells)
+        frames, problems = load_frames(run.directory)
+        page = page_data(run, tables, frames, problems)
+        written = [*(folder / name for name in texts), write_page(page, folder)]
+        for problem in page.problems:
+            warnings.warn(f"{title(tables[0])}: {problem}", stacklevel=2)
+        return written + _write_figures(run, folder, tables, frames)
     except OSError as error:
         raise ReportError(f"The report cannot be written to {folder}: {error}.") from error
 
 
 def _write_figures(
-    directory: Path, folder: Path, summaries: list[dict], cells: list[Cell]
+    run: Run, folder: Path, summaries: Sequence[Summary], frames: Sequence[Frames]
 ) -> list[Path]:
     written = []
     try:
-        if any(summary["score_kind"] == "accuracy" for summary in summaries):
+        if not all(summary.returns for summary in summaries):
             written.append(figures.save(figures.figure2(summaries), folder / "figure2.png"))
-        curves = figure3(summaries, cells)
+        curves = figures.figure3(run, summaries)
         if curves is not None:
             written.append(figures.save(curves, folder / "figure3.png"))
-        written += figures.snapshot_figures(directory, folder)
+        for each in frames:
+            path = folder / f"figure1-{each.name}.png"
+            written.append(figures.save(figures.figure1(each), path))
     except ReportError as error:
-        names = "; ".join(title(summary) for summary in summaries)
-        warnings.warn(f"Some figures of {names} were not drawn: {error}", stacklevel=3)
+        warnings.warn(f"{title(summaries[0])}: {error}", stacklevel=3)
     return written

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..filters.base import ParticleFilter
-from ..filters.stepping import SteppedFilter
+from ..filters.step import SteppedFilter
 from ..particles import Ensemble, per_particle
 from .environment import Array, VectorEnvironment, require_environment
 from .games import whole_number

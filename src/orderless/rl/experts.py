@@ -30,8 +30,8 @@ from .settings import EXPERT_COPIES, PPOSettings, rollouts_for
 
 KIND = "expert"
 FOLDER = Path(__file__).parent / "expert_files"
-HELD_OUT = 1000  # so many levels behind the training levels are for measuring
-IN_TURNS = 256  # from so many copies on, one half plays while the GPU decides for the other
+HELD_OUT = 1000  # levels behind the training levels, for measuring
+IN_TURNS = 256  # with at least this many copies one half plays while the GPU decides for the other
 PLAYING = 64  # copies when returns are measured: those with short episodes wait for the others
 
 
@@ -177,7 +177,7 @@ class ExpertTraining:
 
     @property
     def shape(self) -> dict[str, Any]:
-        """Of an update's experience: so many copies, each so many steps, in this precision."""
+        """Of an update's experience: copies, steps of each, and the precision."""
         precision = self.ppo.particles.precision
         return {
             "envs": self.ppo.n_envs,

@@ -11,15 +11,30 @@ likely and not by having a value function with small errors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..filters import BootstrapParticleFilter, StepInfo, WeightedParticleFilter
-from ..filters.stepping import Closure, sum_of
+from ..filters import BootstrapParticleFilter, GradientStep, Trapezoid, WeightedParticleFilter
 from ..particles import Ensemble
+
+
+class ReportedEnergies(Trapezoid):
+    """The trapezoid rule over the energies U that closures report, once in every evaluation."""
+
+    def __call__(self, step: GradientStep) -> Tensor:
+        assert isinstance(step.filter, PolicyWeightedFilter)
+        after, energies = step.energy_after, step.filter.energies  # which reports them again
+        half, odd = divmod(len(energies), 2)
+        if half == 0 or odd:
+            raise ValueError(
+                "the closure must report its energies once in every evaluation: "
+                f"{len(energies)} reports came from two evaluations"
+            )
+        total = torch.stack(energies[:half]).sum(0).double() + torch.stack(energies[half:]).sum(0)
+        # a particle whose loss has become infinite must not live on by its energy
+        return (-self.loss_scale / 2 * total).masked_fill(~after.isfinite(), torch.nan)
 
 
 class PolicyWeightedFilter(WeightedParticleFilter):
@@ -38,30 +53,16 @@ class PolicyWeightedFilter(WeightedParticleFilter):
                 f"weighting must be 'trapezoid', got {options['weighting']!r}"
             )
         super().__init__(particles, optimizer, **options)
-        self._energies: list[Tensor] = []
+        self.weighting = ReportedEnergies(self.loss_scale)
+        self.energies: list[Tensor] = []
 
     def report(self, energies: Tensor) -> None:
         """The energies U_i `[N]` where particles stand now; called inside the closure."""
-        self._energies.append(energies.detach())
+        self.energies.append(energies.detach())
 
-    def _advance(self, closures: Sequence[Closure], penalty: Closure | None) -> StepInfo:
-        self._energies = []
-        return super()._advance(closures, penalty)
-
-    def _weigh(
-        self, losses: Tensor, again: Tensor | None, slope: Tensor | None, alive: Tensor
-    ) -> Tensor:
-        assert again is not None
-        half, odd = divmod(len(self._energies), 2)
-        if half == 0 or odd:
-            raise ValueError(
-                "the closure must report its energies once in every evaluation: "
-                f"{len(self._energies)} reports came from two evaluations"
-            )
-        # a particle whose loss has become infinite must not live on by its energy
-        alive = alive & again.isfinite()
-        before, after = sum_of(self._energies[:half]), sum_of(self._energies[half:])
-        return super()._weigh(before, after, None, alive)
+    def transaction(self, *args: Any, **options: Any) -> GradientStep:
+        self.energies = []
+        return super().transaction(*args, **options)
 
 
 class LineageBootstrapFilter(BootstrapParticleFilter):
@@ -79,5 +80,5 @@ class LineageBootstrapFilter(BootstrapParticleFilter):
         """From now on everybody is their own ancestor."""
         self.lineage.copy_(torch.arange(self.particles.n, device=self.lineage.device))
 
-    def _particle_tensors(self) -> list[Tensor]:
-        return [*super()._particle_tensors(), self.lineage]
+    def travelling(self) -> list[Tensor]:
+        return [*super().travelling(), self.lineage]

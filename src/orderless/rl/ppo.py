@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ..filters import BootstrapParticleFilter, GradientFilter, WeightedParticleFilter
-from ..filters.stepping import SteppedFilter
+from ..filters.step import SteppedFilter
 from .environment import Step, VectorEnvironment, require_environment
 from .games import whole_number
 from .keyed import permutation

@@ -87,6 +87,10 @@ def _folder(name: str) -> Path:
 
 def _complete_root(name: str, root: str | Path | None) -> Path:
     """The first root under which all files of a data set are."""
+    if root is not None and not Path(root).expanduser().is_dir():
+        raise DataError(
+            f"There is no folder {root} to look for data sets in (--data-dir, root=...)."
+        )
     for place in _roots(root):
         if all(file.is_file() for file in _files(name, place)):
             return place

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import http.client
 import os
-import shutil
 import tarfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from .errors import DataError
 from .formats import md5_of
@@ -23,6 +23,9 @@ Progress = Callable[[str, int, int | None], None]
 
 _CHUNK = 1 << 18
 _NETWORK_ERRORS = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError)
+
+# What `tarfile` raises over a broken archive; the last two over links to nothing or to themselves.
+_UNREADABLE = (tarfile.TarError, EOFError, ValueError, KeyError, RecursionError)
 
 
 def download(
@@ -115,49 +118,25 @@ def _cannot_write(path: Path, error: OSError) -> DataError:
 def extract(archive: Path, folder: Path, md5s: Mapping[str, str]) -> None:
     """Unpack the files named in `md5s` from a tar archive into `folder`, each checked by its MD5.
 
-    Every member of the archive must be a plain file or directory that lies inside the folder;
-    an archive with a link, a device or a path that leads out of it is refused as a whole.
+    Nothing appears there unless all of the archive can be unpacked safely (PEP 706) and each file
+    is the right one.
     """
-    inside = folder.resolve()
     try:
-        with tarfile.open(archive) as tar:
-            members = tar.getmembers()
-            for member in members:
-                _refuse_escape(member, inside, archive)
-            by_name = {os.path.normpath(member.name): member for member in members}
+        folder.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(archive) as tar, TemporaryDirectory(dir=folder, prefix=".") as place:
+            tar.extractall(place, filter="data")
             for name, md5 in md5s.items():
-                if name not in by_name:
+                file = Path(place, name)
+                if file.is_symlink() or not file.is_file():
                     raise DataError(f"{archive} does not contain {name}.")
-                _extract_one(tar, by_name[name], inside / name, md5, archive)
-    except (tarfile.TarError, EOFError) as error:
+                if (found := md5_of(file)) != md5:
+                    raise DataError(f"{name} in {archive} has MD5 {found}, not {md5}.")
+            for name in md5s:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(Path(place, name), folder / name)
+    except tarfile.FilterError as error:
+        raise DataError(f"{archive} is refused: {error}.") from error
+    except _UNREADABLE as error:
         raise DataError(f"{archive} cannot be unpacked: {error}.") from error
     except OSError as error:
         raise _cannot_write(folder, error) from error
-
-
-def _refuse_escape(member: tarfile.TarInfo, inside: Path, archive: Path) -> None:
-    target = (inside / member.name).resolve()
-    if not (member.isfile() or member.isdir()) or not target.is_relative_to(inside):
-        raise DataError(
-            f"{archive} is refused: its member {member.name!r} is a link or special file, "
-            f"or leads out of the folder."
-        )
-
-
-def _extract_one(
-    tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, md5: str, archive: Path
-) -> None:
-    part = target.with_name(target.name + ".part")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    source = tar.extractfile(member)
-    if source is None:
-        raise DataError(f"{archive} holds {member.name} as a directory, not as a file.")
-    with source, part.open("wb") as stream:
-        shutil.copyfileobj(source, stream, _CHUNK)
-        stream.flush()
-        os.fsync(stream.fileno())
-    found = md5_of(part)
-    if found != md5:
-        part.unlink()
-        raise DataError(f"{member.name} in {archive} has MD5 {found}, not {md5}.")
-    os.replace(part, target)

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from ..version import __version__
+from .typed import Json, as_json
 
 FORMAT = 1
 LOCK = ".lock"
@@ -64,7 +65,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _digest(cell: dict[str, Any]) -> str:
+def _digest(cell: Json) -> str:
     text = json.dumps(cell, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -72,9 +73,13 @@ def _digest(cell: dict[str, Any]) -> str:
 def read_cell(path: Path) -> dict[str, Any]:
     """A finished cell; a file that is not what was written raises `ValueError`."""
     try:
-        if path.stat().st_size > LARGEST_CELL:
+        if not path.is_file():  # a FIFO or a device could be read for ever
+            raise ValueError("it is no file")
+        with path.open("rb") as file:
+            content = file.read(LARGEST_CELL + 1)
+        if len(content) > LARGEST_CELL:
             raise ValueError("it is larger than any cell")
-        wrapper = json.loads(path.read_text(encoding="utf-8"))
+        wrapper = json.loads(content.decode())
         cell = wrapper["cell"]
         if wrapper["format"] != FORMAT:
             raise ValueError(f"its format is {wrapper['format']!r}, not {FORMAT}")
@@ -164,7 +169,14 @@ class Directory:
             except ValueError:
                 set_aside(path)
 
-    def write_cell(self, name: str, cell: dict[str, Any]) -> None:
+    def tidy(self, name: str, *, finished: bool) -> None:
+        """Before a run, what an earlier one left of a cell and cannot be used goes away."""
+        if not finished:
+            self.set_aside(name)
+
+    def write_cell(self, name: str, record: object) -> None:
+        """Write a frozen dataclass, or what is plain JSON already, as the record of a cell."""
+        cell = as_json(record)
         wrapper = {"format": FORMAT, "checksum": _digest(cell), "cell": cell}
         text = json.dumps(wrapper, indent=1, allow_nan=False)
         with self.space():

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..filters.stepping import SteppedFilter
+from ..filters.step import SteppedFilter
 from ..particles import Ensemble
 from .discrepancy import Discrepancy, root_energy_distance
 from .orders import adjacent_swaps

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..filters.base import ParticleFilter
-from ..filters.stepping import SteppedFilter
+from ..filters.step import SteppedFilter
 from ..particles import Ensemble
 
 

@@ -14,7 +14,7 @@ from tests.filters.product.tasks import (
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless.filters.product.reach import reached_columns
+from orderless.filters.product.moments import reached_columns
 
 P_0 = 0.3
 
@@ -92,7 +92,7 @@ def test_looking_at_columns_changes_nothing() -> None:
     noise, x, y = torch.get_rng_state(), *five_tasks()[0]
     reached_columns(particles, [lambda: cross_entropy(particles(x), y)])
     assert all(torch.equal(t, before[name]) for name, t in particles.state_dict().items())
-    assert torch.equal(torch.get_rng_state(), noise) and int(particles._draws) == 0
+    assert torch.equal(torch.get_rng_state(), noise) and int(particles.noise_counter) == 0
     assert all(p.requires_grad and p.grad is None for p in particles.parameters())
 
 

@@ -119,7 +119,7 @@ def test_a_task_does_not_know_which_tasks_came_before() -> None:
     learn(pf, tasks[0])
     assert all(torch.equal(t, start[n]) for n, t in pf.particles.state_dict().items())
     assert not pf.training.optimizer.state and int(pf.steps) == 0
-    assert int(pf.particles._draws) == 0
+    assert int(pf.particles.noise_counter) == 0
     learn(pf, tasks[1])
     alone = learned([1], make_model=convolutional)
     assert pf._sums.minus(learned([0], make_model=convolutional)._sums).tasks == alone._sums.tasks

@@ -63,7 +63,7 @@ def fisher_information(
         kind: `"exact"`, `"sampled"` or `"empirical"`. A sampled label is keyed on
             (seed, draw, i, sample): the same whatever N or the batch size.
         active: the output columns `[K]` that count as classes; None: all.
-        samples: use at most so many, from the start of the data.
+        samples: use at most this many, from the start of the data.
         batch_size: samples per pass; bounds memory, the result is the same.
         logits: picks the class scores `[B, C]` out of one network's outputs.
     """

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 Named = dict[str, Tensor]
-SMALL = 1 << 22  # so many numbers at once are no memory worth saving
+SMALL = 1 << 22  # at most this many numbers at once are no memory worth saving
 
 
 @dataclass(frozen=True)

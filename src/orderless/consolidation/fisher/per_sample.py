@@ -34,7 +34,7 @@ class Networks:
         self.active = None if active is None else active.to(particles.device)
         self.parameters = {n: p.data[span] for n, p in particles.named_parameters()}
         self.buffers = {n: b[span].clone() for n, b in particles.particle_buffers().items()}
-        self.indices: Tensor = particles._indices[span]  # type: ignore[index]
+        self.indices = particles.indices[span]
 
     def keys(self, stream: int, first: int, count: int) -> Tensor:
         """A random key for each particle and each of `count` samples: `[N, B]`."""
@@ -62,7 +62,7 @@ class Networks:
 
         def network(parameters: Named, buffers: Named, index: Tensor, probes: Any) -> Any:
             def key(stream: int) -> Tensor:
-                draw: Tensor = self.particles._draws  # type: ignore[assignment]
+                draw = self.particles.noise_counter
                 return random.particle_keys(self.particles.seed, draw, index, stream)
 
             names = {id(tensor): name for name, tensor in parameters.items()}

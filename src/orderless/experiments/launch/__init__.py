@@ -1,1 +1,1 @@
-"""Where cells run: processes on this machine, a Ray cluster, or ranks that share one cell."""
+"""Where cells are computed: on this machine, on a Ray cluster, by torchrun's ranks together."""

@@ -1,4 +1,4 @@
-"""Cells in several processes at once; the same files as one after another."""
+"""Cells on this machine: one after another, or in several processes; the same files either way."""
 
 from __future__ import annotations
 
@@ -6,25 +6,22 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from typing import Any
 
 import torch
 
-from ...methods import find_method
-from ..course import Cell
-from ..determinism import deterministic
-from ..runs import course_of
-from ..scenarios import Scenarios
+from ..engine import C, Record, Report, Tick, Work
 from ..store import Store, StoreError
 
 Warned = list[Warning | str]
 
-_scenarios: Scenarios | None = None  # of this worker, loaded once
+_work: Any = None  # of this worker process
 _steps: Any = None  # how many all workers have taken
 
 
@@ -34,40 +31,75 @@ def automatic_workers(cells: int, device: torch.device, bytes_each: int) -> int:
         return 1
     has_affinity = hasattr(os, "sched_getaffinity")
     cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(cores, cells, memory // 2 // bytes_each))
+    return max(1, min(cores, cells, machine_memory() // 2 // bytes_each))
+
+
+def machine_memory() -> int:
+    """Bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def one_thread(wanted: bool = True) -> Iterator[None]:
     """Cells are small and there are many: a thread each, so that neither cores nor --workers
     change a sum, and threads that wait for each other on a busy machine do not cost a hundredfold.
     """
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(1 if wanted else before)
     try:
         yield
     finally:
         torch.set_num_threads(before)
 
 
-def run_in_processes(
-    cells: list[Cell],
-    scenarios: Scenarios,
-    store: Store,
-    workers: int,
-    options: dict[str, Any],
-    tick: Callable[[int], None] = lambda steps: None,
-) -> Iterator[tuple[Cell, dict[str, Any]]]:
+@dataclass(frozen=True)
+class InOrder:
+    """One cell after another, in this process, with one thread or as many as torch has now."""
+
+    one_thread: bool = True
+
+    def launch(
+        self, cells: Sequence[C], work: Work[C], store: Any, report: Report
+    ) -> Iterator[tuple[C, Record]]:
+        with one_thread(self.one_thread):
+            for cell in cells:
+                report.start(cell)
+                yield cell, work.compute(cell, store, report.tick)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Several processes with a thread each; None: as many as there are cores and memory for."""
+
+    workers: int | None = None
+
+    def launch(
+        self, cells: Sequence[C], work: Work[C], store: Any, report: Report
+    ) -> Iterator[tuple[C, Record]]:
+        workers = min(self.count(len(cells), work), max(1, len(cells)))
+        if workers == 1:
+            return InOrder().launch(cells, work, store, report)
+        return _run_in_processes(cells, work, store, workers, report.tick)
+
+    def count(self, cells: int, work: Work[Any]) -> int:
+        """How many, for so many cells."""
+        if self.workers is not None:
+            return self.workers
+        return automatic_workers(cells, work.device, work.memory())
+
+
+def _run_in_processes(
+    cells: Sequence[C], work: Work[C], store: Store, workers: int, tick: Tick
+) -> Iterator[tuple[C, Record]]:
     """Finished cells as they come. Processes are spawned: CUDA does not survive a fork."""
     context = get_context("spawn")
     # No lock, which a worker that is killed would hold for ever: a step may go uncounted.
     steps = context.RawValue("q", 0)
-    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(scenarios, steps))
+    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(work, steps))
     try:
-        with _deaf_children():
-            longest_first = sorted(cells, key=lambda cell: not find_method(cell.method).slow)
-            futures = {pool.submit(_run, cell, store, options): cell for cell in longest_first}
+        with _ignoring_interrupts():
+            longest_first = sorted(cells, key=lambda cell: not cell.slow)
+            futures = {pool.submit(_run, cell, store): cell for cell in longest_first}
         waiting, told = set(futures), 0
         while waiting:
             done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
@@ -94,8 +126,8 @@ def run_in_processes(
 
 
 @contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Processes started here never hear Ctrl-C, which a terminal sends to all: we end them."""
+def _ignoring_interrupts() -> Iterator[None]:
+    """Processes started here ignore Ctrl-C, which terminals send to all: their parent ends them."""
     if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
         yield
         return
@@ -106,37 +138,32 @@ def _deaf_children() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _begin(scenarios: Scenarios, steps: Any) -> None:
-    global _scenarios, _steps
+def _begin(work: Any, steps: Any) -> None:
+    global _work, _steps
     torch.set_num_threads(1)
-    _scenarios, _steps = scenarios, steps
+    _work, _steps = work, steps
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 
 
 def _leave_with_parent() -> None:
-    """A run that was killed must not go on writing behind the back of the next one."""
+    """A run that was killed must not go on writing beside the next one."""
     parent = parent_process()
     if parent is not None:
         parent.join()
         os._exit(1)
 
 
-def _run(cell: Cell, store: Store, options: dict[str, Any]) -> tuple[dict[str, Any], Warned]:
-    assert _scenarios is not None
-    counted = {**options, "run": {**options["run"], "tick": _count}}
-    return compute(cell, _scenarios, store, counted)
+def _run(cell: Any, store: Store) -> tuple[Record, Warned]:
+    return compute(cell, _work, store, _count)
 
 
 def _count(steps: int) -> None:
     _steps.value += steps
 
 
-def compute(
-    cell: Cell, scenarios: Scenarios, store: Store, options: dict[str, Any]
-) -> tuple[dict[str, Any], Warned]:
+def compute(cell: C, work: Work[C], store: Store, tick: Tick) -> tuple[Record, Warned]:
     """The record, and what was warned about: the parent says it, once for all."""
-    with deterministic(options["deterministic"]), warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        run = course_of(cell, scenarios[cell.seed], store, **options["run"])
-        record = run.run(options["command"], tensorboard=options["tensorboard"])
+        record = work.compute(cell, store, tick)
     return record, [each.message for each in caught]

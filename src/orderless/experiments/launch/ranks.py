@@ -92,9 +92,9 @@ def complain(problem: BaseException | str) -> None:
 
 def _by_the_first(method: Callable[..., None]) -> Callable[..., None]:
     @wraps(method)
-    def unless_another(self: SharedStore, *args: Any) -> None:
+    def unless_another(self: SharedStore, *args: Any, **options: Any) -> None:
         if self.first:
-            method(self, *args)
+            method(self, *args, **options)
 
     return unless_another
 
@@ -107,7 +107,7 @@ class SharedStore(Store):
         self.group, self.first = group, dist.get_rank(group) == 0
 
     prepare = _by_the_first(Store.prepare)
-    set_aside = _by_the_first(Store.set_aside)
+    tidy = _by_the_first(Store.tidy)
     write_cell = _by_the_first(Store.write_cell)
     write_snapshots = _by_the_first(Store.write_snapshots)
     save_checkpoint = _by_the_first(Store.save_checkpoint)
@@ -134,9 +134,9 @@ class SharedStore(Store):
         with self._after_the_first():
             return super().finished()
 
-    def load_checkpoint(self, name: str) -> dict[str, Any] | None:
+    def load_checkpoint(self, name: str, *progress: Any) -> dict[str, Any] | None:
         with self._after_the_first():
-            return super().load_checkpoint(name)
+            return super().load_checkpoint(name, *progress)
 
     def agrees(self, now: bool) -> bool:
         return bool(self._broadcast(torch.tensor(now)))

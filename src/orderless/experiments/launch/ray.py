@@ -17,7 +17,7 @@ import socket
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,15 +29,14 @@ from torch import Tensor
 
 from ...storage import user_cache
 from ...storage.directory import LOCK
-from ..course import Cell
-from ..scenarios import Scenarios
+from ..engine import C, Record, Report, Work
 from ..store import Store, StoreError, versions
 from .local import Warned, compute, one_thread
 
 RETRIES = 5  # of a cell whose worker or machine was lost
 OBJECTS = 2**28  # bytes of Ray's object store on a machine of our own; records are small
 
-Result = tuple[dict[str, Any], dict[str, Tensor] | None, Warned]
+Result = tuple[Record, dict[str, Tensor] | None, Warned]
 
 
 @dataclass(frozen=True)
@@ -49,63 +48,48 @@ class Ray:
     gpus: float = 0.0
     """GPUs per cell; 0.25 puts four cells on one."""
     at_once: int | None = None
-    """At most so many cells at a time."""
+    """At most this many cells at a time."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.gpus < float("inf"):
             raise ValueError(f"GPUs per cell must be 0 or more, got {self.gpus}")
 
-
-def run_on_ray(
-    cells: list[Cell],
-    scenarios: Scenarios,
-    store: Store,
-    mark: str,
-    options: dict[str, Any],
-    where: Ray,
-    *,
-    memory: int = 0,
-    tick: Callable[[int], None] = lambda steps: None,
-) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """Finished cells as they come, each already in the store.
-
-    Args:
-        mark: what `store.lock()` gave.
-        options: as for `workers.compute`.
-        memory: bytes that a cell needs.
-        tick: told how many steps all workers took since it was told last.
-    """
-    ray = import_ray()
-    with _connected(ray, where):
-        request = {"num_cpus": 1, "num_gpus": where.gpus, "memory": memory}
-        _warn_if_nobody_has(ray, request)
-        task = ray.remote(max_retries=RETRIES, **request)(_compute)
-        meter = ray.remote(num_cpus=0, max_restarts=-1)(_Meter).remote()
-        shared = ray.put((scenarios, str(store.directory.resolve()), mark, options, versions()))
-        waiting, running = deque(cells), {}  # type: ignore[var-annotated]
-        steps = meter.take.remote()
-        try:
-            while waiting or running:
-                while waiting and len(running) < (where.at_once or len(cells)):
-                    cell = waiting.popleft()
-                    running[task.remote(cell, shared, meter)] = cell
-                ready, _ = ray.wait(list(running), timeout=1.0)
-                if ray.wait([steps], timeout=0)[0]:
-                    tick(_taken(ray, steps))
-                    steps = meter.take.remote()
-                for reference in ready:
-                    cell = running.pop(reference)
-                    record, snapshots, warned = _result(ray, reference, cell)
-                    for message in warned:
-                        warnings.warn(message, stacklevel=2)
-                    if snapshots is not None:
-                        store.write_snapshots(cell.name, snapshots)
-                    store.write_cell(cell.name, record)
-                    yield cell, record
-        finally:  # an interrupt, or a cell that failed: what still runs has its checkpoint
-            for reference in running:
-                ray.cancel(reference, force=True)
-            ray.kill(meter)
+    def launch(
+        self, cells: Sequence[C], work: Work[C], store: Store, report: Report
+    ) -> Iterator[tuple[C, Record]]:
+        """Finished cells as they come, each already in the store."""
+        ray = import_ray()
+        with _connected(ray, self):
+            request = {"num_cpus": 1, "num_gpus": self.gpus, "memory": work.memory()}
+            _warn_if_nobody_has(ray, request)
+            task = ray.remote(max_retries=RETRIES, **request)(_compute)
+            meter = ray.remote(num_cpus=0, max_restarts=-1)(_Meter).remote()
+            mark = (store.directory / LOCK).read_text()
+            shared = ray.put((work, str(store.directory.resolve()), mark, versions()))
+            waiting, running = deque(cells), {}  # type: ignore[var-annotated]
+            steps = meter.take.remote()
+            try:
+                while waiting or running:
+                    while waiting and len(running) < (self.at_once or len(cells)):
+                        cell = waiting.popleft()
+                        running[task.remote(cell, shared, meter)] = cell
+                    ready, _ = ray.wait(list(running), timeout=1.0)
+                    if ray.wait([steps], timeout=0)[0]:
+                        report.tick(_taken(ray, steps))
+                        steps = meter.take.remote()
+                    for reference in ready:
+                        cell = running.pop(reference)
+                        record, snapshots, warned = _result(ray, reference, cell)
+                        for message in warned:
+                            warnings.warn(message, stacklevel=2)
+                        if snapshots is not None:
+                            store.write_snapshots(cell.name, snapshots)
+                        store.write_cell(cell.name, record)
+                        yield cell, record
+            finally:  # an interrupt, or a cell that failed: what still runs has its checkpoint
+                for reference in running:
+                    ray.cancel(reference, force=True)
+                ray.kill(meter)
 
 
 def import_ray() -> ModuleType:
@@ -173,7 +157,7 @@ def _taken(ray: ModuleType, steps: Any) -> int:
         return 0
 
 
-def _result(ray: ModuleType, reference: Any, cell: Cell) -> Result:
+def _result(ray: ModuleType, reference: Any, cell: Any) -> Result:
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:  # what the cell itself raised
@@ -188,7 +172,7 @@ def _result(ray: ModuleType, reference: Any, cell: Cell) -> Result:
 
 # ---------------------------------------------------------------------- on the worker's machine
 
-_scenarios: Scenarios | None = None  # of this worker process, loaded once
+_work: Any = None  # of this worker process: data is loaded once
 
 
 class _Meter:
@@ -232,20 +216,19 @@ class WorkerStore(Store):
     def write_snapshots(self, name: str, snapshots: dict[str, Tensor]) -> None:
         self.snapshots = snapshots
 
-    def write_cell(self, name: str, cell: dict[str, Any]) -> None:
+    def write_cell(self, name: str, record: object) -> None:
         if not self.shared:  # else the driver does it, once it has the record
             self.drop_checkpoints(name)
 
 
-def _compute(cell: Cell, shared: tuple[Any, ...], meter: Any) -> Result:
-    global _scenarios
-    scenarios, directory, mark, options, wanted = shared
+def _compute(cell: Any, shared: tuple[Any, ...], meter: Any) -> Result:
+    global _work
+    work, directory, mark, wanted = shared
     if versions() != wanted:
         raise StoreError(f"{platform.node()} has {versions()}, not {wanted}: install the same")
-    if _scenarios is None or _scenarios != scenarios:
-        _scenarios = scenarios
+    if _work is None or _work != work:
+        _work = work
     store = WorkerStore(directory, mark)
-    options = {**options, "run": {**options["run"], "tick": _Ticks(meter)}}
     with one_thread():
-        record, warned = compute(cell, _scenarios, store, options)  # type: ignore[arg-type]
+        record, warned = compute(cell, _work, store, _Ticks(meter))
     return record, store.snapshots, warned

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from ...particles import Ensemble
-from ..base import ParticleFilter
+from ..base import Predictor
 from ..weights import normalize
 from .calibration import CalibrationSample, content_hash
 from .evidence import HeadPosterior, NormalEquations, solve_heads
@@ -48,7 +48,7 @@ class Predictive(NamedTuple):
     variance: Tensor
 
 
-class RaoBlackwellizedFilter(ParticleFilter):
+class RaoBlackwellizedFilter(Predictor):
     """Particles are fixed feature maps; `update` adds data, everything else is computed on read.
 
     Args:
@@ -74,6 +74,8 @@ class RaoBlackwellizedFilter(ParticleFilter):
         bits: of the grid; up to 2^(52 - 2 * bits) samples can be summed exactly.
         block_size: rows per block for maps that are not `exact`, see `grid.py`.
     """
+
+    plain_state = ("fingerprint", "targets", "statistics", "sample")
 
     def __init__(
         self,
@@ -315,14 +317,10 @@ class RaoBlackwellizedFilter(ParticleFilter):
         return shard.gather(own)
 
     @property
-    def log_evidence(self) -> Tensor:  # type: ignore[override]
+    def log_evidence(self) -> Tensor:
         """log p(data) under all maps, equally probable before the data: the mean evidence."""
         evidence = self.particle_log_evidence
         return torch.logsumexp(evidence, 0) - torch.logsumexp(torch.zeros_like(evidence), 0)
-
-    @log_evidence.setter
-    def log_evidence(self, value: Tensor) -> None:
-        """A function of the data; the base class writes its starting value here."""
 
     @property
     def raw_log_weights(self) -> Tensor:  # type: ignore[override]
@@ -330,9 +328,10 @@ class RaoBlackwellizedFilter(ParticleFilter):
         evidence = self.particle_log_evidence
         return normalize(torch.zeros_like(evidence) if self.weighting == "uniform" else evidence)[0]
 
-    @raw_log_weights.setter
-    def raw_log_weights(self, value: Tensor) -> None:
-        """Likewise."""
+    @property
+    def alive(self) -> Tensor:  # type: ignore[override]
+        """Feature maps do not die: `[N]`, all True."""
+        return torch.ones(self.particles.n, dtype=torch.bool, device=self.particles.device)
 
     # ------------------------------------------------------------------ prediction
 

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from ...particles import Ensemble
 from ...particles.stacking import places_of
+from ..exact.statistics import available_memory
 
 PATCHES = 1 << 24  # so many numbers of patches are made at a time
 CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
@@ -174,3 +175,16 @@ def _sizes(module: Any) -> tuple[int, int, int]:
     if isinstance(module, nn.Embedding):
         return module.num_embeddings, module.embedding_dim, 1
     return module.weight.numel(), 1, 1
+
+
+def check_memory(layers: dict[str, Layer], particles: Ensemble) -> None:
+    """Refuse what would not fit: two words of sums, two of the new ones, three of a task's."""
+    entries = sum(layer.blocks * layer.width**2 for layer in set(layers.values()))
+    needed = 8 * 7 * particles.shard.count * entries
+    available = available_memory(particles.device)
+    if available is not None and needed > available:
+        raise MemoryError(
+            f"the input moments of {particles.shard.count} particles need {needed / 2**30:.1f} GiB "
+            f"but {available / 2**30:.1f} GiB are free on {particles.device}: use fewer particles, "
+            "or narrower layers"
+        )

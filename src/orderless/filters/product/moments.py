@@ -1,8 +1,8 @@
-"""One pass over a task's data: the products of every layer's inputs, for every particle."""
+"""What is looked at in a task: its layers' inputs, in one pass, and the columns of its loss."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,7 @@ from torch.func import functional_call
 
 from ...particles import Ensemble
 from ...particles.precision import matrix_precision
+from ...particles.stacking import places_of
 from .layers import CONVOLUTIONS, Layer
 
 # A pair of tensors (x, y), or batches of such pairs.
@@ -78,7 +79,7 @@ def _run(
     """
     own = {n: p.detach()[i] for n, p in particles.named_parameters()}
     own |= {n: buffer[i] for n, buffer in particles.particle_buffers().items()}
-    tensors = {place: own[name] for place, name in particles._places.items()}
+    tensors = {place: own[name] for place, name in places_of(particles.template).items()}
 
     def gram(place: str, module: nn.Module, inputs: Tensor) -> Tensor:
         of_batch = inputs.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
@@ -140,11 +141,10 @@ def keeps_statistics(module: nn.Module) -> bool:
 
 def running_statistics(particles: Ensemble) -> dict[str, tuple[str, str]]:
     """The names of mean and variance of every BatchNorm that keeps them, by its place."""
-    found = {}
+    found, names = {}, places_of(particles.template)
     for place, module in particles.template.named_modules():
         if keeps_statistics(module):
             prefix = f"{place}." if place else ""
-            names = particles._places
             found[place] = names[f"{prefix}running_mean"], names[f"{prefix}running_var"]
     return found
 
@@ -178,3 +178,45 @@ EXPECTED = (
     "data must be two tensors (x, y) with as many labels as samples, or batches of such pairs as "
     "a DataLoader gives them"
 )
+
+
+def reached_columns(particles: Ensemble, closures: Sequence[Callable[[], Any]]) -> Tensor | None:
+    """The output columns `[C]` whose scores the losses depend on; None where outputs have none.
+
+    A gradient of zero at the outputs alone would not tell: a head that starts at zero meets targets
+    of zero without any. So the losses are looked at where the outputs have been moved at random.
+    Nothing changes: neither parameters, buffers, gradients nor noise.
+    """
+    moved: list[Tensor] = []
+    generator = torch.Generator().manual_seed(0)
+
+    def move(module: nn.Module, args: Any, outputs: Any) -> Any:
+        if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
+            return outputs
+        noise = torch.randn(outputs.shape, generator=generator).to(outputs)
+        moved.append((outputs.detach() + noise).requires_grad_())
+        return moved[-1]
+
+    trained = [p for p in particles.parameters() if p.requires_grad]
+    devices = [particles.device] if particles.device.type == "cuda" else []
+    hook = particles.register_forward_hook(move)
+    for parameter in trained:
+        parameter.requires_grad_(False)  # a recorded step must not meet what autograd notes here
+    try:
+        with (
+            torch.enable_grad(),
+            particles.replay(particles.noise_counter),
+            torch.random.fork_rng(devices),
+        ):
+            found = [closure() for closure in closures]
+    finally:
+        hook.remove()
+        for parameter in trained:
+            parameter.requires_grad_(True)
+    losses = [each[0] if isinstance(each, tuple) else each for each in found]
+    usable = [loss for loss in losses if isinstance(loss, Tensor) and loss.requires_grad]
+    if not moved or not usable or len({outputs.shape[-1] for outputs in moved}) > 1:
+        return None
+    slopes = torch.autograd.grad([loss.sum() for loss in usable], moved, allow_unused=True)
+    felt = [(slope != 0).flatten(0, -2).any(0) for slope in slopes if slope is not None]
+    return torch.stack(felt).any(0)

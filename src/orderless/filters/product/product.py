@@ -39,21 +39,18 @@ from torch import Tensor, nn
 
 from ...particles import Ensemble
 from ..averaging import AveragingParticles
-from ..base import Link, ParticleFilter
-from ..exact.statistics import available_memory
-from ..stepping import Closure, StepInfo
+from ..base import Link, Predictor
+from ..step import Closure, StepInfo
 from ..weights import normalize
-from .closing import task_sums
-from .layers import Layer, find_layers
-from .merging import merged_layer, merged_statistics
-from .moments import Data, Losses, task_moments
-from .reach import reached_columns
+from .layers import check_memory, find_layers
+from .merging import merged_layer, merged_statistics, task_sums
+from .moments import Data, Losses, reached_columns, task_moments
 from .statistics import TaskSums
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
-class PosteriorProduct(ParticleFilter):
+class PosteriorProduct(Predictor):
     """Train every task from the same start with `step`, close it with `end_task`, read at any time.
 
     Args:
@@ -98,9 +95,10 @@ class PosteriorProduct(ParticleFilter):
         self.make_optimizer, self.prior_precision = make_optimizer, prior_precision
         self.weighting = weights
         self.layers = find_layers(particles)
-        _check_memory(self.layers, particles)
-        self._start = {name: t.detach().clone() for name, t in particles._stacked().items()}
-        self._first_draw = particles._draws.clone()
+        check_memory(self.layers, particles)
+        self._start = {name: t.detach().clone() for name, t in particles.tensors().items()}
+        self._first_draw = particles.noise_counter.clone()
+        self.alive = torch.ones(particles.n, dtype=torch.bool, device=particles.device)
         self._sums: TaskSums | None = None
         self._read: tuple[Ensemble, Tensor] | None = None
         self._begin_task()
@@ -120,9 +118,9 @@ class PosteriorProduct(ParticleFilter):
     @torch.no_grad()
     def _begin_task(self) -> None:
         """x <- x_0, with an optimizer that knows nothing yet."""
-        for name, tensor in self.particles._stacked().items():
+        for name, tensor in self.particles.tensors().items():
             tensor.copy_(self._start[name])
-        self.particles._draws.copy_(self._first_draw)
+        self.particles.noise_counter.copy_(self._first_draw)
         parameters = [p for p in self.particles.parameters() if p.requires_grad]
         for parameter in parameters:
             parameter.grad = None
@@ -140,7 +138,7 @@ class PosteriorProduct(ParticleFilter):
         return self.training.step(closures, penalty=penalty)
 
     def compile(
-        self, loss_fn: Callable[..., Tensor], penalty: Callable[..., Tensor] | None = None
+        self, loss_fn: Callable[..., Any], penalty: Callable[..., Tensor] | None = None
     ) -> Callable[..., StepInfo]:
         """`fast = pf.compile(loss_fn)`, then `info = fast(x, y)`, task after task."""
         recorded: list[Any] = [None, None]
@@ -206,7 +204,7 @@ class PosteriorProduct(ParticleFilter):
         """The merged networks and each one's log Z `[N]` here; computed once after each change."""
         if self._read is None:
             merged = copy.deepcopy(self.particles)
-            tensors = merged._stacked()
+            tensors = merged.tensors()
             for name, tensor in tensors.items():
                 tensor.copy_(self._start[name])
                 tensor.grad = None
@@ -232,7 +230,7 @@ class PosteriorProduct(ParticleFilter):
         return self.particles.shard.gather(self._merge()[1])
 
     @property
-    def log_weights(self) -> Tensor:
+    def raw_log_weights(self) -> Tensor:  # type: ignore[override]
         """Normalised log-weights `[N]`; who has died in a task counts for nothing."""
         return normalize(self.particle_log_evidence.masked_fill(~self.alive, -torch.inf))[0]
 
@@ -328,17 +326,3 @@ class PosteriorProduct(ParticleFilter):
         self._looked = bool(state["looked"])
         self._reached = None if state["reached"] is None else state["reached"].to(device)
         self._replace(sums)
-        self.loads += 1
-
-
-def _check_memory(layers: dict[str, Layer], particles: Ensemble) -> None:
-    """Refuse what would not fit: two words of sums, two of the new ones, three of a task's."""
-    entries = sum(layer.blocks * layer.width**2 for layer in set(layers.values()))
-    needed = 8 * 7 * particles.shard.count * entries
-    available = available_memory(particles.device)
-    if available is not None and needed > available:
-        raise MemoryError(
-            f"the input moments of {particles.shard.count} particles need {needed / 2**30:.1f} GiB "
-            f"but {available / 2**30:.1f} GiB are free on {particles.device}: use fewer particles, "
-            "or narrower layers"
-        )

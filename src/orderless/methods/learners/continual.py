@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ...filters import ParticleFilter, StepInfo
+from ...filters import Predictor, StepInfo
 from ...scenarios import Scenario
 
 
@@ -24,7 +24,7 @@ class ContinualLearner(Protocol):
     def scenario(self) -> Scenario: ...
 
     @property
-    def filter(self) -> ParticleFilter: ...
+    def filter(self) -> Predictor: ...
 
     @property
     def joint(self) -> bool: ...

@@ -9,15 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...consolidation import EWC, SI, LwF
-from ...filters.gradient import GradientFilter
-from ...filters.stepping import StepInfo, SteppedFilter
+from ...consolidation import Consolidation
+from ...filters import GradientFilter, StepInfo, SteppedFilter
 from ...particles import per_particle
 from ...scenarios import Scenario
 from .replay import Reservoir
 from .representation import heaviest_representation
-
-Consolidation = EWC | SI | LwF
 
 
 class Learner:
@@ -44,8 +41,6 @@ class Learner:
         shape = len(scenario), scenario.outputs
         self._masks = torch.zeros(shape, device=scenario.device)  # 0 or -inf, by task of a sample
         self._fast: Any = None
-        self._past: dict[str, Any] = {}
-        self._outputs: Tensor | None = None
         self.seen: list[int] = []
 
     # ------------------------------------------------------------------ learning
@@ -58,8 +53,8 @@ class Learner:
             for task in self.seen:
                 active = self.scenario.active(self.seen, task)
                 self._masks[task, ... if active is None else active] = 0.0
-        if isinstance(self.consolidation, LwF):
-            self._past = self._past_outputs()
+        if self.consolidation is not None:
+            self.consolidation.begin_task(**self._past_outputs())
         if self._fast is None or self.consolidation is not None:
             # a recorded step holds on to the penalty as it was: a new task, a new recording
             penalized = self.consolidation is not None and self.consolidation.tasks > 0
@@ -72,8 +67,7 @@ class Learner:
         batch: tuple[Tensor, ...] = x, y, task
         if self.replay is not None:
             batch = self.replay.mix(*batch)
-        info = self._fast(*batch)
-        self._outputs = None  # lets go of the step's graph
+        info: StepInfo = self._fast(*batch)
         return info
 
     def end_task(self) -> None:
@@ -84,23 +78,20 @@ class Learner:
         active = self.scenario.active(self.seen, task)
         self.consolidation.end_task(self.scenario.train_set(task), active=active)
 
-    def _loss(self, x: Tensor, y: Tensor, task: Tensor) -> Tensor:
+    def _loss(self, x: Tensor, y: Tensor, task: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses `[N]`, and the outputs they came from, before any mask."""
         outputs = self.filter.particles(x)
-        self._outputs = outputs
-        if self.scenario.kind != "domain":
-            outputs = outputs + self._masks[task]
-        return self._cross_entropy(outputs, y)
+        masked = outputs if self.scenario.kind == "domain" else outputs + self._masks[task]
+        return self._cross_entropy(masked, y), outputs
 
-    def _penalty(self, x: Tensor, y: Tensor, task: Tensor) -> Tensor:
-        """What stands for the past; LwF as van de Ven et al. (2022) weigh it."""
-        if not isinstance(self.consolidation, LwF):
-            assert self.consolidation is not None
-            return self.consolidation.penalty()
-        return self.consolidation.penalty(x, outputs=self._outputs, **self._past)
+    def _penalty(self, x: Tensor, y: Tensor, task: Tensor, outputs: Tensor) -> Tensor:
+        """What stands for the past."""
+        assert self.consolidation is not None
+        return self.consolidation.penalty(x, outputs)
 
     def _past_outputs(self) -> dict[str, Any]:
-        """How much the past counts, or which of the outputs are its: made before a step is
-        recorded, because a recording cannot fetch anything from the host."""
+        """How much the past counts, or which of the outputs are its, as van de Ven et al. (2022)
+        weigh it. Made before a step is recorded, which cannot fetch anything from the host."""
         past, active = self.seen[:-1], self.scenario.active
         if not past or self.scenario.kind == "domain":
             return {"scale": float(len(past))}

@@ -40,5 +40,5 @@ class GaussianSumLearner(Learner):
         return replace(info, loss_before=info.loss_before / len(y))
 
     def _likelihood(self, x: Tensor, y: Tensor, task: Tensor) -> Any:
-        losses = len(y) * self._loss(x, y, task)
-        return losses, self._outputs
+        losses, outputs = self._loss(x, y, task)
+        return len(y) * losses, outputs

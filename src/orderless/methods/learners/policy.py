@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...consolidation import EWC
 from ...filters.gradient import GradientFilter
-from ...filters.stepping import SteppedFilter
+from ...filters.step import SteppedFilter
 from ...rl import PPO, PPOSettings, Rollout, UpdateInfo, VectorEnvironment
 
 

@@ -42,8 +42,9 @@ class ProductLearner(Learner):
         if self._fast is None:
             self._fast = self.filter.compile(self._loss)
 
-    def _loss(self, x: Tensor, y: Tensor, task: Tensor) -> Tensor:
-        return self._losses(self.filter.particles(x), y).mean(1)
+    def _loss(self, x: Tensor, y: Tensor, task: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = self.filter.particles(x)
+        return self._losses(outputs, y).mean(1), outputs
 
     def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Of every particle and sample: `[N, B]`."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...filters import ParticleFilter
+from ...filters import Predictor
 
 
 @torch.no_grad()
-def heaviest_representation(filter: ParticleFilter, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+def heaviest_representation(filter: Predictor, x: Tensor) -> tuple[Tensor, list[Tensor]]:
     """What the last linear layer of the heaviest network sees, and that network's weights."""
     network = filter.networks[int(filter.weights.argmax())].eval()
     seen: list[Tensor] = []

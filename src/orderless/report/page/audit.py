@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from ... import metrics
 from ...audit import LearnerAudit, OrderSensitivity
 from ...audit.words import VERDICTS, comparison_note, findings, probability
-from ...storage import versions, write_atomically
-from ..collect import spread
-from ..tables import MISSING, percent
-from .data import method_looks, rounded, scatter_data
-from .render import render
-from .table import TableColumn, build_table, thousandths
+from ...storage import versions
+from ..charts import Dot, Point, Range, Style, method_styles
+from ..summary import ReportError
+from ..tables import MISSING
+from .charts import range_chart, scatter_charts
+from .data import Finding, Page, Result, looks, rounded
+from .render import write_page
+from .table import Column, Head, build_table, score_column, variance_column
 
 # How a verdict is coloured, and which way the column sorts.
 KINDS = {
@@ -26,151 +30,172 @@ KINDS = {
 
 
 def write_audit_page(result: OrderSensitivity, folder: Path | str, command: str = "") -> Path:
-    """Write ``folder/report.html``; returns its path."""
-    path = Path(folder) / "report.html"
-    write_atomically(path, render(audit_data(result, Path(folder), command)).encode())
-    return path
+    """Write `folder/report.html`; returns its path."""
+    return write_page(audit_page(result, Path(folder), command), Path(folder))
 
 
-def audit_data(result: OrderSensitivity, folder: Path, command: str = "") -> dict[str, Any]:
-    """What the page shows, in the form of `page_data`."""
-    names = [each.name for each in result.learners]
-    orders, runs = range(len(result.orders)), result.seeds * len(result.orders)
-    entries = {each.name: _entry(each, runs) for each in result.learners}
-    looks = {name: {**look, "label": name} for name, look in method_looks(names).items()}
-    shown = {
-        "benchmark": f"Order sensitivity of {result.learner.name}",
-        "subtitle": f"{len(result.tasks)} tasks, {len(orders)} orders x {result.seeds} seeds",
-        "scenario": "",
-        "preset": "",
-        "score": "accuracy",
-        "tasks": list(result.tasks),
-        "orders": {str(index): list(result.orders[index]) for index in orders},
-        "methods": looks,
-        "table": build_table(COLUMNS, entries),
-        "scatter": scatter_data({"score_kind": "accuracy", "methods": entries}),
-        "matrices": {each.name: _matrices(each) for each in result.learners},
-        "findings": [_finding(result, each) for each in result.learners],
-        "suffering": [
-            _range(each, task) for task in range(len(result.tasks)) for each in result.learners
+def audit_page(audit: OrderSensitivity, folder: Path, command: str = "") -> Page:
+    """What the page shows; without matplotlib it has no charts, and says so."""
+    learners = {each.name: each for each in audit.learners}
+    orders, runs = audit.orders, audit.seeds * len(audit.orders)
+    broken = {name: (each.broken_runs, runs) for name, each in learners.items()}
+    result = Result(
+        benchmark=f"Order sensitivity of {audit.learner.name}",
+        subtitle=f"{len(audit.tasks)} tasks, {len(orders)} orders x {audit.seeds} seeds",
+        score="accuracy",
+        tasks=list(audit.tasks),
+        orders={str(index): list(order) for index, order in enumerate(orders)},
+        methods=looks(list(learners), str),
+        table=build_table(COLUMNS, learners, broken),
+        matrices={
+            name: {str(o): rounded(m) for o, m in enumerate(each.matrices.mean(axis=0))}
+            for name, each in learners.items()
+        },
+        findings=[
+            Finding(
+                name,
+                f"{name}: {VERDICTS[each.verdict]}",
+                KINDS[each.verdict],
+                findings(audit, each),
+            )
+            for name, each in learners.items()
         ],
-        "weights": [None, None],
-        "curves": None,
-        "density": [],
-        "claims": [],
-        "notes": list(filter(None, [comparison_note(result)])),
-        "command": command or None,
-        "device": platform.machine(),
-        "versions": versions(),
-        "duration": sum(each.seconds for each in result.learners),
-        "cells": runs * len(names),
-        "settings": {},
-        "own_settings": {},
-    }
-    return {"directory": str(folder), "results": [shown], "problems": []}
-
-
-def _entry(learner: LearnerAudit, runs: int) -> dict[str, Any]:
-    """What table and scatter plot read of one learner; `spread` has the worst order's average."""
-    orders = list(range(learner.scores.shape[1]))
-    counts = {"order_indices": orders, "died": learner.broken_runs, "cells": runs}
-    return {**learner.as_dict(), **spread(learner.scores, True), **counts}
-
-
-def _matrices(learner: LearnerAudit) -> dict[str, list[list[float | None]]]:
-    """order index -> R ``[T, T]``, the mean over seeds."""
-    means = learner.matrices.mean(axis=0)
-    return {
-        str(index): [[rounded(value) for value in row] for row in matrix]
-        for index, matrix in enumerate(means)
-    }
-
-
-def _finding(result: OrderSensitivity, learner: LearnerAudit) -> dict[str, Any]:
-    return {
-        "method": learner.name,
-        "verdict": f"{learner.name}: {VERDICTS[learner.verdict]}",
-        "kind": KINDS[learner.verdict],
-        "sentences": findings(result, learner),
-    }
-
-
-def _range(learner: LearnerAudit, task: int) -> dict[str, Any]:
-    """How far the order moves a learner's score on one task."""
-    means = learner.scores[:, :, task].mean(axis=0)
-    ends = {"low": int(means.argmin()), "high": int(means.argmax())}
-    return {
-        "task": task,
-        "method": learner.name,
-        "mean": rounded(means.mean()),
-        **{end: {"order": order, "score": rounded(means[order])} for end, order in ends.items()},
-    }
-
-
-def _percent_column(heading: str, key: str, better: str, explanation: str, **more: Any) -> Any:
-    def write(entry: dict[str, Any]) -> str:
-        return percent(entry[key])
-
-    return TableColumn(heading, explanation, lambda entry: entry[key], write, "%", better, **more)
-
-
-def _variance_column(heading: str, key: str, explanation: str, **more: Any) -> TableColumn:
-    def write(entry: dict[str, Any]) -> str:
-        return thousandths(entry[key])
-
-    return TableColumn(
-        heading, explanation, lambda entry: entry[key], write, "× 10⁻³", "low", **more
+        notes=list(filter(None, [comparison_note(audit)])),
+        command=command or None,
+        device=platform.machine(),
+        versions=versions(),
+        duration=sum(each.seconds for each in audit.learners),
+        cells=runs * len(learners),
     )
+    styles, problems = method_styles(list(learners)), []
+    charts: dict[str, str] = {}
+    try:
+        result, charts = _with_charts(result, audit, styles)
+    except ReportError as error:
+        problems.append(str(error))
+    return Page(str(folder), [result], [charts], problems)
 
 
-COLUMNS = [
-    TableColumn(
-        "order matters",
-        "yes: more than another seed does, and by no chance. less than seed: by no chance, but "
-        "another seed matters as much. not shown: it may be chance. not at all: every order gave "
-        "the same bits. undecided: too few runs to tell.",
-        lambda entry: list(KINDS).index(entry["verdict"]),
-        lambda entry: VERDICTS[entry["verdict"]],
-        better=None,
+def _with_charts(
+    result: Result, audit: OrderSensitivity, styles: dict[str, Style]
+) -> tuple[Result, dict[str, str]]:
+    labels = {name: name for name in styles}
+    learners, tasks = audit.learners, range(len(audit.tasks))
+    charts = range_chart(
+        [task_range(each, task) for task in tasks for each in learners],
+        styles,
+        audit.tasks,
+        [" → ".join(audit.tasks[task] for task in order) for order in audit.orders],
+    )
+    normalized = all(each.scores.mean(axis=(0, 1)).all() for each in learners)
+    points = [audit_point(each, normalized) for each in learners]
+    scattered = {"returns": False, "normalized": normalized}
+    charts |= scatter_charts(points, styles, labels, **scattered)
+    return replace(result, dots=normalized), charts
+
+
+def audit_point(learner: LearnerAudit, normalized: bool) -> Point:
+    """A learner's average and variances, and each order's share of them."""
+    scores = learner.scores
+    if not normalized:
+        variances = (metrics.variance(scores), metrics.order_variance(scores))
+        return Point(learner.name, metrics.average(scores), *variances, dots=[])
+    variances = (metrics.normalized_variance(scores), metrics.normalized_order_variance(scores))
+    rows = zip(
+        metrics.order_averages(scores).tolist(),
+        metrics.order_contributions(scores).tolist(),
+        metrics.order_contributions(scores, within_seed=True).tolist(),
+        strict=True,
+    )
+    dots = [Dot(index, *row) for index, row in enumerate(rows)]
+    return Point(learner.name, metrics.average(scores), *variances, dots=dots)
+
+
+def task_range(learner: LearnerAudit, task: int) -> Range:
+    """How far the order moves a learner's score on one task; means over seeds."""
+    means = learner.scores[:, :, task].mean(axis=0)
+    low, high = int(means.argmin()), int(means.argmax())
+    ends = (float(means[low]), float(means[high]), low, high)
+    return Range(task, learner.name, float(means.mean()), *ends)
+
+
+def _score(head: Head, value: Callable[[LearnerAudit], float | None]) -> Column[LearnerAudit]:
+    return score_column(head, value, returns=False)
+
+
+COLUMNS: list[Column[LearnerAudit]] = [
+    Column(
+        Head(
+            "order matters",
+            "yes: more than another seed does, and by no chance. less than seed: by no chance, but "
+            "another seed matters as much. not shown: it may be chance. not at all: every order "
+            "gave the same bits. undecided: too few runs to tell.",
+        ),
+        lambda each: list(KINDS).index(each.verdict),
+        lambda each: VERDICTS[each.verdict],
     ),
-    _percent_column(
-        "average",
-        "average",
-        "high",
-        "Mean accuracy over tasks, orders and seeds after the last task.",
-        honour="highest average",
+    _score(
+        Head(
+            "average",
+            "Mean accuracy over tasks, orders and seeds after the last task.",
+            better="high",
+            honour="highest average",
+        ),
+        lambda each: each.parts.average,
     ),
-    _percent_column(
-        "worst order",
-        "worst_order",
-        "high",
-        "The average under the order that suited the learner least.",
+    _score(
+        Head(
+            "worst order",
+            "The average under the order that suited the learner least.",
+            better="high",
+        ),
+        lambda each: float(each.order_averages.min()),
     ),
-    _variance_column(
-        "order variance",
-        "order_variance",
-        "Variance over orders while the seed is held fixed: order effect + interaction.",
-        honour="lowest order variance",
+    variance_column(
+        Head(
+            "order variance",
+            "Variance over orders while the seed is held fixed: order effect + interaction.",
+            honour="lowest order variance",
+        ),
+        lambda each: each.order_variance,
     ),
-    _variance_column(
-        "seed variance",
-        "seed_variance",
-        "Variance over seeds while the order is held fixed: seed effect + interaction.",
+    variance_column(
+        Head(
+            "seed variance",
+            "Variance over seeds while the order is held fixed: seed effect + interaction.",
+        ),
+        lambda each: each.seed_variance,
     ),
-    TableColumn(
-        "p",
-        "Permutation test of “the order has no effect”: order labels shuffled within each seed.",
-        lambda entry: entry["p_value"],
-        lambda entry: MISSING if entry["p_value"] is None else probability(entry["p_value"]),
+    Column(
+        Head(
+            "p",
+            "Permutation test of “the order has no effect”: order labels shuffled within each "
+            "seed.",
+        ),
+        lambda each: each.p_value,
+        lambda each: MISSING if each.p_value is None else probability(each.p_value),
     ),
-    _variance_column("total variance", "variance", "The sum of the next three."),
-    _variance_column("order effect", "order_effect", "What an order does with every seed alike."),
-    _variance_column("seed effect", "seed_effect", "What a seed does in every order alike."),
-    _variance_column("interaction", "interaction", "What an order does with one seed only."),
-    _percent_column(
-        "disagreement",
-        "mean_disagreement",
-        "low",
-        "Share of test samples on which two orders, on average, predict different labels.",
+    variance_column(
+        Head("total variance", "The sum of the next three."), lambda each: each.parts.variance
+    ),
+    variance_column(
+        Head("order effect", "What an order does with every seed alike."),
+        lambda each: each.parts.order_effect,
+    ),
+    variance_column(
+        Head("seed effect", "What a seed does in every order alike."),
+        lambda each: each.parts.seed_effect,
+    ),
+    variance_column(
+        Head("interaction", "What an order does with one seed only."),
+        lambda each: each.parts.interaction,
+    ),
+    _score(
+        Head(
+            "disagreement",
+            "Share of test samples on which two orders, on average, predict different labels.",
+            better="low",
+        ),
+        lambda each: each.mean_disagreement,
     ),
 ]

@@ -1,219 +1,272 @@
-"""What the page shows, as plain data: summaries and cells in, one JSON-ready dictionary out.
+"""What the page shows: numbers and words as plain data, charts as SVG.
 
-Everything is small on purpose: a matrix is the mean over seeds with three decimals, a trace is
-resampled to ``POINTS`` moments. The page of a full run stays far below a megabyte.
+Everything is small on purpose: a matrix is the mean over seeds with three decimals, a density a
+picture of 64 x 64 bytes. The page of a full run stays below half a megabyte.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
+import base64
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..cells import Cell, group_key, score_matrix
-from ..figures import method_styles
+from ...experiments.record import CellRecord, Run
+from ...storage.typed import Setting
+from ..charts import Series, method_styles, scatter_points, series
+from ..density import Frames
 from ..paper import benchmark_label, method_label
+from ..summary import Claim, ReportError, Summary
 from ..tables import learning_rate
-from .density import densities
-from .table import table_data
+from .charts import icon, scatter_charts, series_chart
+from .svg import variable
+from .table import TableData, summary_table
 
-POINTS = 100  # moments at which a trace is drawn
-DASHES = 5  # kinds of line the style sheet knows
+DENSITY = 64  # pixels across
+
+Matrix = list[list[float | None]]
 
 
-def page_data(directory: Path, summaries: list[dict[str, Any]], cells: list[Cell]) -> Any:
-    """The data of the whole page: one result per (benchmark, scenario, preset).
+@dataclass(frozen=True)
+class Look:
+    """How a method is called and drawn in legends."""
 
-    Args:
-        directory: the run directory, for its snapshots and its name.
-        summaries: what `summarize` made of the cells.
-        cells: the finished cells.
-    """
-    groups: dict[tuple[str, ...], list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(group_key(cell), []).append(cell)
-    drawn, problems = densities(directory, cells)
-    results = []
+    label: str
+    colour: str
+    icon: str
+    filled: bool
+    dashes: str
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a chart over time can be asked: the mean of each method at each step."""
+
+    title: str
+    steps: list[float]
+    lines: dict[str, list[float | None]]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One frame of a density: bytes, row by row from above, and where the particles are."""
+
+    step: int
+    stage: str
+    ess: float
+    largest: float
+    density: str
+    places: list[list[float]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Of an audit: what may be claimed of a learner, and the sentences behind it."""
+
+    method: str
+    verdict: str
+    kind: str
+    sentences: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One table's part of the page; what is empty is not shown."""
+
+    benchmark: str
+    subtitle: str
+    scenario: str = ""
+    preset: str = ""
+    score: str
+    tasks: list[str]
+    orders: dict[str, list[int]]
+    methods: dict[str, Look]
+    table: TableData
+    dots: bool = False
+    matrices: dict[str, dict[str, Matrix]]
+    values: dict[str, Values] = field(default_factory=dict)
+    density: dict[str, list[Moment]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    notes: list[str]
+    command: str | None
+    device: str | None
+    versions: dict[str, str]
+    duration: float
+    cells: int
+    settings: dict[str, Setting] = field(default_factory=dict)
+    own_settings: dict[str, dict[str, Setting]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Page:
+    """All results, and beside each the SVG of its charts by name and width."""
+
+    directory: str
+    results: list[Result]
+    charts: list[dict[str, str]]
+    problems: list[str]
+
+
+def page_data(
+    run: Run,
+    summaries: Sequence[Summary],
+    frames: Sequence[Frames] = (),
+    problems: Sequence[str] = (),
+) -> Page:
+    """The page of a run; without matplotlib it has no charts, and says so."""
+    tables, found = run.tables(), list(problems)
+    results, charts = [], []
     for summary in summaries:
-        key = (summary["benchmark"], summary["scenario"], summary["preset"])
-        result = _result(summary, groups[key])
-        # A snapshot that belongs to no cell is shown with every result rather than lost.
-        result["density"] = [entry for entry in drawn if entry["group"] in (None, list(key))]
-        results.append(result)
-    return {"directory": str(directory), "results": results, "problems": problems}
+        cells = tables[summary.table]
+        result = _result(summary, cells)
+        # Particles that belong to no cell of the run are shown with every result.
+        names = {cell.name: cell for cell in cells}
+        known = {cell.name for cell in run.cells} - names.keys()
+        density = [_moments(f, names.get(f.name), result) for f in frames if f.name not in known]
+        try:
+            result, drawn = _with_charts(result, summary, cells)
+        except ReportError as error:
+            drawn = {}
+            found.append(str(error))
+        results.append(replace(result, density=dict(density)))
+        charts.append(drawn)
+    return Page(str(run.directory), results, charts, list(dict.fromkeys(found)))
 
 
-def _result(summary: dict[str, Any], cells: list[Cell]) -> dict[str, Any]:
-    tasks = len(cells[0]["order"])
-    names = summary["task_names"] or [f"task {task}" for task in range(tasks)]
-    return {
-        "benchmark": benchmark_label(summary["benchmark"]),
-        "subtitle": _subtitle(summary),
-        "scenario": summary["scenario"],
-        "preset": summary["preset"],
-        "score": "accuracy" if summary["score_kind"] == "accuracy" else "return",
-        "tasks": [str(name) for name in names],
-        "orders": {str(cell["order_index"]): cell["order"] for cell in cells},
-        "methods": method_looks(list(summary["methods"])),
-        "table": table_data(summary),
-        "scatter": scatter_data(summary),
-        "matrices": _matrices(summary, cells),
-        "weights": [
-            series(cells, "trace", "ess", "effective sample size", many=True),
+def _result(summary: Summary, cells: list[CellRecord]) -> Result:
+    count = len(cells[0].order)
+    own = {
+        name: {k: v for k, v in entry.settings.items() if k not in summary.settings}
+        for name, entry in summary.methods.items()
+    }
+    return Result(
+        benchmark=benchmark_label(summary.benchmark),
+        subtitle=_subtitle(summary),
+        scenario=summary.scenario,
+        preset=summary.preset,
+        score=summary.score_kind,
+        tasks=summary.task_names or [f"task {task}" for task in range(count)],
+        orders={str(cell.order_index): cell.order for cell in cells},
+        methods=looks(list(summary.methods), method_label),
+        table=summary_table(summary),
+        matrices=_matrices(summary, cells),
+        claims=summary.claims,
+        notes=summary.notes,
+        command=summary.command,
+        device=summary.device,
+        versions=summary.versions,
+        duration=summary.duration,
+        cells=len(cells),
+        settings=summary.settings,
+        own_settings={name: settings for name, settings in own.items() if settings},
+    )
+
+
+def _subtitle(summary: Summary) -> str:
+    """What stands below the benchmark's name."""
+    scenario = summary.scenario
+    what = scenario.capitalize() if summary.returns else f"{scenario}-incremental"
+    return ", ".join([what, f"preset {summary.preset}", *learning_rate(summary)])
+
+
+def _with_charts(
+    result: Result, summary: Summary, cells: list[CellRecord]
+) -> tuple[Result, dict[str, str]]:
+    styles = method_styles(list(summary.methods))
+    labels = {name: method_label(name) for name in styles}
+    # They cannot be normalized for returns, nor where somebody has a mean of 0 on a task.
+    normalized = not summary.returns and all(
+        entry.normalized_variance is not None for entry in summary.methods.values()
+    )
+    points = scatter_points(summary.methods, normalized=normalized)
+    charts: dict[str, str] = {}
+    if points:
+        charts |= scatter_charts(
+            points, styles, labels, returns=summary.returns, normalized=normalized
+        )
+    found = {
+        "ess": (series(cells, "trace", "ess", "effective sample size", many=True), "log"),
+        "largest": (
             series(cells, "trace", "largest_weight", "largest weight", many=True),
-        ],
-        "curves": series(cells, "curves", "return", "episode return"),
-        "claims": summary["claims"],
-        "notes": summary["notes"],
-        "command": summary["command"],
-        "device": summary["device"],
-        "versions": summary["versions"],
-        "duration": summary["duration"],
-        "cells": len(cells),
-        "settings": summary["settings"],
-        "own_settings": _own_settings(summary),
+            "share",
+        ),
+        "curves": (series(cells, "curves", "return", "episode return"), "linear"),
+    }
+    values = {}
+    for key, (data, scale) in found.items():
+        if data is not None:
+            charts |= series_chart(key, data, styles, labels, scale)
+            values[key] = _values(data)
+    return replace(result, dots=normalized, values=values), charts
+
+
+def looks(names: list[str], label: Callable[[str], str]) -> dict[str, Look]:
+    """How each method is called and drawn: the same colours and shapes as in the charts."""
+    return {
+        name: Look(
+            label(name),
+            variable(style.colour),
+            icon(style),
+            style.filled,
+            " ".join(map(str, style.dashes)),
+        )
+        for name, style in method_styles(names).items()
     }
 
 
-def _subtitle(summary: dict[str, Any]) -> str:
-    """What stands below the benchmark's name."""
-    scenario = summary["scenario"]
-    learns = summary["score_kind"] == "accuracy"
-    what = f"{scenario}-incremental" if learns else scenario.capitalize()
-    return ", ".join([what, f"preset {summary['preset']}", *learning_rate(summary)])
-
-
-def method_looks(names: list[str]) -> dict[str, dict[str, Any]]:
-    """How each method is called and drawn: the same colours and shapes as in figure2.png.
-
-    Kin share a colour; ``dash`` tells their lines apart.
-    """
-    methods: dict[str, dict[str, Any]] = {}
-    for name, (colour, marker, filled) in method_styles(names).items():
-        kin = sum(method["colour"] == colour for method in methods.values())
-        methods[name] = {
-            "label": method_label(name),
-            "colour": colour,
-            "marker": marker,
-            "filled": filled,
-            "small": "-tuned" in name,
-            "dash": kin % DASHES,
-        }
-    return methods
-
-
-def scatter_data(summary: dict[str, Any]) -> dict[str, Any]:
-    """Figure 2: a point per method, a dot per order where variances can be normalised.
-
-    They cannot be for returns, nor where somebody has a mean of 0 on a task.
-    """
-    normalized = summary["score_kind"] == "accuracy" and all(
-        short(entry["normalized_variance"]) is not None for entry in summary["methods"].values()
-    )
-    prefix = "normalized_" if normalized else ""
-    points = []
-    for name, entry in summary["methods"].items():
-        total, order = entry[f"{prefix}variance"], entry[f"{prefix}order_variance"]
-        if total is None or order is None:
-            continue
-        shares = (entry["order_contributions"], entry["order_contributions_within_seed"])
-        dots = (
-            zip(entry["order_indices"], entry["order_averages"], *shares, strict=True)
-            if normalized
-            else ()
-        )
-        points.append(
-            {
-                "method": name,
-                "average": short(entry["average"]),
-                "total": short(total),
-                "order": short(order),
-                "dots": [[index, *map(short, numbers)] for index, *numbers in dots],
-            }
-        )
-    return {"normalized": normalized, "points": points}
-
-
-def _matrices(summary: dict[str, Any], cells: list[Cell]) -> dict[str, dict[str, Any]]:
-    """method -> order index -> R ``[T + 1, T]``, the mean over the seeds that finished it.
+def _matrices(summary: Summary, cells: list[CellRecord]) -> dict[str, dict[str, Matrix]]:
+    """method -> order index -> R `[T + 1, T]`, the mean over the seeds that finished it.
 
     Nothing where every run has its last row only: scores of what was learned on the way.
     """
-    earlier = [row for cell in cells for row in cell["scores"]["accuracy"][:-1]]
+    earlier = [row for cell in cells for row in cell.scores["accuracy"][:-1]]
     if all(value is None for row in earlier for value in row):
         return {}
-    found: dict[str, dict[str, list[Any]]] = {name: {} for name in summary["methods"]}
+    found: dict[str, dict[str, list[object]]] = {name: {} for name in summary.methods}
     for cell in cells:
-        found[cell["method"]].setdefault(str(cell["order_index"]), []).append(score_matrix(cell))
+        found[cell.method].setdefault(str(cell.order_index), []).append(cell.matrix())
     return {
-        name: {
-            index: [[rounded(value) for value in row] for row in np.mean(matrices, axis=0)]
-            for index, matrices in orders.items()
-        }
+        name: {index: rounded(np.mean(np.array(m), axis=0)) for index, m in orders.items()}
         for name, orders in found.items()
     }
 
 
-def series(
-    cells: Iterable[Cell], record: str, key: str, title: str, *, many: bool = False
-) -> dict[str, Any] | None:
-    """One quantity over training: per method its mean over cells, and the lowest and highest.
-
-    Args:
-        record: the part of a cell that holds ``step`` and ``key``, two lists of equal length.
-        many: leave out methods of one network, whose weight is always 1.
-    """
-    found: dict[str, list[tuple[list[float], list[float]]]] = {}
-    for cell in cells:
-        content = cell.get(record) or {}
-        pairs = zip(content.get("step") or [], content.get(key) or [], strict=False)
-        points = [pair for pair in pairs if all(_is_number(number) for number in pair)]
-        if points and not (many and cell.get("particles") == 1):
-            steps, values = zip(*points, strict=True)
-            found.setdefault(cell["method"], []).append((list(steps), list(values)))
-    if not found:
-        return None
-    ends = [steps[i] for traces in found.values() for steps, _ in traces for i in (0, -1)]
-    grid = np.linspace(min(ends), max(ends), POINTS)
-    lines = {name: _band(traces, grid) for name, traces in found.items()}
-    return {"title": title, "steps": [short(step) for step in grid], "lines": lines}
+def rounded(matrix: NDArray[np.float64]) -> Matrix:
+    """Three decimals; None where there is no number."""
+    return [[round(float(v), 3) if np.isfinite(v) else None for v in row] for row in matrix]
 
 
-def _band(traces: list[tuple[list[float], list[float]]], grid: Any) -> dict[str, Any]:
-    """Mean, lowest and highest over cells on a common grid; null where no cell has come."""
-    rows = np.array(
-        [np.interp(grid, steps, values, left=np.nan, right=np.nan) for steps, values in traces]
-    )
-    reached = np.isfinite(rows).any(axis=0)
-    band = {}
-    for name, reduce in (("mean", np.nanmean), ("low", np.nanmin), ("high", np.nanmax)):
-        band[name] = [
-            short(float(reduce(column))) if some else None
-            for column, some in zip(rows.T, reached, strict=True)
-        ]
-    return band
-
-
-def _own_settings(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Per method, the settings that not all methods share."""
-    return {
-        name: own
-        for name, entry in summary["methods"].items()
-        if (own := {k: v for k, v in entry["settings"].items() if k not in summary["settings"]})
-    }
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def short(value: float | None) -> float | None:
+def _values(data: Series) -> Values:
     """Four significant digits are more than a picture can show."""
-    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
+    return Values(
+        data.title,
+        [float(f"{step:.4g}") for step in data.steps],
+        {name: [float(f"{v:.3g}") for v in band.mean] for name, band in data.lines.items()},
+    )
 
 
-def rounded(value: float) -> float | None:
-    return round(float(value), 3) if np.isfinite(value) else None
+def _moments(frames: Frames, cell: CellRecord | None, result: Result) -> tuple[str, list[Moment]]:
+    """What the run is called, and its frames."""
+    label = frames.name
+    if cell is not None:
+        label = f"{method_label(cell.method)}, order {cell.order_index}, seed {cell.seed}"
+    stages = ["–"] * frames.moments
+    if cell is not None and frames.moments == len(cell.order) + 1:
+        stages = ["before training", *(f"after {result.tasks[task]}" for task in cell.order)]
+    moments = []
+    for frame, step in enumerate(frames.steps):
+        picture = np.round(255 * frames.density(frame, DENSITY)[::-1]).astype(np.uint8)
+        moments.append(
+            Moment(
+                int(step),
+                stages[frames.chosen[frame]],
+                frames.ess(frame),
+                float(frames.weights[frame].max()),
+                base64.b64encode(picture.tobytes()).decode(),
+                np.round(frames.places[frame], 3).tolist(),
+            )
+        )
+    return label, moments

@@ -2,92 +2,131 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Generic, Literal, NamedTuple, TypeVar
 
-from ..tables import MISSING, decimal, percent, seen_variance
+from ..summary import MethodSummary, Summary
+from ..tables import MISSING, decimal, percent, seen_interval, seen_variance
 
 UPPER_BOUND = "joint"  # sees all tasks at once, so it is no competitor
 
-Entry = dict[str, Any]
+R = TypeVar("R")
+Better = Literal["high", "low"]
 
 
-class TableColumn(NamedTuple):
-    """One column: its heading, what an entry sorts by and reads as, and which end is better."""
+@dataclass(frozen=True)
+class Head:
+    """One column: its heading, which end of it is better, and what its best row is called."""
 
     heading: str
     explanation: str
-    value: Callable[[Entry], float | None]
-    write: Callable[[Entry], str]
     unit: str = ""
-    better: str | None = None  # "high", "low" or neither
-    honour: str | None = None  # what the best row of this column is called
+    better: Better | None = None
+    honour: str | None = None
 
 
-def table_data(summary: dict[str, Any]) -> dict[str, Any]:
-    """The table of a summary."""
-    return build_table(_columns(summary["score_kind"]), summary["methods"], bound=UPPER_BOUND)
+class Column(NamedTuple, Generic[R]):
+    """A column, what a row sorts by in it, and what it reads as."""
+
+    head: Head
+    value: Callable[[R], float | None]
+    write: Callable[[R], str]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method; `bound`, `died` and `fewer` are reasons to win nothing."""
+
+    method: str
+    values: list[float | None]
+    texts: list[str]
+    died: int
+    cells: int
+    bound: bool
+    fewer: bool = False
+    best: list[bool] = field(default_factory=list)
+
+    @property
+    def competes(self) -> bool:
+        """Training that broke down leaves scores that hardly vary, and fewer runs than the others'
+        may have been the easier ones.
+        """
+        return not (self.bound or self.died or self.fewer)
+
+
+@dataclass(frozen=True)
+class TableData:
+    columns: list[Head]
+    rows: list[Row]
 
 
 def build_table(
-    columns: list[TableColumn], entries: dict[str, Entry], bound: str | None = None
-) -> dict[str, Any]:
-    """Columns and rows; ``row["best"]`` says per column whether nobody is better.
+    columns: list[Column[R]],
+    entries: Mapping[str, R],
+    runs: Mapping[str, tuple[int, int]],
+    bound: str | None = None,
+) -> TableData:
+    """Columns and rows; `best` says per column whether nobody is better.
 
     Args:
-        entries: one per method; the columns read them, and ``died`` and ``cells`` are counts of
-            runs.
+        runs: method -> (runs that broke down, runs).
         bound: the method that competes with nobody.
     """
-    rows: list[dict[str, Any]] = [
-        {
-            "method": name,
-            "values": [column.value(entry) for column in columns],
-            "texts": [column.write(entry) for column in columns],
-            "died": entry["died"],
-            "cells": entry["cells"],
-            "bound": name == bound,
-        }
+    most = max((runs[name][1] for name in entries if name != bound), default=0)
+    rows = [
+        Row(
+            name,
+            [column.value(entry) for column in columns],
+            [column.write(entry) for column in columns],
+            *runs[name],
+            bound=name == bound,
+            fewer=runs[name][1] < most,
+        )
         for name, entry in entries.items()
     ]
-    most = max((row["cells"] for row in rows if not row["bound"]), default=0)
-    for row in rows:
-        row["fewer"] = row["cells"] < most
-    winners = [_winner(rows, place, column.better) for place, column in enumerate(columns)]
-    for row in rows:
-        # Equal as printed is equal: a difference nobody can see crowns nobody.
-        row["best"] = [
-            _competes(row) and text == winner
-            for text, winner in zip(row["texts"], winners, strict=True)
-        ]
-    heads = [
-        {
-            key: getattr(column, key)
-            for key in ("heading", "explanation", "unit", "better", "honour")
-        }
-        for column in columns
-    ]
-    return {"columns": heads, "rows": rows}
+    winners = [_winner(rows, place, column.head.better) for place, column in enumerate(columns)]
+    # Equal as printed is equal: a difference nobody can see crowns nobody.
+    return TableData(
+        [column.head for column in columns],
+        [
+            replace(
+                row,
+                best=[
+                    row.competes and text == winner
+                    for text, winner in zip(row.texts, winners, strict=True)
+                ],
+            )
+            for row in rows
+        ],
+    )
 
 
-def _competes(row: dict[str, Any]) -> bool:
-    """Whether a row can win: training that broke down leaves scores that hardly vary, and fewer
-    runs than the others' may have been the easier ones.
-    """
-    return not (row["bound"] or row["died"] or row["fewer"])
-
-
-def _winner(rows: list[dict[str, Any]], place: int, better: str | None) -> str | None:
+def _winner(rows: list[Row], place: int, better: Better | None) -> str | None:
     """How the best value of a column is printed; None where there is nothing to win."""
-    rivals = [row for row in rows if _competes(row) and row["values"][place] is not None]
-    if better is None or len(rivals) < 2:
+    rivals = [(row.values[place], row.texts[place]) for row in rows if row.competes]
+    known = [(value, text) for value, text in rivals if value is not None]
+    if better is None or len(known) < 2:
         return None
     choose = max if better == "high" else min
-    return choose(rivals, key=lambda row: row["values"][place])["texts"][place]
+    return choose(known, key=lambda rival: rival[0])[1]
+
+
+def score_column(head: Head, value: Callable[[R], float | None], *, returns: bool) -> Column[R]:
+    """An accuracy in percent, or a return."""
+    write = decimal if returns else percent
+    unit = "" if returns else "%"
+    return Column(replace(head, unit=unit), value, lambda entry: write(value(entry)))
+
+
+def variance_column(head: Head, value: Callable[[R], float | None]) -> Column[R]:
+    """A variance in units of 1/1000, so that the column aligns; less is better."""
+    head = replace(head, unit="× 10⁻³", better="low")
+    return Column(head, value, lambda entry: thousandths(value(entry)))
 
 
 def thousandths(value: float | None) -> str:
-    """A variance in units of 1/1000, so that the column aligns; exactly nothing is a plain 0."""
+    """In units of 1/1000; exactly nothing is a plain 0."""
     if value is None:
         return MISSING
     if value == 0:
@@ -95,75 +134,60 @@ def thousandths(value: float | None) -> str:
     return f"{1000 * value:.2f}" if value >= 5e-6 else "<0.01"
 
 
-def _columns(score_kind: str) -> list[TableColumn]:
-    fractions = score_kind == "accuracy"
-    number = percent if fractions else decimal
+def summary_table(summary: Summary) -> TableData:
+    """The table of a summary."""
+    runs = {name: (entry.died, entry.cells) for name, entry in summary.methods.items()}
+    return build_table(_columns(summary.returns), summary.methods, runs, bound=UPPER_BOUND)
+
+
+def _columns(returns: bool) -> list[Column[MethodSummary]]:
+    number = decimal if returns else percent
 
     def score(
-        heading: str, name: str, explanation: str, better: str, honour: str | None = None
-    ) -> TableColumn:
-        return TableColumn(
-            heading,
-            explanation,
-            lambda entry: entry[name],
-            lambda entry: number(entry[name]),
-            "%" if fractions else "",
-            better,
-            honour,
-        )
+        heading: str,
+        value: Callable[[MethodSummary], float | None],
+        explanation: str,
+        better: Better = "high",
+        honour: str | None = None,
+    ) -> Column[MethodSummary]:
+        head = Head(heading, explanation, better=better, honour=honour)
+        return score_column(head, value, returns=returns)
 
     def variance(
         heading: str, name: str, explanation: str, honour: str | None = None
-    ) -> TableColumn:
-        def value(entry: Entry) -> float | None:
-            return seen_variance(entry, name)
+    ) -> Column[MethodSummary]:
+        head = Head(heading, explanation, honour=honour)
+        return variance_column(head, lambda entry: seen_variance(entry, name))
 
-        return TableColumn(
-            heading,
-            explanation,
-            value,
-            lambda entry: thousandths(value(entry)),
-            "× 10⁻³",
-            "low",
-            honour,
-        )
-
-    def interval(entry: Entry) -> str:
-        return " – ".join(map(number, entry["interval"])) if entry["orders"] > 1 else MISSING
-
+    interval = Head("95 % interval", "Bootstrap interval of the average over orders.")
+    ess = Head("ESS", "Effective sample size at the end: how many particles still count.")
     return [
         score(
             "average",
-            "average",
+            lambda e: e.average,
             "Mean over tasks, orders and seeds after the last task. A filter's score is the "
             "weighted mean of its particles' own scores.",
-            "high",
-            "highest average",
+            honour="highest average",
         ),
-        TableColumn(
-            "95 % interval",
-            "Bootstrap interval of the average over orders.",
-            lambda entry: entry["interval"][0] if entry["orders"] > 1 else None,
-            interval,
-            "%" if fractions else "",
+        Column(
+            replace(interval, unit="" if returns else "%"),
+            lambda e: e.interval[0] if e.orders > 1 else None,
+            lambda e: seen_interval(e, number, " – "),
         ),
         score(
             "by logits",
-            "average_logits",
+            lambda e: e.average_logits,
             "The average when the particles' outputs are averaged before deciding.",
-            "high",
         ),
         score(
             "by probs",
-            "average_probs",
+            lambda e: e.average_probs,
             "The average when the particles' probabilities are averaged before deciding.",
-            "high",
         ),
         score(
             "worst order",
-            "worst_order",
+            lambda e: e.worst_order,
             "The average under the order that suited the method least.",
-            "high",
         ),
         variance(
             "order variance",
@@ -172,27 +196,19 @@ def _columns(score_kind: str) -> list[TableColumn]:
             "lowest order variance",
         ),
         variance(
-            "seed variance",
-            "seed_variance",
-            "Variance over seeds while the order is held fixed.",
+            "seed variance", "seed_variance", "Variance over seeds while the order is held fixed."
         ),
         variance("total variance", "variance", "Variance over orders and seeds together."),
         score(
             "forgetting",
-            "forgetting",
+            lambda e: e.forgetting,
             "The best score a task ever had minus its score at the end.",
-            "low",
+            better="low",
         ),
-        TableColumn(
-            "ESS",
-            "Effective sample size at the end: how many particles still count.",
-            lambda entry: entry["ess_final"],
-            lambda entry: MISSING if entry["ess_final"] is None else f"{entry['ess_final']:.1f}",
-        ),
-        TableColumn(
-            "seeds × orders",
-            "How many runs the row stands on.",
-            lambda entry: entry["seeds"] * entry["orders"],
-            lambda entry: f"{entry['seeds']} × {entry['orders']}",
+        Column(ess, lambda e: e.ess_final, lambda e: decimal(e.ess_final, 1)),
+        Column(
+            Head("seeds × orders", "How many runs the row stands on."),
+            lambda e: e.seeds * e.orders,
+            lambda e: f"{e.seeds} × {e.orders}",
         ),
     ]

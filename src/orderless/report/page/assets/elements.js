@@ -37,11 +37,6 @@ function options(select, entries, chosen) {
   select.value = chosen;
 }
 
-function shorten(text, length) {
-  const letters = Array.from(text);
-  return letters.length > length ? letters.slice(0, length - 1).join("") + "…" : text;
-}
-
 // One box for all charts. It is a status region, so a screen reader says what it shows.
 const tooltip = {
   show(lines, x, y) {
@@ -57,27 +52,3 @@ const tooltip = {
     byId("tooltip").hidden = true;
   },
 };
-
-// Charts are drawn in real pixels, so that text keeps its size on a phone, and drawn anew when
-// their box changes its width.
-const drawn = new Map();
-const observer = new ResizeObserver((entries) => {
-  requestAnimationFrame(() => {
-    for (const { target } of entries) {
-      const chart = drawn.get(target);
-      if (chart && chart.width !== target.clientWidth) redraw(target);
-    }
-  });
-});
-
-function redraw(container) {
-  const chart = drawn.get(container);
-  chart.width = container.clientWidth;
-  if (chart.width > 0) chart.draw(chart.width);
-}
-
-function chart(container, draw) {
-  drawn.set(container, { draw, width: 0 });
-  observer.observe(container);
-  redraw(container);
-}

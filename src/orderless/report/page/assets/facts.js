@@ -56,8 +56,8 @@ function claimItem(claim) {
 
 // Of an audit: what may be claimed of each learner, and the sentences behind it.
 function showFindings(result) {
-  byId("findings").hidden = !result.findings;
-  const items = (result.findings ?? []).map(({ method, verdict, kind, sentences }) => {
+  byId("findings").hidden = result.findings.length === 0;
+  const items = result.findings.map(({ method, verdict, kind, sentences }) => {
     const [claim, ...more] = sentences.map((text) => element("p", {}, text));
     for (const evidence of more) evidence.className = "evidence";
     return element("li", { "data-method": method }, element("p", { class: `verdict ${kind}` }, verdict), claim, ...more);

@@ -2,17 +2,20 @@
 
 const data = JSON.parse(byId("data").textContent);
 
-function showResult(result) {
+let current; // the result that is shown
+
+function showResult(number) {
+  const result = (current = data.results[number]);
   tooltip.hide();
   showHeading(result);
-  showTable(result);
+  showTable(result, data.problems);
   showFindings(result);
-  showTasks(result);
-  showScatter(result);
+  showTasks(result, number);
+  showScatter(result, number);
   showMatrices(result);
-  showWeights(result);
-  showCurves(result);
-  showDensity(result, data.problems);
+  showSeries("weights", "weights-legend", result, number, { "weights-left": "ess", "weights-right": "largest" });
+  showSeries("curves", "curves-legend", result, number, { "curves-chart": "curves" });
+  showDensity(result);
   showClaims(result);
   showSettings(result, data.directory);
   const sections = [...document.querySelectorAll("section[data-title]")].filter((section) => !section.hidden);
@@ -23,8 +26,8 @@ function showResult(result) {
 const names = data.results.map((result, k) => [String(k), `${result.benchmark}, ${result.scenario}, ${result.preset}`]);
 options(byId("result"), names, "0");
 byId("choice").hidden = names.length < 2;
-byId("result").onchange = (event) => showResult(data.results[event.target.value]);
+byId("result").onchange = (event) => showResult(event.target.value);
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") tooltip.hide();
+  if (event.key === "Escape") explain(null);
 });
-showResult(data.results[0]);
+showResult(0);

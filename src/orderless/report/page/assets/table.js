@@ -1,6 +1,6 @@
 // The table: a button in each heading sorts by it, best first; missing values stay at the end.
 
-function showTable(result) {
+function showTable(result, problems) {
   const { columns, rows } = result.table;
   const table = byId("table");
   const body = element("tbody");
@@ -44,7 +44,7 @@ function showTable(result) {
   });
   fill(table, table.caption, element("thead", {}, head), body);
   terms(byId("columns"), columns.map((column) => [column.heading, column.explanation]));
-  const remarks = [...result.notes, ...(rows.some((row) => row.bound) ? ["Joint training sees all tasks at once and competes with nobody."] : [])];
+  const remarks = [...problems, ...result.notes, ...(rows.some((row) => row.bound) ? ["Joint training sees all tasks at once and competes with nobody."] : [])];
   fill(byId("notes"), ...remarks.map((note) => element("li", {}, note)));
 }
 

@@ -1,49 +1,35 @@
 """How a gradient step is carried out so that it can still be taken back for single particles.
 
-Two ways with one protocol: `Descent` for plain SGD, which never writes a Linear weight's gradient
-down, and `OptimizerMove` for any torch optimizer. In a step the filter calls, in this order,
-`begin`, `backward`, `gathered`, `bound` / `squared_norms`, `move`, (`along_gradient`), `settle`;
-and `undo` instead of `settle` if anything fails on the way.
+Two ways with one protocol: `Descent` for plain SGD, which need not write a Linear weight's gradient
+down, and `Move` for any torch optimizer. A step calls, in this order, `begin`, `backward`,
+`gathered`, `bound` / `squared_norms`, `move`, (`along_gradient`), `settle`; and `undo` instead of
+`settle` if anything fails on the way.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ..particles.linear import FactoredUpdate
 from ..particles.parameter import inner_products, per_particle_view, squared_norms
+from .step import Step
 
-
-def plain_descent(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer does x <- x - lr g and nothing more."""
-    hooked = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-    return (
-        type(optimizer) is torch.optim.SGD
-        and not hooked
-        and all(
-            not group[option]
-            for group in optimizer.param_groups
-            for option in ("momentum", "weight_decay", "maximize", "differentiable")
-        )
-    )
-
-
-def _on_host(mask: Tensor) -> bool:
-    """On the CPU one may look at a mask for free; on a GPU looking stalls everything."""
-    return mask.device.type == "cpu"
+if TYPE_CHECKING:
+    from .gradient import GradientFilter
 
 
 class Move:
-    """What both ways share: the parameters that have a gradient, and its size."""
+    """`optimizer.step()`; the step holds parameters and optimizer state to go back to."""
 
     update: FactoredUpdate | None = None
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self.optimizer = optimizer
-        self.before: list[tuple[Tensor, Tensor]] = []  # (tensor, its value before the step)
+    def __init__(self, step: Step, optimizer: torch.optim.Optimizer, slopes: bool = False) -> None:
+        self.step, self.optimizer, self.slopes = step, optimizer, slopes
+        self._kept: list[tuple[nn.Parameter, Tensor]] = []
+        self._state = {p: dict(state) for p, state in optimizer.state.items()}
 
     def begin(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -51,6 +37,10 @@ class Move:
     def backward(self, losses: Tensor, retain_graph: bool = False) -> None:
         """Accumulate the gradients of N losses `[N]`."""
         losses.backward(torch.ones_like(losses), retain_graph=retain_graph)
+
+    def keep_gradients(self) -> None:
+        """Gradients as they are now: the move may clip them, a penalty add to them."""
+        self._kept = [(p, p.grad.clone()) for p in self.moving() if p.grad is not None]
 
     def gathered(self) -> None:
         """Called when the last gradient is there."""
@@ -75,55 +65,18 @@ class Move:
         """A number per particle that is finite only if its gradient is: `[N]`."""
         return self.squared_norms()
 
+    @torch.no_grad()
     def move(self, clip: Tensor | None) -> None:
         """Take the step, each particle's gradient multiplied by `clip` `[N]`."""
-        raise TypeError(f"{type(self).__name__} does not say how to move")
-
-    @torch.no_grad()
-    def settle(self, alive: Tensor, everywhere: Tensor) -> None:
-        """Put back everything of particles that are not `alive`, here and on all ranks."""
-        if not (_on_host(alive) and alive.all()):
-            for tensor, before in self.before:
-                if tensor.device == alive.device:  # Adam counts steps on the CPU, if it may
-                    keep = _keep(alive, everywhere, tensor)
-                    tensor.copy_(torch.where(keep, tensor, before))
-        self.before = []
-
-    @torch.no_grad()
-    def undo(self) -> None:
-        """Put back everything."""
-        for tensor, before in self.before:
-            tensor.copy_(before)
-        self.before = []
-
-
-def _keep(alive: Tensor, everywhere: Tensor, tensor: Tensor) -> Tensor:
-    """What of a tensor may stay: its living particles, or all of a step count while any lives."""
-    of_particles = tensor.shape[:1] == alive.shape
-    return per_particle_view(alive, tensor) if of_particles else everywhere.any()
-
-
-class OptimizerMove(Move):
-    """`optimizer.step()`, with a copy of parameters and optimizer state to go back to."""
-
-    @torch.no_grad()
-    def move(self, clip: Tensor | None) -> None:
-        self.state_before = {p: dict(state) for p, state in self.optimizer.state.items()}
-        self.before = [(p, p.detach().clone()) for p in self.moving()]
-        self.before += [(t, t.clone()) for t in self._states()]
+        self.step.hold(*self.moving(), *self._states())
         if clip is not None:
             for gradient in self.gradients():
                 gradient.mul_(per_particle_view(clip.to(gradient.dtype), gradient))
-        known = {id(tensor) for tensor, _ in self.before}
+        known = {id(tensor) for tensor, _ in self.step.held}
         self.optimizer.step()
+        new = [tensor for tensor in self._states() if id(tensor) not in known]
         # State that this first step created was zero before it.
-        self.before += [(t, torch.zeros_like(t)) for t in self._states() if id(t) not in known]
-
-    @torch.no_grad()
-    def undo(self) -> None:
-        super().undo()
-        self.optimizer.state.clear()
-        self.optimizer.state.update(self.state_before)
+        self.step.held += [(tensor, torch.zeros_like(tensor)) for tensor in new]
 
     def _states(self) -> list[Tensor]:
         """Optimizer state: of particles, `[N, ...]`, or shared by them, such as step counts."""
@@ -131,11 +84,22 @@ class OptimizerMove(Move):
         return [value for state in states for value in state.values() if isinstance(value, Tensor)]
 
     @torch.no_grad()
-    def along_gradient(self, gradients: list[tuple[nn.Parameter, Tensor]]) -> Tensor:
+    def along_gradient(self) -> Tensor:
         """<g, x_new - x_old> per particle `[N]`, from the displacement that really happened."""
-        old = {id(tensor): before for tensor, before in self.before}
-        displacements = [p.detach() - old[id(p)] for p, _ in gradients]
-        return inner_products([g for _, g in gradients], displacements)
+        old = {id(tensor): before for tensor, before in self.step.held}
+        displacements = [p.detach() - old[id(p)] for p, _ in self._kept]
+        return inner_products([g for _, g in self._kept], displacements)
+
+    def check(self) -> None:
+        """Refuse to settle what cannot be settled."""
+
+    def settle(self, alive: Tensor) -> None:
+        """The step is decided: what is not yet written is written for the living `[N]`, here."""
+
+    def undo(self) -> None:
+        """The step has not been; what was held is back already."""
+        self.optimizer.state.clear()
+        self.optimizer.state.update(self._state)
 
 
 class Descent(Move):
@@ -143,13 +107,9 @@ class Descent(Move):
 
     update: FactoredUpdate
 
-    def __init__(self, optimizer: torch.optim.Optimizer, overlaps: int) -> None:
-        super().__init__(optimizer)
+    def __init__(self, step: Step, optimizer: torch.optim.Optimizer, overlaps: int) -> None:
+        super().__init__(step, optimizer)
         self.update = FactoredUpdate(optimizer.param_groups, overlaps)
-
-    def begin(self) -> None:
-        super().begin()
-        self.update.clear()
 
     def backward(self, losses: Tensor, retain_graph: bool = False) -> None:
         self.update.recording = True
@@ -182,8 +142,8 @@ class Descent(Move):
         for group in self.optimizer.param_groups:
             scale = -group["lr"] if clip is None else -clip * group["lr"]
             scales |= dict.fromkeys(map(id, group["params"]), scale)
+        self.step.hold(*self.moving())
         for parameter, gradient in zip(self.moving(), self.gradients(), strict=True):
-            self.before.append((parameter, parameter.detach().clone()))
             scale = scales[id(parameter)]
             if clip is not None:
                 scale = per_particle_view(scale, parameter).to(parameter.dtype)  # type: ignore[arg-type]
@@ -191,27 +151,42 @@ class Descent(Move):
         self.update.scale(scales)
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # or schedulers complain
 
+    def check(self) -> None:
+        for step in self.update.steps:
+            step.factors()
+
+    def settle(self, alive: Tensor) -> None:
+        self.update.commit(alive)
+
     def undo(self) -> None:
         super().undo()
         self.update.clear()
 
-    @torch.no_grad()
-    def settle(self, alive: Tensor, everywhere: Tensor) -> None:
-        super().settle(alive, everywhere)
-        self.update.commit(alive)
 
-
-def choose_move(
-    optimizer: torch.optim.Optimizer, particles: Any, needs_gradients: bool, overlaps: int
-) -> Move:
+def choose_move(step: Step, owner: GradientFilter) -> Move:
     """Factors for plain descent where nobody else wants to see the gradient; else the optimizer.
-
-    `overlaps`: how often the step compares the rows of a Linear layer, see `FactoredUpdate`.
 
     One particle goes through `torch.optim.SGD` itself, so that N = 1 is SGD bit for bit.
     """
+    particles, optimizer, reads = owner.particles, owner.optimizer, owner.weighting.reads
+    watched = any(getattr(hooks, "reads_gradients", True) for hooks in owner.consolidations)
     whole = particles.chunk_size is None or particles.chunk_size >= particles.n
-    factors = plain_descent(optimizer) and particles.fast and particles.n > 1 and whole
-    if factors and not needs_gradients:
-        return Descent(optimizer, overlaps)
-    return OptimizerMove(optimizer)
+    able = particles.fast and particles.n > 1 and whole
+    if reads == "slope" or watched or not able or not plain_descent(optimizer):
+        return Move(step, optimizer, slopes=reads == "slope")
+    # how often the step compares the rows of a layer with each other
+    return Descent(step, optimizer, (reads == "energy_after") + (owner.max_grad_norm is not None))
+
+
+def plain_descent(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the optimizer does x <- x - lr g and nothing more."""
+    hooked = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    return (
+        type(optimizer) is torch.optim.SGD
+        and not hooked
+        and all(
+            not group[option]
+            for group in optimizer.param_groups
+            for option in ("momentum", "weight_decay", "maximize", "differentiable")
+        )
+    )

@@ -1,0 +1,285 @@
+"""What is known of a finished cell, and a run directory full of them.
+
+`Store.write_cell` writes a `CellRecord`, `load_run` reads them all; nothing else knows what the
+files look like.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..methods.registry import Description, remember
+from ..storage.typed import Misfit, Setting, decode, optional
+from .store import StoreError, read_cell
+
+COLOUR, MARKERS = re.compile("#[0-9A-Fa-f]{6}"), set("o^v<>sDdpPXhH8*")
+Row = list[float | None]  # null: not finite, or not measured
+Table = tuple[str, str, str]  # (benchmark, scenario, preset)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The mean return of some episodes."""
+
+    mean: float
+    standard_error: float
+    episodes: int | None = optional()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertFacts:
+    """Whom behaviour cloning imitates. `returns`: where -> who -> what was measured."""
+
+    game: str | None = optional()
+    levels: int
+    network: str
+    seed: int | None = optional()
+    envs: int | None = optional()
+    rollout: int | None = optional()
+    precision: str | None = optional()
+    steps: int
+    earlier: list[object] | None = optional()
+    returns: dict[str, dict[str, Measured]]
+    digest: str = ""
+    level_returns: Row = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellRecord:
+    """One method, one order, one seed, and what came of it.
+
+    `scores`: combination of particles -> R `[T + 1, T]`, the score on each task before the first
+    task and after every one; `accuracy` is always there. `trace`, `curves`: one list per quantity,
+    `step` among them. `plasticity`: one number per task learned. `predictions`: labels on each
+    task's test set, base64 of bytes. `died_at`: the step at which no particle was left.
+    `described`: the method, for a report where it is not registered.
+    """
+
+    format: int = 1
+    benchmark: str
+    scenario: str = "domain"
+    preset: str = "none"
+    method: str
+    order_index: int
+    order: list[int]
+    seed: int
+    settings: dict[str, Setting] = field(default_factory=dict)
+    described: Description | None = optional()
+    particles: int | None = None
+    log_evidence: float | None = None
+    temperature: float | None = None
+    ess: float | None = optional()
+    moved: float | None = optional()
+    alive: int | None = None
+    device: str | None = None
+    task_names: list[str] | None = None
+    scores: dict[str, list[Row]]
+    trace: dict[str, Row] = field(default_factory=dict)
+    plasticity: dict[str, Row] = field(default_factory=dict)
+    nll: Row | None = optional()
+    ece: Row | None = optional()
+    predictions: list[str] | None = optional()
+    score_kind: Literal["accuracy", "return"] = "accuracy"
+    curves: dict[str, Row] | None = optional()
+    final_returns: Row | None = optional()
+    expert: ExpertFacts | None = optional()
+    scoring_duration: float | None = optional()
+    died_at: int | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    duration: float = 0.0
+    command: str = ""
+
+    @property
+    def table(self) -> Table:
+        """Which table the cell belongs to."""
+        return self.benchmark, self.scenario, self.preset
+
+    @property
+    def identity(self) -> tuple[str, str, str, str, int, int]:
+        """What no two cells share, in the order in which cells are sorted."""
+        return *self.table, self.method, self.order_index, self.seed
+
+    @property
+    def name(self) -> str:
+        return cell_name(*self.identity)
+
+    def matrix(self, combine: str = "accuracy") -> NDArray[np.float64] | None:
+        """R `[T + 1, T]` with NaN for null; None where the cell has none."""
+        rows = self.scores.get(combine)
+        return np.array(rows, dtype=np.float64) if rows else None
+
+    def final(self, combine: str = "accuracy") -> NDArray[np.float64] | None:
+        """The last row of R, `[T]`; None where it is not complete."""
+        matrix = self.matrix(combine)
+        return None if matrix is None or not np.isfinite(matrix[-1]).all() else matrix[-1]
+
+    def last(self, quantity: str) -> float | None:
+        """Where a trace ends."""
+        values = self.trace.get(quantity)
+        return values[-1] if values else None
+
+    def labels(self) -> list[NDArray[np.uint8]] | None:
+        """Predicted labels on each task's test set, or None where the cell has none."""
+        if not self.predictions:
+            return None
+        return [
+            np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
+            for text in self.predictions
+        ]
+
+
+def cell_name(
+    benchmark: str, scenario: str, preset: str, method: str, order_index: int, seed: int
+) -> str:
+    """Under which a cell, its checkpoints and its snapshots are kept."""
+    return f"{benchmark}-{scenario}-{preset}-{method}-order{order_index}-seed{seed}"
+
+
+@dataclass(frozen=True)
+class ReadingRecord:
+    """Of a map: what one training says about one way to weigh its first `n` particles.
+
+    `power`: to which the weights were raised; `scores`: combination -> score by task.
+    """
+
+    method: str
+    n: int
+    loss_scale: float
+    min_ess: float | None
+    power: float
+    ess: float
+    moved: float
+    scores: dict[str, list[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRecord:
+    """A finished training of the map of when weighting helps."""
+
+    format: int = 1
+    training: str
+    rate: float | None
+    init: str | None
+    order_index: int
+    order: list[int]
+    seed: int
+    settings: dict[str, Setting]
+    readings_wanted: list[object]
+    readings: list[ReadingRecord]
+    alive: int
+    device: str
+    died_at: int | None
+    versions: dict[str, str]
+    duration: float
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """All finished cells of a run directory, in an order that no file name decides."""
+
+    directory: Path
+    cells: tuple[CellRecord, ...]
+
+    def tables(self) -> dict[Table, list[CellRecord]]:
+        """The cells by (benchmark, scenario, preset)."""
+        return {
+            table: list(cells) for table, cells in itertools.groupby(self.cells, lambda c: c.table)
+        }
+
+
+def load_run(
+    directory: str | Path,
+    *,
+    read: Callable[[Path], object] = read_cell,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> Run:
+    """Read and check every file of `directory/cells`; `StoreError` names what is wrong, and where.
+
+    `read` turns one file into plain JSON, `tell` hears how many files of how many are read.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise StoreError(f"{directory} is not a directory.")
+    paths = sorted((directory / "cells").glob("*.json"))
+    cells = []
+    for done, path in enumerate(paths):
+        tell(done, len(paths))
+        try:
+            content = read(path)
+        except (OSError, ValueError) as error:
+            where = "" if str(path) in str(error) else f"{path} cannot be read: "
+            raise StoreError(f"{where}{error}.") from error
+        cells.append(_checked(content, path))
+    if not cells:
+        raise StoreError(f"{directory} holds no finished cells; run `orderless run` into it first.")
+    cells.sort(key=lambda cell: cell.identity)
+    _refuse_contradictions(directory, cells)
+    for cell in cells:
+        if cell.described is not None:
+            remember(cell.described)
+    return Run(directory, tuple(cells))
+
+
+def _checked(content: object, path: Path) -> CellRecord:
+    if isinstance(content, dict) and "learner" in content and "method" not in content:
+        raise StoreError(
+            f"{path} is a run of an audit: `orderless audit` with the same --out writes its report."
+        )
+    try:
+        cell = decode(CellRecord, content)
+        _refuse_senseless(cell)
+    except Misfit as misfit:
+        what = f"{misfit} is missing or makes no sense" if misfit.path else "it is no record"
+        raise StoreError(f"{path} is not a cell of an experiment: {what}.") from None
+    tasks = len(cell.order)
+    for name, rows in cell.scores.items():
+        if len(rows) != tasks + 1 or any(len(row) != tasks for row in rows):
+            raise StoreError(f"{path} must hold scores.{name} of shape [{tasks + 1}, {tasks}].")
+    if cell.final() is None:
+        raise StoreError(
+            f"{path} must hold scores.accuracy of shape [{tasks + 1}, {tasks}] with a finite last "
+            "row."
+        )
+    return cell
+
+
+def _refuse_senseless(cell: CellRecord) -> None:
+    """What types cannot say."""
+    if not cell.order or sorted(cell.order) != list(range(len(cell.order))):
+        raise Misfit("order")
+    if cell.task_names and len(cell.task_names) != len(cell.order):
+        raise Misfit("task_names")
+    style = cell.described.style if cell.described else None
+    if style and not (COLOUR.fullmatch(style.colour) and style.marker in MARKERS):
+        raise Misfit("described", "style")
+    try:
+        cell.labels()
+    except ValueError:
+        raise Misfit("predictions") from None
+
+
+def _refuse_contradictions(directory: Path, cells: Iterable[CellRecord]) -> None:
+    orders: dict[tuple[Table, int], list[int]] = {}
+    for earlier, later in itertools.pairwise(cells):
+        if earlier.identity == later.identity:
+            raise StoreError(
+                f"Two cells in {directory} hold {later.method}, order {later.order_index}, "
+                f"seed {later.seed} of {' '.join(later.table)}; keep one of them."
+            )
+    for cell in cells:
+        known = orders.setdefault((cell.table, cell.order_index), cell.order)
+        if known != cell.order:
+            raise StoreError(
+                f"Order {cell.order_index} is {known} in one cell and {cell.order} in another; "
+                "cells of different experiments cannot share a directory."
+            )

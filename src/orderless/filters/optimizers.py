@@ -1,0 +1,72 @@
+"""Which optimizers a filter takes, and which of their states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..particles import Ensemble
+
+# They look at a whole tensor at a time: of stacked networks, each would change the others' steps.
+WHOLE_TENSORS = (torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.Muon)
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, particles: Ensemble) -> None:
+    """Refuse what cannot move these particles one by one."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        kind = type(optimizer).__name__
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {kind}")
+    base = getattr(optimizer, "base", optimizer)  # of an ol.TRAC
+    if isinstance(base, WHOLE_TENSORS):
+        raise ValueError(
+            f"{type(base).__name__} would mix stacked networks with each other: use an "
+            "optimizer that moves every number by itself, such as SGD or Adam"
+        )
+    ours = {id(p) for p in particles.parameters()}
+    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+        if id(parameter) not in ours:
+            raise ValueError(
+                f"the optimizer holds a parameter of shape {tuple(parameter.shape)} that is "
+                "not the particles': build it from particles.parameters()"
+            )
+
+
+def check_state(optimizer: torch.optim.Optimizer, state: Any, n: int) -> None:
+    """Refuse a state that is not of such an optimizer over n particles' parameters."""
+    given = state if isinstance(state, dict) else {}
+    alike = _form(given.get("param_groups")) == _form(optimizer.state_dict()["param_groups"])
+    sizes = [(n, *p.shape[1:]) for group in optimizer.param_groups for p in group["params"]]
+    states = given.get("state")
+    known = isinstance(states, dict) and all(_fits(*each, sizes) for each in states.items())
+    if not (alike and known):
+        raise ValueError(
+            f"this state is of another optimizer than {type(optimizer).__name__} "
+            "over these parameters: its parameter groups or tensors differ"
+        )
+
+
+def _form(value: Any) -> Any:
+    """What kind of thing an option is; `foreach` and the like are True, False or None."""
+    if isinstance(value, dict):
+        return {name: _form(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_form(each) for each in value]
+    if value is None or isinstance(value, bool):
+        return "switch"
+    number = isinstance(value, int | float) or (isinstance(value, Tensor) and value.dim() == 0)
+    return "number" if number else type(value)
+
+
+def _fits(number: Any, values: Any, sizes: list[tuple[int, ...]]) -> bool:
+    """Whether these are numbers and tensors of one parameter; an `ol.TRAC` checks its own."""
+    if not isinstance(number, int):
+        return True
+    if not (isinstance(values, dict) and 0 <= number < len(sizes)):
+        return False
+    tensors = [value for value in values.values() if isinstance(value, Tensor) and value.dim()]
+    others = [value for value in values.values() if not isinstance(value, Tensor)]
+    return all(tuple(tensor.shape) == sizes[number] for tensor in tensors) and all(
+        _form(value) == "number" for value in others
+    )

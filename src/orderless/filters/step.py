@@ -1,0 +1,336 @@
+r"""One step of a filter: whole, or not at all.
+
+A step reads as its equations do. Algorithm 1 of the paper (arXiv:2410.22695) is
+
+    with self.transaction(closures, penalty) as step:
+        step.move()                          # x <- x - sigma^2 grad L(x)
+        step.commit(self.weighting(step))    # log w <- log w - (L(x_t) + L(x_{t+1})) / 2
+    return step.info
+
+`Step` sees to everything around these lines: that closures keep to their contract, that both
+evaluations draw the same noise, that particles which break down stay where they were, that ranks
+agree, and that an error leaves no trace.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ..particles import Ensemble
+from ..particles.parameter import per_particle_view
+from ..particles.precision import matrix_precision
+from . import fused
+from .base import Link, ParticleFilter
+from .compiled import CompiledStep
+from .weights import effective_sample_size, is_finite, normalize
+
+Closure = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """What one step reports; tensors stay on the device.
+
+    `loss_before` `[N]` at the old positions, `loss_after` `[N]` at the new ones (None where the
+    filter does not look again), `penalty` `[N]` or None, `alive` `[N]`, and the raw `log_weights`
+    `[N]` after the step with their `ess`.
+    """
+
+    loss_before: Tensor
+    loss_after: Tensor | None
+    penalty: Tensor | None
+    alive: Tensor
+    log_weights: Tensor
+
+    @property
+    def ess(self) -> Tensor:
+        return effective_sample_size(self.log_weights)
+
+    def copied(self) -> StepInfo:
+        """With tensors of its own: a step hands out its working memory."""
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{k: v.clone() for k, v in tensors.items() if v is not None})
+
+
+class Step:
+    """One step under way.
+
+    Entered, it remembers the networks' buffers and where all random generators stand; `hold`
+    remembers other tensors that are about to change. `commit` weighs the particles and puts back
+    what was held of those that died. An error before that puts back everything.
+
+    Losses, weights and `alive` are of all particles `[N]`; parameters, buffers and what `evaluate`
+    returns are of the particles on this rank.
+    """
+
+    def __init__(self, owner: SteppedFilter, closures: Sequence[Closure]) -> None:
+        self.filter, self.particles, self.shard = owner, owner.particles, owner.particles.shard
+        self.closures = closures
+        self.alive = owner.alive  # who may live on
+        self.loss_before: Tensor
+        self.loss_after: Tensor | None = None
+        self.penalty: Tensor | None = None
+        self.info: StepInfo
+        self.held: list[tuple[Tensor, Tensor]] = []  # (tensor, its value before the step)
+        self.settled = False
+
+    def __enter__(self) -> Self:
+        self.contexts = ExitStack()
+        device = self.particles.device
+        self.draw = self.particles.noise_counter.clone()
+        self.generators = _generators(device)
+        self.hold(*self.particles.particle_buffers().values())
+        self.contexts.enter_context(matrix_precision(self.particles.precision, device))
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.contexts.close()
+        if kind is not None and not self.settled:
+            self.undo()
+
+    # ------------------------------------------------------------------ losses
+
+    def evaluate(self, closure: Closure, what: str = "closure", **given: Any) -> tuple[Tensor, Any]:
+        """(losses of the particles here, the outputs that the closure handed out with them)."""
+        result = closure(**given)
+        losses, outputs = result if isinstance(result, tuple) else (result, None)
+        n, device = self.shard.count, self.particles.device
+        if not isinstance(losses, Tensor):
+            raise TypeError(f"the {what} must return a tensor, got {type(losses).__name__}")
+        if losses.shape != (n,):
+            got = "a scalar" if losses.dim() == 0 else f"shape {tuple(losses.shape)}"
+            raise ValueError(
+                f"the {what} must return one loss per particle, shape ({n},), got {got}: "
+                "ol.per_particle turns a loss for one network into such a function"
+            )
+        if losses.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"the {what} must return float32 or float64, got {losses.dtype}")
+        if losses.device != device:
+            raise ValueError(f"the {what} returned losses on {losses.device}, not on {device}")
+        return losses, outputs
+
+    def differentiable(self, closure: Closure) -> tuple[Tensor, Any]:
+        """As `evaluate`, for losses that a gradient can be taken of."""
+        losses, outputs = self.evaluate(closure)
+        if not losses.requires_grad:
+            raise ValueError(
+                "the losses do not depend on the particles' parameters: compute them from "
+                "particles(x), outside of torch.no_grad()"
+            )
+        return losses, outputs
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """What is evaluated inside draws the step's noise once more and changes no buffer."""
+        replay, noise = self.particles.replay(self.draw), _same_noise(self.generators)
+        with torch.no_grad(), replay, noise:
+            yield
+
+    def gather(self, losses: Sequence[Tensor]) -> Tensor:
+        """The sum of one or several `[N]`, of the particles on all ranks."""
+        total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum(0)
+        return self.shard.gather(total)
+
+    # ------------------------------------------------------------------ whole or not at all
+
+    @torch.no_grad()
+    def hold(self, *tensors: Tensor) -> None:
+        """Remember these as they are now: `[N, ...]`, those here, or shared by all particles."""
+        known = {id(tensor) for tensor, _ in self.held}
+        self.held += [(t, t.detach().clone()) for t in tensors if id(t) not in known]
+
+    @torch.no_grad()
+    def commit(self, gain: Tensor) -> None:
+        """log w <- log w + gain `[N]`; who has no finite gain dies and has never moved."""
+        owner = self.filter
+        survivors = owner.reweigh(gain, self.alive)
+        owner.fail_if_none(survivors)
+        self.settle(survivors & owner.alive)
+        seen = self.loss_before, self.loss_after, self.penalty
+        self.info = StepInfo(*seen, owner.alive, owner.raw_log_weights)
+
+    def settle(self, alive: Tensor) -> None:
+        """Put back what was held of particles that are not `alive` `[N]`: the step has been."""
+        self.settled = True
+        if _on_host(alive) and alive.all():
+            return
+        own = self.shard.local(alive)
+        for tensor, before in self.held:
+            if tensor.device == alive.device:  # Adam counts steps on the CPU, if it may
+                of_particles = tensor.shape[:1] == own.shape
+                keep = per_particle_view(own, tensor) if of_particles else alive.any()
+                tensor.copy_(torch.where(keep, tensor, before))
+
+    @torch.no_grad()
+    def undo(self) -> None:
+        """Put back everything."""
+        for tensor, before in self.held:
+            tensor.copy_(before)
+        self.particles.noise_counter.copy_(self.draw)
+        for generator, state in self.generators:
+            generator.set_state(state)
+
+
+class SteppedFilter(ParticleFilter, ABC):
+    """A filter fed by closures. Subclasses say in `advance` what one step does.
+
+    A closure computes N losses (`[N]`, float32 or float64) and nothing else: it does not call
+    backward, draw data or augment. It may return `(losses, outputs)`; a penalty is then called with
+    `outputs=`, and need not compute them again. `advance` must be free of host decisions, so that
+    the same code runs eagerly and inside a CUDA graph. Where it cannot be, `recordable` is False
+    and every step is eager. `recorded_by` names the attributes that a recorded step depends on
+    besides tensors: a filter whose values there change is recorded anew.
+    """
+
+    recordable = True
+    recorded_by: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        particles: Ensemble,
+        *,
+        link: Link = "softmax",
+        min_ess: float | None = None,
+        check_every: int = 100,
+    ) -> None:
+        super().__init__(particles, link=link, min_ess=min_ess)
+        self.check_every, self._unchecked = check_every, 0
+        self._failed = torch.zeros((), dtype=torch.bool, device=particles.device)
+
+    # ------------------------------------------------------------------ one step
+
+    def step(
+        self,
+        closure: Closure | Sequence[Closure],
+        *,
+        penalty: Closure | None = None,
+        **options: Any,
+    ) -> StepInfo:
+        """Take one step on the loss of `closure`; of several closures, on the sum of theirs."""
+        closures = list(closure) if isinstance(closure, Sequence) else [closure]
+        if not closures:
+            raise ValueError("step needs at least one closure, got an empty list")
+        for function in (*closures, *([] if penalty is None else [penalty])):
+            if not callable(function):
+                raise TypeError(
+                    "step takes functions that compute losses, as in pf.step(lambda: "
+                    f"loss(particles(x), y)), got {type(function).__name__}"
+                )
+        info = self.advance(closures, penalty, **options)
+        self.check()
+        return info.copied()
+
+    @abstractmethod
+    def advance(self, closures: Sequence[Closure], penalty: Closure | None = None) -> StepInfo:
+        """One step: a `transaction` that moves the particles, weighs and commits them."""
+
+    def transaction(self, closures: Sequence[Closure]) -> Step:
+        """`with self.transaction(closures) as step:` is a step that can still be taken back."""
+        return Step(self, closures)
+
+    def compile(
+        self,
+        loss_fn: Callable[..., Any],
+        penalty: Callable[..., Tensor] | None = None,
+    ) -> Callable[..., StepInfo]:
+        """`fast = pf.compile(loss_fn)`, then `info = fast(x, y)`: one CUDA graph per shape.
+
+        `loss_fn(*batch) -> [N]` and `penalty(*batch) -> [N]` are the closures' counterparts.
+        On the CPU, and with a group, whose ranks must talk in the middle of a step, this is
+        `step`. Randomness inside `loss_fn` must come from the ensemble
+        (dropout): torch's own generator would give a graph's two evaluations different numbers.
+        """
+        if self.particles.device.type == "cuda":
+            return CompiledStep(self, loss_fn, penalty)
+
+        def step(*batch: Tensor) -> StepInfo:
+            held = None if penalty is None else partial(penalty, *batch)
+            return self.step(partial(loss_fn, *batch), penalty=held)
+
+        return step
+
+    # ------------------------------------------------------------------ weights
+
+    def reweigh(self, log_likelihood: Tensor, alive: Tensor) -> Tensor:
+        """w_i <- w_i e^{log_likelihood_i}; the dead get 0. Returns who is left `[N]`.
+
+        When nobody is left, weights and evidence stay as they are and `check` will say so.
+        """
+        if log_likelihood.is_cuda and fused.can_reweigh(log_likelihood):
+            state = self.raw_log_weights, self._log_evidence, self.alive, self._failed, self.steps
+            return fused.reweigh(log_likelihood, alive, *state)
+        alive = alive & is_finite(log_likelihood)
+        grown = (self.raw_log_weights + log_likelihood).masked_fill(~alive, -torch.inf)
+        log_weights, total = normalize(grown)
+        someone = is_finite(total)
+        torch.where(someone, log_weights, self.raw_log_weights, out=self.raw_log_weights)
+        self._log_evidence.add_(total.nan_to_num(nan=0.0, neginf=0.0))
+        torch.where(someone, alive, self.alive, out=self.alive)
+        self._failed.logical_or_(~someone)
+        self.steps.add_(someone)
+        return alive
+
+    def fail_if_none(self, alive: Tensor) -> None:
+        """On the host, where looking is free, fail at once."""
+        if _on_host(alive) and not alive.any():
+            self._failed.fill_(True)
+            self.check(now=True)
+
+    @property
+    def failed(self) -> Tensor:
+        """Whether no particle was left since the last `check`: a bool on the device."""
+        return self._failed
+
+    def check(self, now: bool = False) -> None:
+        """Raise if no particle is left. On CUDA the host asks only every `check_every` steps."""
+        self._unchecked += 1
+        waits = self.particles.device.type == "cuda" and self._unchecked < self.check_every
+        if waits and not now:
+            return
+        self._unchecked = 0
+        if self._failed.item():
+            self._failed.zero_()
+            raise FloatingPointError(
+                "no particle is left with a finite loss and gradient; all stand where they stood "
+                "before the step: lower the learning rate or look at the data"
+            )
+
+
+def _on_host(mask: Tensor) -> bool:
+    """On the CPU one may look at a mask for free; on a GPU looking stalls everything."""
+    return mask.device.type == "cpu"
+
+
+Generators = list[tuple[torch.Generator, Tensor]]
+
+
+def _generators(device: torch.device) -> Generators:
+    """torch's generators and where they stand; none while a step is recorded."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return []
+    used = [torch.default_generator]
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        used.append(torch.cuda.default_generators[index])
+    return [(generator, generator.get_state()) for generator in used]
+
+
+@contextmanager
+def _same_noise(generators: Generators) -> Iterator[None]:
+    """torch's generators put to where they stood, and afterwards to where they are now."""
+    now = [(generator, generator.get_state()) for generator, _ in generators]
+    for generator, state in generators:
+        generator.set_state(state)
+    try:
+        yield
+    finally:
+        for generator, state in now:
+            generator.set_state(state)

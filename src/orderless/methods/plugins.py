@@ -1,0 +1,46 @@
+"""Methods of others: modules named on the command line, and installed packages."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from types import ModuleType
+
+GROUP = "orderless.methods"  # of the entry points of installed packages
+
+
+def load_plugins(modules: Iterable[str] = ()) -> None:
+    """Import what registers methods: these modules, and those that installed packages name."""
+    for name in modules:
+        import_module(name)
+    for point in entry_points(group=GROUP):
+        try:
+            point.load()
+        except Exception as error:
+            raise ValueError(
+                f"the installed plug-in {point.name} ({point.value}) cannot be imported: "
+                f"{type(error).__name__}: {error}; uninstall it, or mend it"
+            ) from error
+
+
+def import_module(name: str) -> ModuleType:
+    """A module by its name; those in the current folder are found, too."""
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        if name == missing or name.startswith(f"{missing}."):
+            raise ValueError(
+                f"there is no module {name!r} here: run from the folder that holds it, or install "
+                "it; write its name as an import does, not a file's"
+            ) from None
+        raise ValueError(f"module {name} needs {missing!r}, which is not installed") from error
+    except (Exception, SystemExit) as error:
+        text = f"module {name} cannot be imported: {type(error).__name__}: {error}"
+        raise ValueError(text) from error

@@ -1,0 +1,72 @@
+"""Cells as grids: the largest complete block of seeds x orders, and the scores S[seed, order, task]
+in it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..experiments.record import CellRecord
+
+Place = tuple[int, int]  # (seed, order index)
+Cells = dict[Place, CellRecord]  # of one method
+
+
+def by_place(cells: Iterable[CellRecord], method: str) -> Cells:
+    """One method's cells by (seed, order index)."""
+    return {(cell.seed, cell.order_index): cell for cell in cells if cell.method == method}
+
+
+def complete_block(places: Iterable[Place]) -> tuple[list[int], list[int]]:
+    """The largest complete seeds x orders block among finished (seed, order index) places.
+
+    Of two equally large blocks the one with more orders, then the one with lower seeds. Exact up
+    to 12 seeds or orders on the smaller side; beyond that the sides are added one by one, fullest
+    first.
+    """
+    orders_of: dict[int, set[int]] = {}
+    seeds_of: dict[int, set[int]] = {}
+    for seed, order in places:
+        orders_of.setdefault(seed, set()).add(order)
+        seeds_of.setdefault(order, set()).add(seed)
+    if len(orders_of) <= len(seeds_of):
+        blocks = [(chosen, common) for chosen, common in _candidates(orders_of)]
+    else:
+        blocks = [(common, chosen) for chosen, common in _candidates(seeds_of)]
+    best = max(
+        blocks,
+        key=lambda b: (len(b[0]) * len(b[1]), len(b[1]), [-i for i in b[0]], [-i for i in b[1]]),
+        default=([], []),
+    )
+    return best
+
+
+def _candidates(partners: dict[int, set[int]]) -> list[tuple[list[int], list[int]]]:
+    """Subsets of one side, each with all partners its members have in common."""
+    fullest_first = sorted(partners, key=lambda member: (-len(partners[member]), member))
+    sizes = range(1, len(fullest_first) + 1)
+    subsets: Iterable[tuple[int, ...]]
+    if len(fullest_first) <= 12:
+        subsets = itertools.chain.from_iterable(
+            itertools.combinations(fullest_first, size) for size in sizes
+        )
+    else:
+        subsets = (tuple(fullest_first[:size]) for size in sizes)
+    return [
+        (sorted(subset), sorted(set.intersection(*(partners[member] for member in subset))))
+        for subset in subsets
+    ]
+
+
+def score_grid(
+    cells: Cells, seeds: list[int], orders: list[int], combine: str = "accuracy"
+) -> NDArray[np.float64] | None:
+    """S[seed, order, task] of the final row, or None where a cell lacks this way of combining."""
+    rows = [cells[seed, order].final(combine) for seed in seeds for order in orders]
+    if any(row is None for row in rows):
+        return None
+    return np.array(rows).reshape(len(seeds), len(orders), -1)

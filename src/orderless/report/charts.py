@@ -1,0 +1,298 @@
+"""Every chart, drawn once: the figures of the paper and the page show the same.
+
+Artists that the page wants to find again carry a `gid`: "dots-k" and "mark-k" of the k-th method in
+a scatter plot, "line-k" over time, "range-k" of the k-th entry of an audit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..escaping import printable
+from ..experiments.record import CellRecord
+from ..methods import describe
+from .paper import method_label
+from .summary import MethodSummary, ReportError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Of methods that say nothing about it: Okabe and Ito left out grey, so nobody else has it.
+OTHER_STYLES = [("#555555", marker) for marker in "dp8Ho^vs"]
+DASHES: list[tuple[float, ...]] = [(), (7, 4), (2, 3), (9, 3, 2, 3), (14, 5)]
+GRID = "#E5E5E5"
+POINTS = 60  # moments at which a trace is drawn
+
+Array = NDArray[np.float64]
+Variance = Literal["total", "order"]
+
+
+class Style(NamedTuple):
+    """How a method is drawn. Kin share colour and shape; `dashes` tells their lines apart."""
+
+    colour: str
+    marker: str
+    filled: bool
+    small: bool
+    dashes: tuple[float, ...]
+
+
+def method_styles(names: Sequence[str]) -> dict[str, Style]:
+    """A method, its + WPF twin and its tuned kin (drawn smaller) share colour and shape."""
+    styles: dict[str, Style] = {}
+    unknown = 0
+    over_particles = {describe(name).base for name in names}
+    for name in names:
+        method = describe(name)
+        if method.style is not None:
+            colour, marker = method.style.colour, method.style.marker
+        else:
+            colour, marker = OTHER_STYLES[unknown % len(OTHER_STYLES)]
+            unknown += 1
+        kin = sum(style.colour == colour for style in styles.values())
+        filled, dashes = name not in over_particles, DASHES[kin % len(DASHES)]
+        styles[name] = Style(colour, marker, filled, method.tuned, dashes)
+    return styles
+
+
+def new_figure(width: float, height: float, *, layout: str | None = "constrained") -> Figure:
+    """A figure with its own canvas: needs no display and leaves the user's pyplot state alone."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ReportError(
+            "Figures need matplotlib; install it with `pip install 'orderless[report]'`."
+        ) from error
+    figure = Figure(figsize=(width, height), layout=layout)  # type: ignore[arg-type]
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def plain(text: str) -> str:
+    """A name as matplotlib prints it: without control characters, and dollars begin no formula."""
+    return printable(text).replace("$", r"\$")
+
+
+def tidy(axes: Axes) -> None:
+    """A grid behind everything, and no frame above and to the right."""
+    axes.grid(True, color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+# ---------------------------------------------------------------------- average against variance
+
+
+class Dot(NamedTuple):
+    """One order: its average, and its share of the variance of either kind."""
+
+    order_index: int
+    average: float
+    total: float
+    order: float
+
+
+class Point(NamedTuple):
+    """One method: its average, and its variance over orders and seeds or over orders alone."""
+
+    method: str
+    average: float
+    total: float
+    order: float
+    dots: list[Dot]
+
+
+def scatter_points(methods: dict[str, MethodSummary], *, normalized: bool = True) -> list[Point]:
+    """A point per method that has both variances; normalized ones have a dot per order."""
+    points = []
+    for name, entry in methods.items():
+        total = entry.normalized_variance if normalized else entry.variance
+        order = entry.normalized_order_variance if normalized else entry.order_variance
+        if total is None or order is None:
+            continue
+        shares = (entry.order_contributions, entry.order_contributions_within_seed)
+        rows = zip(
+            entry.order_indices, entry.order_averages, *(s or [] for s in shares), strict=False
+        )
+        dots = [Dot(i, a, t, o) for i, a, t, o in rows if t is not None and o is not None]
+        points.append(Point(name, entry.average, total, order, dots if normalized else []))
+    return points
+
+
+def scatter(
+    axes: Axes,
+    points: Sequence[Point],
+    styles: dict[str, Style],
+    variance: Variance,
+    factor: float = 100.0,
+    size: float = 1.0,
+) -> None:
+    """A marker per method; each faint dot is one order, and the marker stands at their mean.
+
+    Scores are multiplied by `factor`, areas of marks by `size`.
+    """
+    for place, point in enumerate(points):
+        style = styles[point.method]
+        axes.scatter(
+            [factor * dot.average for dot in point.dots],
+            [getattr(dot, variance) for dot in point.dots],
+            s=7 * size,
+            color=style.colour,
+            alpha=0.35,
+            linewidths=0,
+            gid=f"dots-{place}",
+        )
+        axes.scatter(
+            factor * point.average,
+            getattr(point, variance),
+            s=size * (210 if style.marker == "*" else 85) / (2 if style.small else 1),
+            marker=style.marker,
+            facecolors=style.colour if style.filled else "white",
+            edgecolors="white" if style.filled else style.colour,
+            linewidths=0.6 if style.filled else 1.4,
+            label=plain(method_label(point.method)),
+            zorder=3,
+            gid=f"mark-{place}",
+        )
+    tidy(axes)
+
+
+def variance_scale(axes: Axes, values: Iterable[float], tiny: float = 1e-12) -> None:
+    """Logarithmic, with a linear stretch at the bottom: a variance of exactly 0 has its place."""
+    positive = [value for value in values if value > tiny]
+    if positive:
+        threshold = 10.0 ** math.floor(math.log10(min(positive)))
+        axes.set_yscale("symlog", linthresh=threshold, linscale=0.4)
+        axes.set_ylim(bottom=-0.15 * threshold)
+
+
+# ---------------------------------------------------------------------- quantities over training
+
+
+class Band(NamedTuple):
+    """Mean, lowest and highest over cells; NaN where no cell has come."""
+
+    mean: Array
+    low: Array
+    high: Array
+
+
+class Series(NamedTuple):
+    """One quantity over training, by method, at common steps."""
+
+    title: str
+    steps: Array
+    lines: dict[str, Band]
+
+
+def series(
+    cells: Iterable[CellRecord],
+    record: Literal["trace", "curves"],
+    key: str,
+    title: str,
+    *,
+    many: bool = False,
+) -> Series | None:
+    """Per method the mean over cells, and the lowest and highest.
+
+    `many` leaves out methods of one network, whose weight is always 1.
+    """
+    found: dict[str, list[tuple[list[float], list[float]]]] = {}
+    for cell in cells:
+        content = getattr(cell, record) or {}
+        pairs = zip(content.get("step", []), content.get(key, []), strict=False)
+        points = sorted((s, v) for s, v in pairs if s is not None and v is not None)
+        if points and not (many and cell.particles == 1):
+            steps, values = zip(*points, strict=True)
+            found.setdefault(cell.method, []).append((list(steps), list(values)))
+    if not found:
+        return None
+    ends = [steps[i] for traces in found.values() for steps, _ in traces for i in (0, -1)]
+    grid = np.linspace(min(ends), max(ends), POINTS)
+    return Series(title, grid, {name: _band(traces, grid) for name, traces in found.items()})
+
+
+def _band(traces: list[tuple[list[float], list[float]]], grid: Array) -> Band:
+    rows = np.array(
+        [np.interp(grid, steps, values, left=np.nan, right=np.nan) for steps, values in traces]
+    )
+    band = np.full((3, len(grid)), np.nan)
+    reached = np.isfinite(rows).any(axis=0)
+    known = rows[:, reached]
+    band[:, reached] = np.nanmean(known, 0), np.nanmin(known, 0), np.nanmax(known, 0)
+    return Band(*band)
+
+
+def draw_series(
+    axes: Axes,
+    data: Series,
+    styles: dict[str, Style],
+    labels: dict[str, str],
+    *,
+    thin: Sequence[str] = (),
+) -> None:
+    """A line per method with a band from the lowest cell to the highest; `thin` ones have none."""
+    for place, (name, band) in enumerate(data.lines.items()):
+        style = styles[name]
+        axes.plot(
+            data.steps,
+            band.mean,
+            color=style.colour,
+            linewidth=0.8 if name in thin else 1.8,
+            dashes=style.dashes or (None, None),
+            label=labels[name],
+            gid=f"line-{place}",
+        )
+        if name not in thin:
+            fill = axes.fill_between(
+                data.steps, band.low, band.high, color=style.colour, alpha=0.13, lw=0
+            )
+            fill.set_gid(f"band-{place}")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_ylabel(data.title)
+
+
+# ---------------------------------------------------------------------- an audit's tasks
+
+
+class Range(NamedTuple):
+    """One learner's score on one task: the mean, and under which order it is lowest and highest."""
+
+    task: int
+    method: str
+    mean: float
+    low: float
+    high: float
+    low_order: int
+    high_order: int
+
+
+def draw_ranges(axes: Axes, ranges: Sequence[Range], styles: dict[str, Style]) -> None:
+    """A line per task and learner from its worst order to its best, with a mark at the mean."""
+    names = list(styles)
+    for place, each in enumerate(ranges):
+        style = styles[each.method]
+        shift = 0.7 * ((names.index(each.method) + 0.5) / len(names) - 0.5)
+        axes.plot(
+            [100 * each.low, 100 * each.mean, 100 * each.high],
+            [each.task + shift] * 3,
+            color=style.colour,
+            alpha=0.85,
+            linewidth=3,
+            solid_capstyle="round",
+            marker=style.marker,
+            markevery=[1],
+            markersize=10,
+            markerfacecolor=style.colour if style.filled else "white",
+            markeredgecolor="white" if style.filled else style.colour,
+            gid=f"range-{place}",
+        )
+    axes.invert_yaxis()
+    tidy(axes)

@@ -1,0 +1,202 @@
+"""The page's charts: each at two widths, so that text keeps its size on a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..charts import (
+    Dot,
+    Point,
+    Range,
+    Series,
+    Style,
+    Variance,
+    draw_ranges,
+    draw_series,
+    new_figure,
+    plain,
+    scatter,
+    variance_scale,
+)
+from .svg import Attributes, embedded
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTHS = {"wide": 700, "narrow": 340}
+SHARES = {"total": "total variance", "order": "order variance"}
+
+Tags = Mapping[str, Sequence[Attributes]]
+
+
+def icon(style: Style) -> str:
+    """The outline of a method's mark, as the path of an SVG."""
+    try:
+        from matplotlib.markers import MarkerStyle
+    except ImportError:  # then there is no chart to explain either
+        return ""
+    marker = MarkerStyle(style.marker)
+    outline = marker.get_path().transformed(marker.get_transform())
+    polygons = [np.asarray(polygon) for polygon in outline.to_polygons()]
+    size = (11 if style.marker == "*" else 14) * (0.7 if style.small else 1.0)
+    corners = [[f"{size * x:.1f} {-size * y:.1f}" for x, y in polygon] for polygon in polygons]
+    return "".join(f"M{'L'.join(polygon)}Z" for polygon in corners)
+
+
+def scatter_charts(
+    points: Sequence[Point],
+    styles: dict[str, Style],
+    labels: Mapping[str, str],
+    *,
+    returns: bool,
+    normalized: bool,
+) -> dict[str, str]:
+    """Average against variance, of the order alone and in total, on the same axes."""
+    prefix, factor = "normalized " if normalized else "", 1.0 if returns else 100.0
+    everything: list[Point | Dot] = [*points, *(dot for point in points for dot in point.dots)]
+    middles = [factor * each.average for each in everything]
+    margin = 0.05 * (max(middles) - min(middles)) or 1.0
+    found: dict[str, str] = {}
+    kinds: list[Variance] = ["order", "total"]
+    for kind in kinds:
+        name = f"{prefix}variance of {'the order alone' if kind == 'order' else 'order and seed'}"
+
+        def tip(each: Point | Dot, what: str, kind: Variance = kind) -> str:
+            average = f"{each.average:.2f}" if returns else f"{100 * each.average:.1f} %"
+            return f"average {average}\n{what} {getattr(each, kind):.2g}"
+
+        def draw(axes: Axes, kind: Variance = kind, name: str = name) -> None:
+            scatter(axes, points, styles, kind, factor, size=1.9)
+            variance_scale(axes, [value for each in points for value in (each.total, each.order)])
+            axes.set_xlim(min(middles) - margin, max(middles) + margin)
+            top = max(value for each in everything for value in (each.total, each.order))
+            axes.set_ylim(top=1.3 * top or 1.0)
+            axes.set_xlabel("average return" if returns else "average accuracy, %")
+            axes.set_ylabel(name)
+
+        tags: dict[str, Sequence[Attributes]] = {}
+        for place, point in enumerate(points):
+            whose, hollow = {"data-method": point.method}, not styles[point.method].filled
+            tags[f"dots-{place}"] = [
+                whose
+                | {"class": "dot", "data-order": str(dot.order_index)}
+                | {"data-tip": tip(dot, "its share of the variance")}
+                for dot in point.dots
+            ]
+            told = f"{labels[point.method]}\n{tip(point, f'{prefix}{SHARES[kind]}')}"
+            tags[f"mark-{place}"] = [
+                _focusable(told) | whose | {"class": "mark hollow" if hollow else "mark"}
+            ]
+        role = {"role": "group", "aria-label": f"Average score against {name}"}
+        found |= _both(f"scatter-{kind}", draw, role, tags, height=0.66)
+    return found
+
+
+def series_chart(
+    key: str, data: Series, styles: dict[str, Style], labels: Mapping[str, str], scale: str
+) -> dict[str, str]:
+    """A line per method; the script reads values at a step, so the axes' place is told."""
+
+    def draw(axes: Axes) -> None:
+        from matplotlib.ticker import EngFormatter
+
+        draw_series(axes, data, styles, {name: plain(text) for name, text in labels.items()})
+        axes.set_xlim(data.steps[0], data.steps[-1] if data.steps[-1] > data.steps[0] else None)
+        if scale == "log":  # an effective sample size is never below 1
+            axes.set_yscale("log")
+            axes.set_ylim(bottom=1)
+        elif scale == "share":
+            axes.set_ylim(0, 1)
+        axes.set_xlabel("training step")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.grid(True, color="#E5E5E5", linewidth=0.6)
+
+    tags: dict[str, Sequence[Attributes]] = {}
+    for place, name in enumerate(data.lines):
+        for part in ("line", "band"):
+            tags[f"{part}-{place}"] = [{"class": part, "data-method": name}]
+    told = f"{data.title} against training step; arrow keys read the values"
+    role = {"role": "img", "tabindex": "0", "aria-label": told}
+    return _both(key, draw, role, tags, height=0.62, half=True)
+
+
+def range_chart(
+    ranges: Sequence[Range],
+    styles: dict[str, Style],
+    tasks: Sequence[str],
+    orders: Sequence[str],
+) -> dict[str, str]:
+    """Of an audit: how far the order moves each learner on each task."""
+
+    def tip(each: Range) -> str:
+        ends = {"worst": (each.low, each.low_order), "best": (each.high, each.high_order)}
+        return "\n".join(
+            [
+                f"{each.method}, {tasks[each.task]}",
+                f"mean {100 * each.mean:.1f} %",
+                *(
+                    f"{word}: {100 * score:.1f} %, order {order}: {orders[order]}"
+                    for word, (score, order) in ends.items()
+                ),
+            ]
+        )
+
+    def draw(axes: Axes) -> None:
+        draw_ranges(axes, ranges, styles)
+        names = [plain(name if len(name) < 16 else f"{name[:15]}…") for name in tasks]
+        axes.set_yticks(range(len(tasks)), names)
+        axes.set_xlabel("accuracy after the last task, %")
+        axes.set_ylabel("task")
+
+    tags = {
+        f"range-{place}": [
+            _focusable(tip(each))
+            | {"class": "range mark", "data-method": each.method, "data-task": str(each.task)}
+        ]
+        for place, each in enumerate(ranges)
+    }
+    role = {"role": "group", "aria-label": "Accuracy on each task in its worst and its best order"}
+    rows = len(tasks) * len(styles)
+    longest = max(map(len, tasks))
+    left = 40 + 7 * min(longest, 16)
+    return _both("tasks", draw, role, tags, height=(70 + 30 * rows) / 700, left=left)
+
+
+def _focusable(tip: str) -> dict[str, str]:
+    spoken = tip.replace("\n", "; ")
+    return {"tabindex": "0", "role": "img", "aria-label": spoken, "data-tip": tip}
+
+
+def _both(
+    key: str,
+    draw: Callable[[Axes], None],
+    root: Attributes,
+    tags: Tags,
+    *,
+    height: float,
+    half: bool = False,
+    left: int = 66,
+) -> dict[str, str]:
+    """The chart at both widths; `half` of the page beside another."""
+    found = {}
+    for size, full in WIDTHS.items():
+        width = 480 if half and size == "wide" else full
+        tall = max(300.0 if half else 320.0, height * width) if key != "tasks" else 700 * height
+        figure = new_figure(width / 72, tall / 72, layout=None)
+        box = left / width, 48 / tall, (width - left - 14) / width, (tall - 60) / tall
+        axes = figure.add_axes(box)
+        draw(axes)
+        for label in (axes.xaxis.label, axes.yaxis.label):
+            label.set(gid=f"axis-{label is axes.yaxis.label:d}", fontsize=12.5)
+        axes.tick_params(which="both", labelsize=11.5, length=0)
+        if size == "narrow":
+            axes.locator_params(axis="x", nbins=4)
+        axes.spines[["left", "bottom"]].set_visible(False)
+        names = {"axis-0": [{"class": "axis"}], "axis-1": [{"class": "axis"}]}
+        where = {"data-left": str(left), "data-right": f"{width - 14}"}
+        where |= {"data-top": "12", "data-bottom": f"{tall - 48:.0f}"}
+        found[f"{key}-{size}"] = embedded(figure, {**root, **where}, {**tags, **names})
+    return found

@@ -1,0 +1,109 @@
+"""What a report says, as data: `orderless report --json` writes it, the documentation reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..experiments.record import ExpertFacts, Table
+from ..storage.typed import Setting, optional
+
+
+class ReportError(Exception):
+    """A report cannot be made; the message is one sentence for the user."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodSummary:
+    """One row: numbers over the largest complete block of seeds x orders; None where not known.
+
+    Scores are fractions or returns. `order_contributions`: each order's share of the normalized
+    variance, with all seeds together and within each seed. `task_averages`, `place_averages`: by
+    task, and by when it came. `weight_spread`: term of the loss -> how far it moves log-weights
+    apart, by place.
+    """
+
+    average: float
+    average_logits: float | None = None
+    average_probs: float | None = None
+    variance: float | None
+    order_variance: float | None
+    seed_variance: float | None
+    normalized_variance: float | None
+    normalized_order_variance: float | None
+    worst_order: float
+    order_averages: list[float]
+    order_contributions: list[float | None] | None
+    order_contributions_within_seed: list[float | None] | None
+    worst_order_index: int
+    worst_order_tasks: list[int]
+    interval: list[float]
+    task_averages: list[float]
+    place_averages: list[float] = field(default_factory=list)
+    seed_averages: list[float]
+    forgetting: float | None
+    first_minus_last: float | None
+    bwt: float | None
+    fwt: float | None
+    nll: float | None
+    ece: float | None
+    disagreement: float | None
+    orders: int
+    seeds: int
+    order_indices: list[int]
+    seed_values: list[int]
+    cells: int
+    died: int
+    duration: float
+    particles: int | None
+    ess_final: float | None
+    largest_weight_final: float | None
+    log_evidence: float | None
+    temperature: float | None
+    alive: float | None
+    plasticity: dict[str, list[float]] = field(default_factory=dict)
+    weight_spread: dict[str, list[float]] = field(default_factory=dict)
+    settings: dict[str, Setting] = field(default_factory=dict)
+    scoring_duration: float | None = optional()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A claim of the paper, judged; `paper` says in numbers what its own table shows."""
+
+    claim: str
+    measure: str
+    holds: bool | Literal["not decidable"]
+    evidence: str
+    difference: float | None = None
+    interval: list[float] | None = None
+    paper: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """One table: all methods of one benchmark, scenario and preset."""
+
+    benchmark: str
+    scenario: str
+    preset: str
+    score_kind: Literal["accuracy", "return"]
+    task_names: list[str] | None
+    settings: dict[str, Setting]
+    methods: dict[str, MethodSummary]
+    command: str | None
+    device: str | None
+    versions: dict[str, str]
+    duration: float
+    notes: list[str]
+    expert: ExpertFacts | None = optional()
+    claims: list[Claim]
+
+    @property
+    def table(self) -> Table:
+        return self.benchmark, self.scenario, self.preset
+
+    @property
+    def returns(self) -> bool:
+        """Whether scores are returns of games, not accuracies."""
+        return self.score_kind == "return"

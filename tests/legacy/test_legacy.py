@@ -1,0 +1,95 @@
+"""What version 9e4f422 left on disk (`make.py` wrote it there) is read and gone on with."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tests.legacy import make
+from typer.testing import CliRunner
+
+import orderless as ol
+from orderless.cli.main import app
+from orderless.experiments import Store
+from orderless.storage import read_cell, versions
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The run directory, as if it had been written with this machine's versions of torch and numpy.
+
+    With others a cell begins anew; and a cell's record names the versions that made it.
+    """
+    folder = Path(shutil.copytree(HERE / "run", tmp_path / "run"))
+    (checkpoint,) = (folder / "checkpoints").iterdir()
+    ol.save(checkpoint, {**ol.load(checkpoint), "versions": versions()})
+    return folder
+
+
+@pytest.mark.slow
+def test_a_cell_goes_on_from_the_middle_and_ends_as_if_never_stopped(run, monkeypatch) -> None:
+    finished = {path.name: path.read_bytes() for path in (run / "cells").iterdir()}
+    saved = []
+    monkeypatch.setattr(Store, "save_checkpoint", lambda *arguments: saved.append(arguments))
+    result = CliRunner().invoke(app, [*make.RUN, "--out", str(run)])
+    assert result.exit_code == 0, result.output
+    assert "1 cells computed" in result.stdout
+    assert len(saved) == 20 - make.STEPS  # one for every step that was left
+    for name, content in finished.items():
+        assert (run / "cells" / name).read_bytes() == content
+    ours = read_cell(run / "cells" / f"{make.CELL}.json")
+    theirs = read_cell(HERE / "uninterrupted.json")
+    assert ours["settings"].items() <= theirs["settings"].items()
+    for key in ("order", "scores", "trace", "plasticity", "log_evidence", "ess", "moved"):
+        # to the bit on the machine that wrote it; other processors add in another order
+        assert flat(ours[key]) == pytest.approx(flat(theirs[key]), rel=1e-5, abs=1e-6), key
+    assert words(run / "report.md") == words(HERE / "report.md")
+
+
+def flat(value, name="") -> dict:
+    """Every number of a record by its place in it."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {k: v for key, each in items for k, v in flat(each, f"{name}/{key}").items()}
+    return {name: value}
+
+
+def words(path: Path) -> list[str]:
+    return path.read_text().split()
+
+
+def test_a_run_is_read(run) -> None:
+    result = CliRunner().invoke(app, ["report", str(run), "--json"])
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
+    ends = {
+        method: [
+            read_cell(path)["scores"]["accuracy"][-1]
+            for path in sorted((HERE / "run" / "cells").glob(f"*-{method}-*.json"))
+        ]
+        for method in ("gd", "wpf")
+    }
+    for method, rows in ends.items():
+        accuracies = [value for row in rows for value in row]
+        average = sum(accuracies) / len(accuracies)
+        assert summary["methods"][method]["average"] == pytest.approx(average, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "made"), [("weighted", make.make_filter), ("exact", make.make_exact_filter)]
+)
+def test_a_saved_filter_predicts_and_learns_as_it_did(name, made) -> None:
+    expected = json.loads((HERE / "predictions.json").read_text())
+    filter = ol.load(HERE / f"{name}.safetensors", into=made())
+    x, _ = make.data()
+    # float32, added in another order by other processors
+    torch.testing.assert_close(
+        filter.predict(x).double(), torch.tensor(expected[name]).double(), rtol=1e-5, atol=1e-6
+    )
+    weighted = filter if name == "weighted" else make.make_filter()
+    make.learn(weighted, filter if name == "exact" else make.make_exact_filter())
+    after = torch.tensor(expected[f"{name} after"]).double()
+    torch.testing.assert_close(filter.predict(x).double(), after, rtol=1e-5, atol=1e-6)
