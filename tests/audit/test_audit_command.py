@@ -22,6 +22,7 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(HERE)  # modules of the current folder are found
 
 
+@pytest.mark.slow
 def test_the_table_is_printed_and_the_report_written(tmp_path: Path) -> None:
     arguments = [
         "tests.audit.toys:LastTask",

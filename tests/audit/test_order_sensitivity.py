@@ -32,6 +32,7 @@ def synthetic(scores: np.ndarray) -> LearnerAudit:
 # --- what is claimed -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_fast_sgd_on_split_mnist_is_sensitive_and_rb_has_no_order_variance_at_all() -> None:
     make_learner = ol.audit.from_torch(
         lambda: torch.nn.Sequential(
@@ -62,6 +63,7 @@ def test_a_learner_that_forgets_is_sensitive_and_the_last_task_does_best() -> No
     assert order[-1] == task or order[-2] == task
 
 
+@pytest.mark.slow
 def test_guessing_is_not_called_sensitive() -> None:
     verdicts = [audit(Guess).learner.verdict for _ in range(20)]
     # The test alone errs once in twenty; four or more errors in twenty have probability 0.02
@@ -228,6 +230,7 @@ def test_scikit_learn_estimators_with_partial_fit_can_be_audited() -> None:
 # --- beside it, and the report -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_filters_and_own_learners_run_beside_it() -> None:
     compare = ("wpf", "averaging", "product", "rb")
     result = audit(make_sgd(), 3, 2, compare=compare, settings=SMALL, name="sgd")

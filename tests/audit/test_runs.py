@@ -43,6 +43,7 @@ class Counted:
         return self.make(seed)
 
 
+@pytest.mark.slow
 def test_a_stopped_audit_goes_on_and_runs_only_what_is_missing(tmp_path) -> None:
     with pytest.raises(KeyboardInterrupt):
         audit(Counted(last=4), out=tmp_path)
@@ -56,6 +57,7 @@ def test_a_stopped_audit_goes_on_and_runs_only_what_is_missing(tmp_path) -> None
     assert audit(again, out=tmp_path).json() == result.json() and again.made == 0
 
 
+@pytest.mark.slow
 def test_more_orders_and_learners_are_added_to_what_is_there(tmp_path) -> None:
     audit(out=tmp_path, compare=())
     more = Counted()

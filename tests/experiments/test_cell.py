@@ -218,6 +218,7 @@ def stop_after(steps):
     return tick
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [*ALL, "rb", "gsf"])
 def test_a_cell_stopped_anywhere_ends_the_same(method, tmp_path):
     cell = tiny_cell(method, (1, 0, 2))
