@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 
 
 class Difference(NamedTuple):
-    """A difference between two learners and its paired bootstrap interval over orders."""
+    """A difference between two learners and its paired bootstrap interval over orders and seeds."""
 
     value: float
     low: float
@@ -132,12 +132,17 @@ def order_contributions(scores: ArrayLike, *, within_seed: bool = False) -> Arra
     return (deviations**2 / task_means**2).mean(axis=(0, 2))
 
 
-def _resampled_shares(orders: int, resamples: int, seed: int) -> Array:
-    """[resamples, O]: how often, as a share, each order is drawn when O orders are drawn with
-    replacement.
+def _resampled_shares(grid: Array, resamples: int, seed: int) -> tuple[Array, Array]:
+    """([resamples, S], [resamples, O]): how often, as a share, each seed and each order is drawn
+    when S seeds and O orders are drawn with replacement.
     """
     generator = np.random.default_rng(seed)
-    return generator.multinomial(orders, np.full(orders, 1 / orders), size=resamples) / orders
+
+    def drawn(count: int) -> Array:
+        return generator.multinomial(count, np.full(count, 1 / count), size=resamples) / count
+
+    of_orders = drawn(grid.shape[1])
+    return drawn(grid.shape[0]), of_orders
 
 
 def _percentiles(values: Array, level: float) -> tuple[float, float]:
@@ -148,28 +153,31 @@ def _percentiles(values: Array, level: float) -> tuple[float, float]:
 def interval(
     scores: ArrayLike, *, level: float = 0.95, resamples: int = 4000, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of the average, drawing orders with replacement (seeds and
-    tasks stay).
+    """Percentile bootstrap interval of the average, drawing orders *and* seeds with replacement
+    (tasks stay). With one seed it is an interval given that seed.
     """
-    per_order = order_averages(scores)
-    shares = _resampled_shares(len(per_order), resamples, seed)
-    # Centred first, so that equal orders give an interval of exactly no width.
-    low, high = _percentiles(shares @ (per_order - per_order[0]), level)
-    return float(per_order[0] + low), float(per_order[0] + high)
+    grid = _score_grid(scores)
+    shares = _resampled_shares(grid, resamples, seed)
+    # Centred first, so that equal runs give an interval of exactly no width.
+    start = float(grid[0, 0].mean())
+    low, high = _percentiles(_resampled_statistic(grid - grid[0, 0], shares, "mean"), level)
+    return start + low, start + high
 
 
-def _resampled_statistic(grid: Array, shares: Array, metric: str) -> Array:
-    """[resamples]: the metric with order o counted ``shares[:, o]`` times, by first and second
+def _resampled_statistic(grid: Array, shares: tuple[Array, Array], metric: str) -> Array:
+    """[resamples]: the metric with seeds and orders counted as ``shares`` says, by first and second
     moments.
     """
+    of_seeds, of_orders = shares
     if metric == "mean":
-        return shares @ grid.mean(axis=(0, 2))
+        return ((of_seeds @ grid.mean(axis=2)) * of_orders).sum(axis=1)
     shifted = grid - (grid[:, :1] if metric == "order_variance" else grid[:1, :1])
-    first = np.einsum("ro,soj->rsj", shares, shifted)
-    second = np.einsum("ro,soj->rsj", shares, shifted**2)
+    first = np.einsum("ro,soj->rsj", of_orders, shifted)
+    second = np.einsum("ro,soj->rsj", of_orders, shifted**2)
     if metric == "order_variance":
-        return (second - first**2).mean(axis=(1, 2))
-    return (second.mean(axis=1) - first.mean(axis=1) ** 2).mean(axis=1)
+        return (of_seeds * (second - first**2).mean(axis=2)).sum(axis=1)
+    first, second = (np.einsum("rs,rsj->rj", of_seeds, moment) for moment in (first, second))
+    return (second - first**2).mean(axis=1)
 
 
 def paired_difference(
@@ -181,12 +189,12 @@ def paired_difference(
     resamples: int = 4000,
     seed: int = 0,
 ) -> Difference:
-    """metric(a) - metric(b) with a paired percentile bootstrap interval over orders.
+    """metric(a) - metric(b) with a paired percentile bootstrap interval over orders and seeds.
 
     Both are ``S[seed, order, task]`` over the *same* seeds and orders; each resample draws the
-    same orders for both, so what an order does to both of them cancels. A resampled variance is (O
-    - 1)/O of the true one on average: the interval is drawn towards 0 by that factor, which never
-    changes its sign.
+    same for both, so what an order or a seed does to both of them cancels. With one seed the
+    interval is one given that seed. A resampled variance is (O - 1)/O of the true one on average:
+    the interval is drawn towards 0 by that factor, which never changes its sign.
     """
     first, second = _score_grid(scores_a), _score_grid(scores_b)
     if first.shape != second.shape:
@@ -197,7 +205,7 @@ def paired_difference(
     statistics = {"mean": average, "order_variance": order_variance, "variance": variance}
     if metric not in statistics:
         raise ValueError(f"metric must be one of {', '.join(statistics)}, got {metric!r}")
-    shares = _resampled_shares(first.shape[1], resamples, seed)
+    shares = _resampled_shares(first, resamples, seed)
     differences = _resampled_statistic(first, shares, metric) - _resampled_statistic(
         second, shares, metric
     )

@@ -384,7 +384,7 @@ def test_maps_that_may_differ_in_bits_do_not_merge() -> None:
     assert exact[0].fingerprint == exact[1].fingerprint  # blocks do not matter to an exact map
 
     class Elsewhere(RandomReLU):
-        def fingerprint(self) -> str:
+        def fingerprint(self, device: torch.device) -> str:
             return f"computed on {self.machine}"
 
     maps = [Elsewhere(12, 5), Elsewhere(12, 5)]

@@ -24,9 +24,9 @@ from ..filters.weights import effective_sample_size, normalize, temper, temperat
 from ..methods.learners import ContinualLearner
 from ..methods.supervised import GaussianSumSettings
 from .cell import SupervisedRunner
-from .course import Cell
 from .evaluation import COMBINES, displacement
 from .record import ReadingRecord, TrainingRecord
+from .runner import Cell
 from .store import device_name, versions
 
 
@@ -173,7 +173,7 @@ class TrainingRunner(SupervisedRunner):
                 self.learner,
                 filter.raw_log_weights if raw else filter.log_weights,
                 self.cell.readings,
-                displacement(filter.particles, self._initial()),
+                displacement(filter.networks, self._initial()),
                 self.settings.test_batch,
             ),
             alive=int(filter.alive.sum()),

@@ -19,6 +19,7 @@ PRESETS: dict[str, Settings] = {
     ),
     "table1": Settings(),
     "table1-low": Settings(lr=1e-4),
+    "table1-high": Settings(lr=1e-1),  # where there is something to forget
     "paper": Settings(
         normalize="symmetric", network="released", batch_size=8, lr=0.01, init="perturb"
     ),
@@ -33,6 +34,7 @@ GRIDS = {
     "demo": (3, 1),
     "table1": (10, 3),
     "table1-low": (10, 3),
+    "table1-high": (10, 3),
     "paper": (10, 1),
     "strong": (1, 20),  # van de Ven draws which classes make a task anew for each seed
 }

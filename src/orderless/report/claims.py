@@ -1,11 +1,11 @@
 """The paper's claims, judged one by one on our own measurements.
 
-A comparison holds when the paired bootstrap interval over orders lies wholly on the claimed side
-of 0, and does not hold otherwise (the evidence says whether the opposite was seen or no
-difference). It is not decidable when a row is missing or fewer than ``MINIMUM_ORDERS`` orders are
-shared: with four orders, all on one side by chance is no rarity. "Less variable" is judged twice,
-on the total variance (order and seed vary together, the paper's likely reading) and on the order
-variance alone, which is what order-sensitivity means.
+A comparison holds when the paired bootstrap interval over orders and seeds lies wholly on the
+claimed side of 0, and does not hold otherwise (the evidence says whether the opposite was seen or
+no difference). It is not decidable when a row is missing or broke off, or when fewer than
+``MINIMUM_ORDERS`` orders are shared: with four orders, all on one side by chance is no rarity.
+"Less variable" is judged twice, on the total variance (order and seed vary together, the paper's
+likely reading) and on the order variance alone, which is what order-sensitivity means.
 
 Mean returns in games, which few can afford to measure under many orders, are judged from 3 orders
 on: with fewer than ``MINIMUM_ORDERS`` by Student's interval, which is as wide as so few orders are.
@@ -105,7 +105,6 @@ class Evidence(NamedTuple):
 
     values: tuple[float, float]
     difference: metrics.Difference
-    by_seed: list[float]  # the difference with each seed alone
     seeds: int
     orders: int
 
@@ -197,6 +196,13 @@ class Judge:
         missing = [name for name in (left, right) if name not in self.summary.methods]
         if missing:
             return f"Not measured: {', '.join(missing)}."
+        for name in (left, right):
+            entry = self.summary.methods[name]
+            if entry.died:
+                return (
+                    f"In {entry.died} of {entry.cells} cells of {name} no particle kept a finite "
+                    "loss: rows that broke off say nothing about the method."
+                )
         ours, theirs = by_place(self.cells, left), by_place(self.cells, right)
         seeds, orders = complete_block(ours.keys() & theirs.keys())
         needed = min(STUDENT) if self.summary.returns and measure == "mean" else MINIMUM_ORDERS
@@ -212,7 +218,6 @@ class Judge:
         return Evidence(
             (statistic(first), statistic(second)),
             difference,
-            [statistic(first[[row]]) - statistic(second[[row]]) for row in range(len(seeds))],
             len(seeds),
             len(orders),
         )
@@ -231,17 +236,13 @@ class Judge:
             return f"{value:+.3f}" if self.summary.returns else f"{100 * value:+.2f}"
 
         seen = {True: "", False: "; the opposite is seen", None: "; no difference is shown"}
-        remark, by_seed = seen[verdict], found.by_seed
-        if comparison.measure != "variance" and verdict and min(by_seed) < 0 < max(by_seed):
-            # The interval is over orders at the seeds that were run: it cannot see luck with a seed
-            remark = f"; its sign changes from seed to seed ({', '.join(map(signed, by_seed))})"
         value, low, high = map(signed, found.difference)
         unit = " points" if mean and not self.summary.returns else ""
         ours, theirs = map(number, found.values)
         return (
             f"{comparison.left} {ours}, {comparison.right} {theirs}; difference "
             f"{value}{unit} [{low}, {high}] over {_count(found.seeds, 'seed')} x "
-            f"{_count(found.orders, 'order')}{remark}."
+            f"{_count(found.orders, 'order')}{seen[verdict]}."
         )
 
     def _in_the_paper(self, comparison: Comparison) -> str | None:

@@ -277,6 +277,12 @@ class DataAlgebra(Predictor):
         self._check_state(state)
         expected = self.grid.fingerprint(state["particles"])
         # version 0.1 wrote the hash alone
+        maps, _, there = state["fingerprint"].partition("-")
+        if there and there != expected.partition("-")[2] and maps == expected.partition("-")[0]:
+            raise ValueError(
+                f"these sums were computed in {there!r}, and the same maps may give other bits in "
+                f"{expected.partition('-')[2]!r}: load them there, or update with the data here"
+            )
         if state["fingerprint"] not in (expected, expected.partition("-")[0]):
             raise ValueError("this state is of another kind of feature map or of another grid")
         if state["targets"] != type(self.targets).__name__:

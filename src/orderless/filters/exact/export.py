@@ -68,7 +68,7 @@ class ExportedFilter(nn.Module):
         maps = [rb.particles[i] for i in range(rb.particles.n)]
         self.maps = nn.ModuleList(maps).requires_grad_(False).eval()
         self.heads = nn.ModuleList([ExportedHead(*pair, probabilities) for pair in solved])
-        self.limit, self.scale = rb.grid.limit, rb.grid.scale
+        self.limit, self.scale, self.floats = rb.grid.limit, rb.grid.scale, rb.grid.padded
         self.across = rb.across_tasks if probabilities else None
         self.register_buffer("weights", rb.weights)
         if isinstance(rb.targets, Classes):
@@ -76,7 +76,7 @@ class ExportedFilter(nn.Module):
             self.register_buffer("table", label_table(labels, rb.targets.labels(labels)))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.float() if x.dtype == torch.uint8 else x
+        x = x.float() if x.dtype == torch.uint8 and self.floats else x
         values = torch.stack(
             [
                 head(self._features(part(x)))

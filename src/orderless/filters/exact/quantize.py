@@ -43,13 +43,16 @@ class GridFeatures:
                 f"use an ensemble with precision='float32', got {particles.precision!r}"
             )
         self.particles, self.limit, self.bits, self.block_size = particles, limit, bits, block_size
-        self.exact = bool(getattr(particles.template, "exact", False))
+        template = particles.template
+        self.exact = bool(getattr(template, "exact", False))
+        # what cuts its batches into blocks of its own needs no others
+        self.padded = not (self.exact or getattr(template, "blocks_itself", False))
         self.scale = 2.0**bits / limit
 
     def blocks(self, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Rows in portions of bounded memory."""
         size = self.block_size
-        if self.exact:
+        if not self.padded:
             size = 4096 if self.particles.device.type == "cuda" else 1024
         return zip(*[tensor.split(size) for tensor in tensors], strict=True)
 
@@ -61,8 +64,9 @@ class GridFeatures:
     @torch.no_grad()
     def measured(self, x: Tensor) -> Block:
         """The same with what rounding and clipping took away."""
-        count, x = len(x), x.float() if x.dtype == torch.uint8 else x
-        missing = max(1, 0 if self.exact else self.block_size) - count
+        count = len(x)
+        x = x.float() if x.dtype == torch.uint8 and self.padded else x
+        missing = max(1, self.block_size if self.padded else 0) - count
         if missing > 0:
             filler = x[:1] if count else x.new_zeros(1, *x.shape[1:])
             x = torch.cat([x, filler.expand(missing, *x.shape[1:])])
@@ -106,8 +110,10 @@ class GridFeatures:
             digest.update(repr((name, tensor.dtype, tuple(tensor.shape))).encode())
             digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
         own = getattr(template, "fingerprint", None)
-        parts = [digest.hexdigest(), *([own()] if callable(own) else [])]
-        return "-".join(parts if self.exact else [*parts, f"blocks of {self.block_size}"])
+        parts = [digest.hexdigest()]
+        if callable(own):
+            parts.append(own(self.particles.device))
+        return "-".join([*parts, f"blocks of {self.block_size}"] if self.padded else parts)
 
 
 class _Body(nn.Module):
@@ -117,6 +123,7 @@ class _Body(nn.Module):
         super().__init__()
         self.module = module
         self.exact = bool(getattr(module, "exact", False))
+        self.blocks_itself = bool(getattr(module, "blocks_itself", False))
         if hasattr(module, "fingerprint"):
             self.fingerprint = module.fingerprint
         self.nothing = nn.Parameter(torch.zeros(1), requires_grad=False)
