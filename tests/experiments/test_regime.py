@@ -23,7 +23,13 @@ from orderless.report.regime import Point, Scores, chosen, summarize_regime, wei
 from orderless.storage.typed import as_json
 
 SETTINGS = Settings(
-    source="embedded", hidden=8, batch_size=8, iterations=4, rb_map="relu", rb_features=16, rb_particles=2
+    source="embedded",
+    hidden=8,
+    batch_size=8,
+    iterations=4,
+    rb_map="relu",
+    rb_features=16,
+    rb_particles=2,
 )
 REGIME = dataclasses.replace(
     REGIMES["demo"],

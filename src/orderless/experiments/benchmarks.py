@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class Benchmark:
     """`scenario(scenario, settings, seed, root, device)` and `network(scenario, settings)`.
 
-    `scenarios` names what may be asked for: ways to split a data set, or games; the first is usual. `kind` tells which
-    methods belong to it: "supervised", "cloning" or "lifelong". `prepare(scenario, say)` gets what
-    all its cells need.
+    `scenarios` names what may be asked for: ways to split a data set, or games; the first is usual.
+    `kind` tells which methods belong to it: "supervised", "cloning" or "lifelong".
+    `prepare(scenario, say)` gets what all its cells need.
     """
 
     name: str

@@ -25,7 +25,8 @@ def plan(
 ) -> list[Grid]:
     """The grid of a benchmark; for the ProcGen benchmarks one for every game.
 
-    `game` is a game or "all"; a game or scenario of None is the first; `changes` are `key=value` texts.
+    `game` is a game or "all"; a game or scenario of None is the first; `changes` are `key=value`
+    texts.
     """
     found = find_benchmark(benchmark, "regime")
     names: tuple[str, ...]
