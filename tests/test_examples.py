@@ -85,6 +85,14 @@ def test_an_exact_head_learns_class_by_class_and_the_order_cannot_matter(
     assert scores["same bits"] == 1.0
 
 
+def test_adapters_merged_without_an_order_forget_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scores = run("merged_adapters", capsys)
+    assert scores["product"] > 85 > 25 > scores["chain"]
+    assert scores["same bits"]
+
+
 def test_the_audited_learner_minds_the_order_more_than_the_seed() -> None:
     example = runpy.run_path(str(EXAMPLES / "audit_digits.py"))
     make_learner, tasks = example["make_learner"], example["tasks"]()

@@ -232,9 +232,11 @@ def test_scikit_learn_estimators_with_partial_fit_can_be_audited() -> None:
 
 @pytest.mark.slow
 def test_filters_and_own_learners_run_beside_it() -> None:
-    result = audit(make_sgd(), 3, 2, compare=("wpf", "averaging", "rb"), settings=SMALL, name="sgd")
-    assert [each.name for each in result.learners] == ["sgd", "wpf", "averaging", "rb"]
-    assert result["rb"].verdict == "none" and result["wpf"].order_variance > 0
+    compare = ("wpf", "averaging", "product", "rb")
+    result = audit(make_sgd(), 3, 2, compare=compare, settings=SMALL, name="sgd")
+    assert [each.name for each in result.learners] == ["sgd", "wpf", "averaging", "product", "rb"]
+    assert result["rb"].verdict == result["product"].verdict == "none"
+    assert result["wpf"].order_variance > 0
     one = audit(make_sgd(), 3, 2, compare="rb", settings=SMALL, name="sgd")
     assert [each.name for each in one.learners] == ["sgd", "rb"]
     mine = audit(make_sgd(), 3, 2, compare={"last": LastTask})

@@ -483,6 +483,7 @@ def test_the_exported_module_gives_the_filter_s_answers(across: str) -> None:
     assert size["m"] < size["p"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probabilities", [False, True])
 def test_the_exported_module_passes_through_torch_export(probabilities: bool) -> None:
     x, y = blobs()
@@ -502,6 +503,7 @@ def test_what_cannot_be_exported_is_told() -> None:
         rb.export()
 
 
+@pytest.mark.slow
 def test_novelty_tells_held_out_digits_better_than_the_largest_probability() -> None:
     """AUROC, three digits held out of the data at a time, by counting pairs."""
     from sklearn.datasets import load_digits

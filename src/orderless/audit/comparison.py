@@ -13,13 +13,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..features import RandomConvolution, RandomReLU
-from ..filters import AveragingParticles, RaoBlackwellizedFilter, WeightedParticleFilter
+from ..filters import (
+    AveragingParticles,
+    PosteriorProduct,
+    RaoBlackwellizedFilter,
+    WeightedParticleFilter,
+)
+from ..methods.learners.product import head_of, squared_errors
 from ..networks import mlp
 from ..particles import Ensemble, per_particle
 from ..scenarios import Scenario, Task
 from .learners import MakeLearner, batches_of
 
-COMPARISONS = ("wpf", "averaging", "rb")
+COMPARISONS = ("wpf", "averaging", "product", "rb")
 _INPUT_LIMIT = 4.0  # of the random features: what is larger is clipped
 
 
@@ -30,13 +36,15 @@ class ComparisonSettings:
     particles: int = 20
     """N of wpf and averaging."""
     hidden: int = 100
-    """Width of the two hidden layers of their networks."""
+    """Width of the two hidden layers of their networks, and of product's."""
     lr: float = 0.01
     """Their learning rate, sigma^2."""
     batch_size: int = 32
-    """Their samples per step."""
+    """Samples per step, of product too."""
     epochs: int = 1
-    """Their passes over each task."""
+    """Passes over each task, likewise."""
+    product_lr: float = 0.1
+    """Learning rate of product."""
     maps: int = 4
     """N of rb."""
     features: int = 512
@@ -98,6 +106,39 @@ class GradientComparison:
         return torch.cat([self.filter.predict(part) for part in parts])
 
 
+class ProductComparison:
+    """product: one small MLP that starts every task anew, squared error, SGD."""
+
+    def __init__(
+        self,
+        make_model: Callable[[], nn.Module],
+        scaling: _Scaling,
+        settings: ComparisonSettings,
+        device: torch.device,
+        seed: int,
+    ) -> None:
+        self.scaling, self.settings, self.seed = scaling, settings, seed
+        particles = Ensemble(make_model, 1, seed=seed, device=device)
+        with torch.no_grad():
+            for parameter in head_of(particles):
+                parameter.zero_()
+        self.filter = PosteriorProduct(
+            particles, lambda parameters: torch.optim.SGD(parameters, lr=settings.product_lr)
+        )
+        self._step = self.filter.compile(lambda x, y: squared_errors(particles(x), y).mean(1))
+
+    def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> None:
+        s, x, y = self.settings, self.scaling(x), y.long()
+        options: Any = {"seed": self.seed, "batch_size": s.batch_size, "epochs": s.epochs}
+        for batch in batches_of(x, y, task, **options):
+            self._step(*batch)
+        self.filter.end_task((x, y))
+
+    def predict(self, x: Tensor) -> Tensor:
+        parts = self.scaling(x).split(1024)
+        return torch.cat([self.filter.predict(part) for part in parts])
+
+
 class ExactComparison:
     """rb: random features, a head per task, all tasks competing for each label."""
 
@@ -124,7 +165,7 @@ class ExactComparison:
 def comparisons(
     names: Sequence[str], tasks: Sequence[Task], settings: ComparisonSettings | None = None
 ) -> dict[str, MakeLearner]:
-    """`make_learner` for each of `names` ("wpf", "averaging", "rb"), fit for these tasks."""
+    """`make_learner` for each of `names`, of those in `COMPARISONS`, fit for these tasks."""
     for name in names:
         if name not in COMPARISONS:
             raise ValueError(f"compare knows {', '.join(COMPARISONS)}, got {name!r}")
@@ -140,6 +181,8 @@ def comparisons(
         if name == "rb":
             make_map = _feature_map(shape, s.features)
             made[name] = partial(ExactComparison, make_map, scaling, s, device, classes)
+        elif name == "product":
+            made[name] = partial(ProductComparison, network, scaling, s, device)
         else:
             made[name] = partial(GradientComparison, gradient[name], network, scaling, s, device)
     return made

@@ -55,9 +55,9 @@ def order_sensitivity(
         orders: how many; the first is that of `tasks`, the others are drawn by `order_seed`. All
             where there are no more: three tasks have six.
         seeds: how many, 0, 1, ...; at least two.
-        compare: names of this library's learners to run beside it ("wpf", "averaging", "rb"), or
-            your own as {name: make_learner}; () for none.
-        settings: how "wpf", "averaging" and "rb" are built.
+        compare: names of this library's learners to run beside it ("wpf", "averaging", "product",
+            "rb"), or your own as {name: make_learner}; () for none.
+        settings: how those of this library are built.
         name: of the learner, for the report.
         progress: called as `progress(done, total, text)` before each run, and once at the end.
         out: a folder in which every finished run is kept; the same call with the same folder

@@ -173,7 +173,7 @@ class TrainingRunner(SupervisedRunner):
                 self.learner,
                 filter.raw_log_weights if raw else filter.log_weights,
                 self.cell.readings,
-                displacement(filter.particles, self._initial()),
+                displacement(filter.networks, self._initial()),
                 self.settings.test_batch,
             ),
             alive=int(filter.alive.sum()),

@@ -213,7 +213,7 @@ class CellRunner(ABC):
             log_evidence=float(filter.log_evidence),
             temperature=float(filter.temperature),
             ess=float(filter.ess),
-            moved=float(np.mean(displacement(filter.particles, self._initial()))),
+            moved=float(np.mean(displacement(filter.networks, self._initial()))),
             alive=int(filter.alive.sum()),
             died_at=progress.died_at,
             device=device_name(filter.particles.device),

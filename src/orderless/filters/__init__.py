@@ -7,6 +7,7 @@ from .descent import GradientDescent
 from .exact.rao_blackwellized import Predictive, RaoBlackwellizedFilter
 from .gaussian_sum import GaussianSumFilter
 from .gradient import GradientFilter, GradientStep, Weighting
+from .product import PosteriorProduct
 from .step import Step, StepInfo, SteppedFilter
 from .weighted import Linearized, Trapezoid, WeightedParticleFilter
 
@@ -19,6 +20,7 @@ __all__ = [
     "GradientStep",
     "Linearized",
     "ParticleFilter",
+    "PosteriorProduct",
     "Predictive",
     "Predictor",
     "RaoBlackwellizedFilter",

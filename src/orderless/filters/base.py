@@ -77,11 +77,17 @@ class Predictor(ABC):
 
     # ------------------------------------------------------------------ prediction
 
+    @property
+    def networks(self) -> Ensemble:
+        """The networks that answer: the particles, unless a filter makes others of them."""
+        return self.particles
+
     @torch.no_grad()
     def outputs(self, *args: Any, **kwargs: Any) -> Any:
-        """Every particle's outputs in evaluation mode: `[N, B, ...]`; those here, if sharded."""
-        with self.particles.evaluating():
-            return self.particles(*args, **kwargs)
+        """Every network's outputs in evaluation mode: `[N, B, ...]`; those here, if sharded."""
+        networks = self.networks
+        with networks.evaluating():
+            return networks(*args, **kwargs)
 
     @torch.no_grad()
     def predict(self, *args: Any, combine: str = "probs", **kwargs: Any) -> Any:

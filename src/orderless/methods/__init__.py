@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..lazy import on_first_use
 
-from . import supervised, policy  # noqa: F401  # isort: skip  (they register, in this order)
+from . import supervised, product, policy  # noqa: F401  # isort: skip  (register in order)
 
 if TYPE_CHECKING:
     from .config import Config

@@ -13,24 +13,15 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ...features.exact import round_inputs
 from ..base import Predictor
+from .columns import Column, column_numbers, column_pairs, tasks_and_labels
 from .limits import GridWarnings
-from .quantize import Block, GridFeatures
+from .quantize import GridFeatures
 from .samples import checked, without_weightless
-from .statistics import (
-    Column,
-    HeadStatistics,
-    Units,
-    column_numbers,
-    column_pairs,
-    tasks_and_labels,
-    whole,
-)
+from .statistics import HeadStatistics, Units, whole
 from .targets import Classes, Values
 
 _OF_PARTICLES = ("gram", "moments", "gram_carry", "moments_carry")  # in a state: `[N, ...]`
-_LOOKED_AT = 64  # samples of each update tell whether the grid suits them
 
 
 class DataAlgebra(Predictor):
@@ -127,7 +118,7 @@ class DataAlgebra(Predictor):
                     room = self._room(block.features.shape[-1], y, task, sign)
                 targets = self.targets.encode(labels, task, room.columns)
                 if first:
-                    self._look(rows, labels, targets, block)
+                    self._warnings.look(self.grid, self.targets, rows, labels, targets, block)
                 plain = bool((mass == 1.0).all())
                 room.add(block.features, targets, None if plain else mass, sign)
                 room.clipped += sign * float(block.clipped.sum((0, 2)).double() @ mass)
@@ -166,19 +157,6 @@ class DataAlgebra(Predictor):
                 "must give the same number for every input"
             )
         return statistics.with_columns(wanted)
-
-    def _look(self, x: Tensor, y: Tensor, targets: Tensor, block: Block) -> None:
-        """Warn, once each, of inputs, features and values that a grid would take away."""
-        x, y, targets = x[:_LOOKED_AT], y[:_LOOKED_AT], targets[:_LOOKED_AT]
-        features, raw = block.features[:, :_LOOKED_AT], block.raw[:, :_LOOKED_AT]
-        limit = getattr(self.particles.template, "input_limit", None)
-        if limit is not None and x.is_floating_point():
-            inside = round_inputs(x, limit, torch.float64)
-            self._warnings.look("inputs", x, inside, limit, "input_limit")
-        self._warnings.look("features", raw, features, self.grid.limit, "feature_limit")
-        if isinstance(self.targets, Values):
-            values = y.double().reshape(targets.shape)
-            self._warnings.look("targets", values, targets, self.targets.limit, "target_limit")
 
     def _take_back(self, x: Tensor, weights: Tensor, sign: int) -> None:
         """Undo a change that broke off; the sums are exact, so the opposite leaves no trace."""

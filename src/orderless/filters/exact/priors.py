@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .statistics import Column
+from .columns import Column
 
 Prior = str | Sequence[float] | None
 

@@ -38,6 +38,7 @@ from .calibration import sharpness
 from .evidence import HeadPosterior, NormalEquations, solve_heads
 from .export import ExportedFilter
 from .memory import solved_together
+from .novelty import novelty
 from .priors import Prior, check_prior, reweighted, shares_of
 from .quantize import GridFeatures, as_ensemble
 from .statistics import HeadStatistics
@@ -283,27 +284,18 @@ class RaoBlackwellizedFilter(DataAlgebra):
     def novelty(self, x: Tensor) -> Tensor:
         """How unlike the data each sample is: `[B]`, larger is stranger.
 
-        Two parts, each about 1 on average over the data: the leverage of its features (over the
-        mean leverage), and, for classes, how far its outputs f are from those of any class:
-        min_c |f - e_c|^2 / (K sigma^2). Weighted over the maps.
+        Weighted over the maps; see `novelty.py`.
         """
-        heads = self.heads
+        heads, classes = self.heads, isinstance(self.targets, Classes)
         if not heads:
             raise ValueError("nothing to compare with yet: update with some data first")
         parts = []
         for (rows,) in self.grid.blocks(x):
             pairs = zip(heads, self.grid(rows).double(), strict=True)
-            parts.append(torch.stack([self._novelty(head, features) for head, features in pairs]))
+            parts.append(
+                torch.stack([novelty(head, features, classes) for head, features in pairs])
+            )
         return self.mixture(torch.cat(parts, 1), self.weights)
-
-    def _novelty(self, head: HeadPosterior, features: Tensor) -> Tensor:
-        strangeness = head.leverage(features) / max(head.mean_leverage, 1e-12)
-        if isinstance(self.targets, Classes):
-            outputs = head.outputs(features)
-            # |f - e_c|^2 = |f|^2 - 2 f_c + 1 is smallest where f_c is largest
-            distance = outputs.square().sum(1) - 2.0 * outputs.amax(1) + 1.0
-            strangeness = strangeness + distance / (outputs.shape[1] * head.noise_variance)
-        return strangeness
 
     def export(self, *, probabilities: bool = False) -> ExportedFilter:
         """Maps and heads as one `nn.Module` that gives `predictive(x).mean`, or `predict(x)`.

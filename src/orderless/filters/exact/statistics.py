@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .columns import column_numbers, column_pairs
 from .memory import check_memory
 from .words import ROOM, ExactSum
 
-Column = tuple[int, int]  # (task, label); task is -1 where heads are not told apart by task
-_LABELS = 1 << 32  # a column as one number: (task + 1) * _LABELS + label
 _TILE = 512  # rows of the Gram matrix that one product computes
 
 
@@ -250,7 +249,7 @@ class HeadStatistics:
         return made.settle()
 
 
-# ---------------------------------------------------------------------- rows, tiles and columns
+# ---------------------------------------------------------------------- rows and tiles
 
 
 def _rows(features: Tensor, weights: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
@@ -290,23 +289,6 @@ def _chosen(words: ExactSum, dim: int, kept: Tensor) -> ExactSum:
     high = None if words.high is None else words.high.index_select(dim, places)
     high = high if high is not None and high.any() else None
     return replace(words, low=words.low.index_select(dim, places), high=high)
-
-
-def column_numbers(columns: list[Column], device: Any = None) -> Tensor:
-    """Columns as numbers that sort by task, then label."""
-    numbers = [(task + 1) * _LABELS + label for task, label in columns]
-    return torch.tensor(numbers, dtype=torch.int64, device=device)
-
-
-def column_pairs(numbers: Tensor) -> list[Column]:
-    """The opposite of `column_numbers`."""
-    tasks, labels = tasks_and_labels(numbers)
-    return list(zip(tasks.tolist(), labels.tolist(), strict=True))
-
-
-def tasks_and_labels(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Of columns as numbers: their tasks and labels `[K]`."""
-    return numbers.div(_LABELS, rounding_mode="floor") - 1, numbers.remainder(_LABELS)
 
 
 def whole(value: float) -> int | float:

@@ -8,7 +8,7 @@ from typing import SupportsIndex
 import torch
 from torch import Tensor
 
-from .statistics import Column, column_numbers
+from .columns import Column, column_numbers
 
 _LARGEST_LABEL = 1 << 20
 

@@ -4,6 +4,14 @@ from .continual import ContinualLearner
 from .exact import ExactLearner
 from .filtered import Learner
 from .gaussian_sum import GaussianSumLearner
+from .product import ProductLearner
 from .replay import Reservoir
 
-__all__ = ["ContinualLearner", "ExactLearner", "GaussianSumLearner", "Learner", "Reservoir"]
+__all__ = [
+    "ContinualLearner",
+    "ExactLearner",
+    "GaussianSumLearner",
+    "Learner",
+    "ProductLearner",
+    "Reservoir",
+]

@@ -1,0 +1,328 @@
+r"""The product of task posteriors: learned features whose result has no task order.
+
+p(x | D_1, ..., D_T) is proportional to p_0(x) times a product of likelihoods, and products commute.
+So every task starts from the *same* networks x_0, trains on its own data alone, and leaves two sums
+per layer: with a the layer's inputs on the task's data (a constant 1 among them) and W_t its
+trained weights,
+
+    G_t = sum_{x in D_t} a(x) a(x)^T    and    G_t W_t.
+
+Each task's posterior of the layer is taken to be N(W_t, (G_t x I)^-1), the prior N(W_0, I / p_0).
+The mean of their product is what reading the filter gives:
+
+    W = (p_0 I + sum_t G_t)^-1 (p_0 W_0 + sum_t G_t W_t)
+
+What is exact: for one Linear layer under squared error, trained to convergence, this is the ridge
+solution on all data; and the sums are kept without rounding (`sums.py`), so that equal (W_t, G_t)
+give equal bits in any order of the tasks. What is approximate: several layers are merged each by
+itself, as if the others had stayed; a task's precision is that of squared error.
+
+The evidence of a particle, with K columns and d rows of W, in the same approximation:
+
+    log Z = - sum_t L_t(W_t)
+            - 1/2 [sum_t tr W_t^T G_t W_t + p_0 |W_0|^2 - tr W^T (p_0 I + sum_t G_t) W]
+            + K/2 [d log p_0 - log |p_0 I + sum_t G_t|]
+
+Relatives: RegMean (Jin et al., 2023) merges language models by the same formula without a prior;
+Fisher merging (Matena and Raffel, 2022) has a diagonal in the place of G_t; consensus Monte Carlo
+(Scott et al., 2016) multiplies posteriors of shards. See docs/methods/product.md.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...particles import Ensemble
+from ..averaging import AveragingParticles
+from ..base import Link, Predictor
+from ..step import Closure, StepInfo
+from ..weights import normalize
+from .layers import check_memory, find_layers
+from .merging import merged_layer, merged_statistics, task_sums
+from .moments import Data, Losses, reached_columns, task_moments
+from .statistics import TaskSums
+
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+class PosteriorProduct(Predictor):
+    """Train every task from the same start with `step`, close it with `end_task`, read at any time.
+
+    Args:
+        particles: where every task starts. Parameters that do not require a gradient stay.
+        make_optimizer: called with the trained parameters once per task.
+        prior_precision: p_0; None: 1e-3 of the mean diagonal of sum_t G_t, layer by layer.
+        weights: `"uniform"`, or `"evidence"`: w_i proportional to Z_i, which needs the loss at
+            `end_task`. It is the evidence for one Linear layer under squared error at
+            convergence, and a heuristic for anything else.
+        link: as in the other filters.
+
+    `predict` and `outputs` answer from the finished tasks, `networks` are those that do so (x_0
+    before the first task). `a + b` has the tasks of both, `a - b` those of a without those of
+    b; a task that has begun and not ended takes no part.
+
+    The order of tasks has no effect where training a task repeats: the loss must not depend on
+    earlier tasks, nor draw from torch's own generator (dropout does not).
+
+    Memory: 16 bytes for each entry of G_t, of every layer and particle, whatever the number of
+    tasks; `end_task` takes 40 more for a while.
+    """
+
+    def __init__(
+        self,
+        particles: Ensemble,
+        make_optimizer: MakeOptimizer,
+        *,
+        prior_precision: float | None = None,
+        weights: str = "uniform",
+        link: Link = "softmax",
+    ) -> None:
+        super().__init__(particles, link=link)
+        if weights not in ("uniform", "evidence"):
+            raise ValueError(f"weights must be 'uniform' or 'evidence', got {weights!r}")
+        if prior_precision is not None and not 0 < prior_precision < float("inf"):
+            raise ValueError(f"prior_precision must be positive, got {prior_precision}")
+        if not callable(make_optimizer):
+            raise TypeError(
+                "make_optimizer must be a function of the parameters, such as lambda p: "
+                f"torch.optim.SGD(p, lr=0.1), got {type(make_optimizer).__name__}"
+            )
+        self.make_optimizer, self.prior_precision = make_optimizer, prior_precision
+        self.weighting = weights
+        self.layers = find_layers(particles)
+        check_memory(self.layers, particles)
+        self._start = {name: t.detach().clone() for name, t in particles.tensors().items()}
+        self._first_draw = particles.noise_counter.clone()
+        self.alive = torch.ones(particles.n, dtype=torch.bool, device=particles.device)
+        self._sums: TaskSums | None = None
+        self._read: tuple[Ensemble, Tensor] | None = None
+        self._begin_task()
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks have ended."""
+        return 0 if self._sums is None else len(self._sums.tasks)
+
+    @property
+    def samples(self) -> int:
+        """How many samples the finished tasks had."""
+        return 0 if self._sums is None else self._sums.samples
+
+    # ------------------------------------------------------------------ a task
+
+    @torch.no_grad()
+    def _begin_task(self) -> None:
+        """x <- x_0, with an optimizer that knows nothing yet."""
+        for name, tensor in self.particles.tensors().items():
+            tensor.copy_(self._start[name])
+        self.particles.noise_counter.copy_(self._first_draw)
+        parameters = [p for p in self.particles.parameters() if p.requires_grad]
+        for parameter in parameters:
+            parameter.grad = None
+        self.training = AveragingParticles(self.particles, self.make_optimizer(parameters))
+        self.steps = self.training.steps
+        self._looked = False  # at which output columns this task's loss depends on,
+        self._reached: Tensor | None = None  # and which those are; None: outputs without columns
+
+    def step(
+        self, closure: Closure | Sequence[Closure], *, penalty: Closure | None = None
+    ) -> StepInfo:
+        """One gradient step of the task that is going on, as in the other filters."""
+        closures = list(closure) if isinstance(closure, Sequence) else [closure]
+        self._look(closures)
+        return self.training.step(closures, penalty=penalty)
+
+    def compile(
+        self, loss_fn: Callable[..., Any], penalty: Callable[..., Tensor] | None = None
+    ) -> Callable[..., StepInfo]:
+        """`fast = pf.compile(loss_fn)`, then `info = fast(x, y)`, task after task."""
+        recorded: list[Any] = [None, None]
+
+        def fast(*batch: Tensor) -> StepInfo:
+            if recorded[0] is not self.training:
+                recorded[:] = self.training, self.training.compile(loss_fn, penalty)
+            self._look([lambda: loss_fn(*batch)])
+            return recorded[1](*batch)
+
+        return fast
+
+    def _look(self, closures: Sequence[Closure]) -> None:
+        """At a task's first step: which output columns is it about?"""
+        if not self._looked and all(callable(closure) for closure in closures):
+            self._reached, self._looked = reached_columns(self.particles, closures), True
+
+    @torch.no_grad()
+    def end_task(self, data: Data, *, loss: Losses | None = None) -> None:
+        """Add the task: G_t and G_t W_t from one pass over its data; then back to the start.
+
+        `data`: a pair of tensors (x, y) or batches of such pairs; y goes to `loss` alone.
+        `loss(outputs [N, B, ...], y) -> [N]`, the negative log-likelihood *summed* over a batch,
+        is needed for `weights="evidence"`. After an error nothing has changed.
+        """
+        if int(self.training.steps) == 0:
+            raise ValueError("this task has not taken a step: train with step before end_task")
+        if self.weighting == "evidence" and loss is None:
+            raise ValueError(
+                "weights='evidence' needs the loss of the task's data: end_task((x, y), loss=nll) "
+                "with nll(outputs, y) -> [N], summed over the batch"
+            )
+        self.training.check(now=True)
+        moments = task_moments(self.particles, self.layers, data, loss)
+        alive = self.particles.shard.local(self.training.alive)
+        task = task_sums(self.particles, self.layers, self._start, moments, self._reached, alive)
+        sums = task if self._sums is None else self._sums.plus(task)
+        self._replace(sums)
+        self._begin_task()
+
+    def _replace(self, sums: TaskSums | None) -> None:
+        """Take over sums, unless nobody would be left."""
+        shard = self.particles.shard
+        alive = torch.ones_like(self.alive)
+        if sums is not None:
+            alive = shard.gather(sums.scalars.value[:, 2]) == 0
+        if not alive.any():
+            raise FloatingPointError(
+                "no particle has lived through every task: lower the learning rate or leave this "
+                "task out"
+            )
+        self._sums, self.alive, self._read = sums, alive, None
+
+    # ------------------------------------------------------------------ reading
+
+    @property
+    def networks(self) -> Ensemble:
+        """The networks that answer: x_0 before the first task, afterwards the product's mean."""
+        return self._merge()[0]
+
+    @torch.no_grad()
+    def _merge(self) -> tuple[Ensemble, Tensor]:
+        """The merged networks and each one's log Z `[N]` here; computed once after each change."""
+        if self._read is None:
+            merged = copy.deepcopy(self.particles)
+            tensors = merged.tensors()
+            for name, tensor in tensors.items():
+                tensor.copy_(self._start[name])
+                tensor.grad = None
+            log_z = torch.zeros(merged.shard.count, dtype=torch.float64, device=merged.device)
+            if self._sums is not None:
+                log_z -= self._sums.scalars.value[:, :2] @ log_z.new_tensor([1.0, 0.5])
+                for layer in dict.fromkeys(self.layers.values()):
+                    sums, start = self._sums.layers[layer.name], layer.matrix(self._start)
+                    mean, gain = merged_layer(sums, start, self.prior_precision)
+                    log_z += gain
+                    for name, value in layer.parameters(mean, self._start).items():
+                        tensors[name].copy_(value)
+                for name, value in merged_statistics(self.particles, self._sums, self._start):
+                    tensors[name].copy_(value)
+            self._read = merged, log_z
+        return self._read
+
+    @property
+    def particle_log_evidence(self) -> Tensor:
+        """log Z of every particle `[N]`, float64; zeros unless `weights="evidence"`."""
+        if self.weighting == "uniform":
+            return torch.zeros(self.particles.n, dtype=torch.float64, device=self.particles.device)
+        return self.particles.shard.gather(self._merge()[1])
+
+    @property
+    def raw_log_weights(self) -> Tensor:  # type: ignore[override]
+        """Normalised log-weights `[N]`; who has died in a task counts for nothing."""
+        return normalize(self.particle_log_evidence.masked_fill(~self.alive, -torch.inf))[0]
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """The mean evidence of the particles; 0 with uniform weights."""
+        evidence = self.particle_log_evidence
+        return torch.logsumexp(evidence, 0) - torch.logsumexp(torch.zeros_like(evidence), 0)
+
+    def check(self, now: bool = False) -> None:
+        """Raise if the task that is going on has no particle left."""
+        self.training.check(now)
+
+    # ------------------------------------------------------------------ algebra
+
+    def __add__(self, other: PosteriorProduct) -> PosteriorProduct:
+        """A filter with the finished tasks of both, and this one's settings."""
+        return self._combined(other, TaskSums.plus)
+
+    def __sub__(self, other: PosteriorProduct) -> PosteriorProduct:
+        """A filter that never saw the tasks of `other`."""
+        return self._combined(other, TaskSums.minus)
+
+    def _combined(self, other: Any, combine: Callable[[TaskSums, TaskSums], TaskSums]) -> Any:
+        if not isinstance(other, PosteriorProduct):
+            return NotImplemented
+        self._check_same_start(other)
+        sums = self._sums
+        if other._sums is not None:
+            theirs = other._sums_on(self.particles.device)
+            empty = theirs.minus(theirs)
+            sums = combine(empty if sums is None else sums, theirs)
+        both = copy.copy(self)
+        both.particles = copy.deepcopy(self.particles)
+        both._replace(sums if sums is not None and sums.tasks else None)
+        both._begin_task()
+        return both
+
+    def _check_same_start(self, other: PosteriorProduct) -> None:
+        if self.weighting != other.weighting:
+            raise ValueError(
+                f"weights are {self.weighting!r} here and {other.weighting!r} there: filters to be "
+                "added must weigh alike"
+            )
+        if self._start.keys() != other._start.keys():
+            odd = min(self._start.keys() ^ other._start.keys())
+            raise ValueError(f"these filters are of different networks: {odd!r} is not in both")
+        for name, ours in self._start.items():
+            theirs = other._start[name].to(ours.device)
+            if ours.shape != theirs.shape or not torch.equal(ours, theirs):
+                raise ValueError(
+                    f"these filters have different starts: {name!r} differs; only tasks that "
+                    "started from the same networks can be multiplied, build both ensembles from "
+                    "the same seed"
+                )
+        if self.layers != other.layers:
+            raise ValueError("these filters train different parameters: freeze the same ones")
+
+    def _sums_on(self, device: torch.device) -> TaskSums:
+        assert self._sums is not None
+        state = self._sums.state_dict(lambda tensor: tensor.to(device))
+        return TaskSums.from_state(state, self.layers, lambda tensor: tensor)
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Start, sums, and the task that is going on; see `ol.save`."""
+        collect = self.particles.shard.collect
+        return {
+            "kind": type(self).__name__,
+            "start": self._collected({name: t.clone() for name, t in self._start.items()}),
+            "first_draw": self._first_draw.clone(),
+            "training": self.training.state_dict(),
+            "looked": self._looked,
+            "reached": None if self._reached is None else self._reached.clone(),
+            "sums": None if self._sums is None else self._sums.state_dict(collect),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state; one of another filter or model is refused before any change."""
+        kind = state.get("kind")
+        if kind != type(self).__name__:
+            raise ValueError(f"this state is of a {kind}, not of a {type(self).__name__}")
+        shard, device = self.particles.shard, self.particles.device
+        sums = state["sums"]
+        if sums is not None:
+            sums = TaskSums.from_state(sums, self.layers, lambda t: shard.local(t).to(device))
+        start = {name: shard.local(tensor).to(device) for name, tensor in state["start"].items()}
+        self.training.load_state_dict(state["training"])  # refuses another model
+        self._start = {name: tensor.clone() for name, tensor in start.items()}
+        self._first_draw.copy_(state["first_draw"])
+        self._looked = bool(state["looked"])
+        self._reached = None if state["reached"] is None else state["reached"].to(device)
+        self._replace(sums)

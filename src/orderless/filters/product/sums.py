@@ -1,0 +1,55 @@
+"""Sums of real numbers that do not depend on their order, nor on what was added and taken away.
+
+A number is rounded once, to a multiple of 2^-60, and held in two float64 words: `high`, a multiple
+of 2^-11, and `low`, a multiple of 2^-60 in [0, 2^-11). Both words then add without any rounding
+while the total stays below 2^41, and the pair is unique: equal totals are equal bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+COARSE, FINE = 2.0**-11, 2.0**-60
+LIMIT = 2.0**41
+
+
+@dataclass(frozen=True)
+class ExactSum:
+    """`high + low`, two float64 tensors of one shape."""
+
+    high: Tensor
+    low: Tensor
+
+    @classmethod
+    def of(cls, values: Tensor) -> ExactSum:
+        """These numbers, rounded to the grid. What is not finite or too large is refused."""
+        largest = float(values.abs().max()) if values.numel() else 0.0
+        if not largest < LIMIT:
+            raise ValueError(
+                f"a task's sums must be finite and below {LIMIT:.1e}, got {largest:g}: "
+                "scale the inputs, or lower the learning rate"
+            )
+        # beyond 2^-7 every float64 is a multiple of 2^-60 already, and round leaves it as it is
+        return cls(torch.zeros_like(values), (values / FINE).round_().mul_(FINE)).carried()
+
+    def carried(self) -> ExactSum:
+        """The same number with `low` in [0, 2^-11)."""
+        carry = (self.low / COARSE).floor_().mul_(COARSE)
+        return ExactSum(self.high + carry, self.low - carry)
+
+    def __add__(self, other: ExactSum) -> ExactSum:
+        return ExactSum(self.high + other.high, self.low + other.low).carried()
+
+    def __sub__(self, other: ExactSum) -> ExactSum:
+        return ExactSum(self.high - other.high, self.low - other.low).carried()
+
+    @property
+    def value(self) -> Tensor:
+        """The sum as float64, rounded once."""
+        return self.high + self.low
+
+    def map(self, function) -> ExactSum:  # type: ignore[no-untyped-def]
+        return ExactSum(function(self.high), function(self.low))

@@ -1,0 +1,88 @@
+"""The product of task posteriors as a method: of one network, and of particles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from .config import Config, Positive
+from .registry import Style, method
+
+if TYPE_CHECKING:
+    from .learners import ProductLearner
+    from .setup import Setup
+
+
+@dataclass(frozen=True)
+class ProductSettings(Config):
+    """Of the product of task posteriors."""
+
+    product_lr: Positive = 0.1
+    """SGD's learning rate for the product: every task starts anew, so it may be large."""
+    product_hidden_lr: Positive | None = None
+    """The same for all layers but the last; None: as the last."""
+    product_loss: Literal["squared", "cross-entropy"] = "squared"
+    """What the product's networks descend: "squared" error against 0 and 1, or "cross-entropy"."""
+    product_prior: Positive | None = None
+    """The product's prior precision p_0; None: 1e-3 of the mean diagonal of the moments."""
+    product_weights: Literal["uniform", "evidence"] = "uniform"
+    """How product+particles weighs its networks: "uniform" or "evidence"."""
+
+
+STYLE = Style("#8B2E5D", "p")
+
+
+@method(
+    "product",
+    "tasks from one start, merged layer by layer; no task order",
+    label="Product of task posteriors",
+    style=STYLE,
+    config=ProductSettings,
+    ignores=("lr", "product_weights"),
+)
+def _product(setup: Setup) -> ProductLearner:
+    return _learner(setup, 1)
+
+
+@method(
+    "product+particles",
+    "the same with many networks",
+    particles=True,
+    label="Product of task posteriors, particles",
+    style=STYLE,
+    config=ProductSettings,
+    ignores=("lr",),
+)
+def _product_of_particles(setup: Setup) -> ProductLearner:
+    return _learner(setup, setup.settings.particles)
+
+
+def _learner(setup: Setup, n: int) -> ProductLearner:
+    import torch
+
+    from ..filters import PosteriorProduct
+    from .learners.product import ProductLearner, head_of
+
+    s, own = setup.settings, setup.config(ProductSettings)
+
+    particles = setup.ensemble(n)
+    head = head_of(particles)
+    with torch.no_grad():
+        for parameter in head:
+            parameter.zero_()  # it starts without an opinion
+
+    def make_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        if s.optimizer == "adam":
+            return torch.optim.Adam(parameters, lr=s.adam_lr)
+        last = {id(parameter) for parameter in head}
+        hidden = [parameter for parameter in parameters if id(parameter) not in last]
+        slower: dict[str, Any] = {"params": hidden, "lr": own.product_hidden_lr or own.product_lr}
+        return torch.optim.SGD([{"params": head}, slower], lr=own.product_lr)
+
+    filter = PosteriorProduct(
+        particles,
+        make_optimizer,
+        prior_precision=own.product_prior,
+        weights=own.product_weights if n > 1 else "uniform",
+    )
+    return ProductLearner(setup.scenario, filter, own.product_loss)

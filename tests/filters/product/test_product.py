@@ -1,0 +1,229 @@
+"""The product of task posteriors: exact where it says so, and without an order everywhere."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from tests.filters.product.tasks import (
+    convolutional,
+    cross_entropy,
+    five_tasks,
+    learn,
+    learned,
+    mlp,
+    product,
+    same_bits,
+)
+from torch import Tensor, nn
+
+import orderless as ol
+
+squared_error = ol.per_particle(lambda output, y: 0.5 * (output - y).square().sum())
+
+
+def regression(tasks: int = 3) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    real = {"generator": generator, "dtype": torch.float64}
+    return [(torch.randn(60, 4, **real), torch.randn(60, 2, **real)) for _ in range(tasks)]
+
+
+def converged(order: tuple[int, ...], p_0: float, **options: object) -> ol.PosteriorProduct:
+    """One Linear layer under squared error, full-batch descent to its minimum."""
+    particles = ol.Ensemble(lambda: nn.Linear(4, 2).double(), 2)
+    pf = ol.PosteriorProduct(
+        particles,
+        lambda p: torch.optim.SGD(p, lr=1 / 60),
+        prior_precision=p_0,
+        **options,  # type: ignore[arg-type]
+    )
+    tasks = regression()
+    for task in order:
+        x, y = tasks[task]
+        for _ in range(80):
+            pf.step(lambda x=x, y=y: squared_error(particles(x), y))
+        pf.end_task((x, y), loss=squared_error)
+    return pf
+
+
+def with_constant(x: Tensor) -> Tensor:
+    return torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_one_linear_layer_is_the_ridge_solution_on_all_data(order: tuple[int, ...]) -> None:
+    p_0 = 0.7
+    pf = converged(order, p_0)
+    x, y = (torch.cat(parts) for parts in zip(*regression(), strict=True))
+    a = with_constant(x)
+    for start, merged in zip(product_start(), [pf.networks[0], pf.networks[1]], strict=True):
+        w_0 = torch.cat([start.weight.T, start.bias[None]])
+        ridge = torch.linalg.solve(p_0 * torch.eye(5).double() + a.T @ a, p_0 * w_0 + a.T @ y)
+        found = torch.cat([merged.weight.T, merged.bias[None]])
+        # descent ends about 1e-13 from its minimum; the sums add nothing to that
+        torch.testing.assert_close(found, ridge, rtol=0, atol=1e-10)
+
+
+def product_start() -> list[nn.Module]:
+    particles = ol.Ensemble(lambda: nn.Linear(4, 2).double(), 2)
+    return [particles[0], particles[1]]
+
+
+def test_evidence_of_a_linear_gaussian_model_is_its_closed_form() -> None:
+    """y ~ N(a W_0, I + a a^T / p_0), column by column; minus the constant of a unit Gaussian."""
+    p_0 = 0.7
+    pf = converged((0, 1, 2), p_0, weights="evidence")
+    x, y = (torch.cat(parts) for parts in zip(*regression(), strict=True))
+    a = with_constant(x)
+    expected = []
+    for start in product_start():
+        w_0 = torch.cat([start.weight.T, start.bias[None]]).detach()
+        covariance = torch.eye(len(x)).double() + a @ a.T / p_0
+        total = torch.zeros((), dtype=torch.float64)
+        for column, mean in zip(y.T, (a @ w_0).T, strict=True):
+            normal = torch.distributions.MultivariateNormal(mean, covariance)
+            total += normal.log_prob(column) + 0.5 * len(x) * math.log(2 * math.pi)
+        expected.append(total)
+    torch.testing.assert_close(
+        pf.particle_log_evidence, torch.stack(expected), rtol=1e-9, atol=1e-9
+    )
+    torch.testing.assert_close(pf.weights, torch.stack(expected).softmax(0))
+    mean = torch.logsumexp(torch.stack(expected), 0) - math.log(2)
+    torch.testing.assert_close(pf.log_evidence, mean)
+
+
+# ---------------------------------------------------------------------- no order
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make_model", [mlp, convolutional])
+def test_all_orders_of_five_tasks_give_the_same_bits(make_model) -> None:
+    """Each task is trained once in every order, from a start that training has moved away from."""
+    first = learned(range(5), make_model=make_model)
+    for order in itertools.permutations(range(5)):
+        assert same_bits(learned(order, make_model=make_model), first), order
+
+
+def test_sums_of_all_orders_have_the_same_bits() -> None:
+    """The same claim without training, which is quick enough for all 120."""
+    alone = [learned([task]) for task in range(5)]
+    first = sum(alone[1:], start=alone[0])
+    for order in itertools.permutations(range(5)):
+        tasks = [alone[task] for task in order]
+        assert same_bits(sum(tasks[1:], start=tasks[0]), first), order
+
+
+def test_a_task_does_not_know_which_tasks_came_before() -> None:
+    pf, tasks = product(convolutional), five_tasks()
+    start = {name: tensor.clone() for name, tensor in pf.particles.state_dict().items()}
+    learn(pf, tasks[0])
+    assert all(torch.equal(t, start[n]) for n, t in pf.particles.state_dict().items())
+    assert not pf.training.optimizer.state and int(pf.steps) == 0
+    assert int(pf.particles.noise_counter) == 0
+    learn(pf, tasks[1])
+    alone = learned([1], make_model=convolutional)
+    assert pf._sums.minus(learned([0], make_model=convolutional)._sums).tasks == alone._sums.tasks
+
+
+def test_before_the_first_task_the_start_answers_also_in_the_middle_of_a_task() -> None:
+    pf, (x, y) = product(), five_tasks()[0]
+    with pf.particles.evaluating():
+        before = pf.particles(x)
+    pf.step(lambda: cross_entropy(pf.particles(x), y))
+    torch.testing.assert_close(pf.outputs(x), before, rtol=0, atol=0)
+
+
+def test_reading_does_not_disturb_a_task() -> None:
+    quiet, read = product(convolutional), product(convolutional)
+    for task in five_tasks()[:2]:
+        learn(quiet, task)
+        read.predict(task[0])
+        learn(read, task)
+        read.predict(task[0])
+    assert same_bits(quiet, read)
+
+
+# ---------------------------------------------------------------------- algebra and state
+
+
+def test_a_sum_has_the_tasks_of_both_and_a_difference_leaves_no_trace() -> None:
+    whole = learned(range(5), make_model=convolutional)
+    left = learned([3, 0], make_model=convolutional)
+    right = learned([4, 1, 2], make_model=convolutional)
+    assert same_bits(left + right, whole) and (left + right).tasks == 5
+    assert same_bits(whole - right, left) and (whole - right).samples == 48
+    nothing = whole - left - right
+    assert nothing.tasks == 0 and same_bits(nothing, product(convolutional))
+
+
+def test_a_sum_can_go_on_learning_by_itself() -> None:
+    tasks = five_tasks()
+    both = learned([0]) + learned([1])
+    learn(both, tasks[2])
+    assert same_bits(both, learned([2, 1, 0]))
+
+
+def test_it_goes_on_from_a_file_in_the_middle_of_a_task(tmp_path) -> None:
+    tasks = five_tasks()
+    x, y = tasks[1]
+
+    def begin(pf: ol.PosteriorProduct) -> None:
+        learn(pf, tasks[0])
+        pf.step(lambda: cross_entropy(pf.particles(x[:8]), y[:8]))
+
+    def finish(pf: ol.PosteriorProduct) -> None:
+        pf.step(lambda: cross_entropy(pf.particles(x[8:]), y[8:]))
+        pf.end_task(tasks[1])
+        learn(pf, tasks[2])
+
+    through, saved = product(convolutional), product(convolutional)
+    begin(through)
+    begin(saved)
+    ol.save(tmp_path / "product.safetensors", saved)
+    resumed = product(convolutional)
+    ol.load(tmp_path / "product.safetensors", into=resumed)
+    finish(through)
+    finish(resumed)
+    assert same_bits(through, resumed)
+
+
+def test_compiled_steps_are_steps() -> None:
+    by_step = learned([0, 1])
+    pf = product()
+    fast = pf.compile(lambda x, y: cross_entropy(pf.particles(x), y))
+    for x, y in five_tasks()[:2]:
+        for start in (0, 8, 16):
+            fast(x[start : start + 8], y[start : start + 8])
+        pf.end_task((x, y))
+    assert same_bits(pf, by_step)
+
+
+def test_batches_of_pairs_are_the_task() -> None:
+    x, y = five_tasks()[0]
+    merged = []
+    for data in ((x, y), [(x[:10], y[:10]), (x[10:], y[10:])]):
+        pf = product()
+        pf.step(lambda pf=pf: cross_entropy(pf.particles(x), y))
+        pf.end_task(data)
+        merged.append(torch.cat([p.flatten() for p in pf.networks.parameters()]))
+    # float64 sums in another order, rounded to float32 weights
+    torch.testing.assert_close(merged[0], merged[1], rtol=1e-6, atol=1e-6)
+
+
+def test_a_particle_that_dies_in_a_task_counts_for_nothing() -> None:
+    pf, (x, y) = product(n=3), five_tasks()[0]
+    poison = torch.tensor([0.0, torch.nan, 0.0])
+    pf.step(lambda: cross_entropy(pf.particles(x), y) + poison)
+    pf.end_task((x, y))
+    assert pf.weights.tolist() == [0.5, 0.0, 0.5]
+    learn(pf, five_tasks()[1])
+    assert pf.alive.tolist() == [True, False, True]
+    without = pf - learned_by_hand(poison)
+    assert without.alive.all()
+
+
+def learned_by_hand(poison: Tensor) -> ol.PosteriorProduct:
+    pf, (x, y) = product(n=3), five_tasks()[0]
+    pf.step(lambda: cross_entropy(pf.particles(x), y) + poison)
+    pf.end_task((x, y))
+    return pf

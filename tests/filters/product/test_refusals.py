@@ -1,0 +1,209 @@
+"""What the product refuses, in one sentence, with everything as it was before."""
+
+import copy
+
+import pytest
+import torch
+from tests.filters.oracles import assert_identical
+from tests.filters.product.tasks import convolutional, cross_entropy, five_tasks, learned, product
+from torch import Tensor, nn
+
+import orderless as ol
+
+X, Y = five_tasks()[0]
+
+
+class Transposed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
+        self.out.weight = self.into.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.into(x))
+
+
+class Shifted(nn.Module):
+    """A parameter of its own."""
+
+    def __init__(self, trained: bool = True) -> None:
+        super().__init__()
+        self.linear, self.shift = nn.Linear(6, 3), nn.Parameter(torch.zeros(3), trained)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) + self.shift
+
+
+UNKNOWN = {
+    "a parameter": (Shifted, "'shift' of a Shifted"),
+    "attention": (lambda: nn.MultiheadAttention(4, 2), "'in_proj_bias' of a MultiheadAttention"),
+    "recurrent": (lambda: nn.GRU(3, 2), "'bias_hh_l0' of a GRU"),
+    "transposed convolution": (lambda: nn.ConvTranspose2d(2, 3, 2), "of a ConvTranspose2d"),
+    "a transposed tie": (Transposed, "'into.weight': it is tied"),
+    "all frozen": (lambda: nn.Linear(2, 2).requires_grad_(False), "nothing is learned"),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_layers_nobody_knows_are_refused_by_name(name: str) -> None:
+    make_model, words = UNKNOWN[name]
+    with pytest.raises(ValueError, match=words):
+        product(make_model)
+
+
+def test_what_is_frozen_is_not_asked_about() -> None:
+    pf = product(lambda: Shifted(trained=False))
+    pf.step(lambda: cross_entropy(pf.particles(X), Y))
+    pf.end_task((X, Y))
+    assert not pf.networks[0].shift.any()
+
+
+def begun(**options: object) -> ol.PosteriorProduct:
+    """One finished task, and one step of the next."""
+    pf = learned([1], make_model=convolutional, **options)
+    pf.step(lambda: cross_entropy(pf.particles(X), Y))
+    return pf
+
+
+def fails(outputs: Tensor, y: Tensor) -> Tensor:
+    return outputs.sum()
+
+
+BAD_DATA = {
+    "another shape": ((X[:, :4], Y), {}, RuntimeError, "size"),
+    "no pair": (X, {}, TypeError, "two tensors"),
+    "a number": (3, {}, TypeError, "got int"),
+    "other lengths": ((X, Y[:3]), {}, ValueError, "as many labels"),
+    "no samples": ([], {}, ValueError, "no samples"),
+    "not finite": ((X * torch.nan, Y), {}, ValueError, "must be finite"),
+    "a loss that sums": ((X, Y), {"loss": fails}, ValueError, r"shape \(2,\), got \(\)"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_DATA)
+def test_bad_data_changes_nothing(bad: str) -> None:
+    data, options, error, words = BAD_DATA[bad]
+    pf = begun()
+    before, modes = copy.deepcopy(pf.state_dict()), [m.training for m in pf.particles.modules()]
+    with pytest.raises(error, match=words):
+        pf.end_task(data, **options)
+    assert_identical(pf.state_dict(), before)
+    assert [m.training for m in pf.particles.modules()] == modes
+
+
+def test_a_task_without_a_step_is_refused() -> None:
+    pf = learned([1])
+    before = copy.deepcopy(pf.state_dict())
+    with pytest.raises(ValueError, match="has not taken a step"):
+        pf.end_task((X, Y))
+    assert_identical(pf.state_dict(), before)
+
+
+def test_evidence_needs_the_loss() -> None:
+    pf = product(weights="evidence")
+    pf.step(lambda: cross_entropy(pf.particles(X), Y))
+    with pytest.raises(ValueError, match="needs the loss"):
+        pf.end_task((X, Y))
+    assert pf.tasks == 0 and int(pf.steps) == 1
+
+
+def test_weights_used_without_their_module_are_refused() -> None:
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ self.linear.weight.T + self.linear.bias
+
+    pf = product(Bare)
+    pf.step(lambda: cross_entropy(pf.particles(X), Y))
+    with pytest.raises(ValueError, match=r"'linear.weight' was trained, but no call"):
+        pf.end_task((X, Y))
+    assert pf.tasks == 0
+
+
+def test_a_buffer_that_training_changes_is_refused() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 3)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls = self.calls + 1
+            return self.linear(x)
+
+    pf = product(Counting)
+    pf.step(lambda: cross_entropy(pf.particles(X), Y))
+    with pytest.raises(ValueError, match="buffer 'calls'"):
+        pf.end_task((X, Y))
+
+
+MISMATCHED = {
+    "another start": (lambda: learned([1], n=3), "different starts"),
+    "another seed": (lambda: other_seed(), "different starts: '0.weight'"),
+    "another network": (lambda: learned([1], make_model=convolutional), "different networks"),
+    "other weights": (lambda: product(weights="evidence"), "must weigh alike"),
+}
+
+
+def other_seed() -> ol.PosteriorProduct:
+    from tests.filters.product.tasks import mlp
+
+    particles = ol.Ensemble(mlp, 2, seed=7)
+    return ol.PosteriorProduct(particles, lambda p: torch.optim.SGD(p, lr=0.1))
+
+
+@pytest.mark.parametrize("name", MISMATCHED)
+def test_only_products_with_one_start_can_be_added(name: str) -> None:
+    make, words = MISMATCHED[name]
+    ours = learned([0])
+    before = copy.deepcopy(ours.state_dict())
+    for combine in (lambda a, b: a + b, lambda a, b: a - b):
+        with pytest.raises(ValueError, match=words):
+            combine(ours, make())
+    assert_identical(ours.state_dict(), before)
+
+
+def test_a_task_that_was_never_added_cannot_be_taken_away() -> None:
+    with pytest.raises(ValueError, match="a task that the first has not"):
+        learned([0, 1]) - learned([2])
+    with pytest.raises(ValueError, match="a task that the first has not"):
+        product() - learned([2])
+
+
+def test_a_state_of_something_else_is_refused() -> None:
+    pf = learned([0])
+    before = copy.deepcopy(pf.state_dict())
+    with pytest.raises(ValueError, match="of a AveragingParticles"):
+        pf.load_state_dict(pf.training.state_dict())
+    with pytest.raises(ValueError, match="another model"):
+        pf.load_state_dict(learned([0], make_model=convolutional).state_dict())
+    assert_identical(pf.state_dict(), before)
+
+
+def test_moments_that_do_not_fit_are_refused_with_their_size() -> None:
+    wide = ol.Ensemble(lambda: nn.Linear(20_000_000, 1, bias=False, device="meta"), 1)
+    with pytest.raises(MemoryError, match=r"need [\d.]+ GiB but [\d.]+ GiB are free"):
+        ol.PosteriorProduct(wide, lambda p: torch.optim.SGD(p, lr=0.1))
+
+
+SETTINGS = {
+    "weights": ({"weights": "best"}, ValueError, "'uniform' or 'evidence', got 'best'"),
+    "prior": ({"prior_precision": 0.0}, ValueError, "positive, got 0.0"),
+    "link": ({"link": "probit"}, ValueError, "link must be"),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_are_checked(name: str) -> None:
+    options, error, words = SETTINGS[name]
+    with pytest.raises(error, match=words):
+        product(**options)
+
+
+def test_an_optimizer_is_not_a_way_to_make_one() -> None:
+    particles = ol.Ensemble(lambda: nn.Linear(2, 2), 1)
+    with pytest.raises(TypeError, match="make_optimizer must be a function"):
+        ol.PosteriorProduct(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
