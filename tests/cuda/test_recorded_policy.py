@@ -23,7 +23,8 @@ def test_a_recorded_decision_is_the_eager_one(act: str) -> None:
         eager._graphs.clear()  # as if it had never run
         for ours, theirs in zip(recorded(frames, first), eager(frames, first), strict=True):
             torch.testing.assert_close(ours, theirs)
-    assert recorded._graphs[0, 16] is not None and eager._graphs[0, 16] is None
+    place = "decide", 0, 16
+    assert recorded._graphs[place] is not None and eager._graphs[place] is None
 
 
 @pytest.mark.parametrize("sizes", [(8,), (4, 4), (5, 3)])

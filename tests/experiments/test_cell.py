@@ -252,7 +252,7 @@ def test_a_checkpoint_of_other_settings_or_versions_is_passed_over(tmp_path, mon
     other = make_run(tiny_cell("gd", lr=0.01), tmp_path, tick=ticks.append)
     other._resume()
     assert ticks == []
-    monkeypatch.setattr("orderless.experiments.course.versions", lambda: {"torch": "0.1"})
+    monkeypatch.setattr("orderless.experiments.runner.versions", lambda: {"torch": "0.1"})
     newer = make_run(cell, tmp_path, tick=ticks.append)
     newer._resume()
     assert ticks == []

@@ -83,7 +83,7 @@ def test_what_happens_is_reported(store):
         begin=lambda finished, total: said.append((finished, total)),
         start=lambda cell: said.append(cell.method),
         tick=lambda steps: said.append(steps),
-        done=lambda cell, record: said.append(record["method"]),
+        done=lambda cell, record: said.append(record.method),
     )
     run_grid(tiny_grid(("gd",), 1), store, report=report)
     assert said == [(0, 1), "gd", *[1] * 13, "gd"]

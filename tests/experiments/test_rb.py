@@ -8,7 +8,7 @@ from orderless.experiments import Grid, Store, run_grid
 from orderless.experiments.benchmarks import find_benchmark
 from orderless.experiments.evaluation import score_task
 from orderless.experiments.store import read_cell
-from orderless.features import RandomConvolution, RandomReLU
+from orderless.features import DeadLeaves, RandomConvolution, RandomReLU
 from orderless.filters.weights import normalize
 from orderless.methods import METHODS, Setup, find_method
 from orderless.methods.learners import ExactLearner
@@ -100,7 +100,7 @@ def test_an_interrupted_cell_goes_on_digit_for_digit(method, tmp_path):
 
 def test_in_the_task_setting_only_the_tasks_own_classes_are_possible():
     scenario = tiny_scenario("task")
-    setup = Setup(scenario, Settings(rb_features=8, rb_particles=2), lambda: None, 0)
+    setup = Setup(scenario, Settings(rb_map="relu", rb_features=8, rb_particles=2), lambda: None, 0)
     learner = find_method("rb").build(setup)
     learner.begin_task([1])
     learner.learn(*scenario.train_set(1))
@@ -127,18 +127,35 @@ def test_the_demo_settings_reach_92_percent_on_the_embedded_digits():
     assert sum(scores) / 5 >= 0.92
 
 
-def test_colour_images_get_convolutional_features_and_all_else_gets_relu():
-    assert isinstance(feature_map((3, 32, 32), 64)(), RandomConvolution)
-    assert feature_map((3, 32, 32), 64)().out_features == 64
-    assert isinstance(feature_map((1, 28, 28), 30)(), RandomReLU)
-    assert isinstance(feature_map((7,), 30)(), RandomReLU)
-    with pytest.raises(ValueError, match="multiple of 4"):
-        feature_map((3, 32, 32), 30)
+def test_images_get_features_of_dead_leaves_and_all_else_gets_relu():
+    colour, digits = feature_map("auto", (3, 32, 32), 64)(), feature_map("auto", (1, 28, 28), 64)()
+    assert isinstance(colour, DeadLeaves) and isinstance(digits, DeadLeaves)
+    assert colour.mirror and not digits.mirror
+    assert colour.out_features == digits.out_features == 64
+    assert isinstance(feature_map("auto", (7,), 30)(), RandomReLU)
+    assert isinstance(feature_map("relu", (3, 32, 32), 30)(), RandomReLU)
+    assert isinstance(feature_map("convolution", (3, 32, 32), 64)(), RandomConvolution)
+    with pytest.raises(ValueError, match="multiple of 8 with rb_map=leaves"):
+        feature_map("auto", (3, 32, 32), 30)
+    with pytest.raises(ValueError, match=r"square images, got inputs of shape \(7,\)"):
+        feature_map("leaves", (7,), 32)
+
+
+def test_the_exact_filter_sees_images_as_they_are_whatever_the_others_see():
+    scenario = tiny_scenario()
+    scenario.augment = lambda x, generator: x + 1.0
+    settings = Settings(rb_map="relu", rb_features=8)
+    learner = find_method("rb").build(Setup(scenario, settings, lambda: None, 0))
+    plain = {tuple(row) for row in scenario.tasks[0].x.flatten(1).tolist()}
+    for x, _ in learner.scenario.batches(0, batch_size=4, seed=0):
+        assert {tuple(row) for row in x.flatten(1).tolist()} <= plain
+    x, _ = next(iter(scenario.batches(0, batch_size=4, seed=0)))  # the others' still is
+    assert not {tuple(row) for row in x.flatten(1).tolist()} & plain
 
 
 def test_a_block_of_nothing_and_samples_of_several_tasks_are_refused():
     scenario = tiny_scenario()
-    setup = Setup(scenario, Settings(rb_features=8), lambda: None, 0)
+    setup = Setup(scenario, Settings(rb_map="relu", rb_features=8), lambda: None, 0)
     learner = find_method("rb").build(setup)
     with pytest.raises(ValueError, match="rb_block must be at least 1, got 0"):
         ExactLearner(scenario, learner.filter, block=0)

@@ -23,7 +23,13 @@ from orderless.report.regime import Point, Scores, chosen, summarize_regime, wei
 from orderless.storage.typed import as_json
 
 SETTINGS = Settings(
-    source="embedded", hidden=8, batch_size=8, iterations=4, rb_features=16, rb_particles=2
+    source="embedded",
+    hidden=8,
+    batch_size=8,
+    iterations=4,
+    rb_map="relu",
+    rb_features=16,
+    rb_particles=2,
 )
 REGIME = dataclasses.replace(
     REGIMES["demo"],
@@ -213,7 +219,7 @@ def test_an_incomplete_map_says_so(records):
 
 @pytest.mark.slow
 def test_the_command_writes_json_and_figure_and_the_page_follows_the_json(tmp_path):
-    small = ["iterations=2", "hidden=4", "rb_features=8", "rb_particles=2"]
+    small = ["iterations=2", "hidden=4", "rb_map=relu", "rb_features=8", "rb_particles=2"]
     sets = [part for assignment in small for part in ("--set", assignment)]
     arguments = ["run", "regime", "--preset", "demo", "--permutations", "2", "--seeds", "1"]
     arguments += ["--particles", "3", "--device", "cpu", "--out", str(tmp_path), *sets]

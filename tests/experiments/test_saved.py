@@ -40,7 +40,7 @@ def test_a_cell_goes_on_from_its_checkpoint_to_the_same_result(
 ) -> None:
     (saved, *_) = (store.directory / "checkpoints").glob("*.st")
     known = load(saved)["versions"]  # one of another torch is not gone on from
-    monkeypatch.setattr("orderless.experiments.course.versions", lambda: known)
+    monkeypatch.setattr("orderless.experiments.runner.versions", lambda: known)
     steps: list[int] = []
     assert run_grid(grid(("wpf",)), store, report=Report(tick=steps.append)) == 1
     assert steps[0] == 30 and sum(steps) == 60

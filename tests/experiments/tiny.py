@@ -26,6 +26,7 @@ SETTINGS = Settings(
     si_strength=0.1,
     replay_buffer=12,
     test_batch=7,
+    rb_map="relu",
     rb_features=16,
     rb_particles=2,
 )

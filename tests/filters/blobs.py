@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -39,7 +41,17 @@ def same_bits(a: RaoBlackwellizedFilter, b: RaoBlackwellizedFilter, x: Tensor) -
         and torch.equal(a.log_weights, b.log_weights)
         and torch.equal(a.log_evidence, b.log_evidence)
         and torch.equal(a.predictive(x).variance, b.predictive(x).variance)
+        and same_state(a.state_dict(), b.state_dict())
     )
+
+
+def same_state(a: Any, b: Any) -> bool:
+    """Equal to the bit, dtypes included."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same_state(a[key], b[key]) for key in a)
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    return type(a) is type(b) and a == b
 
 
 def regression(n: int = 60, width: int = 8) -> tuple[Tensor, Tensor]:

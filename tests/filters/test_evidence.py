@@ -15,10 +15,10 @@ from torch import nn
 from orderless.filters.exact.evidence import (
     HeadPosterior,
     NormalEquations,
-    maximize,
     safe_cholesky,
     solve_heads,
 )
+from orderless.filters.exact.line_search import maximize
 from orderless.filters.exact.rao_blackwellized import RaoBlackwellizedFilter
 
 
@@ -128,7 +128,7 @@ def test_heads_solved_as_one_batch_are_those_solved_alone(
     generator = torch.Generator().manual_seed(0)
     maps = torch.randn(7, 8, 24, dtype=torch.float64, generator=generator)
     features = torch.cat([(x @ maps).relu(), torch.ones(7, 60, 1)], dim=2)
-    sums = features.mT @ features, features.mT @ targets
+    sums = features.mT @ features, targets.T @ features
     options = {"classes": classes, "standardize": standardize}
 
     def solved(some: slice) -> list[HeadPosterior]:

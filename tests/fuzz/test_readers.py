@@ -10,7 +10,6 @@ import pickle
 import struct
 import tarfile
 import warnings
-import zipfile
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -101,7 +100,7 @@ def snapshots_file() -> bytes:
 
 
 FACTS = {
-    "format": 1,
+    "format": 2,
     "transitions": 2,
     "game": "starpilot",
     "episodes": 1,
@@ -110,14 +109,31 @@ FACTS = {
 }
 
 
-def transitions_file(facts=FACTS) -> bytes:
+def npy_file(*shape: int) -> bytes:
     buffer = io.BytesIO()
-    np.savez_compressed(
-        buffer, observations=np.zeros((2, 3, 64, 64), np.uint8), actions=np.zeros(2, np.uint8)
-    )
-    with zipfile.ZipFile(buffer, "a") as zipped:
-        zipped.writestr("facts.json", json.dumps(facts))
+    np.save(buffer, np.zeros(shape, np.uint8))
     return buffer.getvalue()
+
+
+TRANSITIONS = {
+    "observations.npy": npy_file(2, 3, 64, 64),
+    "actions.npy": npy_file(2),
+    "facts.json": json.dumps(FACTS).encode(),
+}
+
+
+def write_transitions(folder: Path, facts=FACTS) -> None:
+    for name, content in TRANSITIONS.items():
+        (folder / name).write_bytes(content)
+    (folder / "facts.json").write_text(json.dumps(facts))
+
+
+def read_transitions_around(path: Path):
+    """The folder of which `path` is a part; the other parts are good."""
+    for name, content in TRANSITIONS.items():
+        if name != path.name:
+            (path.parent / name).write_bytes(content)
+    read_transitions(path.parent)
 
 
 WORTH = {where: {"expert": {"mean": 0.5}} for where in ("training", "held_out")}
@@ -175,7 +191,10 @@ READERS = {
         (),
         100,
     ),
-    "transitions.npz": (transitions_file(), read_transitions, ValueError, 100),
+    **{
+        name: (content, read_transitions_around, ValueError, 60)
+        for name, content in TRANSITIONS.items()
+    },
     "expert.safetensors": (
         expert_file(),
         lambda path: load_expert("starpilot", path),
@@ -316,14 +335,14 @@ def test_a_senseless_expert_with_the_right_checksum_is_refused(tmp_path, record_
 
 
 def test_senseless_facts_of_transitions_are_refused(tmp_path, record_property):
-    path, watch = tmp_path / "transitions.npz", Watch()
+    watch = Watch()
 
     @cases(60)
     @given(altered(FACTS))
     def every(facts):
-        path.write_bytes(transitions_file(facts))
+        write_transitions(tmp_path, facts)
         with watch.case(), suppress(ValueError):
-            found = read_transitions(path).facts
+            found = read_transitions(tmp_path).facts
             assert isinstance(found["episodes"], int)
             assert isinstance(found["mean_return"], float | None)
 
@@ -332,10 +351,9 @@ def test_senseless_facts_of_transitions_are_refused(tmp_path, record_property):
 
 
 def test_transitions_are_those_that_were_collected(tmp_path):
-    path = tmp_path / "transitions.npz"
-    path.write_bytes(transitions_file({**FACTS, "sha256": "0" * 64}))
+    write_transitions(tmp_path, {**FACTS, "sha256": "0" * 64})
     with pytest.raises(ValueError, match="its checksum is not that of its content"):
-        read_transitions(path)
+        read_transitions(tmp_path)
 
 
 def test_a_senseless_run_of_an_audit_is_refused(tmp_path, record_property):

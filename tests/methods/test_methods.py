@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from orderless.filters import GradientDescent, WeightedParticleFilter
+from orderless.filters.weighted import Linearized
 from orderless.methods import METHODS, Setup, find_method, method
 from orderless.methods.learners import Learner
 from orderless.methods.settings import Settings
@@ -61,7 +62,8 @@ def test_perturbed_particles_surround_one_network():
 def test_settings_reach_the_parts():
     wpf = METHODS["wpf"].build(setup(weighting="linearized", loss_scale=2.0, min_ess=2.0)).filter
     assert isinstance(wpf, WeightedParticleFilter)
-    assert (wpf.weighting, wpf.loss_scale, wpf.min_ess) == ("linearized", 2.0, 2.0)
+    assert isinstance(wpf.weighting, Linearized)
+    assert (wpf.loss_scale, wpf.min_ess) == (2.0, 2.0)
     assert METHODS["er"].build(setup(replay_buffer=7)).replay.capacity == 7
     ewc = METHODS["ewc"].build(setup(ewc_strength=5.0, fisher="sampled", fisher_samples=3))
     assert (ewc.consolidation.strength, ewc.consolidation.fisher) == (5.0, "sampled")

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from orderless.particles.kernels.grouped import Geometry, GroupedConvolution
 from orderless.particles.kernels.pooling import MaxPooling
+from orderless.particles.kernels.residual import ResidualBlock
 from orderless.particles.kernels.shared import SharedConvolution
 from orderless.particles.precision import matrix_precision
 
@@ -26,6 +27,9 @@ SHAPES = {
     "no padding": ((17, 2), (3, 3), (2, 2), (0, 0), (7, 7)),
     "unequal sides": ((3, 4), (1, 4), (3, 1), (0, 2), (8, 5)),
     "many channels": ((70, 66), (1, 1), (1, 1), (0, 0), (2, 3)),
+    "many, as many outputs": ((48, 48), (1, 1), (1, 1), (0, 0), (2, 3)),
+    "whole tiles": ((16, 20), (3, 3), (1, 1), (1, 1), (5, 6)),
+    "whole tiles, stride 2": ((32, 16), (3, 3), (2, 2), (1, 1), (6, 5)),
 }
 
 
@@ -118,6 +122,43 @@ def test_a_long_sum_over_positions_in_parts() -> None:
     y = SharedConvolution.apply(x, weight, None, g, "ieee")
     (found,) = torch.autograd.grad(y, weight, slope)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3)  # 2560 terms
+
+
+@pytest.mark.parametrize("channels", [16, 32])
+def test_a_residual_block_in_one_piece_is_that_of_n_networks(channels: int) -> None:
+    n, generator = 3, torch.Generator().manual_seed(0)
+
+    def random(*shape: int, scale: float = 1.0) -> torch.Tensor:
+        values = scale * torch.randn(*shape, generator=generator).to(DEVICE)
+        return values.requires_grad_()
+
+    x, narrow = random(2, n * channels, 5, 4), 1 / (3 * channels**0.5)
+    weights = [random(n, channels, channels, 3, 3, scale=narrow) for _ in range(2)]
+    biases = [random(n, channels) for _ in range(2)]
+    each = []
+    for number, part in enumerate(x.split(channels, 1)):
+        inner = F.conv2d(F.relu(part), weights[0][number], biases[0][number], padding=1)
+        outer = F.conv2d(F.relu(inner), weights[1][number], biases[1][number], padding=1)
+        each.append(part + outer)
+    expected = torch.cat(each, 1)
+    leaves = [x, weights[0], biases[0], weights[1], biases[1]]
+    slope = random(*expected.shape).detach()
+    wanted = torch.autograd.grad(expected, leaves, slope, retain_graph=True)
+
+    wide = x.contiguous(memory_format=torch.channels_last)
+    y = ResidualBlock.apply(wide, *leaves[1:], "ieee")
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)  # float32, another order
+    found = torch.autograd.grad(y, leaves, slope, retain_graph=True)
+    for got, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    assert_curved_alike(y, expected, leaves)
+
+
+def test_a_residual_block_does_not_hide_what_is_not_a_number() -> None:
+    x = torch.ones(1, 16, 3, 3, device=DEVICE).contiguous(memory_format=torch.channels_last)
+    x[0, 0, 1, 1] = torch.nan
+    weight, bias = torch.ones(1, 16, 16, 3, 3, device=DEVICE), torch.zeros(1, 16, device=DEVICE)
+    assert ResidualBlock.apply(x, weight, bias, weight, bias, "ieee").isnan().all()
 
 
 POOLS = {

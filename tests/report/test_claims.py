@@ -61,7 +61,8 @@ def test_less_seed_variance_lowers_the_total_variance_but_not_the_order_variance
         from_seed = 0.0 if name == "wpf" else 0.08 * noise(name, "seed", seed)
         return np.clip(0.6 + from_order + from_seed, 0, 1)
 
-    (summary,) = summarize(built(write_cells, law, methods=["wpf", "gd"]))
+    # of three seeds a resample is all one seed too often for a verdict on the total variance
+    (summary,) = summarize(built(write_cells, law, methods=["wpf", "gd"], seeds=8))
     claim = "Weighted particle filter has lower variance than Gradient descent"
     total, order = (verdict(summary, claim, f"{kind} variance") for kind in ("total", "order"))
     assert total.holds is True
@@ -84,7 +85,7 @@ def test_a_worse_method_is_reported_as_the_opposite_with_numbers(write_cells):
     assert "3 seeds x 10 orders; the opposite is seen" in claim.evidence
 
 
-def test_a_sign_that_depends_on_the_seed_is_pointed_out(write_cells):
+def test_a_gain_that_hangs_on_the_seed_is_not_shown(write_cells):
     # Better by .1 with two seeds, worse by .05 with the third: sure over orders, not over seeds.
     def law(name, order, seed):
         gain = (0.1, 0.1, -0.05)[seed] if name == "wpf" else 0.0
@@ -92,8 +93,21 @@ def test_a_sign_that_depends_on_the_seed_is_pointed_out(write_cells):
 
     (summary,) = summarize(built(write_cells, law, methods=["wpf", "gd"]))
     claim = verdict(summary, "Weighted particle filter is above Gradient descent", "average")
-    assert claim.holds is True
-    assert "sign changes from seed to seed (+10.00, +10.00, -5.00)" in claim.evidence
+    assert claim.holds is False
+    assert "+5.00 points [-5.00, +10.00]" in claim.evidence
+    assert "no difference is shown" in claim.evidence
+
+
+def test_a_row_that_broke_off_decides_nothing(write_cells):
+    cells = [
+        {**with_scores(name, order, 0, np.full(5, mean)), "died_at": died}
+        for name, mean, died in (("ewc", 0.5, 40), ("ewc+wpf", 0.6, None))
+        for order in range(6)
+    ]
+    (summary,) = summarize(write_cells(cells))
+    claim = verdict(summary, "EWC + WPF is above EWC", "average")
+    assert claim.holds == "not decidable"
+    assert "In 6 of 6 cells of ewc no particle kept a finite loss" in claim.evidence
 
 
 def test_rounding_noise_is_no_finding(write_cells):

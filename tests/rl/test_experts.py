@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import zipfile
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -16,18 +15,18 @@ from tests.rl.tiny_policies import tiny_expert
 
 import orderless as ol
 from orderless.cli.expert import describe
-from orderless.rl import Compact, PPOSettings, ProcgenLevels
+from orderless.rl import Compact, MixturePolicy, PPOSettings, ProcgenLevels
 from orderless.rl.experts import (
     FOLDER,
     IN_TURNS,
     Expert,
     ExpertTraining,
+    in_turns,
     load_expert,
     mean_return,
     random_policy,
     save_expert,
     shape_of,
-    turns_for,
 )
 from orderless.rl.games import GAMES, parse_levels
 from orderless.rl.settings import rollouts_for
@@ -110,7 +109,8 @@ def test_a_training_goes_on_in_turns_and_back(monkeypatch: pytest.MonkeyPatch) -
     whole = make_training(levels=1000, n_envs=5)
     whole.learn(80)
     with monkeypatch.context() as patch:
-        patch.setattr("orderless.rl.experts.turns_for", lambda n_envs, device: 2)
+        halves = lambda n_envs, device: [n_envs - n_envs // 2, n_envs // 2]  # noqa: E731
+        patch.setattr("orderless.rl.experts.in_turns", halves)
         halves = make_training(levels=1000, n_envs=5)
     first, second = halves.ppo.envs
     assert (first.n_envs, second.n_envs) == (3, 2)
@@ -127,7 +127,9 @@ def test_a_training_goes_on_in_turns_and_back(monkeypatch: pytest.MonkeyPatch) -
 
 def test_only_a_gpu_has_many_copies_take_turns() -> None:
     cases = [(IN_TURNS, "cuda"), (IN_TURNS - 1, "cuda"), (IN_TURNS, "cpu")]
-    assert [turns_for(n_envs, torch.device(name)) for n_envs, name in cases] == [2, 1, 1]
+    found = [in_turns(n_envs, torch.device(name)) for n_envs, name in cases]
+    assert found == [[IN_TURNS // 2] * 2, [IN_TURNS - 1], [IN_TURNS]]
+    assert in_turns(IN_TURNS + 1, torch.device("cuda")) == [IN_TURNS // 2 + 1, IN_TURNS // 2]
 
 
 def test_a_training_goes_on_from_files_of_one_environment() -> None:
@@ -307,10 +309,16 @@ def test_levels_that_are_none_are_refused(text: str) -> None:
 # ---------------------------------------------------------------------- transitions
 
 
+def content_of(folder: Path) -> tuple[bytes, ...]:
+    names = ("observations.npy", "actions.npy", "facts.json")
+    assert sorted(path.name for path in folder.iterdir()) == sorted(names)
+    return tuple((folder / name).read_bytes() for name in names)
+
+
 def test_what_is_collected_depends_on_expert_and_seed_alone(tmp_path: Path) -> None:
     first = load_expert("starpilot", tiny_expert(tmp_path, "starpilot"))
-    (tmp_path / "other").mkdir()
-    other = load_expert("starpilot", tiny_expert(tmp_path / "other", "starpilot", seed=1))
+    (tmp_path / "second").mkdir()
+    other = load_expert("starpilot", tiny_expert(tmp_path / "second", "starpilot", seed=1))
     files = {}
     for name, expert, seed in (
         ("one", first, 0),
@@ -318,9 +326,8 @@ def test_what_is_collected_depends_on_expert_and_seed_alone(tmp_path: Path) -> N
         ("seed", first, 1),
         ("other", other, 0),
     ):
-        path = tmp_path / f"{name}.npz"
-        collect(path, expert, 3, 50, seed=seed, n_envs=4)
-        files[name] = path.read_bytes()
+        collect(tmp_path / name, expert, 3, 50, seed=seed, n_envs=4)
+        files[name] = content_of(tmp_path / name)
     assert files["one"] == files["again"]
     assert len(set(files.values())) == 3
     names = {transitions_path(tmp_path, e, 3, 50, s) for e in (first, other) for s in (0, 1)}
@@ -331,8 +338,8 @@ def test_the_transitions_are_what_the_game_shows(tmp_path: Path) -> None:
     """The recorded actions, played anew on the level, give the recorded frames."""
     expert = load_expert("starpilot", tiny_expert(tmp_path, "starpilot"))
     copies, count, told = 2, 401, []
-    facts = collect(tmp_path / "x.npz", expert, 0, count, n_envs=copies, tell=told.append)
-    data = read_transitions(tmp_path / "x.npz")
+    facts = collect(tmp_path / "x", expert, 0, count, n_envs=copies, tell=told.append)
+    data = read_transitions(tmp_path / "x")
     assert data.facts == facts and told[-1] == count
     assert data.observations.dtype == torch.uint8 and len(data.actions) == count
     env, place, returns = ProcgenLevels("starpilot", copies, 0), 0, []
@@ -361,33 +368,60 @@ def test_a_damaged_file_is_refused_and_a_missing_one_is_collected(tmp_path: Path
     tasks.prepare(said.append)
     assert len(said) == 2
     path = transitions_path(tmp_path / "data", expert, 2, 40, 0)
-    whole = path.read_bytes()
+    content = content_of(path)
     assert torch.equal(tasks.transitions(1).actions, read_transitions(path).actions)
     assert tasks.transitions(1) is tasks.transitions(1)  # the next cell does not read it again
+    frames = path / "observations.npy"
+    whole = frames.read_bytes()
     for damaged in (whole[:-50], whole[:2000], b"", _flipped(whole)):
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match="level2-40.npz is damaged .*: delete it"):
-            tasks.transitions(1)
+        frames.write_bytes(damaged)
+        with pytest.raises(ValueError, match="level2-40 is damaged .*: delete it"):
+            read_transitions(path)
+    frames.unlink()
+    with pytest.raises(ValueError, match="level2-40 is damaged .*: delete it"):
+        read_transitions(path)
     shutil.rmtree(tmp_path / "data")
     assert len(tasks.transitions(1).actions) == 40
-    assert path.read_bytes() == whole
-    with pytest.raises(ValueError, match="there is no file .*nowhere.npz"):
-        read_transitions(tmp_path / "nowhere.npz")
+    assert content_of(path) == content
+    with pytest.raises(ValueError, match="there is no folder .*nowhere"):
+        read_transitions(tmp_path / "nowhere")
     assert not list(tmp_path.glob("**/*.part"))
 
 
 def _flipped(data: bytes) -> bytes:
-    """One bit in the middle of the compressed frames is another."""
+    """One bit in the middle of the frames is another."""
     place = len(data) // 2
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
-def test_the_file_is_an_ordinary_npz_with_sums_of_its_parts(tmp_path: Path) -> None:
+def test_transitions_of_an_earlier_version_are_named(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "level0-20.npz", actions=np.zeros(20))
+    with pytest.raises(ValueError, match="compressed transitions of an earlier version: delete it"):
+        read_transitions(tmp_path / "level0-20.npz")
+
+
+def test_frames_are_mapped_and_the_file_is_safe_from_whoever_changes_them(tmp_path: Path) -> None:
     expert = load_expert("starpilot", tiny_expert(tmp_path, "starpilot"))
-    collect(tmp_path / "x.npz", expert, 0, 20, n_envs=4)
-    with np.load(tmp_path / "x.npz") as arrays:
-        assert arrays["observations"].shape == (20, 3, 64, 64)
-        assert arrays["actions"].max() < 15
-    with zipfile.ZipFile(tmp_path / "x.npz") as archive:
-        assert archive.testzip() is None
-        assert all(part.compress_type == zipfile.ZIP_DEFLATED for part in archive.infolist())
+    collect(tmp_path / "x", expert, 0, 20, n_envs=4)
+    data = read_transitions(tmp_path / "x")
+    assert np.array_equal(np.load(tmp_path / "x" / "observations.npy"), data.observations.numpy())
+    data.observations.fill_(7)
+    assert read_transitions(tmp_path / "x").actions.equal(data.actions)
+
+
+def test_two_halves_of_the_copies_bring_what_all_of_them_bring(tmp_path: Path) -> None:
+    """An odd number of copies, against a plain loop over all of them in one environment."""
+    expert = load_expert("starpilot", tiny_expert(tmp_path, "starpilot"))
+    collect(tmp_path / "x", expert, 4, 60, n_envs=5, seed=3)
+    env, policy = ProcgenLevels("starpilot", 5, 4), MixturePolicy(expert.filter(), 5, seed=3)
+    env.reset()
+    frames, chosen = [], []
+    for _ in range(12):
+        decision = policy(torch.from_numpy(env.observations), torch.from_numpy(env.first))
+        frames.append(env.observations.copy())
+        chosen.append(decision.actions.numpy())
+        env.step(chosen[-1])
+    env.close()
+    data = read_transitions(tmp_path / "x")
+    assert np.array_equal(data.observations.numpy(), np.concatenate(frames))
+    assert np.array_equal(data.actions.numpy(), np.concatenate(chosen))

@@ -123,7 +123,7 @@ def test_a_cloning_cell_is_a_loop_over_levels(tmp_path: Path) -> None:
     shown: dict[int, float | None] = {}
     for level in (None, 1, 0):
         if level is not None:
-            (path,) = tmp_path.glob(f"procgen/*/level{level}-96.npz")
+            (path,) = tmp_path.glob(f"procgen/*/level{level}-96")
             data = read_transitions(path)
             shown[level] = data.facts["mean_return"]
             cloning.learn(data.observations, data.actions, level=level)
@@ -154,7 +154,7 @@ def test_plasticity_is_measured_on_frames_of_the_whole_level(
     monkeypatch.setattr(policy_cell, "SAMPLES", 3)
     monkeypatch.setattr(policy_cell, "heaviest_representation", look)
     make_run(tiny_cell(CLONING, "bc", expert=str(tiny_expert(tmp_path))), tmp_path).run()
-    (path,) = tmp_path.glob("procgen/*/level1-96.npz")
+    (path,) = tmp_path.glob("procgen/*/level1-96")
     frames = read_transitions(path).observations
     assert torch.equal(looked[0], torch.stack([frames[0], frames[47], frames[95]]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -69,17 +70,17 @@ def test_cloning_from_expert_to_report(tmp_path: Path) -> None:
     result = orderless(*command)
     assert result.exit_code == 0, result.output
     assert "2 cells computed" in result.stdout
-    files = sorted(data.glob("procgen/*/*.npz"))
-    assert [file.name for file in files] == ["level0-64.npz", "level3-64.npz"]
+    folders = sorted(data.glob("procgen/*/*"))
+    assert [folder.name for folder in folders] == ["level0-64", "level3-64"]
     summary = json.loads(orderless("report", out, "--json").stdout)
     assert summary["methods"]["bc+wpf"]["average_probs"] is not None
     assert summary["methods"]["bc"]["forgetting"] is not None
 
-    whole = files[1].read_bytes()
-    files[1].write_bytes(whole[: len(whole) // 2])
+    frames = folders[1] / "observations.npy"
+    frames.write_bytes(frames.read_bytes()[:1000])
     for path in out.glob("cells/*.json"):
         path.unlink()
-    assert "level3-64.npz is damaged" in refused(*command)
+    assert "level3-64 is damaged" in refused(*command)
 
 
 def test_an_expert_is_trained_and_collects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,18 +103,19 @@ def test_an_expert_is_trained_and_collects(tmp_path: Path, monkeypatch: pytest.M
     collect += ["--transitions", "30", "--device", "cpu"]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert orderless(*collect).exit_code == 0  # where runs look for transitions
-    assert len(list((tmp_path / "cache/orderless/procgen").glob("*/*.npz"))) == 2
+    assert len(list((tmp_path / "cache/orderless/procgen").glob("*/*"))) == 2
     collect += ["--out", tmp_path / "data"]
     first = orderless(*collect)
     assert first.exit_code == 0, first.output
-    files = sorted((tmp_path / "data").glob("*/*.npz"))
+    folders = sorted((tmp_path / "data").glob("*/*"))
+    assert [folder.name for folder in folders] == ["level0-30", "level1-30"]
+    files = [folder / name for folder in folders for name in ("observations.npy", "actions.npy")]
     before = [file.read_bytes() for file in files]
-    assert [file.name for file in files] == ["level0-30.npz", "level1-30.npz"]
-    files[0].unlink()
+    shutil.rmtree(folders[0])
     assert orderless(*collect).stdout == first.stdout
     assert [file.read_bytes() for file in files] == before
-    files[1].write_bytes(before[1][:-40])
-    assert "level1-30.npz is damaged" in refused(*collect)
+    files[-1].write_bytes(before[-1][:-4])
+    assert "level1-30 is damaged" in refused(*collect)
 
 
 @pytest.mark.parametrize(

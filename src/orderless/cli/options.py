@@ -28,7 +28,11 @@ DataTarget = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda", autocompletion=completion.devices)]
 Kind = Annotated[
-    str, typer.Option(help="domain, task or class", autocompletion=completion.scenarios)
+    str | None,
+    typer.Option(
+        help="domain, task or class; domain unless the benchmark is intents",
+        autocompletion=completion.scenarios,
+    ),
 ]
 Changes = Annotated[
     list[str] | None,
@@ -74,7 +78,7 @@ def find_device(name: str) -> torch.device:
 Benchmark = Annotated[
     str,
     typer.Argument(
-        help="splitmnist, splitcifar100, regime, procgen-bc or procgen-lifelong",
+        help="splitmnist, splitcifar100, intents, regime, procgen-bc or procgen-lifelong",
         autocompletion=completion.benchmarks,
     ),
 ]
@@ -132,7 +136,8 @@ Tensorboard = Annotated[
 # ---------------------------------------------------------------------- tune
 
 Tunable = Annotated[
-    str, typer.Argument(help="splitmnist or splitcifar100", autocompletion=completion.tunable)
+    str,
+    typer.Argument(help="splitmnist, splitcifar100 or intents", autocompletion=completion.tunable),
 ]
 Key = Annotated[str, typer.Argument(help="Setting to choose: lr, ewc_tuned, si_tuned, ...")]
 Values = Annotated[str, typer.Argument(help="Comma-separated values to try.")]

@@ -17,7 +17,7 @@ from .report import show_report
 def run(
     benchmark: options.Benchmark,
     methods: options.Methods = "all",
-    scenario: options.Kind = "domain",
+    scenario: options.Kind = None,
     game: options.Game = None,
     levels: options.Levels = None,
     steps_per_level: options.StepsPerLevel = None,
@@ -65,7 +65,7 @@ def run(
         refuse(
             "regime",
             methods=methods != "all",
-            scenario=scenario != "domain",
+            scenario=scenario not in (None, "domain"),
             game=game is not None,
             levels=levels is not None,
             steps_per_level=steps_per_level is not None,

@@ -19,7 +19,7 @@ def tune(
     key: options.Key,
     values: options.Values,
     method: options.Chooser = "gd",
-    scenario: options.Kind = "domain",
+    scenario: options.Kind = None,
     preset: options.Preset = "table1",
     permutations: Annotated[int, typer.Option(help="Orders to average over.")] = 1,
     device: options.Device = "auto",
@@ -36,11 +36,13 @@ def tune(
     from rich.table import Table
 
     from ..experiments import Grid
+    from ..experiments.benchmarks import find_benchmark
     from ..experiments.progress import reporting
     from ..experiments.tuning import sweep
     from ..methods.plugins import load_plugins
 
     load_plugins(plugin or ())
+    scenario = scenario or find_benchmark(benchmark).scenarios[0]
     texts = [text.strip() for text in values.split(",") if text.strip()]
     first = [f"{key}={text}" for text in texts[:1]]  # ewc-tuned, say, cannot be without one
     settings = find_preset(preset, benchmark).with_text(

@@ -9,22 +9,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from ..features import RandomReLU
 from ..filters import AveragingParticles, RaoBlackwellizedFilter, WeightedParticleFilter
 from ..particles import Ensemble, per_particle
 from ..scenarios.streams import keyed_generator
+from .algebra import EstimatorAlgebra
 
 METHODS = ("rb", "wpf", "averaging")
 INPUT_LIMIT = 4.0  # inputs beyond are clipped
 ROWS = 4096  # predicted at a time
 
 
-class ParticleEstimator(BaseEstimator, ABC):
+class ParticleEstimator(EstimatorAlgebra, ABC):
     """What classifier and regressor share: parameters, scaling, filters, batches."""
 
     def __init__(
@@ -58,16 +59,17 @@ class ParticleEstimator(BaseEstimator, ABC):
 
     # ------------------------------------------------------------------ building
 
-    def _begin(self, X: np.ndarray | None, outputs: int) -> None:
-        """Scaling and a new filter; X where the scale may come from the data."""
+    def _begin(self, X: np.ndarray | None, weights: np.ndarray | None, outputs: int) -> None:
+        """Scaling and a new filter; X and its weights where the scale may come from the data."""
         if self.method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
         for name in ("n_particles", "n_features", "epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         self.input_mean_, self.input_scale_ = scaling_of(
-            "input", self.input_mean, self.input_scale, X, (self.n_features_in_,)
+            "input", self.input_mean, self.input_scale, X, weights, (self.n_features_in_,)
         )
+        self.scaled_by_data_ = X is not None and self._scales_are_open()
         self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.calls_ = 0
         self.filter_ = self._make_filter(outputs)
@@ -79,7 +81,7 @@ class ParticleEstimator(BaseEstimator, ABC):
             # larger biases make features that almost no sample has: wild beyond the data
             maps = Ensemble(RandomReLU(inputs, self.n_features, bias_scale=0.5), **options)
             kind: dict[str, Any] = {"targets": "values"} if values else {"classes": outputs}
-            return RaoBlackwellizedFilter(maps, weights=self.weights, **kind)
+            return RaoBlackwellizedFilter(maps, weights=self.weights, **kind, **self._on_read())
         # float64, so that a prediction does not depend on which rows are predicted together
         particles = Ensemble(_network(inputs, self.hidden, outputs), **options)
         optimizer = torch.optim.SGD(particles.parameters(), lr=self.lr)
@@ -87,19 +89,39 @@ class ParticleEstimator(BaseEstimator, ABC):
         make: Callable[..., Any] = WeightedParticleFilter if weighted else AveragingParticles
         return make(particles, optimizer, link="identity" if values else "softmax")
 
+    def _on_read(self) -> dict[str, Any]:
+        """Options of the exact filter that an estimator of this kind has besides."""
+        return {}
+
+    def _scales_are_open(self) -> bool:
+        """Whether `fit` takes a scale from its data."""
+        return self.input_scale is None
+
     # ------------------------------------------------------------------ learning
 
-    def _learn(self, X: np.ndarray, targets: Tensor, epochs: int, shuffle: bool) -> None:
+    def _learn(
+        self,
+        X: np.ndarray,
+        targets: Tensor,
+        weights: np.ndarray | None,
+        epochs: int,
+        shuffle: bool,
+    ) -> None:
         inputs = self._inputs(X)
         if self.method == "rb":
-            self.filter_.update(inputs, targets)
+            self.filter_.update(inputs, targets, sample_weight=weights)
         else:
-            loss, particles = per_particle(self._loss), self.filter_.particles
+            particles = self.filter_.particles
+            mass = torch.ones(len(inputs), dtype=torch.float64)
+            mass = (mass if weights is None else torch.from_numpy(weights)).to(inputs.device)
             for rows in self._batches(len(inputs), epochs, shuffle):
-                x, y = inputs[rows], targets[rows]
+                x, y, w = inputs[rows], targets[rows], mass[rows]
+                loss = per_particle(lambda outputs, y, w=w: (w * self._losses(outputs, y)).mean())
                 # a short batch counts for what is in it: one step per sample adds up to a batch
                 share = len(rows) / self.batch_size
-                self.filter_.step(lambda x=x, y=y, share=share: share * loss(particles(x), y))
+                self.filter_.step(
+                    lambda x=x, y=y, loss=loss, share=share: share * loss(particles(x), y)
+                )
         self.calls_ += 1
 
     def _batches(self, count: int, epochs: int, shuffle: bool) -> Iterator[Tensor]:
@@ -109,8 +131,8 @@ class ParticleEstimator(BaseEstimator, ABC):
             yield from rows.split(self.batch_size)
 
     @abstractmethod
-    def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """One network's loss on a batch, a scalar."""
+    def _losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """One network's losses on a batch `[B]`."""
 
     def _inputs(self, X: np.ndarray, *, learning: bool = True) -> Tensor:
         scaled = (X.astype(np.float64) - self.input_mean_) / self.input_scale_
@@ -122,6 +144,20 @@ class ParticleEstimator(BaseEstimator, ABC):
                 stacklevel=4,
             )
         return torch.from_numpy(scaled.clip(-INPUT_LIMIT, INPUT_LIMIT)).to(self.device)
+
+    def _weighted(
+        self, X: np.ndarray, y: np.ndarray, sample_weight: Any
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """The samples that count, and their weights if there are any."""
+        if sample_weight is None:
+            return X, y, None
+        weights = _check_sample_weight(
+            sample_weight, X, dtype=np.float64, ensure_non_negative=True, copy=True
+        )
+        kept = weights > 0
+        if not kept.any():
+            raise ValueError("sample_weight is 0 for every sample: nothing is left to learn")
+        return X[kept], y[kept], weights[kept]
 
     def _rows(self, X: Any) -> Iterator[Tensor]:
         """Validated inputs to predict, a bounded number at a time."""
@@ -139,13 +175,18 @@ def _network(inputs: int, hidden: tuple[int, ...], outputs: int) -> nn.Module:
 
 
 def scaling_of(
-    name: str, mean: Any, scale: Any, data: np.ndarray | None, shape: tuple[int, ...]
+    name: str,
+    mean: Any,
+    scale: Any,
+    data: np.ndarray | None,
+    weights: np.ndarray | None,
+    shape: tuple[int, ...],
 ) -> tuple[Any, Any]:
     """Mean and scale as given; from the data where the scale is None and there is any."""
     if scale is None and data is not None:
-        # Sorted first: sums of floats depend on their order, and the rows' order must not matter.
-        ordered = np.sort(data.astype(np.float64), axis=0)
-        mean, scale = ordered.mean(axis=0), ordered.std(axis=0)
+        columns = data.astype(np.float64).reshape(len(data), -1).T
+        moments = np.array([_moments(column, weights) for column in columns]).T
+        mean, scale = (part.reshape(shape) for part in moments)
         return mean, np.where(scale > 1e-12 * np.abs(mean), scale, 1.0)
     mean, scale = np.asarray(mean, np.float64), np.asarray(1.0 if scale is None else scale)
     for what, value in (("mean", mean), ("scale", scale)):
@@ -156,3 +197,14 @@ def scaling_of(
     if not (scale > 0).all():
         raise ValueError(f"{name}_scale must be positive, got {scale.tolist()}")
     return mean, scale.astype(np.float64)
+
+
+def _moments(column: np.ndarray, weights: np.ndarray | None) -> tuple[float, float]:
+    """Weighted mean and deviation, the same bits in any order and for weights as for repetition.
+
+    Sums of floats depend on their terms' order: the terms are the distinct values, ascending.
+    """
+    values, places = np.unique(column, return_inverse=True)
+    mass = np.bincount(places, weights)
+    mean = (values * mass).sum() / mass.sum()
+    return mean, np.sqrt((np.square(values - mean) * mass).sum() / mass.sum())

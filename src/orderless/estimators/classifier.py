@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
+from ..filters.exact.samples import LARGEST_WEIGHT
 from .base import ParticleEstimator
 
 
@@ -29,11 +30,18 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
         hidden: widths of the hidden layers (wpf, averaging).
         lr, batch_size: of the gradient steps; `epochs`: passes of `fit`; `partial_fit` makes one.
         input_mean, input_scale: a number or one per column; None: from the data of `fit`.
+        class_weight: `"balanced"`: weights from the y of `fit`, inverse to how often a class comes,
+            kept as `class_weight_` (rb: in sixteenths, 1/16 to 16); a dict of weights; None.
+        class_prior: shares of the classes to be assumed when predicting (rb): None (those of the
+            data), `"uniform"` or one per class. For streams, whose shares nobody knows beforehand.
         random_state: an int, a RandomState or None, as everywhere in scikit-learn.
         device: where torch computes.
 
     Attributes: `classes_`, `n_features_in_`, `feature_names_in_`, `filter_` (the filter itself),
-    `input_mean_`, `input_scale_`.
+    `input_mean_`, `input_scale_`, `class_weight_`.
+
+    With `method="rb"`, `a + b` has the data of both (classes aligned by label), `a - b` and
+    `forget` take data away, and `ol.save` and `ol.load(path, into=...)` keep it in a file.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).normal(size=(200, 2))
@@ -42,30 +50,156 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
     True
     """
 
-    def fit(self, X: Any, y: Any) -> ParticleClassifier:
-        """Learn X `[n, d]` with labels y `[n]` of any kind; forgets what was learned before."""
+    def __init__(
+        self,
+        method: str = "rb",
+        *,
+        n_particles: int = 4,
+        n_features: int = 256,
+        weights: str = "uniform",
+        hidden: tuple[int, ...] = (64,),
+        lr: float = 0.1,
+        epochs: int = 20,
+        batch_size: int = 32,
+        input_mean: Any = 0.0,
+        input_scale: Any = None,
+        class_weight: Any = None,
+        class_prior: Any = None,
+        random_state: Any = None,
+        device: str = "cpu",
+    ) -> None:
+        super().__init__(
+            method,
+            n_particles=n_particles,
+            n_features=n_features,
+            weights=weights,
+            hidden=hidden,
+            lr=lr,
+            epochs=epochs,
+            batch_size=batch_size,
+            input_mean=input_mean,
+            input_scale=input_scale,
+            random_state=random_state,
+            device=device,
+        )
+        self.class_weight = class_weight
+        self.class_prior = class_prior
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ParticleClassifier:
+        """Learn X `[n, d]` with labels y `[n]` of any kind; forgets what was learned before.
+
+        With `method="rb"` weights are multiples of 1/16 up to 16, and a whole one is repetition.
+        """
         X, y = self._validated(X, y, reset=True)
         self.classes_ = unique_labels(y)
-        self._begin(X, len(self.classes_))
-        self._learn(X, self._codes(y), self.epochs, shuffle=True)
+        X, y, weights = self._weighted(X, y, sample_weight)
+        self._fix_class_weights(y, weights)
+        self._begin(X, weights, len(self.classes_))
+        self._learn(X, self._codes(y), self._by_class(y, weights), self.epochs, shuffle=True)
         return self
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> ParticleClassifier:
-        """Learn more data; the first call must name all `classes` that will come."""
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
+    ) -> ParticleClassifier:
+        """Learn more data. New labels join `classes_`; wpf and averaging have a fixed number of
+        outputs, and their first call must name all `classes` that will come."""
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' comes from the y of fit, and a stream has none: give "
+                "class_weight as a dict, or class_prior='uniform' to balance when predicting"
+            )
         first = not hasattr(self, "filter_")
         X, y = self._validated(X, y, reset=first)
-        if first and classes is None:
-            raise ValueError("classes must be passed on the first call to partial_fit")
-        known = None if classes is None else unique_labels(classes)
-        if first:
-            self.classes_ = known
-        elif known is not None and not np.array_equal(known, self.classes_):
-            raise ValueError(f"classes were {list(self.classes_)} before and are {list(known)} now")
+        self._learn_labels(y, classes, first)
+        X, y, weights = self._weighted(X, y, sample_weight)
         codes = self._codes(y)
         if first:
-            self._begin(None, len(self.classes_))
-        self._learn(X, codes, 1, shuffle=False)
+            self._fix_class_weights(y, weights)
+            self._begin(None, None, len(self.classes_))
+        self._learn(X, codes, self._by_class(y, weights), 1, shuffle=False)
         return self
+
+    def forget(self, X: Any, y: Any, sample_weight: Any = None) -> ParticleClassifier:
+        """Take samples away again, as they were given; see `RaoBlackwellizedFilter.forget`."""
+        check_is_fitted(self, "filter_")
+        self._check_exact("forget")
+        X, y = self._validated(X, y, reset=False)
+        X, y, weights = self._weighted(X, y, sample_weight)
+        codes = self._codes(y)
+        self._warn_of_scales()
+        inputs = self._inputs(X, learning=False)
+        self.filter_.forget(inputs, codes, sample_weight=self._by_class(y, weights))
+        return self
+
+    def _on_read(self) -> dict[str, Any]:
+        return {"class_prior": self.class_prior}
+
+    # ------------------------------------------------------------------ labels
+
+    def _learn_labels(self, y: np.ndarray, classes: Any, first: bool) -> None:
+        """`classes_` with those named and, for the exact filter, those that come."""
+        named = None if classes is None else unique_labels(classes)
+        if self.method != "rb":
+            if first and named is None:
+                raise ValueError("classes must be passed on the first call to partial_fit")
+            if first:
+                self.classes_ = named
+            elif named is not None and not np.array_equal(named, self.classes_):
+                before, now = self.classes_.tolist(), named.tolist()
+                raise ValueError(f"classes were {before} before and are {now} now")
+            return
+        known = unique_labels(y) if named is None else _union(named, unique_labels(y))
+        if first:
+            self.classes_ = known
+        else:
+            self._relabel(_union(self.classes_, known))
+
+    def _relabel(self, classes: np.ndarray) -> None:
+        """Columns for these classes, ours among them."""
+        if len(classes) > len(self.classes_):
+            self.filter_ = self._relabelled(classes)
+        self.classes_ = classes
+
+    def _relabelled(self, classes: np.ndarray) -> Any:
+        places = np.searchsorted(classes, self.classes_.astype(classes.dtype))
+        return self.filter_.relabelled(places.tolist(), len(classes))
+
+    def _align(self, other: Any) -> tuple[Any, Any]:
+        if "balanced" in (self.class_weight, other.class_weight):
+            raise ValueError(
+                "class_weight='balanced' is another weight in each: it cannot be added"
+            )
+        classes = _union(self.classes_, other.classes_)
+        ours, theirs = self._relabelled(classes), other._relabelled(classes)
+        self.classes_ = classes
+        return ours, theirs
+
+    # ------------------------------------------------------------------ weights
+
+    def _fix_class_weights(self, y: np.ndarray, weights: np.ndarray | None) -> None:
+        """`class_weight_`, label: weight, or None where all are 1."""
+        self.class_weight_: dict[Any, float] | None = None
+        if self.class_weight is None:
+            return
+        if self.class_weight == "balanced":
+            counts = np.bincount(np.searchsorted(self.classes_, y), weights, len(self.classes_))
+            present = counts > 0
+            inverse = counts.sum() / (present.sum() * counts[present])
+            given = dict(zip(self.classes_[present].tolist(), inverse.tolist(), strict=True))
+        elif isinstance(self.class_weight, dict):
+            given = {label: float(weight) for label, weight in self.class_weight.items()}
+        else:
+            raise ValueError(
+                f"class_weight must be 'balanced', a dict or None, got {self.class_weight!r}"
+            )
+        self.class_weight_ = _in_sixteenths(given) if self.method == "rb" else given
+
+    def _by_class(self, y: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
+        """Samples' own weights times those of their classes."""
+        if self.class_weight_ is None:
+            return weights
+        of_class = np.array([self.class_weight_.get(label, 1.0) for label in y.tolist()])
+        return of_class if weights is None else of_class * weights
 
     def _validated(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         X, y = validate_data(self, X, y, reset=reset, dtype=[np.float64, np.float32])
@@ -77,11 +211,14 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
         codes = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
         unknown = self.classes_[codes] != y
         if unknown.any():
-            raise ValueError(f"y holds {y[unknown][0]!r}, which is none of {list(self.classes_)}")
+            wrong = y[unknown].tolist()[0]
+            raise ValueError(f"y holds {wrong!r}, which is none of {self.classes_.tolist()}")
         return torch.from_numpy(codes.astype(np.int64)).to(self.device)
 
-    def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(outputs, targets)
+    def _losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets, reduction="none")
+
+    # ------------------------------------------------------------------ predictions
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The mixture's probabilities `[n, C]`, columns in the order of `classes_`."""
@@ -91,3 +228,45 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
         """The most probable label of each row `[n]`."""
         places = self.predict_proba(X).argmax(axis=1)
         return self.classes_[places]
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Logarithms of `predict_proba`; -inf for a class that never came."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Log-probabilities `[n, C]`; for two classes the log-odds of the second `[n]`."""
+        logarithms = self.predict_log_proba(X)
+        if len(self.classes_) == 2:
+            return logarithms[:, 1] - logarithms[:, 0]
+        return logarithms
+
+    # ------------------------------------------------------------------ state
+
+    def _own_state(self) -> dict[str, Any]:
+        labels = {"values": self.classes_.tolist(), "dtype": self.classes_.dtype.str}
+        return {"classes_": labels, "class_weight_": self.class_weight_}
+
+    def _load_own_state(self, state: dict[str, Any]) -> int:
+        labels = state["classes_"]
+        self.classes_ = np.array(labels["values"], dtype=np.dtype(labels["dtype"]))
+        self.class_weight_ = state["class_weight_"]
+        return len(self.classes_)
+
+
+def _in_sixteenths(weights: dict[Any, float]) -> dict[Any, float]:
+    """Weights that keep sums exact: all of them smaller by one factor where one is beyond 16."""
+    factor = min(1.0, LARGEST_WEIGHT / max(weights.values()))
+    return {label: max(1, round(16 * factor * w)) / 16 for label, w in weights.items()}
+
+
+def _union(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """Labels of both, ascending; numbers and texts do not mix."""
+    kinds = {
+        "number" if np.issubdtype(part.dtype, np.number) else "text" for part in (ours, theirs)
+    }
+    if len(kinds) > 1:
+        raise ValueError(
+            f"labels are of two kinds, {ours.tolist()[:3]} and {theirs.tolist()[:3]}: use one"
+        )
+    return np.union1d(ours, theirs)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
 from .base import ParticleEstimator, scaling_of
@@ -66,51 +66,82 @@ class ParticleRegressor(RegressorMixin, ParticleEstimator):
         self.target_mean = target_mean
         self.target_scale = target_scale
 
-    def fit(self, X: Any, y: Any) -> ParticleRegressor:
-        """Learn X `[n, d]` with values y `[n]`; forgets what was learned before."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ParticleRegressor:
+        """Learn X `[n, d]` with values y `[n]`; forgets what was learned before.
+
+        With `method="rb"` weights are multiples of 1/16 up to 16, and a whole one is repetition.
+        """
         X, y = self._validated(X, y, reset=True)
-        self._begin_targets(X, y)
-        self._learn_values(X, y, self.epochs, shuffle=True)
+        X, y, weights = self._weighted(X, y, sample_weight)
+        self._begin_targets(X, y, weights)
+        self._learn_values(X, y, weights, self.epochs, shuffle=True)
         return self
 
-    def partial_fit(self, X: Any, y: Any) -> ParticleRegressor:
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> ParticleRegressor:
         """Learn more data."""
         first = not hasattr(self, "filter_")
         X, y = self._validated(X, y, reset=first)
+        X, y, weights = self._weighted(X, y, sample_weight)
         if first:
-            self._begin_targets(None, None)
-        self._learn_values(X, y, 1, shuffle=False)
+            self._begin_targets(None, None, None)
+        self._learn_values(X, y, weights, 1, shuffle=False)
         return self
+
+    def forget(self, X: Any, y: Any, sample_weight: Any = None) -> ParticleRegressor:
+        """Take samples away again, as they were given; see `RaoBlackwellizedFilter.forget`."""
+        check_is_fitted(self, "filter_")
+        self._check_exact("forget")
+        X, y = self._validated(X, y, reset=False)
+        X, y, weights = self._weighted(X, y, sample_weight)
+        self._warn_of_scales()
+        inputs = self._inputs(X, learning=False)
+        self.filter_.forget(inputs, self._scaled(y), sample_weight=weights)
+        return self
+
+    def _scales_are_open(self) -> bool:
+        return self.input_scale is None or self.target_scale is None
 
     def _validated(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         options: Any = {"dtype": [np.float64, np.float32], "y_numeric": True}
         X, y = validate_data(self, X, y, reset=reset, multi_output=False, **options)
         return X, column_or_1d(y, warn=True).astype(np.float64)
 
-    def _begin_targets(self, X: np.ndarray | None, y: np.ndarray | None) -> None:
-        mean, scale = scaling_of("target", self.target_mean, self.target_scale, y, ())
+    def _begin_targets(
+        self, X: np.ndarray | None, y: np.ndarray | None, weights: np.ndarray | None
+    ) -> None:
+        mean, scale = scaling_of("target", self.target_mean, self.target_scale, y, weights, ())
         if y is not None and self.target_scale is None:
             # a heavy tail gets a coarser grid instead of an error
             scale = max(scale, float(np.abs(y - mean).max()) / (0.99 * TARGET_LIMIT))
         self.target_mean_, self.target_scale_ = float(mean), float(scale)
-        self._squares, self._count = 0.0, 0
-        self._begin(X, 1)
+        self._squares, self._count = 0.0, 0.0
+        self._begin(X, weights, 1)
 
-    def _learn_values(self, X: np.ndarray, y: np.ndarray, epochs: int, shuffle: bool) -> None:
+    def _scaled(self, y: np.ndarray) -> Tensor:
         values = (y - self.target_mean_) / self.target_scale_
         if np.abs(values).max() > TARGET_LIMIT:
             raise ValueError(
                 f"targets must lie within {TARGET_LIMIT:g} times target_scale="
                 f"{self.target_scale_:g} of target_mean={self.target_mean_:g}: set both to fit y"
             )
-        self._learn(X, torch.from_numpy(values).to(self.device), epochs, shuffle)
-        if self.method != "rb":
-            residuals = y - self.predict(X)
-            self._squares += float(residuals @ residuals)
-            self._count += len(y)
+        return torch.from_numpy(values).to(self.device)
 
-    def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return F.mse_loss(outputs.squeeze(-1), targets) / 2
+    def _learn_values(
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        weights: np.ndarray | None,
+        epochs: int,
+        shuffle: bool,
+    ) -> None:
+        self._learn(X, self._scaled(y), weights, epochs, shuffle)
+        if self.method != "rb":
+            residuals, mass = y - self.predict(X), np.ones(len(y)) if weights is None else weights
+            self._squares += float(mass @ np.square(residuals))
+            self._count += float(mass.sum())
+
+    def _losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.mse_loss(outputs.squeeze(-1), targets, reduction="none") / 2
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The mixture's mean `[n]`, and with `return_std` its standard deviation `[n]`.
@@ -122,7 +153,7 @@ class ParticleRegressor(RegressorMixin, ParticleEstimator):
         mean = torch.cat(means).cpu().numpy() * self.target_scale_ + self.target_mean_
         if not return_std:
             return mean
-        noise = 0.0 if self.method == "rb" else self._squares / max(self._count, 1)
+        noise = 0.0 if self.method == "rb" else self._squares / max(self._count, 1.0)
         variance = torch.cat(variances).cpu().numpy() * self.target_scale_**2
         return mean, np.sqrt(variance + noise)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Benchmark:
     """`scenario(scenario, settings, seed, root, device)` and `network(scenario, settings)`.
 
-    `scenarios` names what may be asked for: ways to split a data set, or games. `kind` tells which
+    `scenarios` names what may be asked for: ways to split a data set, or games; the first is usual. `kind` tells which
     methods belong to it: "supervised", "cloning" or "lifelong". `prepare(scenario, say)` gets what
     all its cells need.
     """
@@ -73,6 +73,20 @@ def split_cifar100(
     )
 
 
+def intents(kind: str, settings: Settings, seed: int, root: str | None, device: str) -> Scenario:
+    from ..scenarios import Intents
+
+    return Intents(
+        kind,  # type: ignore[arg-type]
+        root=root,
+        source=settings.sentences,
+        assign=settings.assign,
+        assign_seed=seed,
+        validation=settings.validation,
+        device=device,
+    )
+
+
 @lru_cache
 def maker(network: Callable[..., nn.Module], *sizes: int) -> Callable[[], nn.Module]:
     """The same function for the same network, so that initial networks can be kept by it."""
@@ -85,6 +99,12 @@ def mnist_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Mod
     if settings.network == "released":
         return maker(released_mnist, scenario.outputs)
     return maker(mlp, 784, settings.hidden, scenario.outputs)
+
+
+def intents_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Module]:
+    from ..networks import mlp
+
+    return maker(mlp, *scenario.input_shape, settings.hidden, scenario.outputs)
 
 
 def cifar_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Module]:
@@ -134,6 +154,13 @@ BENCHMARKS: dict[str, Benchmark] = {
     for b in (
         Benchmark("splitmnist", "5 tasks of 2 digits", split_mnist, mnist_network),
         Benchmark("splitcifar100", "20 tasks of 5 classes", split_cifar100, cifar_network),
+        Benchmark(
+            "intents",
+            "what a sentence wants: features of a frozen sentence encoder, 7 to 10 tasks",
+            intents,
+            intents_network,
+            ("class", "task", "domain"),
+        ),
         Benchmark(
             "procgen-bc",
             "levels of a game, cloned from an expert one after another",

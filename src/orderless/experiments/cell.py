@@ -16,9 +16,9 @@ from ..methods.settings import Settings
 from ..particles import Ensemble
 from ..scenarios import Scenario
 from .benchmarks import find_benchmark
-from .course import Cell, CellRunner
 from .evaluation import COMBINES, plasticity, score_task
 from .record import CellRecord
+from .runner import Cell, CellRunner
 from .snapshots import snapshot
 from .store import Store
 
@@ -86,9 +86,9 @@ class SupervisedRunner(CellRunner):
         start, options = self.progress.batch, self._cut(self.settings, seen)
         options["seed"] = self.settings.seed_of_batches(self.cell.seed)
         if self.learner.joint:
-            yield from self.scenario.joint_batches(seen, start=start, **options)
+            yield from self.learner.scenario.joint_batches(seen, start=start, **options)
         else:
-            for x, y in self.scenario.batches(seen[-1], start=start, **options):
+            for x, y in self.learner.scenario.batches(seen[-1], start=start, **options):
                 yield x, y, None
 
     def _learn(self, x: Tensor, y: Tensor, task: Tensor | None, count: int) -> None:

@@ -21,11 +21,11 @@ import torch
 
 from ..methods import find_method
 from ..methods.supervised import ExactSettings
-from .course import Cell
 from .engine import unfinished
 from .grid import GridWork
 from .launch.local import Processes, one_thread
-from .runs import runner_of
+from .runner import Cell
+from .runners import runner_of
 from .scenarios import Scenarios
 from .store import Store
 

@@ -15,14 +15,14 @@ from ..methods.plugins import load_plugins
 from ..methods.presets import PRESETS, find_policy_preset, find_preset
 from ..methods.settings import Settings, SharedSettings
 from .benchmarks import find_benchmark
-from .course import Cell
 from .determinism import deterministic as repeatable
 from .engine import Report, Tick, refuse_too_many, run_cells
 from .launch.local import Processes, machine_memory
 from .launch.ranks import SharedStore
 from .launch.ray import Ray
 from .record import CellRecord
-from .runs import runner_of
+from .runner import Cell
+from .runners import runner_of
 from .scenarios import Scenarios
 from .store import Store
 from .tensorboard import summary_writer

@@ -17,7 +17,7 @@ def plan(
     *,
     preset: str | None = None,
     methods: str = "all",
-    scenario: str = "domain",
+    scenario: str | None = None,
     game: str | None = None,
     permutations: int | None = None,
     seeds: int | None = None,
@@ -25,16 +25,16 @@ def plan(
 ) -> list[Grid]:
     """The grid of a benchmark; for the ProcGen benchmarks one for every game.
 
-    `game` is a game or "all", None the first of them; `changes` are `key=value` texts.
+    `game` is a game or "all"; a game or scenario of None is the first; `changes` are `key=value` texts.
     """
     found = find_benchmark(benchmark, "regime")
     names: tuple[str, ...]
     if found.kind == "supervised":
         if game is not None:
             raise ValueError(f"--game belongs to the ProcGen benchmarks, not to {benchmark}")
-        names, preset = (scenario,), preset or "table1"
+        names, preset = (scenario or found.scenarios[0],), preset or "table1"
     else:
-        if scenario != "domain":
+        if scenario is not None:
             raise ValueError(f"{benchmark} has games instead of a scenario: use --game")
         names, preset = _games(found, game), preset or "gpu"
     grids = []

@@ -27,9 +27,9 @@ from ..rl.tasks import ClonedTasks, ProcgenTasks
 from ..storage.typed import decode
 from .benchmarks import find_benchmark
 from .cell import TRACES
-from .course import Cell, CellProgress, CellRunner
 from .evaluation import plasticity_of
 from .record import CellRecord, ExpertFacts
+from .runner import Cell, CellProgress, CellRunner
 from .store import Store
 
 SAMPLES = 512  # frames on which plasticity is measured
@@ -236,7 +236,7 @@ class LifelongRunner(PolicyRunner):
         try:
             return super().run(command, **options)
         finally:
-            self.learner.env.close()
+            self.learner.close()
 
     def _stage(self, seen: list[int], count: int) -> Iterator[None]:
         if self.progress.batch == 0:
@@ -284,7 +284,7 @@ class LifelongRunner(PolicyRunner):
         curves["return"] += means
         known = [mean for mean in means if mean is not None]
         # where no episode ended, what the running ones have brought so far
-        level = np.mean(known) if known else env.normalize(env.returns).mean()
+        level = np.mean(known) if known else env.normalize(self.learner.running_returns()).mean()
         self.progress.returns.append(float(level))
 
     def _record(self) -> CellRecord:

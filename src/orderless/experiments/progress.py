@@ -20,10 +20,10 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from .course import Cell
 from .engine import Report
 from .launch.ranks import rank
 from .record import CellRecord
+from .runner import Cell
 from .store import DamagedFile
 
 

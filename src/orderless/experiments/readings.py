@@ -24,9 +24,9 @@ from ..filters.weights import effective_sample_size, normalize, temper, temperat
 from ..methods.learners import ContinualLearner
 from ..methods.supervised import GaussianSumSettings
 from .cell import SupervisedRunner
-from .course import Cell
 from .evaluation import COMBINES, displacement
 from .record import ReadingRecord, TrainingRecord
+from .runner import Cell
 from .store import device_name, versions
 
 

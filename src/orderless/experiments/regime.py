@@ -102,7 +102,7 @@ class Regime:
 
 REGIMES = {
     "demo": Regime(
-        Settings(source="embedded", hidden=100, batch_size=8, rb_features=512),
+        Settings(source="embedded", hidden=100, batch_size=8, rb_map="relu", rb_features=512),
         rates=(1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 1e-1),
         inits=("fresh", "perturb"),
         particles=(5, 20),
@@ -114,7 +114,7 @@ REGIMES = {
         seeds=2,
     ),
     "full": Regime(
-        Settings(precision="tf32"),
+        Settings(precision="tf32", rb_map="relu"),
         rates=(1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 1e-1),
         inits=("fresh", "perturb"),
         particles=(10, 100),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .course import CellProgress
+    from .runner import CellProgress
 
 
 def summary_writer() -> Any:

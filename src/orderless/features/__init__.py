@@ -1,7 +1,32 @@
-"""Feature maps for the exact filter: random, drawn without looking at data, exact to the bit."""
+"""Feature maps for the exact filter: random, from dead leaves, or of a frozen network.
 
-from .concatenate import Concatenate
-from .convolutional import RandomConvolution
-from .relu import RandomReLU
+All but backbones are exact to the bit on every device. None looks at data.
+"""
 
-__all__ = ["Concatenate", "RandomConvolution", "RandomReLU"]
+from typing import TYPE_CHECKING
+
+from ..lazy import on_first_use
+
+if TYPE_CHECKING:
+    from .backbone import Backbone
+    from .cache import cached
+    from .concatenate import Concatenate
+    from .convolutional import RandomConvolution
+    from .efficientnet import efficientnet_lite
+    from .leaves import DeadLeaves, dead_leaves
+    from .minilm import minilm
+    from .relu import RandomReLU
+
+__all__ = [
+    "Backbone",
+    "Concatenate",
+    "DeadLeaves",
+    "RandomConvolution",
+    "RandomReLU",
+    "cached",
+    "dead_leaves",
+    "efficientnet_lite",
+    "minilm",
+]
+
+__getattr__, __dir__ = on_first_use(__name__)

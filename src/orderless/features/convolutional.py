@@ -6,10 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .exact import check_limit, round_inputs, round_weights
-
-_RESPONSE_BITS = 12  # responses lie on a grid of 2^-12 and below 2^4: 16 bits
-_PATCH_LIMIT = 8.0  # normalised patches have variance 1; what is larger is clipped
+from .exact import round_weights
+from .patches import PATCH_LIMIT, RESPONSE_BITS, PatchFeatures
 
 
 def natural_covariance(
@@ -27,7 +25,7 @@ def natural_covariance(
     return torch.kron(between, space)
 
 
-class RandomConvolution(nn.Module):
+class RandomConvolution(PatchFeatures):
     """Random filters over normalised patches, rectified and averaged over regions. Never trained.
 
     For every patch p of the image, brought to mean 0 and variance about 1 (as in Coates, Lee and
@@ -52,10 +50,7 @@ class RandomConvolution(nn.Module):
         input_limit: a power of two; inputs are clipped to +-this and rounded to 1/256 of it.
     """
 
-    exact = True
-    weight: nn.Parameter
     bias: nn.Parameter
-    regions_matrix: Tensor
 
     def __init__(
         self,
@@ -71,39 +66,21 @@ class RandomConvolution(nn.Module):
         contrast: float = 0.1,
         input_limit: float = 4.0,
     ) -> None:
-        super().__init__()
-        self.places = (size - kernel_size) // stride + 1
-        if min(channels, filters, kernel_size, stride, regions) < 1 or self.places < regions:
-            raise ValueError(
-                f"images of {size} pixels have {max(self.places, 0)} places per side for a kernel "
-                f"of {kernel_size} at stride {stride}: {channels} channels, {filters} filters and "
-                f"{regions} regions must all be at least 1, with at least one place per region"
-            )
-        if not ridge > 0 or not contrast > 0:
-            raise ValueError(f"ridge and contrast must be positive, got {ridge} and {contrast}")
-        if -(-self.places // regions) > 16 or channels * kernel_size**2 > 256:
-            raise ValueError(
-                "sums are exact over at most 16 x 16 places per region and 256 values per patch: "
-                "use more regions, a larger stride or a smaller kernel"
-            )
-        self.channels, self.size, self.filters = channels, size, filters
-        self.kernel_size, self.stride, self.regions = kernel_size, stride, regions
-        self.ridge, self.threshold, self.contrast = ridge, threshold, contrast
-        self.input_limit = check_limit(input_limit)
+        super().__init__(
+            channels,
+            size,
+            filters,
+            kernel_size=kernel_size,
+            stride=stride,
+            regions=regions,
+            ridge=ridge,
+            threshold=threshold,
+            contrast=contrast,
+            input_limit=input_limit,
+        )
         self.out_features = filters * regions**2
-        values = channels * kernel_size**2
-        self.weight = nn.Parameter(torch.empty(filters, values), False)
         self.bias = nn.Parameter(torch.empty(filters), False)
-        self.register_buffer("regions_matrix", self._regions(), persistent=False)
         self.reset_parameters()
-
-    def _regions(self) -> Tensor:
-        """Which place belongs to which region, as 0 and 1: `[regions^2, places^2]`."""
-        cuts = [-(-i * self.places // self.regions) for i in range(self.regions + 1)]
-        line = torch.zeros(self.regions, self.places)
-        for region in range(self.regions):
-            line[region, cuts[region] : cuts[region + 1]] = 1.0
-        return torch.kron(line, line)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -116,46 +93,11 @@ class RandomConvolution(nn.Module):
         filters = F.normalize(drawn, dim=1) @ root
         bias = torch.full((self.filters,), -self.threshold, dtype=torch.float64)
         # In units of the responses' grid, so that rounding to it is rounding to whole numbers.
-        scale = 2.0**_RESPONSE_BITS
-        weight, bias = round_weights(filters * scale, bias * scale, _PATCH_LIMIT)
+        scale = 2.0**RESPONSE_BITS
+        weight, bias = round_weights(filters * scale, bias * scale, PATCH_LIMIT)
         self.weight.copy_(weight)
         self.bias.copy_(bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        expected = (self.channels, self.size, self.size)
-        if tuple(x.shape[1:]) != expected:
-            raise ValueError(f"each sample must be an image {expected}, got {tuple(x.shape[1:])}")
-        # The responses are large; a few images at a time keep them small. No bit depends on it.
-        room = 1 << (28 if x.is_cuda else 23)
-        count = max(1, room // (self.filters * self.places**2))
-        return torch.cat([self._features(part) for part in x.split(count)])
-
     def _features(self, x: Tensor) -> Tensor:
-        x = round_inputs(x, self.input_limit, torch.float32)
-        patches = self._normalized(F.unfold(x, self.kernel_size, stride=self.stride).mT)
-        responses = F.linear(patches, self.weight, self.bias)  # [B, places^2, filters]
-        responses = responses.round_().clamp(0.0, 2.0 ** (_RESPONSE_BITS + 4))
-        sums = self.regions_matrix @ responses
-        sizes = self.regions_matrix.sum(1, keepdim=True) * 2.0**_RESPONSE_BITS
-        return (sums / sizes).flatten(1)
-
-    def _normalized(self, patches: Tensor) -> Tensor:
-        """Mean 0, variance about 1, from exact sums: patches `[B, L, K]` on the inputs' grid."""
-        count = patches.shape[-1]
-        unit = self.input_limit / 256.0
-        whole = patches / unit  # integers up to 2^8: sums of squares stay below 2^24
-        total = whole.sum(-1, keepdim=True)
-        squares = whole.square().sum(-1, keepdim=True)
-        # Times 1/count, not divided by it: there CPU and GPU round differently.
-        mean = total * (1.0 / count)
-        variance = (squares * (1.0 / count) - mean.square()).clamp(min=0.0) * unit**2
-        centred = (whole - mean) * unit
-        normalized = centred / (variance + self.contrast).sqrt()
-        return round_inputs(normalized, _PATCH_LIMIT, torch.float32)
-
-    def extra_repr(self) -> str:
-        return (
-            f"{self.channels}, {self.size}, {self.filters}, kernel_size={self.kernel_size}, "
-            f"stride={self.stride}, regions={self.regions}, ridge={self.ridge}, "
-            f"threshold={self.threshold}, contrast={self.contrast}, input_limit={self.input_limit}"
-        )
+        responses = F.linear(self._patches(x), self.weight, self.bias).round_()
+        return (self._sums(responses) / self._region_sizes()).flatten(1)

@@ -41,7 +41,7 @@ def round_weights(weight: Tensor, bias: Tensor, limit: float) -> tuple[Tensor, T
     dtype = dtype_for(weight.shape[1])
     room = 2 ** (_WHOLE[dtype] - INPUT_BITS) - (weight.shape[1] + 1) / 2
     size = weight.abs().sum(1) + bias.abs() / limit
-    unit = torch.exp2(torch.ceil(torch.log2(size / room)))
+    unit = torch.ldexp(torch.ones_like(size), torch.frexp(size / room).exponent)
     bias_unit = unit * (limit / 2**INPUT_BITS)
     rounded = (weight / unit.unsqueeze(1)).round() * unit.unsqueeze(1)
     return rounded.to(dtype), ((bias / bias_unit).round() * bias_unit).to(dtype)

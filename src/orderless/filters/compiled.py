@@ -150,6 +150,10 @@ class _Rates:
                 self.static.append(rate)
             if "capturable" in group:
                 group["capturable"] = True
+                if isinstance(base, (torch.optim.Adam, torch.optim.AdamW)):
+                    # one kernel instead of fifteen for each tensor: torch's `foreach` leaves
+                    # parameters alone that are more than nn.Parameter
+                    group["fused"], group["foreach"] = True, False
             elif isinstance(base, torch.optim.SGD):  # only its fused kernel takes a tensor
                 group["fused"], group["foreach"] = True, False
         for state in self.state.values() if "capturable" in base.defaults else ():

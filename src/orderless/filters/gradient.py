@@ -249,9 +249,12 @@ class GradientFilter(SteppedFilter):
         own = self.particles.shard.local_all(state["optimizer"])
         # torch's optimizers go on in the very tensors they are given
         own = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, own)
+        fused = [group.get("fused") for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(own)  # first, because it may yet refuse
         super().load_state_dict(state)
         if self.particles.device.type != "cuda":  # where nothing is recorded, as it was on a GPU
-            for group in self.optimizer.param_groups:
+            for group, before in zip(self.optimizer.param_groups, fused, strict=True):
                 if "capturable" in group:
                     group["capturable"] = False
+                    if "fused" in group:
+                        group["fused"] = before

@@ -67,6 +67,6 @@ class PolicySetup(Setup):
                 batch_size=64,
                 logits=policy_logits,
             )
-        env, settings = self.scenario.environment(s.envs), s.ppo(weighted=suffix == "+wpf")
+        envs, settings = self.scenario.environments(s.envs), s.ppo(weighted=suffix == "+wpf")
         seed = s.seed_of_batches(self.seed)
-        return PolicyLearner(env, filter, settings, seed=seed, consolidation=consolidation)
+        return PolicyLearner(envs, filter, settings, seed=seed, consolidation=consolidation)

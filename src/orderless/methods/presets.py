@@ -14,6 +14,8 @@ PRESETS: dict[str, Settings] = {
         lr=3e-3,
         ewc_strength=10.0,  # the literature's strengths are for Adam: with SGD they diverge
         si_strength=0.1,
+        rb_features=1536,
+        rb_particles=3,
     ),
     "table1": Settings(),
     "table1-low": Settings(lr=1e-4),

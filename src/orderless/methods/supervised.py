@@ -270,8 +270,11 @@ def _joint(setup: Setup) -> Learner:
 class ExactSettings(Config):
     """Of the Rao-Blackwellised filter."""
 
+    rb_map: Literal["auto", "relu", "convolution", "leaves", "lite0", "lite1", "lite2"] = "auto"
+    """Features of the exact filter: random "relu", "convolution", dead "leaves", or random ReLUs on
+    a frozen EfficientNet ("lite0", ...); "auto" is "leaves" for images, else "relu"."""
     rb_features: Size = 2048
-    """M, how many random features each map of the exact filter has."""
+    """M, how many features each map of the exact filter has."""
     rb_particles: Size = 8
     """How many maps the exact filter has."""
     rb_weights: Literal["uniform", "evidence", "tempered"] = "uniform"
@@ -292,10 +295,12 @@ class ExactSettings(Config):
 )
 def _rb(setup: Setup) -> ExactLearner:
     from ..filters import RaoBlackwellizedFilter
-    from .learners.exact import ExactLearner, feature_map
+    from .learners.exact import ExactLearner, backbone_features, feature_map
 
-    own, scenario = setup.config(ExactSettings), setup.scenario
-    make_map = feature_map(scenario.input_shape, own.rb_features)
+    own = setup.config(ExactSettings)
+    # nothing is trained: images come as they are
+    scenario = setup.scenario.mapped(backbone_features(own.rb_map))
+    make_map = feature_map(own.rb_map, scenario.input_shape, own.rb_features)
     maps = setup.initial(make_map, own.rb_particles)
     maps.chunk_size = setup.settings.chunk_size
     classes = scenario.outputs if scenario.kind == "class" else scenario.classes_per_task

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._functorch import (
     _add_batch_dim,
     _unwrap_batched,
@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from .dropout import DROPOUT
 from .kernels import channels
 from .kernels.pooling import max_pool
+from .kernels.residual import can_fuse, residual, residual_blocks
 from .linear import FactoredUpdate, batched_linear
 
 
@@ -163,6 +164,21 @@ def _conv2d(
     return _with_particle_axis(rule, input, weight, bias)
 
 
+def _residual(mode: ParticleRules, x: Tensor, first: nn.Conv2d, second: nn.Conv2d) -> Tensor:
+    stacked = first.weight, first.bias, second.weight, second.bias
+
+    def rule(n: int, dims: Any, x: Tensor, *stacked: Tensor) -> Any:
+        wide = channels.merge(x, dims[0], n)
+        tensors = [_leading(tensor, dim) for tensor, dim in zip(stacked, dims[1:], strict=True)]
+        return channels.split(residual_blocks(wide, *tensors), n), 1
+
+    fits = is_batchedtensor(x) and _stacked(*stacked) and x.dim() == 4
+    if fits and can_fuse(_unwrap_batched(x, mode._level or 0)[0], first, second, *stacked):
+        return _with_particle_axis(rule, x, *stacked)
+    with mode:
+        return x + second(F.relu(first(F.relu(x))))
+
+
 def _batch_norm(
     mode: ParticleRules,
     input: Tensor,
@@ -249,6 +265,7 @@ FAST: Rules = {
     F.linear: _linear,
     F.conv2d: _conv2d,
     F.batch_norm: _batch_norm,
+    residual: _residual,
     F.max_pool2d: _channelwise(max_pool),
     F.avg_pool2d: _channelwise(F.avg_pool2d),
     F.adaptive_avg_pool2d: _channelwise(F.adaptive_avg_pool2d),

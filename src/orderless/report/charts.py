@@ -191,6 +191,10 @@ class Series(NamedTuple):
     steps: Array
     lines: dict[str, Band]
 
+    @property
+    def highest(self) -> float:
+        return max(float(np.nanmax(band.high)) for band in self.lines.values())
+
 
 def series(
     cells: Iterable[CellRecord],

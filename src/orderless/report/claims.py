@@ -105,7 +105,6 @@ class Evidence(NamedTuple):
 
     values: tuple[float, float]
     difference: metrics.Difference
-    by_seed: list[float]  # the difference with each seed alone
     seeds: int
     orders: int
 
@@ -219,7 +218,6 @@ class Judge:
         return Evidence(
             (statistic(first), statistic(second)),
             difference,
-            [statistic(first[[row]]) - statistic(second[[row]]) for row in range(len(seeds))],
             len(seeds),
             len(orders),
         )
@@ -238,17 +236,13 @@ class Judge:
             return f"{value:+.3f}" if self.summary.returns else f"{100 * value:+.2f}"
 
         seen = {True: "", False: "; the opposite is seen", None: "; no difference is shown"}
-        remark, by_seed = seen[verdict], found.by_seed
-        if comparison.measure != "variance" and verdict and min(by_seed) < 0 < max(by_seed):
-            # few seeds: the interval may not show luck with one of them
-            remark = f"; its sign changes from seed to seed ({', '.join(map(signed, by_seed))})"
         value, low, high = map(signed, found.difference)
         unit = " points" if mean and not self.summary.returns else ""
         ours, theirs = map(number, found.values)
         return (
             f"{comparison.left} {ours}, {comparison.right} {theirs}; difference "
             f"{value}{unit} [{low}, {high}] over {_count(found.seeds, 'seed')} x "
-            f"{_count(found.orders, 'order')}{remark}."
+            f"{_count(found.orders, 'order')}{seen[verdict]}."
         )
 
     def _in_the_paper(self, comparison: Comparison) -> str | None:

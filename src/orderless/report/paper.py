@@ -12,6 +12,7 @@ from ..methods import describe
 BENCHMARK_LABELS = {
     "splitmnist": "SplitMNIST",
     "splitcifar100": "SplitCIFAR100",
+    "intents": "Intents",
     "procgen-bc": "ProcGen, behaviour cloning",
     "procgen-lifelong": "ProcGen, lifelong learning",
 }

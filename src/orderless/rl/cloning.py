@@ -28,6 +28,7 @@ from .keyed import ACTION, Gumbels, permutation
 from .mixture import mixture_log_probabilities
 from .networks import policy_logits, require_actions
 from .recorded import Recorded
+from .staging import Staging
 
 COMBINES = ("accuracy", "probs")
 
@@ -205,12 +206,15 @@ def _play(
     noise = Gumbels(seed, env.n_envs, env.actions, ACTION, device)
     finished = np.zeros(env.n_envs, dtype=np.int64)
     returns = np.zeros((env.n_envs, episodes))
+    staging, everyone = Staging(env.n_envs, device), slice(0, env.n_envs)
     env.reset()
     while (finished < episodes).any():
-        inputs = torch.from_numpy(env.observations).to(device), noise()
-        if noise.draw == 2 and device.type == "cuda":  # it has run once
-            decide = Recorded(decide, *inputs)
-        info = env.step(decide(*inputs).cpu().numpy())[-1]
+        frames, draw = staging.frames(env.observations, everyone), noise()
+        if noise.draw == 1:
+            frames = frames.to(device)
+        elif noise.draw == 2 and device.type == "cuda":  # it has run once
+            decide = Recorded(decide, frames, draw)
+        info = env.step(staging.fetch(decide(frames, draw), everyone)())[-1]
         counted = np.flatnonzero(env.ended & (finished < episodes))
         returns[counted, finished[counted]] = info["episode_return"][counted]
         finished[counted] += 1

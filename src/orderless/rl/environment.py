@@ -129,7 +129,7 @@ class VectorEnvironment:
             raise ValueError(
                 f"actions must have shape ({self.n_envs},), one for each copy, got {array.shape}"
             )
-        if not np.issubdtype(array.dtype, np.integer):
+        if array.dtype.kind not in "iu":
             raise TypeError(f"actions must be whole numbers, got {array.dtype}")
         outside = (array < 0) | (array >= self.actions)
         if outside.any():
@@ -143,6 +143,13 @@ class VectorEnvironment:
     def state_dict(self) -> dict[str, Any]:
         """Enough to go on from here; see `load_state_dict`."""
         raise TypeError(f"{type(self).__name__} cannot be saved: define state_dict")
+
+    @staticmethod
+    def divided(states: list[dict[str, Any]], sizes: list[int]) -> list[dict[str, Any]]:
+        """The states of environments that took turns, for the same copies in other parts."""
+        raise ValueError(
+            f"this state is of {len(states)} environments that take turns, not {len(sizes)}"
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put `observations`, `first`, `ended`, `returns` and `lengths` where they were."""

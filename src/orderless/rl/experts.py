@@ -31,7 +31,7 @@ from .settings import EXPERT_COPIES, PPOSettings, rollouts_for
 KIND = "expert"
 FOLDER = Path(__file__).parent / "expert_files"
 HELD_OUT = 1000  # levels behind the training levels, for measuring
-IN_TURNS = 256  # with at least this many copies one half plays while the GPU decides for the other
+IN_TURNS = 64  # with at least this many copies one half plays while the GPU decides for the other
 PLAYING = 64  # copies when returns are measured: those with short episodes wait for the others
 
 
@@ -162,11 +162,9 @@ class ExpertTraining:
         )
         optimizer = torch.optim.Adam(particles.parameters(), lr=5e-4, eps=1e-5)
         filter = GradientDescent(particles, optimizer, max_grad_norm=0.5)
-        turns = turns_for(n_envs, self.device)
-        copies = [n_envs // turns + (turn < n_envs % turns) for turn in range(turns)]
         envs = [
             ProcgenLevels(game, count, 0, num_levels=levels, seed=seed + 500_009 * turn)
-            for turn, count in enumerate(copies)  # each with levels of its own
+            for turn, count in enumerate(in_turns(n_envs, self.device))  # each with its own levels
         ]
         self.ppo = PPO(filter, envs, settings or rollouts_for(n_envs), seed=seed)
         self.recent: deque[float] = deque(maxlen=256)  # normalised returns of the last episodes
@@ -249,9 +247,10 @@ class ExpertTraining:
             self.earlier.append({**shape, "until": self.steps})
 
 
-def turns_for(n_envs: int, device: torch.device) -> int:
-    """In how many parts the copies play: in two where a GPU decides and each part is worth it."""
-    return 2 if device.type == "cuda" and n_envs >= IN_TURNS else 1
+def in_turns(n_envs: int, device: torch.device) -> list[int]:
+    """The parts in which the copies play: two where a GPU decides and each part is worth it."""
+    two = device.type == "cuda" and n_envs >= IN_TURNS
+    return [(n_envs + 1) // 2, n_envs // 2] if two else [n_envs]
 
 
 def shape_of(facts: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ..particles import random
 ACTION, PARTICLE, MINIBATCH, TRANSITION = (1 << 22) + 1, (1 << 22) + 2, (1 << 22) + 3, (1 << 22) + 4
 
 
-ROWS, ENTRIES = 64, 2**20  # of a table of noise, at most
+ROWS, ENTRIES = 256, 2**20  # of a table of noise, at most
 
 
 def gumbel(seed: int, draw: Tensor, indices: Tensor, count: int, stream: int) -> Tensor:

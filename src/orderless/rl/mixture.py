@@ -12,6 +12,7 @@ pi_i / mu bounded by 1 / w_i.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -38,13 +39,14 @@ class Decision(NamedTuple):
     """What E copies of an environment are told to do, and what each particle thinks of it.
 
     `actions` `[E]`; `log_policies` `[N, E]`: log pi_i of that action; `log_behaviour` `[E]`:
-    log mu of it; `values` `[N, E]`.
+    log mu of it; `values` `[N, E]`; `observations` `[E, ...]`: what it answers, on the device.
     """
 
     actions: Tensor
     log_policies: Tensor
     log_behaviour: Tensor
     values: Tensor
+    observations: Tensor
 
 
 class MixturePolicy:
@@ -74,33 +76,50 @@ class MixturePolicy:
         self.playing = torch.zeros(n_envs, dtype=torch.int64, device=device)
         self._indices = torch.arange(n_envs, device=device)
         self._noise: list[Gumbels] = []  # for actions and, if one plays alone, for particles
-        self._graphs: dict[tuple[int, int], Recorded | None] = {}  # by rows; None: ran once
+        # by what is computed and for which rows; None: it has run once
+        self._graphs: dict[tuple[str, int, int], Recorded | None] = {}
 
     def begin(self) -> None:
         """From now on act by the filter's weights as they are now."""
         self.log_weights.copy_(self.filter.log_weights)
 
     @torch.no_grad()
-    def __call__(self, observations: Tensor, first: Tensor, rows: slice | None = None) -> Decision:
+    def __call__(
+        self,
+        observations: Tensor,
+        first: Tensor,
+        rows: slice | None = None,
+        keep: Callable[[slice, Decision], None] | None = None,
+    ) -> Decision:
         """Decide for `observations` `[E, ...]`; `first` `[E]` marks those that start an episode.
 
         With `rows` they are of those environments only; the draw ends with the last one's decision.
-        On CUDA the tensors handed out are overwritten by the next call for the same environments.
+        On CUDA the tensors handed out are overwritten by the next call for the same environments,
+        and `observations` in pinned memory are fetched from there. `keep(rows, decision)` becomes
+        part of the recording: it must be the same function every time, and not ask the host.
         """
         rows = rows or slice(0, len(self._indices))
-        inputs = observations, first, *self._draw(observations, rows)
-        decide, place = partial(self._decide, rows), (rows.start, rows.stop)
-        if self.particles.device.type != "cuda" or place not in self._graphs:
+        inputs = [observations, *self._draw(observations, rows)]
+        if self.act == "episode":
+            inputs.append(first)
+        return self._run("decide", partial(self._decide, rows, keep), rows, inputs)
+
+    def _run(
+        self, name: str, function: Callable[..., Any], rows: slice, inputs: list[Tensor]
+    ) -> Any:
+        """`function(*inputs)`; on CUDA eagerly at first, then recorded and replayed."""
+        device, place = self.particles.device, (name, rows.start, rows.stop)
+        if device.type != "cuda" or place not in self._graphs:
             self._graphs[place] = None
-            return decide(*inputs)
-        graph = self._graphs[place] or Recorded(decide, *inputs)
+            return function(*(tensor.to(device) for tensor in inputs))
+        graph = self._graphs[place] or Recorded(function, *inputs)
         self._graphs[place] = graph
         return graph(*inputs)
 
     def _draw(self, observations: Tensor, rows: slice) -> list[Tensor]:
         """The noise of this draw: for the actions `[E, A]` and, by episode, particles `[E, N]`."""
         if not self._noise:
-            logits = policy_logits(self._outputs(observations))
+            logits = policy_logits(self._outputs(observations.to(self.particles.device)))
             if self.actions is not None:
                 require_actions(logits, self.actions)
             counts = {ACTION: logits.shape[-1]}
@@ -117,8 +136,12 @@ class MixturePolicy:
         return [source()[rows] for source in self._noise]
 
     @torch.no_grad()
-    def values(self, observations: Tensor) -> Tensor:
-        """Every particle's value of `observations`: `[N, E]`."""
+    def values(self, observations: Tensor, rows: slice | None = None) -> Tensor:
+        """Every particle's value of `observations`: `[N, E]`; `rows` as for a decision."""
+        rows = rows or slice(0, len(self._indices))
+        return self._run("values", self._values, rows, [observations])
+
+    def _values(self, observations: Tensor) -> Tensor:
         return policy_and_values(self._outputs(observations))[1]
 
     def _outputs(self, observations: Tensor) -> Any:
@@ -128,28 +151,33 @@ class MixturePolicy:
     def _decide(
         self,
         rows: slice,
+        keep: Callable[[slice, Decision], None] | None,
         observations: Tensor,
-        first: Tensor,
         action_noise: Tensor,
         particle_noise: Tensor | None = None,
+        first: Tensor | None = None,
     ) -> Decision:
         logits, values = policy_and_values(self._outputs(observations))
         log_policies = logits.log_softmax(-1)  # [N, E, A]
         log_mixture = mixture_log_probabilities(log_policies, self.log_weights)
         acting = log_mixture
-        if particle_noise is not None:
+        if particle_noise is not None and first is not None:
             # j ~ w for every environment that starts an episode; the others keep theirs
             drawn, playing = (self.log_weights + particle_noise).argmax(-1), self.playing[rows]
             playing.copy_(torch.where(first, drawn, playing))
             acting = log_policies[playing, self._indices[: len(playing)]]
         actions = (acting + action_noise).argmax(-1)
         chosen = actions.expand(len(log_policies), -1).unsqueeze(-1)
-        return Decision(
+        decision = Decision(
             actions,
             log_policies.gather(-1, chosen).squeeze(-1),
             log_mixture.gather(-1, actions.unsqueeze(-1)).squeeze(-1),
             values,
+            observations,
         )
+        if keep is not None:
+            keep(rows, decision)
+        return decision
 
     # ------------------------------------------------------------------ state
 

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ..particles.kernels.residual import residual
 
 ACTIONS = 15  # ProcGen's
 
@@ -62,7 +63,7 @@ class Residual(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.second(F.relu(self.first(F.relu(x))))
+        return residual(x, self.first, self.second)
 
 
 class Impala(ActorCritic):

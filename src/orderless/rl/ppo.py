@@ -33,6 +33,7 @@ from .reports import Episode, UpdateInfo
 from .rollout import Rollout
 from .scaling import RewardScaler
 from .settings import PPOSettings
+from .staging import Staging
 from .surrogate import TERMS, Surrogate
 
 
@@ -92,7 +93,12 @@ class PPO:
         self.episodes: list[Episode] = []
         self.scaler = self._new_scaler()
         self._rollout: Rollout | None = None
-        self._staging: Tensor | None = None
+        self._staging = Staging(self.n_envs, self.device)
+        # of each environment, by its first row: which step of the rollout is next
+        self._places = {
+            rows.start: torch.zeros(1, dtype=torch.int64, device=self.device)
+            for _, rows in self._turns()
+        }
         for place, one in enumerate(self.envs):
             frames, kind = one.reset()[0][0], self.env.observations[0]
             if (frames.shape, frames.dtype) != (kind.shape, kind.dtype):
@@ -149,8 +155,8 @@ class PPO:
         """T steps of the mixture; the rollout is overwritten by the next call.
 
         Nobody waits who could work: while the GPU decides, other environments play, the last step's
-        rewards are scaled and its episodes counted; while they play, the decision is stored.
-        Rewards and flags stay on the host until the end.
+        rewards are scaled and its episodes counted. Rewards and flags stay on the host until the
+        end; everything else is kept by the decision itself.
         """
         length, shape = self.settings.steps, (self.settings.steps, self.n_envs)
         rewards, first = np.zeros(shape), np.zeros(shape, dtype=bool)
@@ -169,19 +175,24 @@ class PPO:
             if env.under_way:  # somebody has interrupted the last rollout
                 env.reset()
         self.policy.begin()
+        for place in self._places.values():
+            place.zero_()
         for t in range(length):
             for env, rows in self._turns():
                 last = env.recv() if t > 0 else None
-                observations, first[t, rows] = self._observed(env, rows), env.first
-                starts = torch.from_numpy(env.first).to(self.device)
-                decision = self.policy(observations, starts, rows)
+                first[t, rows] = env.first
+                frames = self._staging.frames(env.observations, rows)
+                decision = self.policy(frames, torch.from_numpy(env.first), rows, self._keep)
+                actions = self._staging.fetch(decision.actions, rows)
                 if last is not None:
                     note(t - 1, env, rows, last)
-                env.send(decision.actions.cpu().numpy())
-                rollout = self._store(t, rows, observations, decision)
+                env.send(actions())
+        rollout = self._rollout
+        assert rollout is not None
         for env, rows in self._turns():
             last = env.recv()
-            rollout.values[:, length, rows] = self.policy.values(self._observed(env, rows))
+            frames = self._staging.frames(env.observations, rows)
+            rollout.values[:, length, rows] = self.policy.values(frames, rows)
             note(length - 1, env, rows, last)
         rollout.rewards.copy_(torch.from_numpy(rewards))
         for tensor, flag in zip(
@@ -198,31 +209,13 @@ class PPO:
             yield env, slice(begin, begin + env.n_envs)
             begin += env.n_envs
 
-    def _store(self, t: int, rows: slice, observations: Tensor, decision: Decision) -> Rollout:
+    def _keep(self, rows: slice, decision: Decision) -> None:
+        """Part of a decision, also of a recorded one: it finds its place in the rollout."""
         if self._rollout is None:
-            self._rollout = Rollout.empty(
-                self.settings.steps, self.n_envs, observations, decision.values, decision.actions
-            )
-        rollout = self._rollout
-        rollout.observations[t, rows].copy_(observations)
-        rollout.actions[t, rows].copy_(decision.actions)
-        rollout.log_policies[:, t, rows].copy_(decision.log_policies)
-        rollout.log_behaviour[t, rows].copy_(decision.log_behaviour)
-        rollout.values[:, t, rows].copy_(decision.values)
-        return rollout
-
-    def _observed(self, env: VectorEnvironment, rows: slice) -> Tensor:
-        """The environment's frames on the particles' device, by way of pinned memory."""
-        frames = torch.from_numpy(env.observations)
-        if self.device.type != "cuda":
-            return frames
-        if self._staging is None:
-            shape = self.n_envs, *frames.shape[1:]
-            self._staging = torch.empty(shape, dtype=frames.dtype, pin_memory=True)
-        # Free to be overwritten: reading the last step's actions waited for its copy. By numpy,
-        # because torch would wake all cores, which then spin where the environments want to play.
-        np.copyto(self._staging.numpy()[rows], env.observations)
-        return self._staging[rows].to(self.device, non_blocking=True)
+            self._rollout = Rollout.empty(self.settings.steps, self.n_envs, decision)
+        place = self._places[rows.start]
+        self._rollout.keep(place, rows, decision)
+        place.add_(1)
 
     def _keep_episodes(self, env: VectorEnvironment, info: dict[str, Any]) -> None:
         for number in np.flatnonzero(env.ended):
@@ -298,10 +291,8 @@ class PPO:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state of `state_dict`, with equal settings, seed and environment."""
         parts = states_of(state["env"])
-        if len(parts) != len(self.envs):
-            raise ValueError(
-                f"this state is of {len(parts)} environments that take turns, not {len(self.envs)}"
-            )
+        if len(parts) != len(self.envs):  # on a GPU the copies play in two parts
+            parts = self.env.divided(parts, [env.n_envs for env in self.envs])
         self.policy.load_state_dict(state["policy"])
         for env, part in zip(self.envs, parts, strict=True):
             env.load_state_dict(part)

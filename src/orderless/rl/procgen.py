@@ -88,6 +88,11 @@ class ProcgenLevels(VectorEnvironment):
             seed=seed,
         )
         self._owner = os.getpid()
+        # envpool's send and recv take longer than a step of few copies: what they wrap is enough
+        names = list(self._pool._state_keys)
+        self._places = [names.index(name) for name in ("obs", "reward", "done", "trunc")]
+        self._message = self._pool._from(np.zeros(self.n_envs, dtype=np.int32), None)
+        self._action = list(self._pool._spec._action_keys).index("action")
 
     def close(self) -> None:
         """Give the copies back. `reset` or `switch` opens new ones."""
@@ -125,12 +130,14 @@ class ProcgenLevels(VectorEnvironment):
         self._check_process()
         playing = np.flatnonzero(~self.ended)
         self._history[playing, self.lengths[playing]] = actions[playing]
-        self._pool.send(actions)
+        self._message[self._action] = actions
+        self._pool._send(self._message)
 
     def _receive(self) -> tuple[Array, Array, Array, Array]:
         self._check_process()
-        observations, rewards, terminated, truncated, _ = self._pool.recv()
-        return observations, rewards.astype(np.float64), terminated, truncated & ~terminated
+        state = self._pool._recv()
+        observations, rewards, ended, truncated = (state[place] for place in self._places)
+        return observations, rewards.astype(np.float64), ended & ~truncated, truncated
 
     def normalize(self, returns: ArrayLike) -> Array:
         """Returns of this game as `(R - R_min) / (R_max - R_min)`."""
@@ -151,6 +158,24 @@ class ProcgenLevels(VectorEnvironment):
             "lengths": torch.from_numpy(self.lengths.copy()),
             "actions": torch.from_numpy(self._history[:, :longest].copy()),
         }
+
+    @staticmethod
+    def divided(states: list[dict[str, Any]], sizes: list[int]) -> list[dict[str, Any]]:
+        """A copy's state is its own: it goes on in whatever part it is now."""
+        lengths = torch.cat([state["lengths"] for state in states])
+        if len(lengths) != sum(sizes):
+            raise ValueError(f"this state is of {len(lengths)} copies, not of {sum(sizes)}")
+        actions = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.int8)
+        for state, rows in zip(
+            states,
+            torch.arange(len(lengths)).split([len(state["lengths"]) for state in states]),
+            strict=True,
+        ):
+            actions[rows, : state["actions"].shape[1]] = state["actions"]
+        return [
+            {**states[0], "n_envs": len(ends), "lengths": ends, "actions": history}
+            for ends, history in zip(lengths.split(sizes), actions.split(sizes), strict=True)
+        ]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Open the saved level and, where there is one level, play the running episodes again."""

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .mixture import Decision
+
 
 def advantages(
     rewards: Tensor,
@@ -77,10 +79,9 @@ class Rollout:
     log_weights: Tensor
 
     @classmethod
-    def empty(
-        cls, steps: int, n_envs: int, observations: Tensor, values: Tensor, actions: Tensor
-    ) -> Rollout:
-        """Room for `steps` steps of `n_envs` environments, of which these are some."""
+    def empty(cls, steps: int, n_envs: int, decision: Decision) -> Rollout:
+        """Room for `steps` steps of `n_envs` environments; the decision is for some of them."""
+        actions, _, _, values, observations = decision
         n = len(values)
         flags = torch.zeros((steps, n_envs), dtype=torch.bool, device=values.device)
         return cls(
@@ -95,6 +96,14 @@ class Rollout:
             valid=flags,
             log_weights=torch.zeros(n, dtype=torch.float64, device=values.device),
         )
+
+    def keep(self, t: Tensor, rows: slice, decision: Decision) -> None:
+        """Write what was decided at step `t` `[1]`, on the device, so that a recorded graph can."""
+        self.observations[:, rows].index_copy_(0, t, decision.observations.unsqueeze(0))
+        self.actions[:, rows].index_copy_(0, t, decision.actions.unsqueeze(0))
+        self.log_policies[:, :, rows].index_copy_(1, t, decision.log_policies.unsqueeze(1))
+        self.log_behaviour[:, rows].index_copy_(0, t, decision.log_behaviour.unsqueeze(0))
+        self.values[:, :, rows].index_copy_(1, t, decision.values.unsqueeze(1))
 
     @property
     def steps(self) -> int:

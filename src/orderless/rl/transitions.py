@@ -1,8 +1,10 @@
-"""An expert's transitions on one level: collected in a stream, kept in one compressed file.
+"""An expert's transitions on one level: collected in a stream, kept in a folder.
 
-The file is NumPy's `.npz` with `observations` uint8 `[M, 3, 64, 64]`, `actions` uint8 `[M]` and
-`facts.json`, which holds a checksum of both that reading verifies. Its bytes depend on (expert,
-level, seed, M, copies) and, as far as their arithmetic differs, on the kind of device.
+The folder holds `observations.npy` (uint8 `[M, 3, 64, 64]`, each frame once), `actions.npy` (uint8
+`[M]`) and `facts.json`, with a checksum of both that reading verifies. Nothing is compressed: the
+frames are mapped into memory, where training finds them as fast as in memory and where they need
+not fit. The bytes depend on (expert, level, seed, M, copies) and, as far as their arithmetic
+differs, on the kind of device.
 
 Actions are sampled from the expert's policy. A transition is what the next-step reset convention
 calls valid: the frame that ends an episode has no action and is left out.
@@ -11,17 +13,18 @@ calls valid: the frame that ends an episode has no action and is left out.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import os
+import shutil
 import tokenize
-import zipfile
-import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -32,15 +35,15 @@ from .environment import Array
 from .experts import Expert
 from .mixture import MixturePolicy
 from .procgen import ProcgenLevels
+from .staging import Staging
 
 FRAME = (3, 64, 64)
 # What reading one can raise; the last two, since NumPy's headers are Python literals.
-DAMAGED_ARCHIVE = (
-    *(zipfile.BadZipFile, zlib.error, EOFError, OSError),
-    *(SyntaxError, tokenize.TokenError),
-)
-FORMAT = 1
-COPIES = 16  # few enough that 20,000 transitions go beyond one episode of 1,000 steps each
+DAMAGED = (EOFError, OSError, SyntaxError, tokenize.TokenError)
+FORMAT = 2
+# So few copies that each makes 1,250 steps and goes beyond an episode of 1,000; but 16 at least.
+COPIES, MOST_COPIES, STEPS = 16, 256, 1250
+AHEAD = 16  # steps of the game that may wait to be written
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Transitions:
 
 def transitions_path(folder: Path, expert: Expert, level: int, count: int, seed: int) -> Path:
     """Where a level's transitions lie: a name for everything they depend on."""
-    return folder / f"{expert.game}-{expert.digest}-seed{seed}" / f"level{level}-{count}.npz"
+    return folder / f"{expert.game}-{expert.digest}-seed{seed}" / f"level{level}-{count}"
 
 
 def collect(
@@ -64,17 +67,22 @@ def collect(
     count: int,
     *,
     seed: int = 0,
-    n_envs: int = COPIES,
+    n_envs: int | None = None,
     device: torch.device | str = "cpu",
     tell: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
-    """Write `count` transitions of the expert on `level` to `path`; returns their facts.
+    """Write `count` transitions of the expert on `level` to the folder `path`; returns their facts.
 
-    Memory is bounded by one step of the copies and the actions. `tell(done)` after every step.
+    `n_envs` copies of the game play (by default more for a larger `count`). Memory is bounded by
+    some steps of the copies and the actions. `tell(done)` after every step.
     """
     if count < 1:
         raise ValueError(f"transitions must be at least 1, got {count}")
-    env = ProcgenLevels(expert.game, n_envs, level)
+    if path.exists():
+        raise ValueError(f"{path} is there already: delete it, or name another folder")
+    n_envs = n_envs or max(COPIES, min(MOST_COPIES, count // STEPS))
+    halves = [(n_envs + 1) // 2, n_envs // 2] if n_envs > 1 else [n_envs]
+    envs = [ProcgenLevels(expert.game, copies, level) for copies in halves]
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     facts = {
@@ -87,85 +95,116 @@ def collect(
         "copies": n_envs,
     }
     try:
-        with open(temporary, "wb") as whole:
-            with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-                facts.update(_write(archive, expert, env, seed, count, device, tell))
-                with archive.open("facts.json", "w") as file:
-                    file.write(json.dumps(facts, indent=1).encode())
-            whole.flush()
-            os.fsync(whole.fileno())
-        os.replace(temporary, path)
+        temporary.mkdir(exist_ok=True)
+        facts.update(_write(temporary, expert, envs, seed, count, torch.device(device), tell))
+        with _synced(temporary / "facts.json") as file:
+            file.write(json.dumps(facts, indent=1).encode())
+        try:
+            os.replace(temporary, path)
+        except OSError:
+            if not path.is_dir():  # another process was faster: it has collected the same
+                raise
     finally:
-        temporary.unlink(missing_ok=True)
-        env.close()
+        shutil.rmtree(temporary, ignore_errors=True)
+        for env in envs:
+            env.close()
     return facts
 
 
+@contextmanager
+def _synced(path: Path) -> Iterator[IO[bytes]]:
+    """A new file that is on the disk when the block ends."""
+    with open(path, "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _write(
-    archive: zipfile.ZipFile,
+    folder: Path,
     expert: Expert,
-    env: ProcgenLevels,
+    envs: list[ProcgenLevels],
     seed: int,
     count: int,
-    device: torch.device | str,
+    device: torch.device,
     tell: Callable[[int], None],
 ) -> dict[str, Any]:
     """Frames as they come, the actions behind them; what the episodes brought."""
     chosen: list[Array] = []
     returns: list[float] = []
     digest, done = hashlib.sha256(), 0
-    with archive.open("observations.npy", "w", force_zip64=True) as file:
-        header = {"descr": "|u1", "fortran_order": False, "shape": (count, *FRAME)}
-        np.lib.format.write_array_header_1_0(file, header)
-        for frames, actions in _played(expert, env, seed, device, returns):
-            frames, actions = frames[: count - done], actions[: count - done]
-            data = np.ascontiguousarray(frames).tobytes()
+    waiting: deque[Future[None]] = deque()
+    with _synced(folder / "observations.npy") as file, ThreadPoolExecutor(1) as writer:
+
+        def write(frames: Array) -> None:
+            data = np.ascontiguousarray(frames).data
             file.write(data)
             digest.update(data)
+
+        header = {"descr": "|u1", "fortran_order": False, "shape": (count, *FRAME)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for frames, actions in _played(expert, envs, seed, device, returns):
+            frames, actions = frames[: count - done], actions[: count - done]
+            waiting.append(writer.submit(write, frames))  # another thread: the game goes on
+            if len(waiting) > AHEAD:
+                waiting.popleft().result()
             chosen.append(actions.astype(np.uint8))
             done += len(actions)
             tell(done)
             if done == count:
                 break
+        for written in waiting:
+            written.result()
     everything = np.concatenate(chosen)
     digest.update(everything.tobytes())
-    with archive.open("actions.npy", "w") as file:
-        buffer = io.BytesIO()
-        np.save(buffer, everything)
-        file.write(buffer.getvalue())
-    mean = float(env.normalize(returns).mean()) if returns else None
+    with _synced(folder / "actions.npy") as file:
+        np.save(file, everything)
+    mean = float(envs[0].normalize(returns).mean()) if returns else None
     return {"sha256": digest.hexdigest(), "episodes": len(returns), "mean_return": mean}
 
 
 def _played(
     expert: Expert,
-    env: ProcgenLevels,
+    envs: list[ProcgenLevels],
     seed: int,
-    device: torch.device | str,
+    device: torch.device,
     returns: list[float],
 ) -> Iterator[tuple[Array, Array]]:
-    """(frames, actions) of one step after another; finished episodes are noted in `returns`."""
-    policy = MixturePolicy(expert.filter(device), env.n_envs, seed=seed)
-    env.reset()
+    """(frames, actions) of one step after another; finished episodes are noted in `returns`.
+
+    The environments take turns: one plays while the expert decides for another.
+    """
+    copies = sum(env.n_envs for env in envs)
+    policy = MixturePolicy(expert.filter(device), copies, seed=seed)
+    staging = Staging(copies, device)
+    for env in envs:
+        env.reset()
     while True:
-        frames, counted = env.observations, ~env.ended
-        first = torch.from_numpy(env.first).to(device)
-        decision = policy(torch.from_numpy(frames).to(device), first)
-        actions = decision.actions.cpu().numpy()
-        yield frames[counted], actions[counted]
-        info = env.step(actions)[-1]
-        returns += info["episode_return"][env.ended].tolist()
+        begin, seen, done = 0, [], []
+        for env in envs:
+            rows, begin = slice(begin, begin + env.n_envs), begin + env.n_envs
+            if env.under_way:
+                info = env.recv()[-1]
+                returns += info["episode_return"][env.ended].tolist()
+            frames, counted = env.observations, ~env.ended
+            decision = policy(staging.frames(frames, rows), torch.from_numpy(env.first), rows)
+            actions = staging.fetch(decision.actions, rows)()
+            env.send(actions)
+            seen.append(frames[counted])
+            done.append(actions[counted])
+        yield np.concatenate(seen), np.concatenate(done)
 
 
-def _facts(archive: zipfile.ZipFile) -> dict[str, Any]:
-    """The facts, if the parts of the archive have the sizes that they promise."""
-    if archive.getinfo("facts.json").file_size > 2**20:
+def _facts(folder: Path) -> dict[str, Any]:
+    """The facts, if the files beside them have the sizes that they promise."""
+    file = folder / "facts.json"
+    if file.stat().st_size > 2**20:
         raise ValueError("its facts are too long")
-    facts = json.loads(archive.read("facts.json"))
+    facts = json.loads(file.read_bytes())
     if facts["format"] != FORMAT:
         raise ValueError(f"its format is {facts['format']}, not {FORMAT}")
     for name, bytes_each in (("observations.npy", math.prod(FRAME)), ("actions.npy", 1)):
-        header = archive.getinfo(name).file_size - facts["transitions"] * bytes_each
+        header = (folder / name).stat().st_size - facts["transitions"] * bytes_each
         if not 0 < header <= 2**12:
             raise ValueError(f"{name} does not hold {facts['transitions']} transitions")
     if not isinstance(facts["episodes"], int) or not isinstance(facts["mean_return"], float | None):
@@ -174,19 +213,26 @@ def _facts(archive: zipfile.ZipFile) -> dict[str, Any]:
 
 
 def read_transitions(path: Path) -> Transitions:
-    """A file of `collect`; one that is not whole is refused with a sentence."""
+    """A folder of `collect`; one that is not whole is refused with a sentence.
+
+    `observations` are mapped from the file. Whoever changes them changes a copy in memory.
+    """
+    if path.suffix == ".npz" and path.is_file():
+        raise ValueError(
+            f"{path} holds compressed transitions of an earlier version: delete it, and the same "
+            "command collects them again"
+        )
+    if not path.is_dir():
+        raise ValueError(f"there is no folder {path}: `orderless expert collect` writes it")
     try:
-        with zipfile.ZipFile(path) as archive:
-            facts = _facts(archive)
-        with np.load(path, allow_pickle=False) as arrays:
-            observations, actions = arrays["observations"], arrays["actions"]
-        digest = hashlib.sha256(observations.tobytes())
+        facts = _facts(path)
+        observations = np.load(path / "observations.npy", mmap_mode="c", allow_pickle=False)
+        actions = np.load(path / "actions.npy", allow_pickle=False)
+        digest = hashlib.sha256(np.ascontiguousarray(observations).data)
         digest.update(actions.tobytes())
         if digest.hexdigest() != facts["sha256"]:
             raise ValueError("its checksum is not that of its content")
-    except FileNotFoundError:
-        raise ValueError(f"there is no file {path}: `orderless expert collect` writes it") from None
-    except (*DAMAGED_ARCHIVE, *INVALID_STATE) as error:
+    except (*DAMAGED, *INVALID_STATE) as error:
         raise ValueError(
             f"{path} is damaged ({error}): delete it, and the same command collects it again"
         ) from None

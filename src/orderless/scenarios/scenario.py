@@ -142,6 +142,21 @@ class Scenario:
         """The same scenario with its data on `device`."""
         return self._with_tasks([task.to(device) for task in self.tasks])
 
+    def mapped(self, features: Transform | None = None) -> Scenario:
+        """The same tasks as they are stored, without augmentation.
+
+        With `features`, of a frozen network say, the inputs are `features(x)` of the *stored* x:
+        computed here once, and not transformed.
+        """
+        other = copy.copy(self)
+        other.augment = None
+        if features is None:
+            return other
+        other.transform = None
+        return other._with_tasks(
+            [replace(t, x=features(t.x), x_test=features(t.x_test)) for t in self.tasks]
+        )
+
     def validation(self, fraction: float) -> Scenario:
         """The same scenario with a share of each task's *training* data in place of its test data.
 

@@ -48,14 +48,14 @@ class SplitMNIST(Scenario):
     ) -> None:
         _one_of("source", source, ("full", "embedded"))
         _one_of("normalize", normalize, ("unit", "symmetric"))
-        groups = _assign([[2 * t, 2 * t + 1] for t in range(5)], assign, assign_seed)
+        groups = assigned([[2 * t, 2 * t + 1] for t in range(5)], assign, assign_seed)
         (x, y), (x_test, y_test) = load_mnist(root) if source == "full" else load_mnist_5k()
         shape = (-1, 784) if flatten else (-1, 1, 28, 28)
         names = [f"{first}v{second}" for first, second in groups]
-        tasks = _split(x.view(shape), y, x_test.view(shape), y_test, groups, names)
+        tasks = split_into_tasks(x.view(shape), y, x_test.view(shape), y_test, groups, names)
         transform = to_unit if normalize == "unit" else to_symmetric
         super().__init__(
-            _prepared(tasks, validation, device), kind=kind, name="splitmnist", transform=transform
+            prepared(tasks, validation, device), kind=kind, name="splitmnist", transform=transform
         )
 
 
@@ -83,14 +83,14 @@ class SplitCIFAR100(Scenario):
         device: torch.device | str = "cpu",
     ) -> None:
         data = load_cifar100(root)
-        groups = _assign(superclasses(data), assign, assign_seed)
+        groups = assigned(superclasses(data), assign, assign_seed)
         readable = [name.replace("_", " ") for name in data.fine_names]
         names = [name.replace("_", " ") for name in data.coarse_names]
         if assign == "random":
             names = [", ".join(readable[c] for c in group) for group in groups]
-        tasks = _split(data.x, data.fine, data.x_test, data.fine_test, groups, names)
+        tasks = split_into_tasks(data.x, data.fine, data.x_test, data.fine_test, groups, names)
         super().__init__(
-            _prepared(tasks, validation, device),
+            prepared(tasks, validation, device),
             kind=kind,
             name="splitcifar100",
             augment=flip_and_crop if augment else None,
@@ -112,7 +112,7 @@ def _one_of(name: str, value: str, allowed: Sequence[str]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
 
 
-def _assign(fixed: list[list[int]], assign: str, seed: int) -> list[list[int]]:
+def assigned(fixed: list[list[int]], assign: str, seed: int) -> list[list[int]]:
     """The classes of each task, in the order of their labels."""
     _one_of("assign", assign, ("fixed", "random"))
     if assign == "fixed":
@@ -122,7 +122,7 @@ def _assign(fixed: list[list[int]], assign: str, seed: int) -> list[list[int]]:
     return shuffled.view(len(fixed), -1).tolist()
 
 
-def _split(
+def split_into_tasks(
     x: Tensor,
     y: Tensor,
     x_test: Tensor,
@@ -139,7 +139,7 @@ def _split(
     return tasks
 
 
-def _prepared(tasks: Sequence[Task], validation: float, device: torch.device | str) -> list[Task]:
+def prepared(tasks: Sequence[Task], validation: float, device: torch.device | str) -> list[Task]:
     if validation:
         tasks = Scenario(tasks).validation(validation).tasks
     return [task.to(device) for task in tasks]

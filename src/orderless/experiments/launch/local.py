@@ -82,7 +82,7 @@ class Processes:
         return _run_in_processes(cells, work, store, workers, report.tick)
 
     def count(self, cells: int, work: Work[Any]) -> int:
-        """How many, for so many cells."""
+        """How many processes this number of cells gets."""
         if self.workers is not None:
             return self.workers
         return automatic_workers(cells, work.device, work.memory())

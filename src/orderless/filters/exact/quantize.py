@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ...particles import Ensemble
+
+
+class Block(NamedTuple):
+    """A block's features `[N, B, M]` on the grid, as the maps gave them, and which were clipped."""
+
+    features: Tensor
+    raw: Tensor
+    clipped: Tensor
 
 
 class GridFeatures:
@@ -35,22 +43,33 @@ class GridFeatures:
                 f"use an ensemble with precision='float32', got {particles.precision!r}"
             )
         self.particles, self.limit, self.bits, self.block_size = particles, limit, bits, block_size
-        self.exact = bool(getattr(particles.template, "exact", False))
+        template = particles.template
+        self.exact = bool(getattr(template, "exact", False))
+        # what cuts its batches into blocks of its own needs no others
+        self.padded = not (self.exact or getattr(template, "blocks_itself", False))
         self.scale = 2.0**bits / limit
 
     def blocks(self, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Rows in portions of bounded memory."""
         size = self.block_size
-        if self.exact:
+        if not self.padded:
             size = 4096 if self.particles.device.type == "cuda" else 1024
         return zip(*[tensor.split(size) for tensor in tensors], strict=True)
 
     @torch.no_grad()
-    def __call__(self, x: Tensor) -> tuple[Tensor, int]:
-        """Features of one block `[N, B, M]`, and how many values lay beyond the limit."""
+    def __call__(self, x: Tensor) -> Tensor:
+        """Features of one block `[N, B, M]` on the grid."""
+        return self.measured(x).features
+
+    @torch.no_grad()
+    def measured(self, x: Tensor) -> Block:
+        """The same with what rounding and clipping took away."""
         count = len(x)
-        if not self.exact and count < self.block_size:
-            x = torch.cat([x, x[:1].expand(self.block_size - count, *x.shape[1:])])
+        x = x.float() if x.dtype == torch.uint8 and self.padded else x
+        missing = max(1, self.block_size if self.padded else 0) - count
+        if missing > 0:
+            filler = x[:1] if count else x.new_zeros(1, *x.shape[1:])
+            x = torch.cat([x, filler.expand(missing, *x.shape[1:])])
         features = self._forward(x)
         if not isinstance(features, Tensor) or features.dim() != 3 or features.shape[1] != len(x):
             got = tuple(features.shape[1:]) if isinstance(features, Tensor) else type(features)
@@ -65,10 +84,10 @@ class GridFeatures:
                 "this update was absorbed"
             )
         features = features if features.dtype == torch.float64 else features.float()
-        whole = (features * self.scale).round_()
         largest = 2.0**self.bits
-        clipped = int((whole.abs() > largest).sum().item())
-        return whole.clamp_(-largest, largest).div_(self.scale), clipped
+        whole = (features * self.scale).round_()
+        beyond = whole.abs() > largest
+        return Block(whole.clamp_(-largest, largest).div_(self.scale), features, beyond)
 
     def _forward(self, x: Tensor) -> Any:
         training = self.particles.training
@@ -79,14 +98,22 @@ class GridFeatures:
             self.particles.train(training)
 
     def fingerprint(self, state: dict[str, Tensor] | None = None) -> str:
-        """A hash of the maps (or of maps with this state) and the grid: equal means mergeable."""
+        """A hash of the maps (or of maps with this state) and the grid: equal means mergeable.
+
+        What else decides about the bits of a map that is not `exact` stands behind it.
+        """
         state = self.particles.state_dict() if state is None else state
-        digest = hashlib.sha256(repr((self.particles.template, self.limit, self.bits)).encode())
+        template = self.particles.template
+        digest = hashlib.sha256(repr((template, self.limit, self.bits)).encode())
         for name in sorted(state):
             tensor = state[name].detach().cpu().contiguous()
             digest.update(repr((name, tensor.dtype, tuple(tensor.shape))).encode())
             digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+        own = getattr(template, "fingerprint", None)
+        parts = [digest.hexdigest()]
+        if callable(own):
+            parts.append(own(self.particles.device))
+        return "-".join([*parts, f"blocks of {self.block_size}"] if self.padded else parts)
 
 
 class _Body(nn.Module):
@@ -96,6 +123,9 @@ class _Body(nn.Module):
         super().__init__()
         self.module = module
         self.exact = bool(getattr(module, "exact", False))
+        self.blocks_itself = bool(getattr(module, "blocks_itself", False))
+        if hasattr(module, "fingerprint"):
+            self.fingerprint = module.fingerprint
         self.nothing = nn.Parameter(torch.zeros(1), requires_grad=False)
 
     def forward(self, x: Tensor) -> Any:

@@ -1,161 +1,296 @@
 """Sums over the data that know everything a linear head needs, without any rounding.
 
-Features lie on a grid: whole multiples of one power of two, at most 2^bits of them. A product of
-two needs 2 * bits bits, a sum of 2^(52 - 2 * bits) products 52: float64 holds all of it exactly. So
-the sums are those of integers. They do not depend on the order of the samples, on how they were cut
-into batches or spread over machines, and what was added can be taken away without a trace.
+Features lie on a grid: whole multiples of one power of two, at most 2^bits of them, and samples
+weigh whole sixteenths. So the sums are those of integers (see `words.py`). They do not depend on
+the order of the samples, on how they were cut into batches or spread over machines, and what was
+added can be taken away without a trace.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-Column = tuple[int, int]  # (task, label); task is -1 where heads are not told apart by task
+from .columns import column_numbers, column_pairs
+from .memory import check_memory
+from .words import ROOM, ExactSum
+
+_TILE = 512  # rows of the Gram matrix that one product computes
+
+
+@dataclass(frozen=True)
+class Units:
+    """The grids: of features (whole numbers up to 2^bits) and of targets. The constant's is 1."""
+
+    features: float
+    targets: float
+    bits: int
+
+    @property
+    def room(self) -> float:
+        """The total weight of samples that can be added between two carries."""
+        return ROOM / 4.0**self.bits
+
+    @property
+    def most(self) -> float:
+        """The total weight that the second word can count: that of 2^40 samples at 16 bits."""
+        return 2.0 ** (76 - 2 * self.bits)
 
 
 @dataclass
 class HeadStatistics:
     """The sums. N particles, M features and a constant 1 as feature M + 1, K head columns.
 
-    `gram` `[N, M+1, M+1]` = Phi^T Phi, `moments` `[N, M+1, K]` = Phi^T Y, `squares` `[K]` = sums
-    of y^2, all float64; `columns` in ascending order; `clipped` counts values cut off by the grid.
+    `gram` = Phi^T Phi, of every particle the lower triangle of `[M+1, M+1]`; `moments`
+    `[N, K, M+1]` = Y^T Phi; `squares` `[K]` = sums of y^2. `columns` `[K]` are ascending numbers,
+    see `column_numbers`. `clipped` counts values cut off by the grid.
     """
 
-    gram: Tensor
-    moments: Tensor
-    squares: Tensor
-    columns: list[Column] = field(default_factory=list)
-    samples: int = 0
-    clipped: int = 0
+    units: Units
+    gram: list[ExactSum]
+    moments: ExactSum
+    squares: ExactSum
+    columns: Tensor
+    samples: float = 0.0  # their weights, added up
+    clipped: float = 0.0
+    pending: float = 0.0  # weight that was added to `gram` since the last carry
 
     @classmethod
-    def empty(cls, n: int, features: int, device: torch.device) -> HeadStatistics:
+    def empty(cls, n: int, features: int, units: Units, device: torch.device) -> HeadStatistics:
         check_memory(n, features, device)
         size = features + 1
-        options: Any = {"dtype": torch.float64, "device": device}
-        gram, moments = torch.zeros(n, size, size, **options), torch.zeros(n, size, 0, **options)
-        return cls(gram, moments, torch.zeros(0, **options))
+        scale = torch.full((size,), units.features, dtype=torch.float64, device=device)
+        scale[-1] = 1.0  # the constant
+        one = scale.new_tensor(units.targets)
+        gram = [ExactSum.zeros((size, size), scale.unsqueeze(1), scale) for _ in range(n)]
+        moments = ExactSum.zeros((n, 0, size), one, scale)
+        columns = torch.zeros(0, dtype=torch.int64, device=device)
+        return cls(units, gram, moments, ExactSum.zeros((0,), one, one), columns)
+
+    # ------------------------------------------------------------------ what they say
 
     @property
     def features(self) -> int:
-        return self.gram.shape[1] - 1
+        return self.moments.low.shape[2] - 1
 
     @property
     def counts(self) -> Tensor:
-        """The sum of targets per column `[K]`: for classes, how many samples each has."""
-        return self.moments[0, -1]
+        """Sums of squared targets per column `[K]`: for classes, how many samples each has."""
+        return self.squares.value()
 
-    def with_columns(self, wanted: set[Column]) -> HeadStatistics:
+    def settle(self) -> HeadStatistics:
+        """Carry, so that equal sums are equal words. Returns itself."""
+        if self.pending and self._has_to_carry():
+            for particle, words in enumerate(self.gram):
+                self.gram[particle] = words.carried()
+            self.moments, self.squares = self.moments.carried(), self.squares.carried()
+        self.pending = 0.0
+        return self
+
+    def _has_to_carry(self) -> bool:
+        """No sum is larger than the largest square among them (Cauchy and Schwarz)."""
+        squares = [*[words.diagonal() for words in self.gram], self.squares]
+        if any(words.high is not None for words in [*self.gram, self.moments, self.squares]):
+            return True
+        return any(bool((w.low / w.rows / w.columns >= ROOM).any()) for w in squares)
+
+    def with_columns(self, wanted: Tensor) -> HeadStatistics:
         """The same sums with a column for each of `wanted`: a new class starts with zeros.
 
         All but the large `gram` is a copy, which leaves these as they are when it grows.
         """
-        columns = sorted(set(self.columns) | wanted)
-        moments = self.moments.new_zeros(*self.moments.shape[:2], len(columns))
-        squares = self.squares.new_zeros(len(columns))
-        old = [columns.index(column) for column in self.columns]
-        moments[..., old], squares[old] = self.moments, self.squares
-        return HeadStatistics(self.gram, moments, squares, columns, self.samples, self.clipped)
+        columns = torch.cat([self.columns, wanted.to(self.columns.device)]).unique()
+        if len(columns) == len(self.columns):
+            moments, squares = self.moments.clone(), self.squares.clone()
+        else:
+            old = torch.searchsorted(columns, self.columns)
+            moments = _spread(self.moments, 1, old, len(columns))
+            squares = _spread(self.squares, 0, old, len(columns))
+        return replace(self, moments=moments, squares=squares, columns=columns)
 
-    def add(self, features: Tensor, targets: Tensor) -> None:
-        """Add samples: features `[N, B, M]`, targets `[B, K]`, on the grid."""
-        targets = targets.double()
-        for particle, rows in enumerate(_with_constant(features)):
-            self.gram[particle].addmm_(rows.T, rows)
-            self.moments[particle].addmm_(rows.T, targets)
-        self.squares.add_(targets.square().sum(0))
-        self.samples += len(targets)
+    def without_empty_columns(self) -> HeadStatistics:
+        """The same sums without columns in which nothing is left."""
+        kept = self.settle().counts != 0
+        if kept.all():
+            return self
+        moments, squares = _chosen(self.moments, 1, kept), _chosen(self.squares, 0, kept)
+        return replace(self, moments=moments, squares=squares, columns=self.columns[kept])
 
-    def begun(self) -> int:
-        """How many samples an addition that broke off has left in `gram`, of some particle.
+    # ------------------------------------------------------------------ addition
 
-        The constant's square counts them: one kernel adds to it and to all the rest.
+    def add(self, features: Tensor, targets: Tensor, weights: Tensor | None, sign: int) -> None:
+        """Add samples, or with sign -1 take them away: features `[N, B, M]` on the grid.
+
+        targets: places in `columns` `[B]` (whole numbers: classes) or values `[B, K]`.
         """
-        return int(self.gram[:, -1, -1].max()) - self.samples
+        largest = 1.0 if weights is None else float(weights.max())
+        portion = max(1, int(self.units.room / largest))
+        for start in range(0, features.shape[1], portion):
+            rows = slice(start, start + portion)
+            mass = None if weights is None else weights[rows]
+            self._add(features[:, rows], targets[rows], mass, sign)
 
-    def take_back(self, features: Tensor) -> None:
-        """Take such samples out of `gram` again where they are in it."""
-        for gram, rows in zip(self.gram, _with_constant(features), strict=True):
-            if gram[-1, -1] > self.samples:
-                gram.addmm_(rows.T, rows, alpha=-1)
+    def _add(self, features: Tensor, targets: Tensor, weights: Tensor | None, sign: int) -> None:
+        self.add_gram(features, weights, sign)
+        for moments, (_, weighted) in zip(self.moments.low, _rows(features, weights), strict=True):
+            if targets.dim() == 1:
+                moments.index_add_(0, targets, weighted, alpha=sign)
+            else:
+                moments.addmm_(targets.T, weighted, alpha=sign)
+        mass = features.new_ones(len(targets), dtype=torch.float64) if weights is None else weights
+        if targets.dim() == 1:
+            self.squares.low.index_add_(0, targets, mass, alpha=sign)
+        else:
+            self.squares.low.addmv_(targets.square().T, mass, alpha=sign)
+        self.samples += sign * float(mass.sum())
 
-    def plus(self, other: HeadStatistics) -> HeadStatistics:
-        """The statistics of both data sets together."""
-        ours = self.with_columns(set(other.columns))
-        theirs = other.with_columns(set(self.columns))
-        return HeadStatistics(
-            ours.gram + theirs.gram.to(ours.gram.device),
-            ours.moments + theirs.moments.to(ours.gram.device),
-            ours.squares + theirs.squares.to(ours.gram.device),
-            ours.columns,
-            ours.samples + theirs.samples,
-            ours.clipped + theirs.clipped,
+    def add_gram(self, features: Tensor, weights: Tensor | None, sign: int) -> None:
+        """Add samples to `gram` alone; to all of it, or after an error to none."""
+        mass = float(features.shape[1]) if weights is None else float(weights.sum())
+        if self.pending + mass > self.units.room:
+            self.settle()
+        self.pending += mass
+        before = [words.low.diagonal().clone() for words in self.gram]
+        try:
+            for words, (rows, weighted) in zip(self.gram, _rows(features, weights), strict=True):
+                for i, j in _tiles(len(words.low)):
+                    words.low[i:j, :j].addmm_(weighted[:, i:j].T, rows[:, :j], alpha=sign)
+        except BaseException:
+            # An untouched diagonal: the product was not added, or all of it is 0.
+            pairs = zip(self.gram, _rows(features, weights), before, strict=True)
+            for words, (rows, weighted), diagonal in pairs:
+                for i, j in _tiles(len(words.low)):
+                    if not torch.equal(words.low.diagonal()[i:j], diagonal[i:j]):
+                        words.low[i:j, :j].addmm_(weighted[:, i:j].T, rows[:, :j], alpha=-sign)
+            raise
+
+    def begun(self) -> float:
+        """The weight of samples that a change which broke off has left in `gram`."""
+        self.pending = self.units.room
+        return float(self.settle().gram[0].diagonal().value()[-1]) - self.samples
+
+    def plus(self, other: HeadStatistics, sign: int = 1) -> HeadStatistics:
+        """The statistics of both data sets together, or of one without the other."""
+        for each in (self, other):
+            each.settle()
+        ours, theirs = self.with_columns(other.columns), other.with_columns(self.columns)
+        return replace(
+            ours,
+            gram=[a.plus(b, sign) for a, b in zip(ours.gram, theirs.gram, strict=True)],
+            moments=ours.moments.plus(theirs.moments, sign),
+            squares=ours.squares.plus(theirs.squares, sign),
+            samples=ours.samples + sign * theirs.samples,
+            clipped=ours.clipped + sign * theirs.clipped,
         )
 
+    def impossible(self) -> str | None:
+        """What no data can have: something below 0, or features of no sample."""
+        self.settle()
+        diagonals = [words.diagonal().value() for words in self.gram]
+        if min(float(diagonal.min()) for diagonal in diagonals) < 0:
+            return "a sum of squared features would fall below 0"
+        if bool((self.counts < 0).any()):
+            return "a column would have fewer than 0 samples"
+        if self.clipped < 0:
+            return "fewer than 0 values would be clipped"
+        if self.samples == 0 and any(bool(diagonal.any()) for diagonal in diagonals):
+            return "no samples but some of their features would be left"
+        if bool(self.moments.value()[:, self.counts == 0].any()):
+            return "a column would have no samples but some of their features"
+        return None
+
+    # ------------------------------------------------------------------ state
+
     def state_dict(self) -> dict[str, Any]:
+        self.settle()
+        carried = [words.high for words in self.gram]
+        high = None
+        if any(words is not None for words in carried):
+            zero = torch.zeros_like(self.gram[0].low, dtype=torch.int32)
+            high = torch.stack([zero if words is None else words.tril() for words in carried])
+        moments, squares = self.moments, self.squares
         return {
-            "gram": self.gram.clone(),
-            "moments": self.moments.clone(),
-            "squares": self.squares.clone(),
-            "columns": [list(column) for column in self.columns],
-            "samples": self.samples,
-            "clipped": self.clipped,
+            "gram": torch.stack([words.low.tril() for words in self.gram]),
+            "moments": moments.low.mT.contiguous(),
+            "squares": squares.low.clone(),
+            "columns": [list(column) for column in column_pairs(self.columns)],
+            "clipped": whole(self.clipped),
+            "samples": whole(self.samples),
+            "gram_carry": high,
+            "moments_carry": None if moments.high is None else moments.high.mT.contiguous(),
+            "squares_carry": None if squares.high is None else squares.high.clone(),
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], device: torch.device) -> HeadStatistics:
-        gram, moments, squares = (
-            state[name].to(device).clone() for name in ("gram", "moments", "squares")
-        )
-        columns = [(int(task), int(label)) for task, label in state["columns"]]
-        return cls(gram, moments, squares, columns, int(state["samples"]), int(state["clipped"]))
+    def from_state(cls, state: dict[str, Any], units: Units, device: Any) -> HeadStatistics:
+        """What `state_dict` gave; a state of version 0.1 has full matrices and no carries."""
+        gram = state["gram"].to(device)
+        made = cls.empty(len(gram), gram.shape[1] - 1, units, device)
+        made.columns = column_numbers([(int(t), int(c)) for t, c in state["columns"]], device)
+        high = state.get("gram_carry")
+        for particle, words in enumerate(made.gram):
+            carry = None if high is None else _in_tiles(high[particle].to(device))
+            made.gram[particle] = replace(words, low=_in_tiles(gram[particle]), high=carry)
+        moments, squares = state["moments"].to(device), state["squares"].to(device)
+        made.moments = replace(made.moments, low=moments.mT.contiguous())
+        made.squares = replace(made.squares, low=squares.clone())
+        if state.get("moments_carry") is not None:
+            high = state["moments_carry"].to(device).mT.contiguous()
+            made.moments = replace(made.moments, high=high)
+        if state.get("squares_carry") is not None:
+            made.squares = replace(made.squares, high=state["squares_carry"].to(device).clone())
+        made.samples, made.clipped = float(state["samples"]), float(state["clipped"])
+        made.pending = units.room
+        return made.settle()
 
 
-def _with_constant(features: Tensor) -> Iterator[Tensor]:
-    """One particle after another: `[B, M + 1]`, float64."""
+# ---------------------------------------------------------------------- rows and tiles
+
+
+def _rows(features: Tensor, weights: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """One particle after another: samples with the constant `[B, M + 1]`, and weighted; float64."""
     one = features.new_ones(features.shape[1], 1, dtype=torch.float64)
-    return (torch.cat([rows.double(), one], dim=1) for rows in features)
+    for values in features:
+        rows = torch.cat([values.double(), one], dim=1)
+        yield rows, rows if weights is None else rows * weights.unsqueeze(1)
 
 
-def solved_together(
-    n: int, features: int, device: torch.device, chunk_size: int | None = None
-) -> int:
-    """How many heads to solve as one batch: a large matrix fills a GPU by itself, and on the CPU
-    LAPACK takes one after another anyway."""
-    return 1 if device.type == "cpu" else max(1, min(n, chunk_size or n, 2**24 // features**2))
+def _tiles(size: int) -> Iterator[tuple[int, int]]:
+    """Rows i to j of a matrix; with columns up to j they hold its lower triangle."""
+    return pairwise([*range(0, size, _TILE), size])
 
 
-def check_memory(n: int, features: int, device: torch.device) -> None:
-    """Refuse what would not fit: sums and factors `[N, M, M]`, and three `[M, M]` to solve one."""
-    matrices = 2 * n + 3 * solved_together(n, features, device)
-    needed = 8 * (features + 1) ** 2 * matrices
-    available = available_memory(device)
-    if available is not None and needed > available:
-        fits = int((available / (8 * matrices)) ** 0.5)
-        raise MemoryError(
-            f"{n} particles with {features} features need {needed / 2**30:.1f} GiB of matrices but "
-            f"{available / 2**30:.1f} GiB are free on {device}: use at most {fits} features, or "
-            "fewer particles"
-        )
+def _in_tiles(matrix: Tensor) -> Tensor:
+    """A symmetric matrix from its lower triangle, 0 where sums have no tile."""
+    full = matrix.tril() + matrix.tril(-1).T
+    for _, j in _tiles(len(matrix)):
+        full[:j, j:] = 0
+    return full
 
 
-def available_memory(device: torch.device) -> int | None:
-    """Bytes that could still be allocated on the device, or None where nobody tells."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        with open("/proc/meminfo") as file:
-            fields = dict(line.split(":", 1) for line in file)
-        return int(fields["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        pass
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, AttributeError):
-        return None
+def _spread(words: ExactSum, dim: int, places: Tensor, size: int) -> ExactSum:
+    """Entries along `dim` at new places among `size`, zeros elsewhere."""
+
+    def spread(values: Tensor) -> Tensor:
+        shape = *values.shape[:dim], size, *values.shape[dim + 1 :]
+        return values.new_zeros(shape).index_copy_(dim, places, values)
+
+    high = None if words.high is None else spread(words.high)
+    return replace(words, low=spread(words.low), high=high)
+
+
+def _chosen(words: ExactSum, dim: int, kept: Tensor) -> ExactSum:
+    places = kept.nonzero()[:, 0]
+    high = None if words.high is None else words.high.index_select(dim, places)
+    high = high if high is not None and high.any() else None
+    return replace(words, low=words.low.index_select(dim, places), high=high)
+
+
+def whole(value: float) -> int | float:
+    """A whole number as an int."""
+    return int(value) if value == int(value) else value

@@ -8,13 +8,15 @@ from typing import SupportsIndex
 import torch
 from torch import Tensor
 
-from .statistics import Column
+from .columns import Column, column_numbers
 
 _LARGEST_LABEL = 1 << 20
 
 
 class Classes:
     """Integer labels; a column per label, or per (task, label) where updates name their task."""
+
+    unit = 1.0
 
     def __init__(self, count: int | None) -> None:
         if count is not None and (not isinstance(count, SupportsIndex) or count < 1):
@@ -24,7 +26,8 @@ class Classes:
     def __str__(self) -> str:
         return "classes"
 
-    def check(self, y: Tensor, task: int | None, columns: list[Column]) -> None:
+    def check(self, y: Tensor, task: int | None, columns: Tensor) -> None:
+        """Refuse targets that this head has no place for."""
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool or y.dim() != 1:
             raise TypeError(
                 f"labels must be whole numbers of shape [B], got {y.dtype} {tuple(y.shape)}; for "
@@ -36,7 +39,7 @@ class Classes:
         if len(y) and (int(y.min()) < 0 or int(y.max()) >= end):
             wrong = int(y.min()) if int(y.min()) < 0 else int(y.max())
             raise ValueError(f"labels must lie between 0 and {end - 1}, got {wrong}")
-        if columns and (columns[0][0] >= 0) != (task is not None):
+        if len(columns) and (int(columns[0]) >= _first(0)) != (task is not None):
             was, now = ("with", "without") if task is None else ("without", "with")
             raise ValueError(
                 f"earlier updates came {was} a task and this one {now}: the head has either a "
@@ -49,18 +52,22 @@ class Classes:
         if self.count is not None and largest >= self.count:
             raise ValueError(f"there is a label {largest} there, but classes={self.count} here")
 
-    def columns(self, y: Tensor, task: int | None) -> set[Column]:
-        return {(-1 if task is None else task, label) for label in y.unique().tolist()}
+    def columns(self, y: Tensor, task: int | None) -> Tensor:
+        """The numbers of the columns that these labels need, ascending."""
+        return y.long().unique() + _first(task)
 
-    def encode(self, y: Tensor, task: int | None, columns: list[Column]) -> Tensor:
-        """`[B, K]` of 0 and 1, float64."""
-        key = -1 if task is None else task
-        ours = [label if owner == key else -1 for owner, label in columns]
-        return (y.unsqueeze(1) == torch.tensor(ours, device=y.device)).double()
+    def encode(self, y: Tensor, task: int | None, columns: Tensor) -> Tensor:
+        """Every sample's place among the columns: `[B]`."""
+        return torch.searchsorted(columns, y.long() + _first(task))
 
-    def labels(self, columns: list[Column]) -> int:
-        """How many labels a prediction has; 0 when nobody knows yet."""
-        return self.count or max((label for _, label in columns), default=-1) + 1
+    def labels(self, seen: Tensor) -> int:
+        """How many labels a prediction has, given those seen; 0 when nobody knows yet."""
+        return self.count or (int(seen.max()) + 1 if len(seen) else 0)
+
+
+def _first(task: int | None) -> int:
+    """The number of a task's column for label 0."""
+    return int(column_numbers([(-1 if task is None else task, 0)]))
 
 
 class Values:
@@ -69,12 +76,12 @@ class Values:
     def __init__(self, limit: float, bits: int) -> None:
         if not limit > 0 or torch.frexp(torch.tensor(float(limit)))[0] != 0.5:
             raise ValueError(f"target_limit must be a power of two such as 16, got {limit}")
-        self.limit, self.scale = limit, 2.0**bits / limit
+        self.limit, self.unit = limit, limit / 2.0**bits
 
     def __str__(self) -> str:
         return f"values within +-{self.limit}"
 
-    def check(self, y: Tensor, task: int | None, columns: list[Column]) -> None:
+    def check(self, y: Tensor, task: int | None, columns: Tensor) -> None:
         if task is not None:
             raise ValueError("targets='values' has one head for all tasks: leave task out")
         if not y.is_floating_point() or y.dim() not in (1, 2):
@@ -84,7 +91,7 @@ class Values:
                 f"targets must be finite and within +-{self.limit}: scale them, or build the "
                 "filter with a larger target_limit (a power of two)"
             )
-        if columns and len(columns) != len(self.columns(y, task)):
+        if len(columns) and len(columns) != len(self.columns(y, task)):
             raise ValueError(
                 f"targets had {len(columns)} values per sample before, now "
                 f"{len(self.columns(y, task))}"
@@ -94,8 +101,28 @@ class Values:
         if ours and theirs and ours != theirs:
             raise ValueError(f"targets have {len(ours)} values here and {len(theirs)} there")
 
-    def columns(self, y: Tensor, task: int | None) -> set[Column]:
-        return {(-1, k) for k in range(1 if y.dim() == 1 else y.shape[1])}
+    def columns(self, y: Tensor, task: int | None) -> Tensor:
+        width = 1 if y.dim() == 1 else y.shape[1]
+        return column_numbers([(-1, k) for k in range(width)], y.device)
 
-    def encode(self, y: Tensor, task: int | None, columns: list[Column]) -> Tensor:
-        return (y.double().reshape(len(y), -1) * self.scale).round() / self.scale
+    def encode(self, y: Tensor, task: int | None, columns: Tensor) -> Tensor:
+        """The values on their grid: `[B, K]`, float64."""
+        return (y.double().reshape(len(y), -1) / self.unit).round() * self.unit
+
+
+def label_table(labels: Tensor, count: int) -> Tensor:
+    """Which columns each of `count` labels has: `[count, most]`, filled up with `len(labels)`."""
+    ascending, order = labels.sort(stable=True)
+    first = torch.searchsorted(ascending, ascending)
+    rank = torch.arange(len(labels), device=labels.device) - first  # among columns of its label
+    table = torch.full((count, int(rank.max()) + 1), len(labels), device=labels.device)
+    table[ascending, rank] = order
+    return table
+
+
+def by_label(scores: Tensor, table: Tensor, across: str) -> Tensor:
+    """Scores `[N, B, K]` of columns as logits `[N, B, C]` of labels, -inf for those without any."""
+    scores = scores - scores.amax(2, keepdim=True)
+    nothing = torch.full_like(scores[..., :1], -torch.inf)  # what the table is filled up with
+    tasks = torch.cat([scores, nothing], dim=2)[..., table]  # [N, B, C, tasks]
+    return tasks.amax(-1) if across == "max" else tasks.logsumexp(-1)

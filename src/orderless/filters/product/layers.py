@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from ...particles import Ensemble
 from ...particles.stacking import places_of
-from ..exact.statistics import available_memory
+from ..exact.memory import available_memory
 
 PATCHES = 1 << 24  # so many numbers of patches are made at a time
 CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d

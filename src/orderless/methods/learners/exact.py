@@ -10,29 +10,52 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...features import RandomConvolution, RandomReLU
+from ...features import (
+    DeadLeaves,
+    RandomConvolution,
+    RandomReLU,
+    cached,
+    efficientnet_lite,
+)
 from ...filters import RaoBlackwellizedFilter, StepInfo
 from ...filters.weights import normalize
 from ...scenarios import Scenario
 
-REGIONS = 2  # per side of an image, over which convolutional features are averaged
-
 
 @lru_cache
-def feature_map(shape: tuple[int, ...], features: int) -> Callable[[], nn.Module]:
-    """Makes random maps for inputs of this shape: convolutional for colour images, else ReLU.
+def feature_map(kind: str, shape: tuple[int, ...], features: int) -> Callable[[], nn.Module]:
+    """Makes maps of a kind for inputs of this shape; see the setting rb_map.
 
     The same function for the same arguments, so that maps already drawn can be kept by it.
     """
-    if len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2]:
-        channels, size, _ = shape
-        if features % REGIONS**2:
-            raise ValueError(
-                f"rb_features must be a multiple of {REGIONS**2} for images, one for each region "
-                f"of a filter's responses, got {features}"
-            )
-        return partial(RandomConvolution, channels, size, features // REGIONS**2, regions=REGIONS)
-    return partial(RandomReLU, math.prod(shape), features)
+    image = len(shape) == 3 and shape[1] == shape[2]
+    if kind == "auto":
+        kind = "leaves" if image else "relu"
+    if kind not in ("leaves", "convolution"):
+        return partial(RandomReLU, math.prod(shape), features)
+    if not image:
+        raise ValueError(f"rb_map={kind} takes square images, got inputs of shape {shape}")
+    # Grey images are digits here: where a stroke is matters more, and mirror images differ.
+    colour = shape[0] == 3
+    regions = 2 if colour or kind == "convolution" else 4
+    each = regions**2 * (2 if kind == "leaves" else 1)
+    if features % each:
+        raise ValueError(
+            f"rb_features must be a multiple of {each} with rb_map={kind}, the features of one "
+            f"filter, got {features}; rb_map=relu takes any"
+        )
+    options: dict[str, Any] = {"regions": regions}
+    if kind == "convolution":
+        return partial(RandomConvolution, shape[0], shape[1], features // each, **options)
+    return partial(DeadLeaves, shape[0], shape[1], features // each, mirror=colour, **options)
+
+
+@lru_cache
+def backbone_features(kind: str) -> Callable[[Tensor], Tensor] | None:
+    """From stored images to what a frozen network makes of them; None for maps without one."""
+    if not kind.startswith("lite"):
+        return None
+    return partial(cached, efficientnet_lite(int(kind.removeprefix("lite"))))
 
 
 class ExactLearner:
@@ -121,7 +144,7 @@ class ExactLearner:
     def representation(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The features of the heaviest map, and the weights of its head: what was learned."""
         best, shard = int(self.weights.argmax()), self.filter.particles.shard
-        features = shard.pick(self.filter.grid(x)[0], best)
+        features = shard.pick(self.filter.grid(x), best)
         heads = torch.stack([head.weight for head in self.filter.heads])
         return features, [shard.pick(heads, best)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -20,14 +21,14 @@ class PolicyLearner:
 
     def __init__(
         self,
-        env: VectorEnvironment,
+        env: VectorEnvironment | Sequence[VectorEnvironment],
         filter: SteppedFilter,
         settings: PPOSettings,
         *,
         seed: int = 0,
         consolidation: EWC | None = None,
     ) -> None:
-        self.env, self.filter, self.consolidation = env, filter, consolidation
+        self.filter, self.consolidation = filter, consolidation
         if consolidation is not None:
             if not isinstance(filter, GradientFilter):
                 raise TypeError(
@@ -36,6 +37,20 @@ class PolicyLearner:
             filter.register(consolidation)
         self.ppo = PPO(filter, env, settings, seed=seed)
         self._rollout: Rollout | None = None
+
+    @property
+    def env(self) -> VectorEnvironment:
+        """The environment; the first of those that take turns."""
+        return self.ppo.env
+
+    def running_returns(self) -> list[float]:
+        """What the running episodes of all copies have brought so far."""
+        return [value for env in self.ppo.envs for value in env.returns.tolist()]
+
+    def close(self) -> None:
+        """Give the environments back."""
+        for env in self.ppo.envs:
+            env.close()
 
     # ------------------------------------------------------------------ learning
 

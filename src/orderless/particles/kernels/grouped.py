@@ -21,9 +21,12 @@ from torch import Tensor
 from .fused import kernels, padded, runs_on
 
 PROGRAMS = 1024  # enough to fill a large GPU
+# The filters' gradient is faster by cuDNN from so many like groups on, or with more channels.
+GROUPS, NARROW = 4, 32
 # One setting for all layers: the best one differs from layer to layer.
 GATHER = {"ROWS": 128, "num_warps": 4, "num_stages": 3}
 FILTERS = {"ROWS": 64, "num_warps": 4, "num_stages": 3}
+ENTRIES = 256  # of a filter, with all its taps, to a program
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ def geometry_of(weight: Tensor, stride: Any, padding: Any) -> Geometry:
     return Geometry(n, inputs, outputs, (height, width), pair(stride), pair(padding))
 
 
-def _gather(
+def gather(
     source: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -70,8 +73,16 @@ def _gather(
     g: Geometry,
     backward: bool,
     precision: str,
+    *,
+    relu: bool = False,
+    signs: Tensor | None = None,
+    added: Tensor | None = None,
 ) -> Tensor:
-    """The kernel over all positions of a result of `size`; weight `[N, taps, in, out]`."""
+    """The kernel over all positions of a result of `size`; weight `[N, taps, in, out]`.
+
+    With `relu` the result's relu. `signs`, like the result: where it is not positive, the result
+    is 0; `added` comes on top.
+    """
     batch, inputs, outputs = source.shape[0], weight.shape[2], weight.shape[3]
     shape = (batch, g.n * outputs, *size)
     result = torch.empty(
@@ -82,36 +93,46 @@ def _gather(
     inner, columns = 32 if inputs <= 32 else 64, min(64, _block(outputs))
     grid = (math.ceil(positions / GATHER["ROWS"]), g.n, math.ceil(outputs / columns))
     kernels.gather[grid](
-        source, weight, weight if bias is None else bias, result, positions,
+        source, weight, *(result if t is None else t for t in (bias, signs, added)), result,
+        positions,
         N=g.n, TAPS=g.taps, IN=inputs, OUT=outputs,
         FROM_H=source.shape[2], FROM_W=source.shape[3], TO_H=size[0], TO_W=size[1],
         KERNEL=g.kernel[1], STRIDE_H=g.stride[0], STRIDE_W=g.stride[1],
         PAD_H=g.padding[0], PAD_W=g.padding[1], BACKWARD=backward, HAS_BIAS=bias is not None,
+        RELU=relu, HAS_SIGNS=signs is not None, HAS_ADDED=added is not None,
         PRECISION=precision, INNER=inner, COLUMNS=columns, **GATHER,
     )  # fmt: skip
     return result
 
 
-def _filter_gradient(source: Tensor, slope: Tensor, g: Geometry, precision: str) -> Tensor:
-    """dW `[N, O, C, kh, kw]` in float32."""
-    size = slope.shape[2], slope.shape[3]
+def filter_gradient(
+    source: Tensor, slope: Tensor, g: Geometry, precision: str
+) -> tuple[Tensor, Tensor]:
+    """dW `[N, O, C, kh, kw]` and, by the way, the bias's gradient `[N, O]`, in float32."""
+    size, entries = (slope.shape[2], slope.shape[3]), g.taps * g.inputs
     positions = source.shape[0] * size[0] * size[1]
-    rows, inner, columns = FILTERS["ROWS"], min(64, _block(g.inputs)), min(64, _block(g.outputs))
-    tiles = math.ceil(g.inputs / inner) * math.ceil(g.outputs / columns)
-    parts = max(1, min(PROGRAMS // (g.n * g.taps * tiles), positions // (8 * rows)))
+    rows, inner, columns = (
+        FILTERS["ROWS"],
+        min(ENTRIES, _block(entries)),
+        min(64, _block(g.outputs)),
+    )
+    tiles = math.ceil(entries / inner) * math.ceil(g.outputs / columns)
+    parts = max(1, min(PROGRAMS // (g.n * tiles), positions // (8 * rows)))
     share = rows * math.ceil(positions / parts / rows)
     result = torch.empty(
-        (parts, g.n, *g.kernel, g.inputs, g.outputs), dtype=torch.float32, device=source.device
+        (parts, g.n, entries + 1, g.outputs), dtype=torch.float32, device=source.device
     )
-    kernels.filters[(parts * g.taps, g.n, tiles)](
-        source, slope, result,
+    kernels.filters[(parts, g.n, tiles)](
+        source, slope, result, positions,
         N=g.n, TAPS=g.taps, IN=g.inputs, OUT=g.outputs,
         FROM_H=source.shape[2], FROM_W=source.shape[3], TO_H=size[0], TO_W=size[1],
         KERNEL=g.kernel[1], STRIDE_H=g.stride[0], STRIDE_W=g.stride[1],
-        PAD_H=g.padding[0], PAD_W=g.padding[1], POSITIONS=positions, SHARE=share,
+        PAD_H=g.padding[0], PAD_W=g.padding[1], SHARE=share,
         PRECISION=precision, INNER=inner, COLUMNS=columns, **FILTERS,
     )  # fmt: skip
-    return result.sum(0).permute(0, 4, 3, 1, 2)
+    total = result.sum(0)
+    weight = total[:, :-1].view(g.n, *g.kernel, g.inputs, g.outputs)
+    return weight.permute(0, 4, 3, 1, 2), total[:, -1]
 
 
 def _block(size: int) -> int:
@@ -127,10 +148,9 @@ class GroupedConvolution(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.geometry, ctx.precision, ctx.has_bias = g, precision, bias is not None
-        filters = weight.permute(0, 3, 4, 2, 1).to(x.dtype).contiguous().flatten(1, 2)
-        bias = None if bias is None else bias.to(x.dtype)
+        filters = laid_out(weight, (0, 3, 4, 2, 1), x.dtype)
         size = g.result((x.shape[2], x.shape[3]))
-        return _gather(x, filters, bias, size, g, False, precision)
+        return gather(x, filters, bias, size, g, False, precision)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -140,28 +160,51 @@ class GroupedConvolution(torch.autograd.Function):
         wants_x, wants_weight, wants_bias, *_ = ctx.needs_input_grad
         grad_x = grad_weight = grad_bias = None
         twice = torch.is_grad_enabled()  # somebody wants the second derivative, which torch knows
-        narrow = twice or (g.inputs == g.outputs and g.stride == (1, 1))
-        cudnn = (wants_x and narrow and (twice or g.inputs <= 16), wants_weight and narrow, False)
-        if any(cudnn):
-            grad_x, grad_weight = by_cudnn(slope, x, weight, g, cudnn)
-        if wants_x and not cudnn[0]:
-            filters = weight.permute(0, 3, 4, 1, 2).to(x.dtype).contiguous().flatten(1, 2)
+        if twice:
+            grad_x, grad_weight = by_cudnn(slope, x, weight, g, (wants_x, wants_weight))
+            grad_bias = _bias_gradient(slope, g, weight.dtype)
+        elif wants_weight or wants_bias:
+            grad_weight, grad_bias = filter_gradients(x, slope, weight, g, ctx.precision)
+        if wants_x and not twice:
+            filters = laid_out(weight, (0, 3, 4, 1, 2), x.dtype)
             size = x.shape[2], x.shape[3]
-            grad_x = _gather(slope, filters, None, size, g, True, ctx.precision)
-        if wants_weight and not cudnn[1]:
-            grad_weight = _filter_gradient(x, slope, g, ctx.precision).to(weight.dtype)
-        if wants_bias:
-            grad_bias = slope.sum((0, 2, 3), dtype=torch.float32).view(g.n, -1).to(weight.dtype)
-        return grad_x, grad_weight, grad_bias, None, None
+            grad_x = gather(slope, filters, None, size, g, True, ctx.precision)
+        return grad_x, grad_weight, grad_bias if wants_bias else None, None, None
+
+
+def filter_gradients(
+    x: Tensor, slope: Tensor, weight: Tensor, g: Geometry, precision: str
+) -> tuple[Tensor, Tensor]:
+    """Of weight and bias, by whoever is faster: cuDNN has kernels for several like groups."""
+    if g.inputs == g.outputs and g.stride == (1, 1) and (g.n >= GROUPS or g.inputs > NARROW):
+        _, grad_weight = by_cudnn(slope, x, weight, g, (False, True))
+        assert grad_weight is not None
+        return grad_weight, _bias_gradient(slope, g, weight.dtype)
+    grad_weight, grad_bias = filter_gradient(x, slope, g, precision)
+    return grad_weight.to(weight.dtype), grad_bias.to(weight.dtype)
+
+
+def _bias_gradient(slope: Tensor, g: Geometry, dtype: torch.dtype) -> Tensor:
+    return slope.sum((0, 2, 3), dtype=torch.float32).view(g.n, -1).to(dtype)
+
+
+def laid_out(weight: Tensor, order: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Filters `[N, taps, in, out]` for `_gather`, cast and copied in one kernel."""
+    filters = weight.permute(order)
+    return (
+        torch.empty(filters.shape, dtype=dtype, device=weight.device).copy_(filters).flatten(1, 2)
+    )
 
 
 def by_cudnn(
-    slope: Tensor, x: Tensor, weight: Tensor, g: Geometry, wanted: tuple[bool, bool, bool]
+    slope: Tensor, x: Tensor, weight: Tensor, g: Geometry, wanted: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """cuDNN has kernels of its own for groups with as many inputs as outputs."""
     filters = weight.flatten(0, 1).to(x.dtype)
     shape = [len(filters)], g.stride, g.padding, (1, 1), False, (0, 0), g.n
-    grad_x, grad, _ = torch.ops.aten.convolution_backward(slope, x, filters, *shape, wanted)
+    grad_x, grad, _ = torch.ops.aten.convolution_backward(
+        slope, x, filters, *shape, [*wanted, False]
+    )
     return grad_x, None if grad is None else grad.view(weight.shape).to(weight.dtype)
 
 

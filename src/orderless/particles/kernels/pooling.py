@@ -17,15 +17,15 @@ from torch import Tensor
 from .fused import kernels, padded, runs_on
 from .grouped import Geometry, pair
 
-TILE = 2048  # entries to a program
+TILE = 2048  # entries to a program; where two are kept of each, half as many
 
 
 def _run(kernel: Any, tensors: tuple[Tensor, ...], source: Tensor, result: Tensor, g: Geometry,
-         **options: Any) -> None:  # fmt: skip
+         tile: int, **options: Any) -> None:  # fmt: skip
     """A kernel over all positions of `result`, which looks at those of `source`."""
     batch, channels, height, width = result.shape
     columns = min(128, padded(channels))
-    rows, positions = TILE // columns, batch * height * width
+    rows, positions = tile // columns, batch * height * width
     kernel[(math.ceil(positions / rows), math.ceil(channels / columns))](
         *tensors, positions, channels,
         FROM_H=source.shape[2], FROM_W=source.shape[3], TO_H=height, TO_W=width,
@@ -45,7 +45,8 @@ class MaxPooling(torch.autograd.Function):
         result = torch.empty(shape, dtype=x.dtype, **layout)
         winners = torch.empty(shape, dtype=torch.uint8, **layout) if remember else result
         options = {"TAPS": g.taps, "REMEMBER": remember}
-        _run(kernels.largest, (x, result, winners), x, result, g, **options)
+        tile = TILE // 2 if remember else TILE
+        _run(kernels.largest, (x, result, winners), x, result, g, tile, **options)
         ctx.geometry, ctx.shape = g, x.shape
         ctx.save_for_backward(winners)
         return result
@@ -60,7 +61,8 @@ class MaxPooling(torch.autograd.Function):
             ctx.shape, dtype=slope.dtype, device=slope.device, memory_format=torch.channels_last
         )
         g: Geometry = ctx.geometry
-        _run(kernels.to_winners, (slope, winners, result), slope, result, g, HEIGHT=g.kernel[0])
+        tensors, height = (slope, winners, result), g.kernel[0]
+        _run(kernels.to_winners, tensors, slope, result, g, TILE, HEIGHT=height)
         return result, None
 
 

@@ -19,7 +19,12 @@ from .fused import kernels, padded
 from .grouped import PROGRAMS, Geometry, by_cudnn, can_group, geometry_of
 
 ENTRIES = 64  # of a filter with its bias, at most: a patch stays in registers
-TILE = {"ROWS": 64, "COLUMNS": 128, "num_warps": 4, "num_stages": 3}
+TILE = {"num_warps": 4, "num_stages": 3}
+ROWS, COLUMNS = 64, 128  # positions and filters at a time
+
+
+def _columns(g: Geometry) -> int:
+    return min(COLUMNS, max(16, padded(g.n * g.outputs)))  # tl.dot's least
 
 
 def _sizes(x: Tensor, g: Geometry, size: tuple[int, int]) -> dict[str, Any]:
@@ -29,7 +34,7 @@ def _sizes(x: Tensor, g: Geometry, size: tuple[int, int]) -> dict[str, Any]:
         "FROM_H": x.shape[2], "FROM_W": x.shape[3], "TO_H": size[0], "TO_W": size[1],
         "KERNEL": g.kernel[1], "STRIDE_H": g.stride[0], "STRIDE_W": g.stride[1],
         "PAD_H": g.padding[0], "PAD_W": g.padding[1],
-        "ENTRIES": max(16, padded(inner + 1)), **TILE,
+        "ENTRIES": max(16, padded(inner + 1)), "COLUMNS": _columns(g), **TILE,
     }  # fmt: skip
 
 
@@ -50,9 +55,10 @@ class SharedConvolution(torch.autograd.Function):
         shape, positions = (len(x), outputs, *size), len(x) * size[0] * size[1]
         layout: Any = {"memory_format": torch.channels_last}
         result = torch.empty(shape, dtype=x.dtype, device=x.device, **layout)
-        kernels.spread[(math.ceil(positions / TILE["ROWS"]),)](
+        rows = ROWS if _columns(g) == COLUMNS else 2 * ROWS  # of few filters
+        kernels.spread[(math.ceil(positions / rows),)](
             x, wide, result, positions, *x.stride(),
-            PRECISION=precision, **_sizes(x, g, size),
+            PRECISION=precision, ROWS=rows, **_sizes(x, g, size),
         )  # fmt: skip
         return result
 
@@ -64,15 +70,15 @@ class SharedConvolution(torch.autograd.Function):
             return None, *_differentiable_slopes(grads[0], x, g, *ctx.dtypes), None, None
         slope = grads[0].contiguous(memory_format=torch.channels_last)
         outputs, size = g.n * g.outputs, (slope.shape[2], slope.shape[3])
-        positions, rows = len(x) * size[0] * size[1], TILE["ROWS"]
-        tiles = math.ceil(outputs / TILE["COLUMNS"])
+        positions, rows = len(x) * size[0] * size[1], ROWS
+        tiles = math.ceil(outputs / _columns(g))
         parts = max(1, min(PROGRAMS // tiles, positions // (8 * rows)))
         share = rows * math.ceil(positions / parts / rows)
         entries = g.inputs * g.taps + 1
         sums = torch.empty((parts, entries, outputs), dtype=torch.float32, device=x.device)
         kernels.spread_filters[(parts, tiles)](
             x, slope, sums, positions, *x.stride(),
-            SHARE=share, PRECISION=ctx.precision, **_sizes(x, g, size),
+            SHARE=share, PRECISION=ctx.precision, ROWS=rows, **_sizes(x, g, size),
         )  # fmt: skip
         total = sums.sum(0)
         of_weight, of_bias = ctx.dtypes
@@ -87,7 +93,7 @@ def _differentiable_slopes(
 ) -> tuple[Tensor | None, Tensor | None]:
     """The same in torch, with images for each network."""
     like = x.new_empty((g.n, g.outputs, g.inputs, *g.kernel), dtype=of_weight)
-    _, weight = by_cudnn(slope, x.repeat(1, g.n, 1, 1), like, g, (False, True, False))
+    _, weight = by_cudnn(slope, x.repeat(1, g.n, 1, 1), like, g, (False, True))
     bias = None if of_bias is None else slope.sum((0, 2, 3)).view(g.n, -1).to(of_bias)
     return weight, bias
 

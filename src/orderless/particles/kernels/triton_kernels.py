@@ -116,15 +116,23 @@ def _under(
 
 
 @triton.jit
+def _within(place, size):
+    # 0 <= place < size in one comparison
+    return place.to(tl.uint32, bitcast=True) < size
+
+
+@triton.jit
 def gather(
-    source, weight, bias, result, positions,
+    source, weight, bias, signs, added, result, positions,
     N: tl.constexpr, TAPS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
     FROM_H: tl.constexpr, FROM_W: tl.constexpr, TO_H: tl.constexpr, TO_W: tl.constexpr,
     KERNEL: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PAD_H: tl.constexpr, PAD_W: tl.constexpr, BACKWARD: tl.constexpr, HAS_BIAS: tl.constexpr,
+    RELU: tl.constexpr, HAS_SIGNS: tl.constexpr, HAS_ADDED: tl.constexpr,
     PRECISION: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    # result[m, n, o] = sum over k = (tap, i) of source[under(m, tap), n, i] weight[n, k, o]
+    # result[m, n, o] = sum over k = (tap, i) of source[under(m, tap), n, i] weight[n, k, o] + bias,
+    # or 0 where it (RELU) or `signs` is negative; and `added` on top
     n = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     o = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -153,47 +161,57 @@ def gather(
         total = tl.dot(values, slopes, total, input_precision=PRECISION)
     if HAS_BIAS:
         total += tl.load(bias + n * OUT + o, mask=o < OUT, other=0.0).to(tl.float32)[None, :]
-    place = result + (m[:, None].to(tl.int64) * N + n) * OUT + o[None, :]
+    place = (m[:, None].to(tl.int64) * N + n) * OUT + o[None, :]
     inside = (m[:, None] < positions) & (o[None, :] < OUT)
-    tl.store(place, total.to(result.dtype.element_ty), mask=inside)
+    if RELU:
+        total = tl.where(total < 0.0, 0.0, total)  # NaN stays NaN
+    if HAS_SIGNS:
+        total = tl.where(tl.load(signs + place, mask=inside, other=0.0) <= 0.0, 0.0, total)
+    if HAS_ADDED:
+        total += tl.load(added + place, mask=inside, other=0.0).to(tl.float32)
+    tl.store(result + place, total.to(result.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def filters(
-    source, slope, result,
+    source, slope, result, positions,
     N: tl.constexpr, TAPS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
     FROM_H: tl.constexpr, FROM_W: tl.constexpr, TO_H: tl.constexpr, TO_W: tl.constexpr,
     KERNEL: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
-    PAD_H: tl.constexpr, PAD_W: tl.constexpr, POSITIONS: tl.constexpr, SHARE: tl.constexpr,
+    PAD_H: tl.constexpr, PAD_W: tl.constexpr, SHARE: tl.constexpr,
     PRECISION: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    # result[part, n, t, i, o] = sum over m in part of source[under(m, t), n, i] slope[m, n, o]
-    tap, part = tl.program_id(0) % TAPS, tl.program_id(0) // TAPS
-    n = tl.program_id(1).to(tl.int64)
+    # result[part, n, k, o] = sum over m in part of source[under(m, tap), n, i] slope[m, n, o] with
+    # k = (tap, i), and in one more row that of the slopes alone, which is the bias's
+    part, n = tl.program_id(0), tl.program_id(1).to(tl.int64)
     across = (OUT + COLUMNS - 1) // COLUMNS
-    i = (tl.program_id(2) // across) * INNER + tl.arange(0, INNER)
+    k = (tl.program_id(2) // across) * INNER + tl.arange(0, INNER)
     o = (tl.program_id(2) % across) * COLUMNS + tl.arange(0, COLUMNS)
+    down, right = k // IN // KERNEL - PAD_H, k // IN % KERNEL - PAD_W
+    aside = (down * FROM_W + right) * N * IN + k % IN
     total = tl.zeros([INNER, COLUMNS], tl.float32)
+    slopes_alone = tl.zeros([ROWS, COLUMNS], tl.float32)
     for start in range(0, SHARE, ROWS):
         m = part * SHARE + start + tl.arange(0, ROWS)
-        b, row, column = m // (TO_H * TO_W), (m // TO_W) % TO_H, m % TO_W
-        place, there = _under(
-            b, row, column, tap, FROM_H, FROM_W, KERNEL,
-            STRIDE_H, STRIDE_W, PAD_H, PAD_W, False,
-        )  # fmt: skip
-        there = there & (m < POSITIONS)
+        h, w = (m // TO_W) % TO_H * STRIDE_H, m % TO_W * STRIDE_W
+        place = (m // (TO_H * TO_W) * FROM_H + h) * FROM_W + w
+        there = _within(h[:, None] + down[None, :], FROM_H)
+        there = there & _within(w[:, None] + right[None, :], FROM_W)
+        there = there & (m[:, None] < positions) & (k[None, :] < TAPS * IN)
         seen = source + (place.to(tl.int64) * N + n) * IN
-        values = tl.load(
-            seen[None, :] + i[:, None], mask=there[None, :] & (i[:, None] < IN), other=0.0
-        )
+        values = tl.load(seen[:, None] + aside[None, :], mask=there, other=0.0)
         rows = slope + (m.to(tl.int64) * N + n) * OUT
         slopes = tl.load(
-            rows[:, None] + o[None, :], mask=there[:, None] & (o[None, :] < OUT), other=0.0
-        )
-        total = tl.dot(values, slopes, total, input_precision=PRECISION)
-    base = result + (((part * N + n) * TAPS + tap) * IN) * OUT
-    inside = (i[:, None] < IN) & (o[None, :] < OUT)
-    tl.store(base + (i[:, None] * OUT + o[None, :]), total, mask=inside)
+            rows[:, None] + o[None, :],
+            mask=(m[:, None] < positions) & (o[None, :] < OUT), other=0.0,
+        )  # fmt: skip
+        total = tl.dot(tl.trans(values), slopes, total, input_precision=PRECISION)
+        slopes_alone += slopes
+    base = result + (part * N + n) * (TAPS * IN + 1) * OUT
+    inside = (k[:, None] < TAPS * IN) & (o[None, :] < OUT)
+    tl.store(base + (k[:, None] * OUT + o[None, :]), total, mask=inside)
+    if tl.program_id(2) // across == 0:
+        tl.store(base + TAPS * IN * OUT + o, tl.sum(slopes_alone, 0), mask=o < OUT)
 
 
 @triton.jit
@@ -204,14 +222,12 @@ def _patch(
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
 ):  # fmt: skip
     # what the filter covers at the positions m [ROWS, 1], entries k [1, INNER]; then a 1, and 0s
-    b, row, column = m // (TO_H * TO_W), (m // TO_W) % TO_H, m % TO_W
-    tap, channel = k // IN, k % IN
-    h = row * STRIDE_H - PAD_H + tap // KERNEL
-    w = column * STRIDE_W - PAD_W + tap % KERNEL
-    there = (h >= 0) & (h < FROM_H) & (w >= 0) & (w < FROM_W) & (k < INNER) & (m < positions)
-    place = b.to(tl.int64) * batch_stride + channel * channel_stride
-    place += h * row_stride + w * column_stride
-    values = tl.load(source + place, mask=there, other=0.0)
+    h, w = (m // TO_W) % TO_H * STRIDE_H, m % TO_W * STRIDE_W
+    down, right = k // IN // KERNEL - PAD_H, k // IN % KERNEL - PAD_W
+    there = _within(h + down, FROM_H) & _within(w + right, FROM_W) & (k < INNER) & (m < positions)
+    rows = source + (m // (TO_H * TO_W)).to(tl.int64) * batch_stride + h * row_stride
+    aside = k % IN * channel_stride + down * row_stride + right * column_stride
+    values = tl.load(rows + w * column_stride + aside, mask=there, other=0.0)
     return tl.where((k == INNER) & (m < positions), 1.0, values).to(source.dtype.element_ty)
 
 
@@ -286,28 +302,30 @@ def largest(
     # result[m, c] = max over taps of source[under(m, tap), c]; winners: which tap it was
     m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    b, row, column = m // (TO_H * TO_W), (m // TO_W) % TO_H, m % TO_W
+    h, w = (m // TO_W) % TO_H * STRIDE_H - PAD_H, m % TO_W * STRIDE_W - PAD_W
+    first = (m // (TO_H * TO_W) * FROM_H + h) * FROM_W + w
+    seen = source + first.to(tl.int64)[:, None] * channels + c[None, :]
     inside = (m[:, None] < positions) & (c[None, :] < channels)
     best = tl.full([ROWS, COLUMNS], -float("inf"), source.dtype.element_ty)
-    winner = tl.full([ROWS, COLUMNS], TAPS, tl.uint8)  # nobody yet
+    # as in torch: the first of equals (if all are -inf, the first tap that is inside), the last NaN
+    earliest = tl.maximum(-h, 0) * KERNEL + tl.maximum(-w, 0)
+    winner = tl.zeros([ROWS, COLUMNS], tl.int32) + earliest[:, None]
     for tap in tl.static_range(TAPS):
-        place, there = _under(
-            b, row, column, tap, FROM_H, FROM_W, KERNEL,
-            STRIDE_H, STRIDE_W, PAD_H, PAD_W, False,
-        )  # fmt: skip
-        seen = inside & there[:, None]
+        there = _within(h + tap // KERNEL, FROM_H) & _within(w + tap % KERNEL, FROM_W)
         values = tl.load(
-            source + place[:, None].to(tl.int64) * channels + c[None, :],
-            mask=seen, other=-float("inf"),
+            seen + (tap // KERNEL * FROM_W + tap % KERNEL) * channels,
+            mask=inside & there[:, None], other=-float("inf"),
         )  # fmt: skip
-        # as in torch, the first of equals and the last NaN
-        better = seen & ((winner == TAPS) | (values > best) | (values != values))
-        winner = tl.where(better, tap, winner).to(tl.uint8)
-        best = tl.where(better, values, best)
+        if REMEMBER:
+            better = (values > best) | (values != values)
+            winner = tl.where(better, tap, winner)
+            best = tl.where(better, values, best)
+        else:
+            best = tl.maximum(best, values, propagate_nan=tl.PropagateNan.ALL)
     place = m[:, None].to(tl.int64) * channels + c[None, :]
     tl.store(result + place, best, mask=inside)
     if REMEMBER:
-        tl.store(winners + place, winner, mask=inside)
+        tl.store(winners + place, winner.to(tl.uint8), mask=inside)
 
 
 @triton.jit
@@ -321,20 +339,21 @@ def to_winners(
     # result[m, c] = sum of the slopes of the windows over m that took their maximum from it
     m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    b, row, column = m // (TO_H * TO_W), (m // TO_W) % TO_H + PAD_H, m % TO_W + PAD_W
+    row, column = (m // TO_W) % TO_H + PAD_H, m % TO_W + PAD_W
+    h, w = row // STRIDE_H, column // STRIDE_W  # the last window that may cover m
+    last = ((m // (TO_H * TO_W) * FROM_H + h) * FROM_W + w).to(tl.int64)[:, None] * channels
     inside = (m[:, None] < positions) & (c[None, :] < channels)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for down in tl.static_range((HEIGHT + STRIDE_H - 1) // STRIDE_H):
         for right in tl.static_range((KERNEL + STRIDE_W - 1) // STRIDE_W):
-            h, w = row // STRIDE_H - down, column // STRIDE_W - right  # a window that may cover m
-            tap_h, tap_w = row - h * STRIDE_H, column - w * STRIDE_W
-            there = (h >= 0) & (h < FROM_H) & (w >= 0) & (w < FROM_W)
+            tap_h, tap_w = row % STRIDE_H + down * STRIDE_H, column % STRIDE_W + right * STRIDE_W
+            there = _within(h - down, FROM_H) & _within(w - right, FROM_W)
             there = there & (tap_h < HEIGHT) & (tap_w < KERNEL)
             seen = inside & there[:, None]
-            place = ((b * FROM_H + h) * FROM_W + w)[:, None].to(tl.int64) * channels + c[None, :]
+            place = last + c[None, :] - (down * FROM_W + right) * channels
             winner = tl.load(winners + place, mask=seen, other=255)
-            won = seen & (winner == (tap_h * KERNEL + tap_w)[:, None])
-            total += tl.load(slope + place, mask=won, other=0.0).to(tl.float32)
+            slopes = tl.load(slope + place, mask=seen, other=0.0).to(tl.float32)
+            total += tl.where(winner == (tap_h * KERNEL + tap_w)[:, None], slopes, 0.0)
     place = m[:, None].to(tl.int64) * channels + c[None, :]
     tl.store(result + place, total.to(result.dtype.element_ty), mask=inside)
 

@@ -41,7 +41,7 @@ def icon(style: Style) -> str:
     marker = MarkerStyle(style.marker)
     outline = marker.get_path().transformed(marker.get_transform())
     polygons = [np.asarray(polygon) for polygon in outline.to_polygons()]
-    size = (11 if style.marker == "*" else 14) * (0.7 if style.small else 1.0)
+    size = 10 if style.small else 14
     corners = [[f"{size * x:.1f} {-size * y:.1f}" for x, y in polygon] for polygon in polygons]
     return "".join(f"M{'L'.join(polygon)}Z" for polygon in corners)
 
@@ -108,6 +108,8 @@ def series_chart(
         if scale == "log":  # an effective sample size is never below 1
             axes.set_yscale("log")
             axes.set_ylim(bottom=1)
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("{x:g}" if max(data.highest, 1) < 10 else "")
         elif scale == "share":
             axes.set_ylim(0, 1)
         axes.set_xlabel("training step")

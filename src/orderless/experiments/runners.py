@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from .cell import SupervisedRunner
-from .course import Cell, CellRunner
 from .policy_cell import CloningRunner, LifelongRunner
 from .readings import TrainingRunner
+from .runner import Cell, CellRunner
 from .store import Store
 
 RUNNERS: dict[str, type[Any]] = {

@@ -1,0 +1,158 @@
+"""The exact filter against plain arithmetic and scikit-learn: ratios from one run.
+
+    python benchmarks/exact.py [--device cuda] [--features 2048 10000] [--samples 4096] [--rounds 5]
+
+Sums: `HeadStatistics.add` (float64 words, lower triangle) against `X.T @ X` in float64, of features
+that are there already. Reading: everything between the sums and a head, in times of one Cholesky
+factorisation, and against scikit-learn's RidgeCV and BayesianRidge on the same features.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import orderless as ol
+from orderless.filters.exact.evidence import NormalEquations
+from orderless.filters.exact.statistics import HeadStatistics, Units
+from timing import machine, medians, print_table
+
+Data = tuple[torch.Tensor, torch.Tensor]
+
+
+def features_of(samples: int, width: int, device: torch.device) -> torch.Tensor:
+    """ReLU features on the grid of the filter: `[1, B, M]`."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(samples, width, generator=generator).relu()
+    return ((values * 4096).round() / 4096).to(device).unsqueeze(0)
+
+
+def sums(width: int, samples: int, device: torch.device, rounds: int) -> list[str]:
+    features = features_of(samples, width, device)
+    labels = torch.arange(samples, device=device) % 10
+    statistics = HeadStatistics.empty(1, width, Units(2.0**-12, 1.0, 16), device)
+    statistics = statistics.with_columns(labels.unique())
+    rows = features[0].double()
+    gram = torch.zeros(width, width, dtype=torch.float64, device=device)
+
+    def exact() -> None:
+        for part, targets in zip(features.split(1024, 1), labels.split(1024), strict=True):
+            statistics.add(part, targets, None, 1)
+
+    ways: dict[str, Callable[[], object]] = {
+        "plain": lambda: gram.addmm_(rows.T, rows),
+        "exact": exact,
+    }
+    times = medians(ways, device, rounds, warmup=1)
+    return [f"sums of {samples} samples, M = {width}", *_times(times, "plain", "exact")]
+
+
+def filter_of(
+    width: int, samples: int, device: torch.device
+) -> tuple[ol.RaoBlackwellizedFilter, Data]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(samples, 64, generator=generator)
+    y = (x[:, :10] + 0.5 * torch.randn(samples, 10, generator=generator)).argmax(1)
+    maps = ol.Ensemble(lambda: ol.features.RandomReLU(64, width, bias_scale=0.5), 1, device=device)
+    rb, data = ol.RaoBlackwellizedFilter(maps), (x.to(device), y.to(device))
+    rb.update(*data)
+    return rb, data
+
+
+def read(rb: ol.RaoBlackwellizedFilter) -> None:
+    rb.class_prior = None  # forget what was read
+    rb.solved()
+
+
+def reading(width: int, samples: int, device: torch.device, rounds: int) -> list[list[str]]:
+    rb, (x, y) = filter_of(width, samples, device)
+    phi = torch.cat([rb.grid(part)[0] for part in x.split(1024)]).double()
+    matrix = phi.T @ phi
+    matrix.diagonal().add_(100.0)
+    trials: list[int] = []
+    at = NormalEquations.at
+
+    def counted(equations: NormalEquations, *how: Any) -> Any:
+        trials.append(equations.matrix.shape[1])
+        return at(equations, *how)
+
+    NormalEquations.at = counted  # type: ignore[method-assign]
+    read(rb)
+    NormalEquations.at = at  # type: ignore[method-assign]
+
+    def one_more() -> None:
+        rb.update(x[:1], y[:1])
+        rb.predict(x[:1])
+
+    ways: dict[str, Callable[[], object]] = {
+        "Cholesky": lambda: torch.linalg.cholesky_ex(matrix),
+        "read": lambda: read(rb),
+        "predict": one_more,
+    }
+    times = medians(ways, device, rounds, warmup=1)
+    count = f"{trials.count(width)} factorisations of {width} features"
+    return [
+        [f"read, in times of one Cholesky ({count})", *_times(times, "Cholesky", "read")],
+        [f"predict after one new sample, M = {width}", *_times(times, "Cholesky", "predict")],
+    ]
+
+
+def peers(width: int, samples: int, rounds: int) -> list[list[str]]:
+    from sklearn.linear_model import BayesianRidge, RidgeCV
+
+    rb, (x, y) = filter_of(width, samples, torch.device("cpu"))
+    phi = torch.cat([rb.grid(part)[0] for part in x.split(1024)]).double().numpy()
+    targets = torch.nn.functional.one_hot(y).double().numpy()
+    alphas = [10.0**k for k in range(-4, 6)]
+    ways: dict[str, Callable[[], object]] = {
+        "read": lambda: read(rb),
+        "RidgeCV, 10 alphas": lambda: RidgeCV(alphas).fit(phi, targets),
+        "BayesianRidge, 1 of 10 outputs": lambda: BayesianRidge().fit(phi, targets[:, 0]),
+    }
+    times = medians(ways, torch.device("cpu"), rounds, warmup=0)
+    names = [name for name in ways if name != "read"]
+    return [[f"{name} against read, M = {width}", *_times(times, "read", name)] for name in names]
+
+
+def many_classes(device: torch.device, rounds: int) -> list[list[str]]:
+    x = torch.randn(20_000, 8, generator=torch.Generator().manual_seed(0)).to(device)
+    y = torch.arange(20_000, device=device) % 10_000
+    rb = ol.RaoBlackwellizedFilter(ol.features.RandomReLU(8, 32).to(device))
+    rb.update(x, y)
+    ways: dict[str, Callable[[], object]] = {
+        "update(1)": lambda: rb.update(x[:1], y[:1]),
+        "predict(16)": lambda: rb.predict(x[:16]),
+    }
+    times = medians(ways, device, rounds, warmup=1)
+    return [[f"10,000 classes, M = 32: {name}", "", f"{times[name]:.1f}", ""] for name in ways]
+
+
+def _times(times: dict[str, float], base: str, name: str) -> list[str]:
+    return [f"{times[base]:.1f}", f"{times[name]:.1f}", f"{times[name] / times[base]:.2f}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--features", type=int, nargs="+", default=[2048])
+    parser.add_argument("--read", type=int, nargs="+", default=[1536])
+    parser.add_argument("--peers", type=int, nargs="*", default=[512])
+    parser.add_argument("--samples", type=int, default=4096)
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    device = torch.device(given.device)
+    rows = [sums(width, given.samples, device, given.rounds) for width in given.features]
+    for width in given.read:
+        rows += reading(width, given.samples, device, given.rounds)
+    for width in given.peers if device.type == "cpu" else ():
+        rows += peers(width, given.samples, min(given.rounds, 2))
+    rows += many_classes(device, given.rounds)
+    print(machine(device))
+    print_table(["what", "base, ms", "ms", "ratio"], rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""How calibrated the exact filter is, and how well it tells what it has never seen.
+
+    python benchmarks/head_quality.py [--features 512] [--mnist 60000]
+
+Expected calibration error on test data, and the area under the ROC curve of `novelty` and of the
+largest probability for classes that were held out. Two maps of random features each.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import orderless as ol
+from orderless.metrics import ece
+from orderless.scenarios.datasets import load_cifar100, load_mnist, load_mnist_5k
+from timing import print_table
+
+
+class Data(NamedTuple):
+    name: str
+    x: Tensor
+    y: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    make_map: Callable[[], nn.Module]
+
+
+def small(name: str, features: int) -> Data:
+    """One of scikit-learn's own data sets, standardised, two thirds of it to learn from."""
+    from sklearn import datasets
+
+    x, y = (torch.tensor(part) for part in getattr(datasets, f"load_{name}")(return_X_y=True))
+    x = ((x - x.mean(0)) / (x.std(0) + 1e-9)).float()
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    x, y, cut = x[order], y[order].long(), 2 * len(x) // 3
+
+    def make_map() -> nn.Module:
+        return ol.features.RandomReLU(x.shape[1], features, bias_scale=0.5)
+
+    return Data(name, x[:cut], y[:cut], x[cut:], y[cut:], make_map)
+
+
+def all_data(features: int, mnist: int) -> list[Data]:
+    def digits() -> nn.Module:
+        return ol.features.RandomReLU(784, features)
+
+    def images() -> nn.Module:
+        return ol.features.RandomConvolution(3, 32, features // 4, stride=2)
+
+    found = []
+    for name, ((x, y), (xt, yt)), count in (
+        ("MNIST, embedded", load_mnist_5k(), 4000),
+        ("MNIST, embedded", load_mnist_5k(), 500),
+        ("MNIST", load_mnist(), mnist),
+    ):
+        rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:count]
+        parts = x[rows].float().flatten(1) / 255, y[rows], xt.float().flatten(1) / 255, yt
+        found.append(Data(name, *parts, digits))
+    found += [small(name, features // 2) for name in ("digits", "breast_cancer", "wine")]
+    cifar = load_cifar100()
+    x, xt = cifar.x[:5000].float() / 255, cifar.x_test[:1500].float() / 255
+    for name, y, yt in (
+        ("CIFAR-100", cifar.fine, cifar.fine_test),
+        ("CIFAR-100, superclasses", cifar.coarse, cifar.coarse_test),
+    ):
+        found.append(Data(name, x, y[:5000], xt, yt[:1500], images))
+    return found
+
+
+def fitted(data: Data, known: Tensor | None = None) -> ol.RaoBlackwellizedFilter:
+    maps = ol.Ensemble(data.make_map, 2, seed=0)
+    rb = ol.RaoBlackwellizedFilter(maps, weights="uniform", classes=int(data.y.max()) + 1)
+    rows = torch.ones_like(data.y, dtype=torch.bool) if known is None else known
+    rb.update(data.x[rows], data.y[rows])
+    return rb
+
+
+def auroc(scores: Tensor, strange: Tensor) -> float:
+    pairs = scores[strange].unsqueeze(1) - scores[~strange]
+    return float(((pairs > 0).double() + 0.5 * (pairs == 0)).mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--features", type=int, default=512)
+    parser.add_argument("--mnist", type=int, default=60000)
+    parser.add_argument("--only-novelty", action="store_true")
+    given = parser.parse_args()
+    sets = all_data(given.features, given.mnist)
+    rows = []
+    for data in () if given.only_novelty else sets:
+        answers = fitted(data).predict(data.x_test)
+        right = (answers.argmax(1) == data.y_test).double().mean()
+        error = ece(answers.numpy(), data.y_test.numpy())
+        rows.append([data.name, f"{len(data.x):,}", f"{100 * right:.1f}", f"{error:.4f}"])
+    print_table(["data", "samples", "accuracy, %", "ECE"], rows)
+    rows = []
+    for data in (sets[0], sets[3], sets[-1]):
+        for held in ([7, 8, 9], [0, 1, 2], [3, 5, 6]):
+            known, strange = ~torch.isin(data.y, torch.tensor(held)), torch.tensor(held)
+            rb, new = fitted(data, known), torch.isin(data.y_test, strange)
+            areas = (
+                auroc(rb.novelty(data.x_test), new),
+                auroc(-rb.predict(data.x_test).amax(1), new),
+            )
+            rows.append([data.name, ", ".join(map(str, held)), *[f"{area:.3f}" for area in areas]])
+    print()
+    print_table(["data", "held out", "novelty", "largest probability"], rows)
+
+
+if __name__ == "__main__":
+    main()

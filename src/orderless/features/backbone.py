@@ -1,0 +1,203 @@
+"""Features of a frozen network, pre-trained elsewhere."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+import platform
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from ..particles.initialization import seeded
+from ..particles.precision import matrix_precision
+from .leaves import dead_leaves
+from .relu import RandomReLU
+
+_INPUT_LIMIT = 8.0  # of the projection, in deviations of the backbone's outputs
+
+
+class Frozen:
+    """A network that is never trained, copied, stacked or saved: all its users share this one.
+
+    No part of the modules that hold it, so that an `Ensemble` of them neither resets nor stacks it.
+    """
+
+    def __init__(self, module: nn.Module, taps: Sequence[str]) -> None:
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"a backbone is an nn.Module, got {type(module).__name__}")
+        self.taps, self.scales = tuple(taps), (1.0,) * max(len(taps), 1)
+        known = dict(module.named_modules())
+        for tap in self.taps:
+            if tap not in known:
+                names = ", ".join(name for name in known if name.count(".") < 2 and name)
+                raise ValueError(f"the backbone has no part {tap!r} to tap; there are {names}")
+        self._copies = {torch.device("cpu"): copy.deepcopy(module).cpu().eval()}
+        self._copies[torch.device("cpu")].requires_grad_(False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Frozen:
+        return self
+
+    def on(self, device: torch.device) -> nn.Module:
+        """The network on a device; it stays there."""
+        if device not in self._copies:
+            self._copies[device] = copy.deepcopy(self._copies[torch.device("cpu")]).to(device)
+        return self._copies[device]
+
+    def pooled(self, x: Tensor) -> list[Tensor]:
+        """Each tap's output averaged over space, `[B, C]`; without taps the network's own."""
+        module = self.on(x.device)
+        found: dict[str, Any] = {}
+
+        def keep(tap: str) -> Any:
+            return lambda part, inputs, output: found.__setitem__(tap, output)
+
+        handles = [module.get_submodule(t).register_forward_hook(keep(t)) for t in self.taps]
+        try:
+            output = module(x)
+        finally:
+            for handle in handles:
+                handle.remove()
+        outputs = [found[tap] for tap in self.taps] if self.taps else [output]
+        return [_pooled(output).float() for output in outputs]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The taps side by side, each in units of its scale."""
+        pairs = zip(self.pooled(x), self.scales, strict=True)
+        return torch.cat([part / scale for part, scale in pairs], dim=1)
+
+    @cached_property
+    def checksum(self) -> str:
+        """SHA-256 of the architecture, the weights, the taps and their scales."""
+        module = self._copies[torch.device("cpu")]
+        digest = hashlib.sha256(repr((module, self.taps, self.scales)).encode())
+        for name, tensor in sorted(module.state_dict().items()):
+            digest.update(repr((name, tensor.dtype, tuple(tensor.shape))).encode())
+            digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+
+class Backbone(nn.Module):
+    """Features of a frozen network: pooled outputs of some of its parts, then random ReLUs.
+
+        f(x) = [mean over space of part_t(x) / s_t for t in taps]    averaged over x and its mirror
+        phi(x) = max(W f(x), 0)              W ~ N(0, 1 / number of features), exact on its grid
+
+    The scale s_t of a part belongs to the backbone: the deviation of all its outputs on dead-leaves
+    images, as a power of two. No data is looked at, and a scale per feature would be worse.
+
+    The network is shared: an `Ensemble` draws a projection per particle and runs the network once.
+    It runs in evaluation mode, in blocks of fixed size, without TF32 and without cuDNN's trials.
+    So features have the same bits in any batch and order on the same machine, device, thread count
+    and build of torch (`conditions`), but not elsewhere: `exact` is False.
+
+    Args:
+        module: any network. What it learns later elsewhere does not matter here: it is copied.
+        taps: names of its parts (`module.named_modules()`) whose outputs are the features; the
+            network's own output if none. `[B, C, H, W]` is averaged over H and W, `[B, T, C]` over
+            T, and of several outputs the first is taken.
+        project: so many random ReLU features of them; None leaves f(x) as it is.
+        mirror: average f over the image and its mirror image (the last axis reversed).
+        inputs: made-up inputs on which the scales are measured; dead-leaves images
+            `[64, 3, 224, 224]` of mean 0 and deviation 1 unless given.
+        scales: the deviations, if they are known: one per tap.
+    """
+
+    exact = False
+    blocks_itself = True  # a batch needs no padding by others
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        taps: Sequence[str] = (),
+        project: int | None = None,
+        mirror: bool = False,
+        inputs: Tensor | None = None,
+        scales: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__()
+        self.mirror = mirror
+        self._frozen = Frozen(module, taps)
+        measured = self._frozen.pooled(_made_up_images() if inputs is None else inputs)
+        if scales is None:
+            scales = [part.double().std().item() for part in measured]
+        if len(scales) != len(measured) or not all(0.0 < s < float("inf") for s in scales):
+            raise ValueError(f"{len(measured)} taps need a positive scale each, got {scales}")
+        self._frozen.scales = tuple(2.0 ** round(math.log2(scale)) for scale in scales)
+        self.in_features = sum(part.shape[1] for part in measured)
+        self.out_features = self.in_features if project is None else project
+        self.projection = None
+        if project is not None:
+            self.projection = RandomReLU(self.in_features, project, input_limit=_INPUT_LIMIT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.pooled(x)
+        return features if self.projection is None else self.projection(features)
+
+    @torch.no_grad()
+    def pooled(self, x: Tensor) -> Tensor:
+        """f(x): `[B, in_features]`, float32."""
+        features = self._run(x)
+        if not self.mirror:
+            return features
+        return (features + self._run(x.flip(-1))) / 2.0
+
+    def _run(self, x: Tensor) -> Tensor:
+        """The network in blocks of one size, the last filled up: every sample meets the same
+        kernels."""
+        size = 256 if x.is_cuda else 8
+        flags = torch.backends.cudnn.flags(
+            enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+        )
+        outputs = []
+        with flags, matrix_precision("float32", x.device):
+            for part in x.split(size):
+                filled = torch.cat([part, part[:1].expand(size - len(part), *part.shape[1:])])
+                outputs.append(self._frozen(filled)[: len(part)])
+        return torch.cat(outputs)
+
+    def fingerprint(self, device: torch.device | str = "cpu") -> str:
+        """All that the bits of f depend on, in words: the network and `conditions`."""
+        return f"network {self._frozen.checksum[:16]} on {conditions(torch.device(device))}"
+
+    def extra_repr(self) -> str:
+        return f"{self._frozen.checksum[:16]}, mirror={self.mirror}"
+
+
+def conditions(device: torch.device) -> str:
+    """What the bits of floating-point kernels depend on besides their inputs."""
+    build = hashlib.sha256(torch.__config__.show().encode()).hexdigest()[:8]
+    if device.type == "cuda":
+        machine = torch.cuda.get_device_name(device)
+    else:
+        machine = f"{_processor()}, {torch.get_num_threads()} threads"
+    return f"{device.type} ({machine}), torch {torch.__version__} ({build})"
+
+
+def _processor() -> str:
+    """The processor's model and the vector instructions that torch uses on it."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            lines = (line for line in file if line.startswith("model name"))
+            model = next(lines, "").partition(":")[2]
+    except OSError:
+        model = platform.processor()
+    return f"{platform.machine()} {model.strip()} {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _pooled(output: Any) -> Tensor:
+    tensor: Tensor = next(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+    axes: Iterable[int] = range(2, tensor.dim()) if tensor.dim() != 3 else (1,)
+    return tensor.mean(tuple(axes)) if tensor.dim() > 2 else tensor.flatten(1)
+
+
+def _made_up_images() -> Tensor:
+    with seeded("backbone"):
+        images = dead_leaves(64, 224).float()
+    return (images - 127.5) / 74.0  # colours are uniform on 0..255

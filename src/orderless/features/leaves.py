@@ -1,0 +1,169 @@
+"""Features from dead leaves: filters that fit natural images without having seen one."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .exact import round_weights
+from .patches import PATCH_LIMIT, RESPONSE_BITS, PatchFeatures, normalized
+
+_LEAVES = 300  # on each image; nine in ten pixels get a leaf, the others the background
+_LARGEST = 32  # radius of a leaf, in pixels
+_UNIT = 1.0 / 64.0  # colours 0..255 as pixels of variance about 1
+
+
+@torch.no_grad()
+def dead_leaves(count: int, size: int, channels: int = 3) -> Tensor:
+    """`[count, channels, size, size]`, uint8: discs and squares of random colours that overlap.
+
+    Dead leaves (Matheron, 1968; Lee, Mumford and Huang, 2001) cover each other like objects in a
+    photograph. With radii r of density r^-3 the images have no scale of their own, and statistics
+    of small patches close to those of natural images. Whole numbers from torch's generator and
+    nothing else: every machine draws the same images.
+    """
+    radii = torch.arange(1, _LARGEST + 1)
+    # In the plane r^-3; of those the leaves that touch the image, whose centres fill (size + 2r)^2.
+    chances = ((1 << 20) * (size + 2 * radii) ** 2 // radii**3).cumsum(0)
+    axis = torch.arange(size, dtype=torch.int16)
+    images = _whole(256, count, channels, 1, 1).to(torch.uint8).repeat(1, 1, size, size)
+    for _ in range(_LEAVES):
+        radius = 1 + torch.searchsorted(chances, _whole(int(chances[-1]), count, 1, 1), right=True)
+        across, down = (_whole(1 << 30, count, 1, 1) % (size + 2 * radius) - radius for _ in "xy")
+        across, down = (axis - across).to(torch.int16), (axis.view(-1, 1) - down).to(torch.int16)
+        square = _whole(2, count, 1, 1) == 1
+        radius = radius.to(torch.int16)
+        disc = across.square() + down.square() <= radius.square()
+        box = (across.abs() <= radius) & (down.abs() <= radius)
+        leaf = torch.where(square, box, disc).unsqueeze(1)
+        colour = _whole(256, count, channels, 1, 1).to(torch.uint8)
+        images = torch.where(leaf, colour, images)
+    return images
+
+
+def _whole(end: int, *shape: int) -> Tensor:
+    return torch.randint(end, shape)
+
+
+class DeadLeaves(PatchFeatures):
+    """Filters cut from dead-leaves images, two-sided, rectified and averaged over regions. No data.
+
+    For every patch p of the image, brought to mean 0 and variance about 1, and patches q of
+    synthetic images (see `dead_leaves`), brought to the same and whitened:
+
+        w = Sigma^-1 q / (q^T Sigma^-1 q)^1/2        Sigma = covariance of the q + ridge
+        phi+ = mean over a region of max(w^T p - threshold, 0)
+        phi- = mean over a region of max(-w^T p - threshold, 0)
+
+    which is the whitened q, at length 1, times the whitened p (Coates, Lee and Ng, 2011). With
+    `mirror` they are averaged over the image and its mirror image, which then have the same
+    features. Input `[B, channels, size, size]`, output `[B, 2 * filters * regions^2]`.
+
+    The filters come from torch's generator alone and the result for a sample is the same to the bit
+    in any batch, at any place in it, on any device (`exact`). So are the filters themselves: the
+    images and Sigma are whole numbers, and what is not is done in elementwise operations in a fixed
+    order, each of which IEEE 754 rounds in one way.
+
+    Args:
+        channels, size: of the images, which are square.
+        filters: how many; there are `2 * filters * regions**2` features.
+        kernel_size, stride, regions, threshold, contrast, input_limit: see `RandomConvolution`.
+        ridge: added to Sigma, in units of its mean eigenvalue.
+        mirror: whether an image and its mirror image mean the same; of digits, say, they do not.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        size: int,
+        filters: int,
+        *,
+        kernel_size: int = 6,
+        stride: int = 1,
+        regions: int = 2,
+        ridge: float = 0.3,
+        threshold: float = 0.25,
+        contrast: float = 0.1,
+        input_limit: float = 4.0,
+        mirror: bool = True,
+    ) -> None:
+        super().__init__(
+            channels,
+            size,
+            filters,
+            kernel_size=kernel_size,
+            stride=stride,
+            regions=regions,
+            ridge=ridge,
+            threshold=threshold,
+            contrast=contrast,
+            input_limit=input_limit,
+        )
+        self.mirror = mirror
+        self.out_features = 2 * filters * regions**2
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw other filters from torch's generator."""
+        patches, covariance = self._draw()
+        # q^T Sigma^-1 q in a fixed order too
+        solved = _product(patches, _inverse(covariance))
+        energy = torch.zeros(len(patches), dtype=torch.float64)
+        for left, right in zip(patches.T, solved.T, strict=True):
+            energy += left * right
+        filters = solved / energy.sqrt().unsqueeze(1)
+        # Multiples of 2^-30, so that the sums on which their final grid depends are exact.
+        filters = (filters * 2.0**30).round_() * 2.0 ** (RESPONSE_BITS - 30)
+        weight, _ = round_weights(filters, filters.new_zeros(len(filters)), PATCH_LIMIT)
+        self.weight.copy_(weight)
+
+    def _draw(self) -> tuple[Tensor, Tensor]:
+        """Patches with something in them `[filters, K]` and the covariance of all, float64."""
+        chosen: list[Tensor] = []
+        missing, count = self.filters, max(128, self.filters // 8)
+        while missing > 0:
+            images = dead_leaves(count, 4 * self.kernel_size, self.channels)
+            whole = F.unfold(images.float() - 128.0, self.kernel_size).mT.flatten(0, 1)
+            patches = normalized(whole, _UNIT, self.contrast).double()
+            if not chosen:
+                covariance = patches.T @ patches / len(patches)  # of whole numbers: exact sums
+                covariance.diagonal().add_(self.ridge * covariance.diagonal().mean())
+            full = patches.square().sum(1) > 0.5 * patches.shape[1]
+            places = full.nonzero().squeeze(1)
+            chosen.append(patches[places[torch.randperm(len(places))[:missing]]])
+            missing -= len(chosen[-1])
+        return torch.cat(chosen), covariance
+
+    def _features(self, x: Tensor) -> Tensor:
+        sums, sizes = self._both_sides(x).double(), self._region_sizes()
+        if self.mirror:  # in float64: together they may exceed the 2^24 that float32 can count to
+            sums, sizes = sums + self._both_sides(x.flip(3)), 2.0 * sizes
+        return (sums / sizes).flatten(1).float()
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, mirror={self.mirror}"
+
+    def _both_sides(self, x: Tensor) -> Tensor:
+        responses = F.linear(self._patches(x), self.weight).round_()
+        least = round(self.threshold * 2.0**RESPONSE_BITS)
+        return torch.cat([self._sums(responses - least), self._sums(-responses - least)], dim=2)
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right, added up in the order of the columns of `left` whatever the machine."""
+    total = left.new_zeros(len(left), right.shape[1])
+    for column, row in zip(left.T, right, strict=True):
+        total += column.unsqueeze(1) * row
+    return total
+
+
+def _inverse(matrix: Tensor) -> Tensor:
+    """Of a positive definite matrix, by Gauss-Jordan elimination in a fixed order."""
+    rows = torch.cat([matrix, torch.eye(len(matrix), dtype=matrix.dtype)], dim=1)
+    for i in range(len(matrix)):
+        row = rows[i] / rows[i, i]
+        rows = rows - rows[:, i : i + 1] * row
+        rows[i] = row
+    return rows[:, len(matrix) :]

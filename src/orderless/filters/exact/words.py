@@ -1,0 +1,70 @@
+"""Sums that never round: a float64 word for what fits, a second word for what does not.
+
+    sum = low + high * word,    -word / 2 <= low < word / 2
+
+`word` is 2^49 units, the unit a power of two. Terms are whole multiples of a sixteenth of a unit,
+so float64 holds every low word up to 2^49 units exactly: half of that is the low word's own range,
+the other half is room for terms added since the last carry. Equal sums have equal words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+WORD = 2.0**49  # in units
+ROOM = 2.0**48  # in units: how much may be added before the next carry
+
+
+@dataclass(frozen=True)
+class ExactSum:
+    """A tensor of sums. The unit of an entry is `rows * columns`, both broadcastable to `low`.
+
+    `high` is int32, or None where all of it is 0: a second word takes no memory until it is needed.
+    """
+
+    low: Tensor
+    rows: Tensor
+    columns: Tensor
+    high: Tensor | None = None
+
+    @classmethod
+    def zeros(cls, shape: tuple[int, ...], rows: Tensor, columns: Tensor) -> ExactSum:
+        return cls(torch.zeros(shape, dtype=torch.float64, device=rows.device), rows, columns)
+
+    def plus(self, other: ExactSum, sign: int = 1) -> ExactSum:
+        """self + sign * other, carried; both must be carried."""
+        low = torch.add(self.low, other.low.to(self.low.device), alpha=sign)
+        high = self.high
+        if other.high is not None:
+            theirs = other.high.to(low.device)
+            high = sign * theirs if high is None else torch.add(high, theirs, alpha=sign)
+        return replace(self, low=low, high=high).carried()
+
+    def carried(self) -> ExactSum:
+        """The same sums, the low words within their range; all at once or not at all."""
+        scaled = self.low / (WORD * self.rows) / self.columns
+        carry = (scaled + 0.5).floor_()
+        high = carry.to(torch.int32)
+        if self.high is not None:
+            high += self.high
+        if not high.any() and not carry.any():
+            return self if self.high is None else replace(self, high=None)
+        low = self.low - carry.mul_(WORD * self.rows).mul_(self.columns)
+        return replace(self, low=low, high=high if high.any() else None)
+
+    def value(self) -> Tensor:
+        """The sums as float64; beyond 2^53 units they are rounded, each on its own."""
+        if self.high is None:
+            return self.low
+        return self.low + self.high * (WORD * self.rows) * self.columns
+
+    def diagonal(self) -> ExactSum:
+        """Of matrices whose rows and columns have the same units."""
+        high = None if self.high is None else self.high.diagonal()
+        return ExactSum(self.low.diagonal(), self.columns, self.columns, high)
+
+    def clone(self) -> ExactSum:
+        return replace(self, low=self.low.clone())

@@ -1,0 +1,105 @@
+r"""Residual blocks of N networks, x + conv(relu(conv(relu(x)))), with little but the products.
+
+Written out in torch, half of what a block of narrow layers reads and writes is relu, addition and
+their gradients. Here the kernel of `grouped.py` takes the relu, adds x and cuts a gradient off
+where relu did before it stores what it has computed:
+
+    outer = relu(x),        inner = relu(conv_1(outer)),        y = conv_2(inner) + x
+    d inner = conv_2^T(dy) [inner > 0],        dx = conv_1^T(d inner) [outer > 0] + dy
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function_unary
+
+from .grouped import Geometry, can_group, filter_gradients, gather, geometry_of, laid_out
+
+FORWARD, BACKWARD = (0, 3, 4, 2, 1), (0, 3, 4, 1, 2)  # filters [N, kh, kw, in, out] and turned
+
+
+def residual(x: Tensor, first: nn.Conv2d, second: nn.Conv2d) -> Tensor:
+    """x + second(relu(first(relu(x)))); an ensemble computes it for all particles at once."""
+    if has_torch_function_unary(x):
+        return handle_torch_function(residual, (x,), x, first, second)
+    return x + second(F.relu(first(F.relu(x))))
+
+
+class ResidualBlock(torch.autograd.Function):
+    """x `[B, N*C, H, W]`, channels-last; weights `[N, C, C, kh, kw]`; biases `[N, C]`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, precision: str
+    ) -> Tensor:
+        g, size = geometry_of(w1, 1, w1.shape[3] // 2), (x.shape[2], x.shape[3])
+        filters, outer = [laid_out(weight, FORWARD, x.dtype) for weight in (w1, w2)], F.relu(x)
+        inner = gather(outer, filters[0], b1, size, g, False, precision, relu=True)
+        y = gather(inner, filters[1], b2, size, g, False, precision, added=x)
+        ctx.save_for_backward(x, outer, inner, w1, b1, w2, b2)
+        ctx.geometry, ctx.precision = g, precision
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, outer, inner, w1, b1, w2, b2 = ctx.saved_tensors
+        g: Geometry = ctx.geometry
+        if torch.is_grad_enabled():  # somebody wants the second derivative, which torch knows
+            wanted = [t for t in (x, w1, b1, w2, b2) if t.requires_grad]
+            y = _in_torch(x, w1, b1, w2, b2, g)
+            found = iter(torch.autograd.grad(y, wanted, grads[0], create_graph=True))
+            return *(next(found) if t.requires_grad else None for t in (x, w1, b1, w2, b2)), None
+        slope = grads[0].contiguous(memory_format=torch.channels_last)
+        size, precision = (x.shape[2], x.shape[3]), ctx.precision
+        filters = [laid_out(weight, BACKWARD, x.dtype) for weight in (w1, w2)]
+        of_second = filter_gradients(inner, slope, w2, g, precision)
+        middle = gather(slope, filters[1], None, size, g, True, precision, signs=inner)
+        of_first = filter_gradients(outer, middle, w1, g, precision)
+        grad_x = gather(
+            middle, filters[0], None, size, g, True, precision, signs=outer, added=slope
+        )
+        return grad_x, *of_first, *of_second, None
+
+
+def _in_torch(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, g: Geometry) -> Tensor:
+    inner = x
+    for weight, bias in ((w1, b1), (w2, b2)):
+        filters, offset = weight.flatten(0, 1).to(x.dtype), bias.flatten().to(x.dtype)
+        inner = F.conv2d(F.relu(inner), filters, offset, padding=g.padding, groups=g.n)
+    return x + inner
+
+
+def can_fuse(x: Tensor, first: nn.Conv2d, second: nn.Conv2d, *stacked: Tensor | None) -> bool:
+    """Layers alike that keep the size, each tap's channels whole tiles; nobody looks in between."""
+    n_channels, side = first.in_channels, first.kernel_size[0]
+    return (
+        can_group(x, 0, 1)
+        and all(tensor is not None for tensor in stacked)
+        and n_channels % 16 == 0
+        and side % 2 == 1
+        and all(_keeps_size(layer, n_channels, side) for layer in (first, second))
+    )
+
+
+def _keeps_size(layer: nn.Conv2d, channels: int, side: int) -> bool:
+    shape = layer.in_channels, layer.out_channels, layer.kernel_size, layer.groups
+    moves = layer.stride, layer.padding, layer.dilation, layer.padding_mode
+    half = side // 2
+    return (
+        shape == (channels, channels, (side, side), 1)
+        and moves == ((1, 1), (half, half), (1, 1), "zeros")
+        and not layer._forward_hooks
+        and not layer._forward_pre_hooks
+    )
+
+
+def residual_blocks(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+    """`residual` of N networks on `[B, N*C, H, W]`, channels-last."""
+    if torch.is_autocast_enabled("cuda"):
+        x = x.to(torch.get_autocast_dtype("cuda"))
+    x = x.contiguous(memory_format=torch.channels_last)
+    return ResidualBlock.apply(x, w1, b1, w2, b2, "tf32")

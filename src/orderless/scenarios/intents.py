@@ -1,0 +1,68 @@
+"""Intents: what a sentence wants, one group of intents after another."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..features import cached, minilm
+from .datasets import IntentSource, load_intents
+from .scenario import Kind, Scenario
+from .splits import Assign, assigned, prepared, split_into_tasks
+
+if TYPE_CHECKING:
+    from ..features.minilm import Sentences
+
+_TASKS = {"banking77": 7, "clinc150": 10}
+
+
+class Intents(Scenario):
+    """Banking77 in 7 tasks of 11 intents, or CLINC150 in 10 tasks of 15, as sentence features.
+
+    Intents are in the order of their names. Inputs are what a frozen sentence encoder makes of the
+    sentences, `[B, 384]` with MiniLM, of deviation about 1: any method can learn from them. They
+    are computed once and kept in the user's cache.
+
+    Args:
+        kind, root, assign, assign_seed, validation, device: as for `SplitMNIST`.
+        source: "banking77" or "clinc150".
+        encoder: `ol.features.minilm()` unless given.
+    """
+
+    def __init__(
+        self,
+        kind: Kind = "class",
+        *,
+        source: IntentSource = "banking77",
+        root: str | Path | None = None,
+        assign: Assign = "fixed",
+        assign_seed: int = 0,
+        validation: float = 0.0,
+        encoder: Sentences | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        training, test = load_intents(source, root)
+        encoder = _minilm() if encoder is None else encoder
+        names = sorted(set(training.labels) | set(test.labels))
+        number = {name: index for index, name in enumerate(names)}
+        x, x_test = (
+            cached(encoder, encoder.tokenize(part.texts).to(device)) for part in (training, test)
+        )
+        y, y_test = (
+            torch.tensor([number[label] for label in part.labels], device=x.device)
+            for part in (training, test)
+        )
+        each = len(names) // _TASKS[source]
+        fixed = [list(range(t * each, (t + 1) * each)) for t in range(_TASKS[source])]
+        groups = assigned(fixed, assign, assign_seed)
+        titles = [f"{names[group[0]]} ... {names[group[-1]]}" for group in groups]
+        tasks = split_into_tasks(x, y, x_test, y_test, groups, titles)
+        super().__init__(prepared(tasks, validation, device), kind=kind, name="intents")
+
+
+@lru_cache
+def _minilm() -> Sentences:
+    return minilm()

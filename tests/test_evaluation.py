@@ -1,0 +1,60 @@
+"""Test, then train: against a plain loop."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import SGDClassifier
+from tests.filters.blobs import blobs, ensemble
+
+import orderless as ol
+
+
+def test_every_batch_is_predicted_before_it_is_learned() -> None:
+    x, y = blobs(200)
+    rb, plain = (ol.RaoBlackwellizedFilter(ensemble(), classes=10) for _ in range(2))
+    batches = list(zip(x.split(30), y.split(30), strict=True))
+    result = ol.prequential(rb, batches)
+    right = []
+    for i, (inputs, labels) in enumerate(batches):
+        if i > 0:
+            right.append(int((plain.predict(inputs).argmax(1) == labels).sum()))
+        plain.update(inputs, labels)
+    sizes = [30, 30, 30, 30, 30, 20]
+    assert result.right.tolist() == right and result.sizes.tolist() == sizes
+    assert result.samples.tolist() == [30, 60, 90, 120, 150, 180]
+    assert result.accuracy == sum(right) / 170 == result.curve[-1]
+    expected = [
+        sum(right[max(0, t - 1) : t + 1]) / sum(sizes[max(0, t - 1) : t + 1]) for t in range(6)
+    ]
+    np.testing.assert_allclose(result.recent(2), expected)
+    assert torch.equal(rb.predict(x), plain.predict(x))  # it has learned all of it
+
+
+def test_a_learner_of_scikit_learn_and_one_with_labels_of_text() -> None:
+    x, y = blobs(200)
+    names = np.array([f"class {label}" for label in y.tolist()])
+    halves = [(x[:100].numpy(), names[:100]), (x[100:].numpy(), names[100:])]
+
+    class Known(SGDClassifier):
+        def partial_fit(self, X, y):
+            return super().partial_fit(X, y, classes=np.unique(names))
+
+    assert ol.prequential(Known(random_state=0), halves).accuracy > 0.5
+    assert ol.prequential(ol.ParticleClassifier(random_state=0), halves).accuracy > 0.5
+
+
+def test_what_cannot_learn_or_answers_otherwise_is_told() -> None:
+    with pytest.raises(TypeError, match="has predict"):
+        ol.prequential(object(), [])
+
+    class Odd:
+        def predict(self, x):
+            return np.zeros(3)
+
+        def learn(self, x, y):
+            pass
+
+    with pytest.raises(ValueError, match="4 labels and predictions of shape"):
+        ol.prequential(Odd(), [(np.zeros((4, 1)), np.zeros(4))] * 2)
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        ol.prequential(Odd(), []).recent(0)
