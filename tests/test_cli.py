@@ -276,7 +276,7 @@ def test_data_list_says_where_everything_is(no_data):
     result = orderless("data", "list")
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["mnist", "cifar100", "mnist-5k"]
+    assert [line.split()[0] for line in lines] == ["mnist", "cifar100", "intents", "mnist-5k"]
     assert "not found; `orderless data fetch mnist` gets it" in lines[0]
 
 

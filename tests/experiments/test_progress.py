@@ -7,10 +7,13 @@ from rich.console import Console
 from tests.experiments.tiny import tiny_cell
 
 from orderless.experiments.progress import Countdown, GridProgress, OnceOfAKind, reporting
+from orderless.experiments.record import CellRecord
 
 
 def record(died_at=None):
-    return {"scores": {"accuracy": [[0.5, 0.5], [0.7, 0.8]]}, "duration": 2.0, "died_at": died_at}
+    scores = {"accuracy": [[0.5, 0.5], [0.7, 0.8]]}
+    place = {"benchmark": "tiny", "method": "gd", "order_index": 0, "order": [0, 1], "seed": 0}
+    return CellRecord(**place, scores=scores, duration=2.0, died_at=died_at)
 
 
 def test_without_a_terminal_there_is_a_line_for_every_cell(capsys):

@@ -42,7 +42,10 @@ def test_a_cell_goes_on_from_the_middle_and_ends_as_if_never_stopped(run, monkey
         assert (run / "cells" / name).read_bytes() == content
     ours = read_cell(run / "cells" / f"{make.CELL}.json")
     theirs = read_cell(HERE / "uninterrupted.json")
-    assert ours["settings"].items() <= theirs["settings"].items()
+    # settings that came later have their default values
+    common = ours["settings"].keys() & theirs["settings"].keys()
+    assert len(common) > 20
+    assert all(ours["settings"][key] == theirs["settings"][key] for key in common)
     for key in ("order", "scores", "trace", "plasticity", "log_evidence", "ess", "moved"):
         # to the bit on the machine that wrote it; other processors add in another order
         assert flat(ours[key]) == pytest.approx(flat(theirs[key]), rel=1e-5, abs=1e-6), key

@@ -62,11 +62,12 @@ def test_lifelong_learning_from_command_to_report(tmp_path: Path) -> None:
 def test_cloning_from_expert_to_report(tmp_path: Path) -> None:
     expert = tiny_expert(tmp_path)
     out, data = tmp_path / "run", tmp_path / "data"
+    data.mkdir()
     command = [*CLONING, "--set", f"expert={expert}", "--data-dir", data, "--out", out]
     command += ["--permutations", "1", "--methods", "bc,bc+wpf", "--game", GAME]
     dry = orderless(*command, "--dry-run")
     assert "2 cells, 0 finished, 2 to compute" in dry.stdout, dry.output
-    assert not out.exists() and not data.exists()
+    assert not out.exists() and not list(data.iterdir())
     result = orderless(*command)
     assert result.exit_code == 0, result.output
     assert "2 cells computed" in result.stdout

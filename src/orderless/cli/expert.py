@@ -57,13 +57,13 @@ def train_expert(
             device=device,
             settings=settings,
         )
-        state = store.load_checkpoint(game)
-        if state is not None:
-            try:
+        try:
+            state = store.load_checkpoint(game, lambda state: (state["ppo"]["steps"],))
+            if state is not None:
                 training.load_state_dict(state)
-            except INVALID_STATE as error:
-                message = f"{out} holds a checkpoint, but {error}: use another --out"
-                raise ValueError(message) from None
+        except INVALID_STATE as error:
+            message = f"{out} holds a checkpoint, but {error}: use another --out"
+            raise ValueError(message) from None
         before, saved = training.steps, time.monotonic()
 
         def tell() -> None:

@@ -81,9 +81,7 @@ class Store(Directory):
         self._newest[name] = path
 
     def load_checkpoint(
-        self,
-        name: str,
-        progress: Callable[[dict[str, Any]], tuple[int, ...] | None] = lambda state: (),
+        self, name: str, progress: Callable[[dict[str, Any]], tuple[int, ...] | None]
     ) -> dict[str, Any] | None:
         """The state that has come furthest; a damaged one is set aside.
 

@@ -134,9 +134,9 @@ class SharedStore(Store):
         with self._after_the_first():
             return super().finished()
 
-    def load_checkpoint(self, name: str, *progress: Any) -> dict[str, Any] | None:
+    def load_checkpoint(self, name: str, progress: Any) -> dict[str, Any] | None:
         with self._after_the_first():
-            return super().load_checkpoint(name, *progress)
+            return super().load_checkpoint(name, progress)
 
     def agrees(self, now: bool) -> bool:
         return bool(self._broadcast(torch.tensor(now)))
