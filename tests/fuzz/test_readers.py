@@ -22,14 +22,14 @@ from docs.tools import results_page
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save as serialize
-from tests.experiments.tiny import make_run, result_of, tiny_cell
+from tests.experiments.tiny import make_run, result_of, tiny_cell, tiny_grid
 from tests.fuzz.cases import Watch, altered, anything, cases, edited
 from tests.report.synthetic_cells import make_cell
 
 import orderless as ol
 from orderless.audit.runs import AuditWork, Memory, Place
 from orderless.experiments import Store, StoreError
-from orderless.experiments.grid import unfinished
+from orderless.experiments.engine import unfinished
 from orderless.experiments.store import read_cell
 from orderless.report import ReportError, load_run, summarize
 from orderless.report.density import load_frames, read_snapshots
@@ -313,7 +313,7 @@ def test_a_run_on_top_of_a_senseless_record_is_refused(tmp_path, record_property
     def every(record):
         store.write_cell(cell.name, record)
         with watch.case(), suppress(StoreError):
-            assert unfinished([cell], store) in ([], [cell])
+            assert unfinished([cell], tiny_grid(("wpf",)), store) in ([], [cell])
 
     with watch.all_cases(record_property, "senseless finished cells"):
         every()

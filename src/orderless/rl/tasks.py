@@ -53,7 +53,8 @@ class ClonedTasks(ProcgenTasks):
         if not path.exists():
             level = self.levels[task]
             collect(path, self.expert, level, self.count, seed=self.seed, device=self.device)
-        return _read(path, path.stat().st_mtime_ns)
+        files = path.glob("*") if path.is_dir() else [path]
+        return _read(path, max((file.stat().st_mtime_ns for file in files), default=0))
 
     def prepare(self, say: Callable[[str], None]) -> None:
         """Collect what is missing, and say so."""
@@ -69,7 +70,7 @@ class ClonedTasks(ProcgenTasks):
 
 @lru_cache(maxsize=3)  # as many levels as preset `gpu` has: cells of all methods and orders ask
 def _read(path: Path, changed: int) -> Transitions:
-    """A file's transitions, kept for the next cell until the file is `changed`."""
+    """A folder's transitions, kept for the next cell until one of its files is `changed`."""
     return read_transitions(path)
 
 
