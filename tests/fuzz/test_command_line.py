@@ -52,7 +52,7 @@ COMMANDS = list(commands(typer.main.get_command(cli.app)))
 @st.composite
 def lines(draw):
     run = [each for each in COMMANDS if each[0] == ("run",)]  # the one with the most to say
-    words, options = draw(st.sampled_from(COMMANDS + 3 * run))
+    words, options = draw(st.sampled_from(COMMANDS + 9 * run))
     line = [*words, *draw(st.lists(VALUES, max_size=3))]
     if words == ("run",) and draw(st.booleans()):  # far enough to reach the settings
         line = ["run", "splitmnist", "--preset", "demo"]

@@ -117,12 +117,13 @@ class Directory:
         except OSError as error:
             raise StoreError(f"cannot write to {self.directory}: {error.strerror}") from None
 
+    def mark(self) -> str:
+        """The directory's own: who reads the same mark there sees the same directory."""
+        return (self.directory / LOCK).read_text()
+
     @contextmanager
     def lock(self) -> Iterator[str]:
-        """One run at a time; the lock goes with the process, however it ends.
-
-        Gives the directory's own mark: who reads the same mark there sees the same directory.
-        """
+        """One run at a time; the lock goes with the process, however it ends. Gives the `mark`."""
         with open(self.directory / LOCK, "a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

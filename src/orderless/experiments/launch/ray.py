@@ -64,8 +64,7 @@ class Ray:
             _warn_if_nobody_has(ray, request)
             task = ray.remote(max_retries=RETRIES, **request)(_compute)
             meter = ray.remote(num_cpus=0, max_restarts=-1)(_Meter).remote()
-            mark = (store.directory / LOCK).read_text()
-            shared = ray.put((work, str(store.directory.resolve()), mark, versions()))
+            shared = ray.put((work, str(store.directory.resolve()), store.mark(), versions()))
             waiting, running = deque(cells), {}  # type: ignore[var-annotated]
             steps = meter.take.remote()
             try:
