@@ -91,16 +91,16 @@ def test_exact_features_are_counted_for_every_sample(clock: Counter, tmp_path: P
 def test_a_part_of_a_minibatch_tells_what_playing_takes(
     method: str, share: float, clock: Counter, tmp_path: Path
 ) -> None:
-    settings = POLICY_PRESETS["demo"].changed(particles=8, envs=8, rollout=48, minibatches=2)
-    cell = policy_cell("procgen-lifelong", method, settings.changed(steps_per_level=1920))
+    settings = POLICY_PRESETS["demo"].changed(particles=4, envs=8, rollout=48, minibatches=2)
+    cell = policy_cell("procgen-lifelong", method, settings.changed(steps_per_level=384))
     tasks, store = ProcgenTasks("fruitbot", (0, 3), CPU), Store(tmp_path)
     found = estimate.try_cell(cell, tasks, share)
     clock.now = 0
     store.prepare()
     runner = runner_of(cell, tasks, store)
     runner.run()
-    # each rollout ends with one more look, and shorter ones end more often
-    assert found.seconds == pytest.approx(clock.now, rel=0.1)
+    # each rollout ends with one more look, and shorter ones (8 steps at least) end more often
+    assert found.seconds == pytest.approx(clock.now, rel=1 / 8)
     particles = runner.learner.filter.particles
     assert found.bytes_held == sum(4 * p.numel() for p in particles.parameters())
 
@@ -128,7 +128,7 @@ def test_a_trial_of_the_largest_presets_is_small(preset: str, clock: Counter) ->
     cell = policy_cell("procgen-lifelong", "ppo+ewc+wpf", POLICY_PRESETS[preset])
     tasks = ProcgenTasks("starpilot", (0, 1), CPU)
     found = estimate.try_cell(cell, tasks, 0.0)
-    assert clock.now < 20_000 < 1e6 < found.seconds
+    assert clock.now < 5_000 < 1e6 < found.seconds
 
 
 def test_trials_grow_until_one_takes_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,14 @@ def test_more_cells_than_anybody_can_compute_are_refused_at_once(what):
         dataclasses.replace(tiny_grid(("gd",), 1), **{what: 10**30})
 
 
+def test_particles_that_no_memory_holds_are_refused_at_once(store, monkeypatch):
+    monkeypatch.setattr("orderless.experiments.grid.machine_memory", lambda: 10**6)
+    with pytest.raises(ValueError, match="1000 particles need .* use fewer --particles"):
+        run_grid(tiny_grid(("wpf",), 1, particles=1000), store)
+    assert not store.directory.exists()
+    assert run_grid(tiny_grid(("gd",), 1, particles=1000), store) == 1  # one network fits
+
+
 def test_two_runs_cannot_share_a_directory(store):
     store.prepare()
     with open(store.directory / ".lock", "w") as file:

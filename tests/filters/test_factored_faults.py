@@ -291,3 +291,15 @@ def test_a_filter_may_shake_weights_whose_step_is_pending() -> None:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE)
     weights = [pf.log_weights for pf in filters]
     torch.testing.assert_close(*weights, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("read", ["weight", "bias"])
+def test_a_closure_may_read_parameters_without_a_gradient(read: str) -> None:
+    """Outside of the network, where nothing but the values tells of it."""
+
+    def losses(network, x: Tensor, y: Tensor, loss) -> Tensor:
+        value = network.get_parameter(f"0.{read}").detach()
+        size = value.square().flatten(value.dim() - (2 if read == "weight" else 1)).sum(-1)
+        return loss(network(x), y) * size
+
+    assert_like_the_loop(mlp, losses)

@@ -29,7 +29,8 @@ from .runs import runner_of
 from .scenarios import Scenarios
 from .store import Store
 
-STEPS, WARM = 7, 3  # of a stage; the first ones warm up, and on CUDA are recorded
+WARM = {"cpu": 1, "cuda": 3}  # steps of a stage that warm up, and on CUDA are recorded
+TIMED = 3  # steps after them
 PATIENCE = 0.6  # seconds that a trial should take; much shorter, it measures what calls cost
 FEW = 4  # of anything at least; a network takes as long for one sample as for four
 
@@ -106,7 +107,7 @@ def try_cell(cell: Cell, tasks: Any, share: float) -> Trial:
     return Trial(
         (watch.took["step"] * steps * per_step + rest * per_rest) * more,
         round(sum(p.numel() * p.element_size() for p in particles.parameters()) * more),
-        watch.took["step"] * (STEPS - WARM),
+        watch.took["step"] * TIMED,
         min(1.0, 1 / more / per_step),
     )
 
@@ -118,14 +119,15 @@ def _part_of(cell: Cell, tasks: Any, share: float, folder: Path) -> tuple[Cell, 
         return min(whole, max(least, math.ceil(whole * share)))
 
     values: dict[str, Any] = cell.settings.flat(find_method(cell.method))
-    changes: dict[str, Any] = {"min_ess": None, "iterations": STEPS}
+    steps = WARM[tasks.device.type] + TIMED
+    changes: dict[str, Any] = {"min_ess": None, "iterations": steps}
     for key in {"particles", "rb_particles"} & set(values):
         changes[key] = part(values[key], 2)  # many remain many
     per_step = per_rest = 1.0
     if cell.kind == "lifelong":
-        envs, rollout = part(values["envs"]), max(1, values["rollout"] // values["minibatches"])
+        envs, rollout = part(values["envs"]), part(values["rollout"], 2 * FEW)
         changes |= {"envs": envs, "rollout": rollout, "minibatches": 1}
-        changes["steps_per_level"] = STEPS * envs * rollout
+        changes["steps_per_level"] = steps * envs * rollout
         per_step = values["envs"] * values["rollout"] / (envs * rollout)
     elif cell.kind == "cloning":
         batch, episodes = part(values["batch_size"]), part(values["episodes"])
@@ -186,7 +188,7 @@ class _Stopwatch:
         if phase != "learning":
             self.took[phase] = self.last - before
             return
-        self.took["step"] = float(np.mean(np.diff(self.ticks[WARM:])))
+        self.took["step"] = float(np.mean(np.diff(self.ticks[WARM[self.device.type] :])))
         self.ticks, self.stages = [], self.stages + 1
         if self.stages == 2:
             raise _Enough

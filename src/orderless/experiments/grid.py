@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from .benchmarks import find_benchmark
 from .course import Cell
 from .determinism import deterministic as repeatable
 from .engine import Report, Tick, refuse_too_many, run_cells
-from .launch.local import Processes
+from .launch.local import Processes, machine_memory
 from .launch.ranks import SharedStore
 from .launch.ray import Ray
 from .record import CellRecord
@@ -155,12 +155,26 @@ class GridWork:
         return torch.device(self.scenarios.device)
 
     def memory(self) -> int:
+        # gradients, the teacher or importances of a consolidation, activations; torch and the data
+        return 8 * self.held() + 2**29
+
+    def held(self) -> int:
+        """Bytes of all particles' parameters."""
         settings = self.grid.settings
         with torch.device("meta"):  # sizes, and no network
             network = find_benchmark(self.grid.benchmark).network(self.here[0], settings)()
-        held = 4 * settings.particles * sum(p.numel() for p in network.parameters())
-        # gradients, the teacher or importances of a consolidation, activations; torch and the data
-        return 8 * held + 2**29
+        return 4 * settings.particles * sum(p.numel() for p in network.parameters())
+
+    def refuse_too_large(self, cells: Iterable[Cell]) -> None:
+        """Networks are drawn one after another: it would take long until memory is out."""
+        methods = {find_method(cell.method) for cell in cells}
+        many = any(each.particles and "particles" not in each.ignores for each in methods)
+        if many and self.device.type == "cpu" and self.held() > machine_memory():
+            raise ValueError(
+                f"{self.grid.settings.particles} particles need {self.held() / 2**30:.0f} GiB, and "
+                f"this machine has {machine_memory() / 2**30:.0f}: use fewer --particles or a "
+                "smaller network"
+            )
 
 
 def run_grid(
@@ -215,4 +229,6 @@ def run_grid(
         plugins,
     )
     cells = list(grid.cells(len(here[0])))
+    if ray is None and group is None:
+        work.refuse_too_large(cells)
     return run_cells(cells, work, store, ray or Processes(workers), report or Report())

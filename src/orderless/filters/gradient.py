@@ -113,6 +113,11 @@ class GradientStep(Step):
         total = rows[0] if len(rows) == 1 else torch.stack(rows).sum(0)
         return total, None if penalties is None else penalties.detach()
 
+    def evaluate(self, closure: Closure, what: str = "closure", **given: Any) -> tuple[Tensor, Any]:
+        assert self._moved is not None  # nobody asks before
+        with self._moved.watching():
+            return super().evaluate(closure, what, **given)
+
     def _penalty(self, closure: Closure, outputs: Any) -> Tensor:
         given = {} if outputs is None else {"outputs": outputs}
         return self.evaluate(closure, "penalty", **given)[0]

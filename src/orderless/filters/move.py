@@ -8,13 +8,15 @@ down, and `Move` for any torch optimizer. A step calls, in this order, `begin`, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..particles.linear import FactoredUpdate
 from ..particles.parameter import inner_products, per_particle_view, squared_norms
+from ..particles.rules import ParameterReads
 from .step import Step
 
 if TYPE_CHECKING:
@@ -33,6 +35,10 @@ class Move:
 
     def begin(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
+
+    def watching(self) -> AbstractContextManager[Any]:
+        """Around whatever computes losses."""
+        return nullcontext()
 
     def backward(self, losses: Tensor, retain_graph: bool = False) -> None:
         """Accumulate the gradients of N losses `[N]`."""
@@ -110,6 +116,9 @@ class Descent(Move):
     def __init__(self, step: Step, optimizer: torch.optim.Optimizer, overlaps: int) -> None:
         super().__init__(step, optimizer)
         self.update = FactoredUpdate(optimizer.param_groups, overlaps)
+
+    def watching(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.update.pending else ParameterReads(self.update)
 
     def backward(self, losses: Tensor, retain_graph: bool = False) -> None:
         self.update.recording = True

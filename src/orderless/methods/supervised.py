@@ -288,7 +288,7 @@ class ExactSettings(Config):
     label="Rao-Blackwellized filter",
     style=Style("#7A5C00", "h"),
     config=ExactSettings,
-    ignores=("lr",),
+    ignores=("lr", "particles"),
 )
 def _rb(setup: Setup) -> ExactLearner:
     from ..filters import RaoBlackwellizedFilter

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .kernels import fused
@@ -25,6 +26,17 @@ from .kernels import fused
 # in units of its multiplications. Measured by benchmarks/factored.py.
 DENSE_PASSES = 70
 FEW_ROWS = 32  # so few that there is no need to count
+
+# What may be asked of a weight whose step is pending: a Linear layer's rule sees to it, attention
+# comes to the mode in parts, and the rest does not look at values.
+NO_READING = {
+    *(F.linear, F.multi_head_attention_forward, torch.is_floating_point, torch.is_complex),
+    *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.is_floating_point, Tensor.is_contiguous),
+    *(
+        getattr(Tensor, name).__get__
+        for name in ("shape", "ndim", "dtype", "device", "requires_grad", "is_cuda", "is_nested")
+    ),
+}
 
 
 class Unchanged(NamedTuple):
@@ -99,6 +111,7 @@ class FactoredUpdate:
     def __init__(self, groups: list[dict[str, Any]], overlaps: int) -> None:
         self.overlaps = overlaps
         self.group = {id(p): number for number, g in enumerate(groups) for p in g["params"]}
+        self.names = {id(p): id(p) for g in groups for p in g["params"]}
         self.recording = False  # only the filter's own backward passes count, not a closure's
         self.clear()
 
@@ -106,7 +119,7 @@ class FactoredUpdate:
         self.steps: list[LinearStep] = []
         self.pending = False
         self.partners: dict[int, set[int | None]] = {}
-        self.read: set[int] = set()  # parameters that a network uses outside of Linear layers
+        self.read: set[int] = set()  # parameters that are used outside of Linear layers
 
     def note(self, weight: Tensor, bias: Tensor | None) -> None:
         """A layer with these has been used, with or without gradients."""
@@ -114,6 +127,14 @@ class FactoredUpdate:
             if id(one) in self.group:
                 partner = id(other) if id(other) in self.group else None
                 self.partners.setdefault(id(one), set()).add(partner)
+
+    def notice(self, func: Any, args: Any, kwargs: dict[str, Any], known: dict[int, int]) -> None:
+        """`func` is called; `known` tells parameters by the id they have where it is called."""
+        for argument in (*args, *kwargs.values()) if kwargs else args:
+            if id(argument) in known and func not in NO_READING:
+                self.read.add(known[id(argument)])
+            elif type(argument) is list or type(argument) is tuple:
+                self.notice(func, argument, {}, known)
 
     def records(self, weight: Tensor, bias: Tensor | None, rows: int, shared: bool) -> bool:
         """Whether the gradient of this use of a layer is to be kept in factors."""

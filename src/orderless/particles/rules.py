@@ -8,7 +8,7 @@ goes to `vmap` as it is. The results are the same either way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -59,6 +59,22 @@ def _leading(tensor: Any, dim: int | None) -> Any:
     return tensor.movedim(dim, 0) if dim else tensor
 
 
+class ParameterReads(TorchFunctionMode):
+    """Around a closure: tells `update` which parameters are read outside of the networks."""
+
+    def __init__(self, update: FactoredUpdate) -> None:
+        super().__init__()
+        self.update = update
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if kwargs is None:
+            kwargs = {}
+        self.update.notice(func, args, kwargs, self.update.names)
+        return func(*args, **kwargs)
+
+
 class ParticleRules(TorchFunctionMode):
     """The mode. `keys(stream)` gives this particle's random key, `update` a pending step."""
 
@@ -76,20 +92,12 @@ class ParticleRules(TorchFunctionMode):
         self._fast = fast and self._level == 1
         self.rules = {**NEEDED, **FAST} if self._fast else NEEDED
         self.drawn = 0  # how many random tensors this forward pass has asked for
-        self._factored: dict[int, int] = {}  # parameters, by what `vmap` shows of them
+        self.factored: dict[int, int] = {}  # parameters, by what `vmap` shows of them
 
     def watch(self, shown: dict[str, Tensor], parameters: dict[str, Tensor]) -> None:
         """Tell `update` which parameters the network uses outside of Linear layers."""
         if self.update is not None and not self.update.pending:
-            self._factored = {id(shown[name]): id(p) for name, p in parameters.items()}
-
-    def notice(self, arguments: Iterable[Any]) -> None:
-        for argument in arguments:
-            if isinstance(argument, list | tuple):
-                self.notice(argument)
-            elif id(argument) in self._factored:
-                assert self.update is not None
-                self.update.read.add(self._factored[id(argument)])
+            self.factored = {id(shown[name]): id(p) for name, p in parameters.items()}
 
     def next_key(self) -> Tensor:
         self.drawn += 1
@@ -106,8 +114,8 @@ class ParticleRules(TorchFunctionMode):
     ) -> Any:
         rule = self.rules.get(func)
         kwargs = kwargs or {}
-        if self._factored and func not in NO_READING:
-            self.notice((*args, *kwargs.values()))
+        if self.factored and self.update is not None:
+            self.update.notice(func, args, kwargs, self.factored)
         # Inside a network's own vmap or grad the innermost axis is not the particles'.
         if rule is None or (func in AT_OUR_LEVEL and maybe_current_level() != self._level):
             return func(*args, **kwargs)
@@ -119,7 +127,8 @@ def _linear(
 ) -> Tensor:
     castable = input.dtype == weight.dtype or torch.is_autocast_enabled(input.device.type)
     if not is_batchedtensor(weight) or not _stacked(bias) or weight.dim() != 2 or not castable:
-        mode.notice((weight, bias))
+        if mode.update is not None:
+            mode.update.notice(None, (weight, bias), {}, mode.factored)
         return F.linear(input, weight, bias)
     if input.shape[-1] != weight.shape[-1]:
         shape, width = list(input.shape), weight.shape[-1]
@@ -130,7 +139,7 @@ def _linear(
             x = x.to(torch.get_autocast_dtype(x.device.type))
         x = x.expand(n, *x.shape) if dims[0] is None else x.movedim(dims[0], 0)
         weight, bias = _leading(weight, dims[1]), _leading(bias, dims[2])
-        with torch.autocast(x.device.type, enabled=False):
+        with torch.autocast(x.device.type, enabled=False), torch._C.DisableTorchFunction():
             return batched_linear(x, weight, bias, mode.update), 0
 
     return _with_particle_axis(rule, input, weight, bias)
@@ -254,13 +263,3 @@ RECURRENT: Rules = {
 }
 NEEDED: Rules = {**DROPOUT, **RECURRENT}  # also without `fast`
 AT_OUR_LEVEL = {*FAST, *RECURRENT}
-# What may be asked of a weight whose step is pending: a Linear layer's rule sees to it, attention
-# comes to the mode in parts, and the rest does not look at values.
-NO_READING = {
-    *(F.linear, F.multi_head_attention_forward, torch.is_floating_point, torch.is_complex),
-    *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.is_floating_point, Tensor.is_contiguous),
-    *(
-        getattr(Tensor, name).__get__
-        for name in ("shape", "ndim", "dtype", "device", "requires_grad", "is_cuda", "is_nested")
-    ),
-}

@@ -66,12 +66,10 @@ class Point:
     order_gain: dict[str, list[float]] | None = optional()
 
     def scores(self, combine: str) -> Scores:
-        found: Scores = getattr(self, combine)
-        return found
+        return {"accuracy": self.accuracy, "logits": self.logits, "probs": self.probs}[combine]
 
     def gains(self, combine: str) -> list[float]:
-        assert self.gain is not None  # of a filter
-        return self.gain[combine]
+        return (self.gain or {})[combine]
 
 
 @dataclass(frozen=True, kw_only=True)

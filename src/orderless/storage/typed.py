@@ -3,7 +3,7 @@
 A checksum says that a file is as it was written, not that what was written makes sense. `decode`
 walks the types of a dataclass once, at the reader, so that nothing behind it has to ask again:
 a number is finite and fits a double (10**400 does not), a list holds what it should. Keys that the
-dataclass does not know are ignored, keys that are missing have its defaults.
+dataclass does not know are ignored, keys that are missing or null have its defaults.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 Json: TypeAlias = "bool | int | float | str | None | list[Json] | dict[str, Json]"
 Setting: TypeAlias = bool | int | float | str | None
+Decoder = Callable[[object], Any]
 T = TypeVar("T")
 
 LARGEST = 2**63  # of an integer
@@ -38,10 +39,10 @@ def optional() -> Any:
 def as_json(value: object) -> Json:
     """Plain JSON; a number that is not finite becomes null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        items = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
+        fields = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
         return {
             field.name: as_json(item)
-            for field, item in items
+            for field, item in fields
             if item is not None or not field.metadata.get("optional")
         }
     if isinstance(value, Mapping):
@@ -58,8 +59,8 @@ def as_json(value: object) -> Json:
 def decode(kind: type[T], value: object) -> T:
     """`value`, as JSON has it, as a `kind`; `Misfit` names the first field that is not of its type.
 
-    Known are bool, int, float, str, None, object (anything), Literal, unions, lists, tuples of any
-    length, dictionaries with string keys, and dataclasses of these.
+    Known are bool, int, float, str, None, object (anything), Literal, unions, lists, dictionaries
+    with string keys, and dataclasses of these.
     """
     of_this_kind: Any = kind
     decoded: T = _decoder(of_this_kind)(value)
@@ -67,49 +68,38 @@ def decode(kind: type[T], value: object) -> T:
 
 
 @cache
-def _decoder(kind: Any) -> Callable[[object], Any]:
+def _decoder(kind: Any) -> Decoder:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is object:
         return lambda value: value
     if kind in (bool, str, types.NoneType):
         return lambda value: value if isinstance(value, kind) else _refuse()
-    if kind is int:
-        return _integer
-    if kind is float:
-        return _number
-    if dataclasses.is_dataclass(kind):
-        return _dataclass_decoder(kind)
+    if kind in (int, float):
+        return lambda value: _number(value, kind)
     if origin is Literal:
         return lambda value: value if value in arguments else _refuse()
     if origin in (Union, types.UnionType):
-        return _union_decoder([_decoder(argument) for argument in arguments])
-    if origin in (list, tuple):
+        return _any_of([_decoder(argument) for argument in arguments])
+    if origin is list:
         item = _decoder(arguments[0])
-        return lambda value: origin(map(item, value)) if isinstance(value, list) else _refuse()
+        return lambda value: list(map(item, value)) if isinstance(value, list) else _refuse()
     if origin is dict:
-        return _dictionary_decoder(_decoder(arguments[1]))
-    raise TypeError(f"JSON cannot be decoded as {kind}")
+        return _dictionary(_decoder(arguments[1]))
+    return _dataclass(kind)
 
 
 def _refuse() -> Any:
     raise Misfit
 
 
-def _integer(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= LARGEST:
-        raise Misfit
-    return value
+def _number(value: Any, kind: type[int] | type[float]) -> float:
+    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
+    if whole or (kind is float and isinstance(value, float) and math.isfinite(value)):
+        return kind(value)
+    raise Misfit
 
 
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Misfit
-    if isinstance(value, int) and abs(value) >= LARGEST or not math.isfinite(value):
-        raise Misfit
-    return float(value)
-
-
-def _union_decoder(decoders: list[Callable[[object], Any]]) -> Callable[[object], Any]:
+def _any_of(decoders: list[Decoder]) -> Decoder:
     def decoded(value: object) -> Any:
         deepest = Misfit()
         for each in decoders:
@@ -122,40 +112,35 @@ def _union_decoder(decoders: list[Callable[[object], Any]]) -> Callable[[object]
     return decoded
 
 
-def _dictionary_decoder(item: Callable[[object], Any]) -> Callable[[object], Any]:
-    def decoded(value: object) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise Misfit
-        return {key: _named(key, item, part) for key, part in value.items()}
+def _dictionary(item: Decoder) -> Decoder:
+    def decoded(value: object) -> dict[str, object]:
+        found = value if isinstance(value, dict) else _refuse()
+        return {key: _named(key, item, part) for key, part in found.items()}
 
     return decoded
 
 
-def _dataclass_decoder(kind: Any) -> Callable[[object], Any]:
-    hints = get_type_hints(kind)
+def _dataclass(kind: Any) -> Decoder:
+    hints, missing = get_type_hints(kind), dataclasses.MISSING
     fields = [
-        (field.name, _has_default(field), _decoder(hints[field.name]))
-        for field in dataclasses.fields(kind)
+        (f.name, f.default is f.default_factory is missing, _decoder(hints[f.name]))
+        for f in dataclasses.fields(kind)
     ]
 
     def decoded(value: object) -> Any:
-        if not isinstance(value, dict):
-            raise Misfit
-        found = {}
-        for name, has_default, item in fields:
-            if value.get(name) is not None or not has_default:  # null is as good as missing
-                found[name] = _named(name, item, value.get(name))
-        return kind(**found)
+        found = value if isinstance(value, dict) else _refuse()
+        return kind(
+            **{
+                name: _named(name, item, found.get(name))
+                for name, needed, item in fields
+                if needed or found.get(name) is not None
+            }
+        )
 
     return decoded
 
 
-def _has_default(field: dataclasses.Field[Any]) -> bool:
-    missing = dataclasses.MISSING
-    return field.default is not missing or field.default_factory is not missing
-
-
-def _named(key: str, item: Callable[[object], Any], value: object) -> Any:
+def _named(key: str, item: Decoder, value: object) -> Any:
     try:
         return item(value)
     except Misfit as misfit:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from ..tables import MISSING
 from .charts import range_chart, scatter_charts
 from .data import Finding, Page, Result, looks, rounded
 from .render import write_page
-from .table import Column, Head, build_table, score_column, variance_column
+from .table import Column, Head, Value, build_table, score_column, variance_column
 
 # How a verdict is coloured, and which way the column sorts.
 KINDS = {
@@ -119,83 +118,50 @@ def task_range(learner: LearnerAudit, task: int) -> Range:
     return Range(task, learner.name, float(means.mean()), *ends)
 
 
-def _score(head: Head, value: Callable[[LearnerAudit], float | None]) -> Column[LearnerAudit]:
-    return score_column(head, value, returns=False)
+def _score(value: Value[LearnerAudit], *head: str) -> Column[LearnerAudit]:
+    return score_column(Head(*head), value, returns=False)
 
+
+def _variance(value: Value[LearnerAudit], *head: str) -> Column[LearnerAudit]:
+    return variance_column(Head(*head, *([] if len(head) > 2 else ["low"])), value)
+
+
+MATTERS = (
+    "yes: more than another seed does, and by no chance. less than seed: by no chance, but another "
+    "seed matters as much. not shown: it may be chance. not at all: every order gave the same "
+    "bits. undecided: too few runs to tell."
+)
+AVERAGE = "Mean accuracy over tasks, orders and seeds after the last task."
+WORST_ORDER = "The average under the order that suited the learner least."
+ORDER = "Variance over orders while the seed is held fixed: order effect + interaction."
+SEED = "Variance over seeds while the order is held fixed: seed effect + interaction."
+TEST = "Permutation test of “the order has no effect”: order labels shuffled within each seed."
+DISAGREE = "Share of test samples on which two orders, on average, predict different labels."
 
 COLUMNS: list[Column[LearnerAudit]] = [
     Column(
-        Head(
-            "order matters",
-            "yes: more than another seed does, and by no chance. less than seed: by no chance, but "
-            "another seed matters as much. not shown: it may be chance. not at all: every order "
-            "gave the same bits. undecided: too few runs to tell.",
-        ),
+        Head("order matters", MATTERS),
         lambda each: list(KINDS).index(each.verdict),
         lambda each: VERDICTS[each.verdict],
     ),
-    _score(
-        Head(
-            "average",
-            "Mean accuracy over tasks, orders and seeds after the last task.",
-            better="high",
-            honour="highest average",
-        ),
-        lambda each: each.parts.average,
-    ),
-    _score(
-        Head(
-            "worst order",
-            "The average under the order that suited the learner least.",
-            better="high",
-        ),
-        lambda each: float(each.order_averages.min()),
-    ),
-    variance_column(
-        Head(
-            "order variance",
-            "Variance over orders while the seed is held fixed: order effect + interaction.",
-            honour="lowest order variance",
-        ),
-        lambda each: each.order_variance,
-    ),
-    variance_column(
-        Head(
-            "seed variance",
-            "Variance over seeds while the order is held fixed: seed effect + interaction.",
-        ),
-        lambda each: each.seed_variance,
-    ),
+    _score(lambda each: each.parts.average, "average", AVERAGE, "high", "highest average"),
+    _score(lambda each: float(each.order_averages.min()), "worst order", WORST_ORDER, "high"),
+    _variance(lambda e: e.order_variance, "order variance", ORDER, "low", "lowest order variance"),
+    _variance(lambda each: each.seed_variance, "seed variance", SEED),
     Column(
-        Head(
-            "p",
-            "Permutation test of “the order has no effect”: order labels shuffled within each "
-            "seed.",
-        ),
+        Head("p", TEST),
         lambda each: each.p_value,
         lambda each: MISSING if each.p_value is None else probability(each.p_value),
     ),
-    variance_column(
-        Head("total variance", "The sum of the next three."), lambda each: each.parts.variance
+    _variance(lambda each: each.parts.variance, "total variance", "The sum of the next three."),
+    _variance(
+        lambda e: e.parts.order_effect, "order effect", "What an order does with every seed alike."
     ),
-    variance_column(
-        Head("order effect", "What an order does with every seed alike."),
-        lambda each: each.parts.order_effect,
+    _variance(
+        lambda e: e.parts.seed_effect, "seed effect", "What a seed does in every order alike."
     ),
-    variance_column(
-        Head("seed effect", "What a seed does in every order alike."),
-        lambda each: each.parts.seed_effect,
+    _variance(
+        lambda e: e.parts.interaction, "interaction", "What an order does with one seed only."
     ),
-    variance_column(
-        Head("interaction", "What an order does with one seed only."),
-        lambda each: each.parts.interaction,
-    ),
-    _score(
-        Head(
-            "disagreement",
-            "Share of test samples on which two orders, on average, predict different labels.",
-            better="low",
-        ),
-        lambda each: each.mean_disagreement,
-    ),
+    _score(lambda each: each.mean_disagreement, "disagreement", DISAGREE, "low"),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from ..summary import MethodSummary, Summary
 from ..tables import MISSING, decimal, percent, seen_interval, seen_variance
@@ -12,25 +12,25 @@ from ..tables import MISSING, decimal, percent, seen_interval, seen_variance
 UPPER_BOUND = "joint"  # sees all tasks at once, so it is no competitor
 
 R = TypeVar("R")
-Better = Literal["high", "low"]
+Value = Callable[[R], float | None]
 
 
 @dataclass(frozen=True)
 class Head:
-    """One column: its heading, which end of it is better, and what its best row is called."""
+    """One column: which end of it, "high" or "low", is better; what its best row is called."""
 
     heading: str
     explanation: str
-    unit: str = ""
-    better: Better | None = None
+    better: str | None = None
     honour: str | None = None
+    unit: str = ""
 
 
 class Column(NamedTuple, Generic[R]):
     """A column, what a row sorts by in it, and what it reads as."""
 
     head: Head
-    value: Callable[[R], float | None]
+    value: Value[R]
     write: Callable[[R], str]
 
 
@@ -102,7 +102,7 @@ def build_table(
     )
 
 
-def _winner(rows: list[Row], place: int, better: Better | None) -> str | None:
+def _winner(rows: list[Row], place: int, better: str | None) -> str | None:
     """How the best value of a column is printed; None where there is nothing to win."""
     rivals = [(row.values[place], row.texts[place]) for row in rows if row.competes]
     known = [(value, text) for value, text in rivals if value is not None]
@@ -112,17 +112,16 @@ def _winner(rows: list[Row], place: int, better: Better | None) -> str | None:
     return choose(known, key=lambda rival: rival[0])[1]
 
 
-def score_column(head: Head, value: Callable[[R], float | None], *, returns: bool) -> Column[R]:
+def score_column(head: Head, value: Value[R], *, returns: bool) -> Column[R]:
     """An accuracy in percent, or a return."""
     write = decimal if returns else percent
     unit = "" if returns else "%"
     return Column(replace(head, unit=unit), value, lambda entry: write(value(entry)))
 
 
-def variance_column(head: Head, value: Callable[[R], float | None]) -> Column[R]:
-    """A variance in units of 1/1000, so that the column aligns; less is better."""
-    head = replace(head, unit="× 10⁻³", better="low")
-    return Column(head, value, lambda entry: thousandths(value(entry)))
+def variance_column(head: Head, value: Value[R]) -> Column[R]:
+    """A variance in units of 1/1000, so that the column aligns."""
+    return Column(replace(head, unit="× 10⁻³"), value, lambda entry: thousandths(value(entry)))
 
 
 def thousandths(value: float | None) -> str:
@@ -137,78 +136,53 @@ def thousandths(value: float | None) -> str:
 def summary_table(summary: Summary) -> TableData:
     """The table of a summary."""
     runs = {name: (entry.died, entry.cells) for name, entry in summary.methods.items()}
-    return build_table(_columns(summary.returns), summary.methods, runs, bound=UPPER_BOUND)
+    columns = summary_columns(summary.returns)
+    return build_table(columns, summary.methods, runs, bound=UPPER_BOUND)
 
 
-def _columns(returns: bool) -> list[Column[MethodSummary]]:
-    number = decimal if returns else percent
+def summary_columns(returns: bool) -> list[Column[MethodSummary]]:
+    def score(value: Value[MethodSummary], *head: str) -> Column[MethodSummary]:
+        return score_column(Head(*head), value, returns=returns)
 
-    def score(
-        heading: str,
-        value: Callable[[MethodSummary], float | None],
-        explanation: str,
-        better: Better = "high",
-        honour: str | None = None,
-    ) -> Column[MethodSummary]:
-        head = Head(heading, explanation, better=better, honour=honour)
-        return score_column(head, value, returns=returns)
+    def variance(name: str, *head: str) -> Column[MethodSummary]:
+        return variance_column(Head(*head), lambda entry: seen_variance(entry, name))
 
-    def variance(
-        heading: str, name: str, explanation: str, honour: str | None = None
-    ) -> Column[MethodSummary]:
-        head = Head(heading, explanation, honour=honour)
-        return variance_column(head, lambda entry: seen_variance(entry, name))
-
-    interval = Head("95 % interval", "Bootstrap interval of the average over orders.")
-    ess = Head("ESS", "Effective sample size at the end: how many particles still count.")
+    unit = "" if returns else "%"
     return [
-        score(
-            "average",
-            lambda e: e.average,
-            "Mean over tasks, orders and seeds after the last task. A filter's score is the "
-            "weighted mean of its particles' own scores.",
-            honour="highest average",
-        ),
+        score(lambda e: e.average, "average", AVERAGE, "high", "highest average"),
         Column(
-            replace(interval, unit="" if returns else "%"),
+            Head("95 % interval", "Bootstrap interval of the average over orders.", unit=unit),
             lambda e: e.interval[0] if e.orders > 1 else None,
-            lambda e: seen_interval(e, number, " – "),
+            lambda e: seen_interval(e, decimal if returns else percent, " – "),
         ),
-        score(
-            "by logits",
-            lambda e: e.average_logits,
-            "The average when the particles' outputs are averaged before deciding.",
-        ),
-        score(
-            "by probs",
-            lambda e: e.average_probs,
-            "The average when the particles' probabilities are averaged before deciding.",
-        ),
-        score(
-            "worst order",
-            lambda e: e.worst_order,
-            "The average under the order that suited the method least.",
-        ),
+        score(lambda e: e.average_logits, "by logits", MIXED.format("outputs"), "high"),
+        score(lambda e: e.average_probs, "by probs", MIXED.format("probabilities"), "high"),
+        score(lambda e: e.worst_order, "worst order", WORST_ORDER, "high"),
         variance(
-            "order variance",
             "order_variance",
+            "order variance",
             "Variance over orders while the seed is held fixed: what order-sensitivity means.",
+            "low",
             "lowest order variance",
         ),
-        variance(
-            "seed variance", "seed_variance", "Variance over seeds while the order is held fixed."
-        ),
-        variance("total variance", "variance", "Variance over orders and seeds together."),
-        score(
-            "forgetting",
-            lambda e: e.forgetting,
-            "The best score a task ever had minus its score at the end.",
-            better="low",
-        ),
-        Column(ess, lambda e: e.ess_final, lambda e: decimal(e.ess_final, 1)),
+        variance("seed_variance", "seed variance", SEED_VARIANCE, "low"),
+        variance("variance", "total variance", "Variance over orders and seeds together.", "low"),
+        score(lambda e: e.forgetting, "forgetting", FORGETTING, "low"),
+        Column(Head("ESS", ESS), lambda e: e.ess_final, lambda e: decimal(e.ess_final, 1)),
         Column(
             Head("seeds × orders", "How many runs the row stands on."),
             lambda e: e.seeds * e.orders,
             lambda e: f"{e.seeds} × {e.orders}",
         ),
     ]
+
+
+AVERAGE = (
+    "Mean over tasks, orders and seeds after the last task. A filter's score is the weighted mean "
+    "of its particles' own scores."
+)
+MIXED = "The average when the particles' {} are averaged before deciding."
+WORST_ORDER = "The average under the order that suited the method least."
+SEED_VARIANCE = "Variance over seeds while the order is held fixed."
+FORGETTING = "The best score a task ever had minus its score at the end."
+ESS = "Effective sample size at the end: how many particles still count."
