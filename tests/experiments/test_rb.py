@@ -24,6 +24,7 @@ SMALL = Settings(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["domain", "class"])
 def test_the_order_variance_is_exactly_zero(kind, tmp_path):
     grid = Grid("splitmnist", kind, "demo", ("rb",), 4, 2, SMALL)

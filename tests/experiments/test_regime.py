@@ -114,6 +114,7 @@ def test_the_map_trains_the_largest_ensemble_once_per_place():
 # ------------------------------------------------------------------ the run
 
 
+@pytest.mark.slow
 def test_finished_trainings_are_not_run_again(records, folder):
     started = []
     again = run_regime(REGIME, Store(folder), report=Report(start=started.append))

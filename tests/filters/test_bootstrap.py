@@ -84,6 +84,7 @@ def test_sir_errors_fall_as_particles_are_added() -> None:
     assert evidence_few / evidence_many > 2
 
 
+@pytest.mark.slow
 def test_the_papers_filter_counts_the_data_twice() -> None:
     """With vanishing noise it converges to p_0(x) e^{-2 sum L}, not to the posterior."""
     runs = [run(4000, "paper", 0.005, seed=seed)[:2] for seed in range(5)]

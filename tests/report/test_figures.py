@@ -22,6 +22,7 @@ def snapshots(seed=0, moments=4, particles=30):
     return (start + drift).astype(np.float32), log_weights, np.arange(moments) * 100
 
 
+@pytest.mark.slow
 def test_figure_2_has_one_marker_per_method_at_its_average_and_variance(full_run):
     (summary,) = summarize(full_run)
     figure = figure2([summary])
@@ -133,6 +134,7 @@ def test_snapshots_of_the_wrong_shape_are_refused():
         place_snapshots("run", positions, log_weights[:, :5], steps)
 
 
+@pytest.mark.slow
 def test_write_report_writes_tables_and_figures_next_to_the_cells(full_run):
     positions, log_weights, steps = snapshots(particles=10, moments=2)
     folder = full_run / "snapshots"
@@ -171,6 +173,7 @@ def test_an_output_path_that_cannot_be_a_folder_gives_one_sentence(write_cells, 
         write_report(directory, tmp_path / "file")
 
 
+@pytest.mark.slow
 def test_a_damaged_snapshot_costs_a_figure_and_not_the_report(full_run):
     (full_run / "snapshots").mkdir(exist_ok=True)
     (full_run / "snapshots" / "wpf-0-0.st").write_bytes(b"and then nothing")
@@ -190,6 +193,7 @@ def test_a_name_that_looks_like_a_formula_is_drawn_as_it_is(write_cells, tmp_pat
     assert label.get_text() == r"\$\frac\$ \x1b[31m"  # matplotlib prints \$ as a dollar sign
 
 
+@pytest.mark.slow
 def test_one_run_is_read_placed_and_summarised_once(full_run, monkeypatch):
     from orderless.experiments import record
     from orderless.report import collect, density

@@ -68,6 +68,7 @@ def save_snapshots(directory, name, particles=12, moments=TASKS + 1):
 # ---------------------------------------------------------------------- the file
 
 
+@pytest.mark.slow
 def test_the_report_has_one_small_self_contained_page(full_run):
     (path,) = [p for p in write_report(full_run) if p.suffix == ".html"]
     page = path.read_text(encoding="utf-8")
@@ -81,6 +82,7 @@ def test_the_report_has_one_small_self_contained_page(full_run):
     assert not re.search(r"<svg[^>]*>.*?(<style| style=|<script).*?</svg>", page, re.S)
 
 
+@pytest.mark.slow
 def test_every_control_has_a_label(full_run):
     elements = Elements(render(data_of(full_run))).tags
     labelled = {attributes.get("for") for tag, attributes in elements if tag == "label"}
@@ -93,6 +95,7 @@ def test_every_control_has_a_label(full_run):
     assert all(attributes["id"] in labelled for attributes in controls)
 
 
+@pytest.mark.slow
 def test_the_policy_admits_this_script_and_this_style_and_no_network(full_run):
     elements = Elements(render(data_of(full_run)))
     (policy,) = [a["content"] for t, a in elements.tags if a.get("http-equiv")]
