@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import orderless as ol
+from orderless.experiments import Store, StoreError
+from orderless.report import figures
+from orderless.storage.directory import LOCK
 
 cross_entropy = ol.per_particle(F.cross_entropy)
 
@@ -301,3 +305,18 @@ def test_what_cannot_be_saved_is_named(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="'?/model/f'?: a function"):
         ol.save(tmp_path / "a", {"model": {"f": lambda: 0}})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_links_in_a_run_directory_are_never_followed(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("keep me")
+    store = Store(tmp_path / "run")
+    store.prepare()
+    for name in (".writable", LOCK, "figure2.png"):
+        (store.directory / name).symlink_to(precious)
+    store.prepare()
+    with pytest.raises(StoreError, match="is a link to another file: remove it"), store.lock():
+        pass
+    figures.save(Figure(), store.directory / "figure2.png")
+    assert precious.read_text() == "keep me"
+    assert not (store.directory / "figure2.png").is_symlink()

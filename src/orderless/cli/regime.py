@@ -36,6 +36,7 @@ def draw_map(
     from ..experiments.progress import Countdown
     from ..experiments.regime import find_regime, run_regime
     from ..experiments.store import Store
+    from ..report.figures import save
     from ..report.regime import summarize_regime
     from ..report.regime_figure import regime_figure
     from ..storage import write_atomically
@@ -66,5 +67,4 @@ def draw_map(
     data, picture = (store.directory / f"{NAME}.{end}" for end in ("json", "png"))
     text = json.dumps(as_json(summary), indent=1, allow_nan=False) + "\n"
     write_atomically(data, text.encode())
-    regime_figure(summary).savefig(picture, dpi=150)
-    return [data, picture]
+    return [data, save(regime_figure(summary), picture)]

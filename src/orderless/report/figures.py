@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import textwrap
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..experiments.record import CellRecord, Run
 from ..methods import describe
+from ..storage import write_atomically
 from .charts import (
     draw_series,
     method_styles,
@@ -157,6 +159,8 @@ def level_switches(cell: CellRecord) -> list[float]:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure as PNG."""
-    figure.savefig(path, dpi=150)
+    """Write a figure as PNG, whole or not at all; a link at its place is replaced, not followed."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=150)
+    write_atomically(path, content.getvalue())
     return path

@@ -5,17 +5,19 @@ DIR/cells/NAME.json          one finished cell each, with a checksum
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import re
 import secrets
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import torch
@@ -111,9 +113,8 @@ class Directory:
         try:
             for name in folders:
                 (self.directory / name).mkdir(parents=True, exist_ok=True)
-            probe = self.directory / ".writable"
-            probe.write_bytes(b"")
-            probe.unlink()
+            with tempfile.TemporaryFile(dir=self.directory):
+                pass
         except OSError as error:
             raise StoreError(f"cannot write to {self.directory}: {error.strerror}") from None
 
@@ -124,7 +125,7 @@ class Directory:
     @contextmanager
     def lock(self) -> Iterator[str]:
         """One run at a time; the lock goes with the process, however it ends. Gives the `mark`."""
-        with open(self.directory / LOCK, "a+") as file:
+        with self._lock_file() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -143,6 +144,16 @@ class Directory:
                     file.write(mark)
                     file.flush()
             yield mark
+
+    def _lock_file(self) -> TextIO:
+        """Opened for reading and writing; never what a link under its name points to."""
+        path = self.directory / LOCK
+        try:
+            return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise StoreError(f"{path} is a link to another file: remove it") from None
 
     def cell_path(self, name: str) -> Path:
         return self.directory / "cells" / f"{name}.json"
