@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,7 +14,7 @@ RESPONSE_BITS = 12  # responses lie on a grid of 2^-12 and below 2^4: 16 bits
 PATCH_LIMIT = 8.0  # normalised patches have variance 1; what is larger is clipped
 
 
-class PatchFeatures(nn.Module):
+class PatchFeatures(nn.Module, ABC):
     """Filters over normalised patches, rectified and averaged over regions; see the subclasses.
 
     The result for a sample is the same to the bit in any batch, at any place in it, on any device:
@@ -76,8 +78,9 @@ class PatchFeatures(nn.Module):
         count = max(1, room // (self.filters * self.places**2))
         return torch.cat([self._features(part) for part in x.split(count)])
 
+    @abstractmethod
     def _features(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+        """Features `[B, M]` of a few images."""
 
     def _patches(self, x: Tensor) -> Tensor:
         """The normalised patches of images, `[B, places^2, channels * kernel_size^2]`."""
