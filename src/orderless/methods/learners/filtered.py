@@ -20,7 +20,8 @@ from .representation import heaviest_representation
 class Learner:
     """What the experiments train: `begin_task`, `learn` batch by batch, `end_task`, `outputs`.
 
-    `joint=True` asks the experiment for shuffled batches of all tasks at once (an upper bound).
+    `closed` is what `filter.register` is told about the consolidation; `joint=True` asks the
+    experiment for shuffled batches of all tasks at once (an upper bound).
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class Learner:
         filter: SteppedFilter,
         *,
         consolidation: Consolidation | None = None,
+        closed: bool | None = None,
         replay: Reservoir | None = None,
         joint: bool = False,
     ) -> None:
@@ -36,7 +38,7 @@ class Learner:
         self.consolidation, self.replay = consolidation, replay
         if consolidation is not None:
             assert isinstance(filter, GradientFilter)  # nothing else takes a penalty
-            filter.register(consolidation)
+            filter.register(consolidation, closed)
         self._cross_entropy = per_particle(F.cross_entropy)
         shape = len(scenario), scenario.outputs
         self._masks = torch.zeros(shape, device=scenario.device)  # 0 or -inf, by task of a sample
