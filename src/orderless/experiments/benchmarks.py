@@ -176,7 +176,7 @@ def find_benchmark(name: str, *others: str) -> Benchmark:
 
 @dataclass
 class Scenarios:
-    """`scenarios[seed]`, loaded once and where it is needed; fixed classes are one for all seeds."""
+    """`scenarios[seed]`, loaded when it is first needed; fixed classes are one for all seeds."""
 
     benchmark: str
     kind: str
