@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from .config import Config, Positive
 from .registry import Style, method
@@ -76,8 +76,10 @@ def _learner(setup: Setup, n: int) -> ProductLearner:
             return torch.optim.Adam(parameters, lr=s.adam_lr)
         last = {id(parameter) for parameter in head}
         hidden = [parameter for parameter in parameters if id(parameter) not in last]
-        slower: dict[str, Any] = {"params": hidden, "lr": own.product_hidden_lr or own.product_lr}
-        return torch.optim.SGD([{"params": head}, slower], lr=own.product_lr)
+        optimizer = torch.optim.SGD(head, lr=own.product_lr)
+        slower = own.product_hidden_lr or own.product_lr
+        optimizer.add_param_group({"params": hidden, "lr": slower})
+        return optimizer
 
     filter = PosteriorProduct(
         particles,
