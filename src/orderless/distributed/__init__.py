@@ -1,6 +1,5 @@
 """The exact filter over any number of processes and machines: sums have no order."""
 
 from .fit import fit
-from .parts import Parts
 
-__all__ = ["Parts", "fit"]
+__all__ = ["fit"]
