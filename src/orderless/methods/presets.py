@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .policy_settings import PolicySettings
-from .settings import Settings
+from .settings import Settings, SharedSettings
 
 PRESETS: dict[str, Settings] = {
     "demo": Settings(
@@ -48,18 +48,6 @@ RATES = {"splitmnist": 3e-3, "splitcifar100": 1e-2}
 ADAM_RATES = {"splitmnist": 1e-3, "splitcifar100": 1e-4}
 
 
-def find_preset(name: str, benchmark: str) -> Settings:
-    """The settings of a preset, for a benchmark."""
-    if name not in PRESETS:
-        raise ValueError(f"unknown preset {name!r}: choose from {', '.join(PRESETS)}")
-    preset = PRESETS[name]
-    if name == "table1" and benchmark in RATES:
-        return preset.changed(lr=RATES[benchmark])
-    if name == "table1-adam" and benchmark in ADAM_RATES:
-        return preset.changed(adam_lr=ADAM_RATES[benchmark])
-    return preset
-
-
 # ---------------------------------------------------------------------- ProcGen
 
 # The levels of each game at `gpu`, named before any method is measured on them: those of which
@@ -95,6 +83,21 @@ POLICY_PRESETS = {
 POLICY_GRIDS = {"demo": (2, 1), "gpu": (3, 1), "paper": (10, 1)}
 
 
+# ---------------------------------------------------------------------- by name
+
+
+def find_preset(name: str, benchmark: str) -> Settings:
+    """The settings of a preset, for a benchmark."""
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset {name!r}: choose from {', '.join(PRESETS)}")
+    preset = PRESETS[name]
+    if name == "table1" and benchmark in RATES:
+        return preset.changed(lr=RATES[benchmark])
+    if name == "table1-adam" and benchmark in ADAM_RATES:
+        return preset.changed(adam_lr=ADAM_RATES[benchmark])
+    return preset
+
+
 def find_policy_preset(name: str, game: str) -> PolicySettings:
     """The settings of a preset, for a game."""
     if name not in POLICY_PRESETS:
@@ -104,3 +107,10 @@ def find_policy_preset(name: str, game: str) -> PolicySettings:
         )
     preset = POLICY_PRESETS[name]
     return preset.changed(levels=LEVELS[game]) if name == "gpu" else preset
+
+
+def usual_grid(name: str, benchmark: str, scenario: str) -> tuple[SharedSettings, tuple[int, int]]:
+    """A preset's settings, and its (permutations, seeds)."""
+    if benchmark.startswith("procgen"):
+        return find_policy_preset(name, scenario), POLICY_GRIDS[name]
+    return find_preset(name, benchmark), GRIDS[name]
