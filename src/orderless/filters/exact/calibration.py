@@ -51,11 +51,12 @@ def sharpness(
     left_out = head.mean_leverage / (1.0 - head.mean_leverage)
     centres = (1.0 + left_out) * centres - left_out * torch.eye(len(centres)).to(centres)
     values, vectors = torch.linalg.eigh(scatter)
-    root = (1.0 + left_out) * vectors * values.clamp(min=0.0).sqrt()
+    # The symmetric root: an eigenvector's sign, which is a library's choice, is in it twice.
+    root = (1.0 + left_out) * (vectors * values.clamp(min=0.0).sqrt()) @ vectors.T
     places, noise = _draws(draws, len(chosen))
     ends = shares.cumsum(0)[:-1].contiguous()
     labels = torch.searchsorted(ends, places.to(ends), right=True)
-    scores = centres[labels] + noise.to(root) @ root.T
+    scores = centres[labels] + noise.to(root) @ root
     scores = scores / math.sqrt(head.noise_variance * (1.0 + left_out))
 
     def log_likelihood(log_sharpness: float) -> float:
