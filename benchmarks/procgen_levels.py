@@ -19,7 +19,7 @@ import torch
 
 from orderless.experiments import Cell, Store
 from orderless.experiments.benchmarks import find_benchmark
-from orderless.experiments.runners import runner_of
+from orderless.experiments.grid import runner_of
 from orderless.methods.presets import find_policy_preset
 from orderless.rl.experts import mean_return, random_policy
 from orderless.rl.games import GAMES, parse_levels

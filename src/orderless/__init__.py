@@ -6,7 +6,7 @@ from .lazy import on_first_use as _on_first_use
 from .version import __version__
 
 if _typing.TYPE_CHECKING:
-    from . import audit, features, scenarios, theory
+    from . import audit, distributed, features, scenarios, theory
     from .audit import order_sensitivity
     from .consolidation import EWC, SI, LwF
     from .estimators import ParticleClassifier as ParticleClassifier
@@ -50,6 +50,7 @@ __all__ = [
     "WeightedParticleFilter",
     "__version__",
     "audit",
+    "distributed",
     "features",
     "load",
     "order_sensitivity",

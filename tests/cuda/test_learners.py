@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from orderless.experiments.determinism import deterministic
+from orderless.experiments.launch.local import deterministic
 from orderless.methods import METHODS, Setup, find_method
 from orderless.methods.presets import find_preset
 from orderless.networks import mlp

@@ -9,7 +9,7 @@ from tests.experiments.tiny import result_of, tiny_cell, tiny_grid, tiny_scenari
 
 from orderless.consolidation import ewc
 from orderless.experiments import Cell, Store, estimate
-from orderless.experiments.runners import runner_of
+from orderless.experiments.grid import runner_of
 from orderless.methods.policy_settings import PolicySettings
 from orderless.methods.presets import POLICY_PRESETS
 from orderless.particles import Ensemble

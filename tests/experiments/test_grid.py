@@ -14,10 +14,10 @@ import torch
 from tests.experiments.tiny import SETTINGS, tiny_grid, without_time
 
 from orderless.experiments import Grid, Store, StoreError, run_grid
+from orderless.experiments.benchmarks import Scenarios
 from orderless.experiments.engine import Report
 from orderless.experiments.grid import GridWork
 from orderless.experiments.launch.local import automatic_workers, compute, one_thread
-from orderless.experiments.scenarios import Scenarios
 from orderless.experiments.store import read_cell
 from orderless.methods.presets import PRESETS
 from orderless.storage import directory as storage

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from orderless.cli.main import app
 from orderless.experiments import Cell, Store, StoreError
+from orderless.experiments.benchmarks import Scenarios
 from orderless.experiments.cell import SupervisedRunner
 from orderless.experiments.engine import Report
 from orderless.experiments.readings import TrainingRunner
 from orderless.experiments.regime import REGIMES, find_regime, run_regime
-from orderless.experiments.scenarios import Scenarios
 from orderless.methods.settings import Settings
 from orderless.report import ReportError
 from orderless.report.regime import Point, Scores, chosen, summarize_regime, weighings

@@ -89,6 +89,8 @@ def test_loss_scale_multiplies_the_loss_in_the_weights_only(weighting: str) -> N
     plain, pf_plain = run(losses, weighting)
     scaled, pf_scaled = run(losses, weighting, loss_scale=3.0)
     assert torch.equal(plain.x, scaled.x)
+    pf_plain.loss_scale = 3.0  # may be changed at any time; here no step is left
+    assert pf_plain.loss_scale == pf_scaled.loss_scale
     expected = (3.0 * pf_plain.log_weights).log_softmax(0)
     torch.testing.assert_close(pf_scaled.log_weights, expected, rtol=0, atol=1e-12)
 

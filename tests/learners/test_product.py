@@ -105,8 +105,10 @@ def test_no_order_of_the_tasks_makes_a_difference(kind, name):
         assert torch.equal(merged(learned(kind, order, name)), first)
 
 
-def test_the_head_starts_at_zero_and_may_learn_faster():
-    learner = make_learner("domain", product_hidden_lr=0.01)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_head_starts_at_zero_and_may_learn_faster(optimizer):
+    rates = {"optimizer": optimizer, "adam_lr": LR, "product_hidden_lr": 0.01}
+    learner = make_learner("domain", **rates)
     assert not any(p.any() for p in learner.filter.particles.get_submodule("2").parameters())
     rates = {
         id(p): group["lr"]

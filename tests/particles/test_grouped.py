@@ -49,7 +49,8 @@ def assert_curved_alike(
         slopes = torch.autograd.grad(y.sin().sum(), leaves, create_graph=True)
         curved.append(torch.autograd.grad(sum(slope.sum() for slope in slopes), leaves))
     for got, want in zip(*curved, strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=2e-3)  # sums of hundreds of float32
+        # Normwise: single entries are small differences of sums of hundreds of float32.
+        assert (got - want).norm() <= 1e-4 * want.norm()
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -9,7 +9,7 @@ import torch
 
 from orderless.experiments import Cell, Store
 from orderless.experiments.benchmarks import find_benchmark
-from orderless.experiments.runners import runner_of
+from orderless.experiments.grid import runner_of
 from orderless.methods.presets import POLICY_PRESETS
 from orderless.rl import Compact
 from orderless.rl.experts import Expert, save_expert

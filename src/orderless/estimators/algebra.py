@@ -28,6 +28,7 @@ class EstimatorAlgebra(BaseEstimator):  # type: ignore[misc]
     filter_: Any
     seed_: int
     scaled_by_data_: bool
+    classes_: np.ndarray
 
     def __add__(self, other: Any) -> Self:
         """An estimator with the data of both; this one's settings. Both stay as they are."""
@@ -119,12 +120,12 @@ class EstimatorAlgebra(BaseEstimator):  # type: ignore[misc]
             setattr(self, name, state[name])
         if state["feature_names_in_"] is not None:
             self.feature_names_in_ = np.array(state["feature_names_in_"], dtype=object)
-        self.filter_ = self._make_filter(self._load_own_state(state))
+        self._load_own_state(state)
+        self.filter_ = self._make_filter()
         self.filter_.load_state_dict(state["filter"])
 
     def _own_state(self) -> dict[str, Any]:
         return {}
 
-    def _load_own_state(self, state: dict[str, Any]) -> int:
-        """Returns how many outputs the filter has."""
-        return 1
+    def _load_own_state(self, state: dict[str, Any]) -> None:
+        pass

@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -25,42 +26,28 @@ INPUT_LIMIT = 4.0  # inputs beyond are clipped
 ROWS = 4096  # predicted at a time
 
 
+@dataclass(eq=False, repr=False)  # scikit-learn reads the parameters from the signature
 class ParticleEstimator(EstimatorAlgebra, ABC):
     """What classifier and regressor share: parameters, scaling, filters, batches."""
 
-    def __init__(
-        self,
-        method: str = "rb",
-        *,
-        n_particles: int = 4,
-        n_features: int = 256,
-        weights: str = "uniform",
-        hidden: tuple[int, ...] = (64,),
-        lr: float = 0.1,
-        epochs: int = 20,
-        batch_size: int = 32,
-        input_mean: Any = 0.0,
-        input_scale: Any = None,
-        random_state: Any = None,
-        device: str = "cpu",
-    ) -> None:
-        self.method = method
-        self.n_particles = n_particles
-        self.n_features = n_features
-        self.weights = weights
-        self.hidden = hidden
-        self.lr = lr
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.input_mean = input_mean
-        self.input_scale = input_scale
-        self.random_state = random_state
-        self.device = device
+    method: str = "rb"
+    _: KW_ONLY
+    n_particles: int = 4
+    n_features: int = 256
+    weights: str = "uniform"
+    hidden: tuple[int, ...] = (64,)
+    lr: float = 0.1
+    epochs: int = 20
+    batch_size: int = 32
+    input_mean: Any = 0.0
+    input_scale: Any = None
+    random_state: Any = None
+    device: str = "cpu"
 
     # ------------------------------------------------------------------ building
 
-    def _begin(self, X: np.ndarray | None, weights: np.ndarray | None, outputs: int) -> None:
-        """Scaling and a new filter; X and its weights where the scale may come from the data."""
+    def _begin(self, X: np.ndarray | None, y: np.ndarray, weights: np.ndarray | None) -> None:
+        """Scaling and a new filter; X is None where the scale must not come from the data."""
         if self.method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
         for name in ("n_particles", "n_features", "epochs", "batch_size"):
@@ -72,10 +59,11 @@ class ParticleEstimator(EstimatorAlgebra, ABC):
         self.scaled_by_data_ = X is not None and self._scales_are_open()
         self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.calls_ = 0
-        self.filter_ = self._make_filter(outputs)
+        self.filter_ = self._make_filter()
 
-    def _make_filter(self, outputs: int) -> Any:
+    def _make_filter(self) -> Any:
         inputs, values = self.n_features_in_, isinstance(self, RegressorMixin)
+        outputs = self._outputs()
         options: dict[str, Any] = {"n": self.n_particles, "seed": self.seed_, "device": self.device}
         if self.method == "rb":
             # larger biases make features that almost no sample has: wild beyond the data
@@ -99,29 +87,81 @@ class ParticleEstimator(EstimatorAlgebra, ABC):
 
     # ------------------------------------------------------------------ learning
 
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn X `[n, d]` with labels or values y `[n]`; forgets what was learned before.
+
+        With `method="rb"` weights are multiples of 1/16 up to 16, and a whole one is repetition.
+        """
+        X, y = self._validated(X, y, reset=True)
+        self._meet(y, None, first=True)
+        X, y, weights = self._weighted(X, y, sample_weight)
+        self._begin(X, y, weights)
+        self._learn(X, y, weights, self.epochs, shuffle=True)
+        return self
+
+    def _stream(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
+        """One pass over more data."""
+        first = not hasattr(self, "filter_")
+        X, y = self._validated(X, y, reset=first)
+        self._meet(y, classes, first)
+        X, y, weights = self._weighted(X, y, sample_weight)
+        if first:
+            self._begin(None, y, weights)
+        self._learn(X, y, weights, 1, shuffle=False)
+        return self
+
+    def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Take samples away again, as they were given; see `RaoBlackwellizedFilter.forget`."""
+        check_is_fitted(self, "filter_")
+        self._check_exact("forget")
+        X, y = self._validated(X, y, reset=False)
+        X, y, weights = self._weighted(X, y, sample_weight)
+        targets = self._targets(y)
+        self._warn_of_scales()
+        inputs, mass = self._inputs(X, learning=False), self._mass(y, weights)
+        self.filter_.forget(inputs, targets, sample_weight=mass)
+        return self
+
+    @abstractmethod
+    def _validated(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        """X and y as scikit-learn wants them, or its complaint."""
+
+    def _meet(self, y: np.ndarray, classes: Any, first: bool) -> None:
+        """Labels that come, before any of them is learned."""
+
+    @abstractmethod
+    def _outputs(self) -> int:
+        """How many a network has."""
+
+    @abstractmethod
+    def _targets(self, y: np.ndarray) -> Tensor:
+        """y as the filter wants it `[n]`."""
+
+    def _mass(self, y: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
+        """What each sample counts; None where all count alike."""
+        return weights
+
     def _learn(
         self,
         X: np.ndarray,
-        targets: Tensor,
+        y: np.ndarray,
         weights: np.ndarray | None,
         epochs: int,
         shuffle: bool,
     ) -> None:
-        inputs = self._inputs(X)
+        inputs, targets, mass = self._inputs(X), self._targets(y), self._mass(y, weights)
         if self.method == "rb":
-            self.filter_.update(inputs, targets, sample_weight=weights)
+            self.filter_.update(inputs, targets, sample_weight=mass)
         else:
             particles = self.filter_.particles
-            mass = torch.ones(len(inputs), dtype=torch.float64)
-            mass = (mass if weights is None else torch.from_numpy(weights)).to(inputs.device)
-            for rows in self._batches(len(inputs), epochs, shuffle):
-                x, y, w = inputs[rows], targets[rows], mass[rows]
-                loss = per_particle(lambda outputs, y, w=w: (w * self._losses(outputs, y)).mean())
+            all_mass = torch.from_numpy(np.ones(len(y)) if mass is None else mass).to(self.device)
+            for rows in self._batches(len(y), epochs, shuffle):
+                x, t, w = inputs[rows], targets[rows], all_mass[rows]
                 # a short batch counts for what is in it: one step per sample adds up to a batch
-                share = len(rows) / self.batch_size
-                self.filter_.step(
-                    lambda x=x, y=y, loss=loss, share=share: share * loss(particles(x), y)
+                loss = per_particle(
+                    lambda outputs, t, w=w: (w * self._losses(outputs, t)).sum() / self.batch_size
                 )
+                self.filter_.step(lambda x=x, t=t, loss=loss: loss(particles(x), t))
         self.calls_ += 1
 
     def _batches(self, count: int, epochs: int, shuffle: bool) -> Iterator[Tensor]:
@@ -141,7 +181,7 @@ class ParticleEstimator(EstimatorAlgebra, ABC):
             warnings.warn(
                 f"{100 * beyond:.0f} % of the scaled inputs lie beyond +-{INPUT_LIMIT:g} and are "
                 "clipped: standardise the data or set input_mean and input_scale",
-                stacklevel=4,
+                stacklevel=5,
             )
         return torch.from_numpy(scaled.clip(-INPUT_LIMIT, INPUT_LIMIT)).to(self.device)
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
 from ..filters.exact.samples import LARGEST_WEIGHT
 from .base import ParticleEstimator
 
 
+@dataclass(eq=False, repr=False)
 class ParticleClassifier(ClassifierMixin, ParticleEstimator):
     """A weighted set of networks as a scikit-learn classifier.
 
@@ -50,57 +52,10 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
     True
     """
 
-    def __init__(
-        self,
-        method: str = "rb",
-        *,
-        n_particles: int = 4,
-        n_features: int = 256,
-        weights: str = "uniform",
-        hidden: tuple[int, ...] = (64,),
-        lr: float = 0.1,
-        epochs: int = 20,
-        batch_size: int = 32,
-        input_mean: Any = 0.0,
-        input_scale: Any = None,
-        class_weight: Any = None,
-        class_prior: Any = None,
-        random_state: Any = None,
-        device: str = "cpu",
-    ) -> None:
-        super().__init__(
-            method,
-            n_particles=n_particles,
-            n_features=n_features,
-            weights=weights,
-            hidden=hidden,
-            lr=lr,
-            epochs=epochs,
-            batch_size=batch_size,
-            input_mean=input_mean,
-            input_scale=input_scale,
-            random_state=random_state,
-            device=device,
-        )
-        self.class_weight = class_weight
-        self.class_prior = class_prior
+    class_weight: Any = field(default=None, kw_only=True)
+    class_prior: Any = field(default=None, kw_only=True)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ParticleClassifier:
-        """Learn X `[n, d]` with labels y `[n]` of any kind; forgets what was learned before.
-
-        With `method="rb"` weights are multiples of 1/16 up to 16, and a whole one is repetition.
-        """
-        X, y = self._validated(X, y, reset=True)
-        self.classes_ = unique_labels(y)
-        X, y, weights = self._weighted(X, y, sample_weight)
-        self._fix_class_weights(y, weights)
-        self._begin(X, weights, len(self.classes_))
-        self._learn(X, self._codes(y), self._by_class(y, weights), self.epochs, shuffle=True)
-        return self
-
-    def partial_fit(
-        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
-    ) -> ParticleClassifier:
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn more data. New labels join `classes_`; wpf and averaging have a fixed number of
         outputs, and their first call must name all `classes` that will come."""
         if self.class_weight == "balanced":
@@ -108,59 +63,31 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
                 "class_weight='balanced' comes from the y of fit, and a stream has none: give "
                 "class_weight as a dict, or class_prior='uniform' to balance when predicting"
             )
-        first = not hasattr(self, "filter_")
-        X, y = self._validated(X, y, reset=first)
-        self._learn_labels(y, classes, first)
-        X, y, weights = self._weighted(X, y, sample_weight)
-        codes = self._codes(y)
-        if first:
-            self._fix_class_weights(y, weights)
-            self._begin(None, None, len(self.classes_))
-        self._learn(X, codes, self._by_class(y, weights), 1, shuffle=False)
-        return self
-
-    def forget(self, X: Any, y: Any, sample_weight: Any = None) -> ParticleClassifier:
-        """Take samples away again, as they were given; see `RaoBlackwellizedFilter.forget`."""
-        check_is_fitted(self, "filter_")
-        self._check_exact("forget")
-        X, y = self._validated(X, y, reset=False)
-        X, y, weights = self._weighted(X, y, sample_weight)
-        codes = self._codes(y)
-        self._warn_of_scales()
-        inputs = self._inputs(X, learning=False)
-        self.filter_.forget(inputs, codes, sample_weight=self._by_class(y, weights))
-        return self
-
-    def _on_read(self) -> dict[str, Any]:
-        return {"class_prior": self.class_prior}
+        if self.method != "rb" and classes is None and not hasattr(self, "filter_"):
+            raise ValueError("classes must be passed on the first call to partial_fit")
+        return self._stream(X, y, classes, sample_weight)
 
     # ------------------------------------------------------------------ labels
 
-    def _learn_labels(self, y: np.ndarray, classes: Any, first: bool) -> None:
+    def _meet(self, y: np.ndarray, classes: Any, first: bool) -> None:
         """`classes_` with those named and, for the exact filter, those that come."""
-        named = None if classes is None else unique_labels(classes)
-        if self.method != "rb":
-            if first and named is None:
-                raise ValueError("classes must be passed on the first call to partial_fit")
-            if first:
-                self.classes_ = named
-            elif named is not None and not np.array_equal(named, self.classes_):
-                before, now = self.classes_.tolist(), named.tolist()
-                raise ValueError(f"classes were {before} before and are {now} now")
-            return
-        known = unique_labels(y) if named is None else _union(named, unique_labels(y))
-        if first:
+        named = unique_labels(y if classes is None else classes)
+        if self.method == "rb":
+            known = _union(named, unique_labels(y))
+            if not first:
+                known = _union(self.classes_, known)
+                if len(known) > len(self.classes_):
+                    self.filter_ = self._relabelled(known)
             self.classes_ = known
-        else:
-            self._relabel(_union(self.classes_, known))
-
-    def _relabel(self, classes: np.ndarray) -> None:
-        """Columns for these classes, ours among them."""
-        if len(classes) > len(self.classes_):
-            self.filter_ = self._relabelled(classes)
-        self.classes_ = classes
+        elif first:
+            self.classes_ = named
+        elif classes is not None and not np.array_equal(named, self.classes_):
+            before, now = self.classes_.tolist(), named.tolist()
+            raise ValueError(f"classes were {before} before and are {now} now")
+        self._targets(y)  # refuses labels that are none of them
 
     def _relabelled(self, classes: np.ndarray) -> Any:
+        """The filter with columns for these classes, ours among them."""
         places = np.searchsorted(classes, self.classes_.astype(classes.dtype))
         return self.filter_.relabelled(places.tolist(), len(classes))
 
@@ -174,39 +101,12 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
         self.classes_ = classes
         return ours, theirs
 
-    # ------------------------------------------------------------------ weights
-
-    def _fix_class_weights(self, y: np.ndarray, weights: np.ndarray | None) -> None:
-        """`class_weight_`, label: weight, or None where all are 1."""
-        self.class_weight_: dict[Any, float] | None = None
-        if self.class_weight is None:
-            return
-        if self.class_weight == "balanced":
-            counts = np.bincount(np.searchsorted(self.classes_, y), weights, len(self.classes_))
-            present = counts > 0
-            inverse = counts.sum() / (present.sum() * counts[present])
-            given = dict(zip(self.classes_[present].tolist(), inverse.tolist(), strict=True))
-        elif isinstance(self.class_weight, dict):
-            given = {label: float(weight) for label, weight in self.class_weight.items()}
-        else:
-            raise ValueError(
-                f"class_weight must be 'balanced', a dict or None, got {self.class_weight!r}"
-            )
-        self.class_weight_ = _in_sixteenths(given) if self.method == "rb" else given
-
-    def _by_class(self, y: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
-        """Samples' own weights times those of their classes."""
-        if self.class_weight_ is None:
-            return weights
-        of_class = np.array([self.class_weight_.get(label, 1.0) for label in y.tolist()])
-        return of_class if weights is None else of_class * weights
-
     def _validated(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         X, y = validate_data(self, X, y, reset=reset, dtype=[np.float64, np.float32])
         check_classification_targets(y)
         return X, column_or_1d(y, warn=True)
 
-    def _codes(self, y: np.ndarray) -> Tensor:
+    def _targets(self, y: np.ndarray) -> Tensor:
         """Labels as places in `classes_`."""
         codes = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
         unknown = self.classes_[codes] != y
@@ -214,6 +114,40 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
             wrong = y[unknown].tolist()[0]
             raise ValueError(f"y holds {wrong!r}, which is none of {self.classes_.tolist()}")
         return torch.from_numpy(codes.astype(np.int64)).to(self.device)
+
+    def _outputs(self) -> int:
+        return len(self.classes_)
+
+    def _on_read(self) -> dict[str, Any]:
+        return {"class_prior": self.class_prior}
+
+    # ------------------------------------------------------------------ weights
+
+    def _begin(self, X: np.ndarray | None, y: np.ndarray, weights: np.ndarray | None) -> None:
+        """`class_weight_`, label: weight, or None where all are 1; then the rest."""
+        self.class_weight_: dict[Any, float] | None = None
+        if self.class_weight == "balanced":
+            counts = np.bincount(np.searchsorted(self.classes_, y), weights, len(self.classes_))
+            present = counts > 0
+            inverse = counts.sum() / (present.sum() * counts[present])
+            given = dict(zip(self.classes_[present].tolist(), inverse.tolist(), strict=True))
+            self.class_weight_ = given
+        elif isinstance(self.class_weight, dict):
+            self.class_weight_ = {label: float(w) for label, w in self.class_weight.items()}
+        elif self.class_weight is not None:
+            raise ValueError(
+                f"class_weight must be 'balanced', a dict or None, got {self.class_weight!r}"
+            )
+        if self.class_weight_ is not None and self.method == "rb":
+            self.class_weight_ = _in_sixteenths(self.class_weight_)
+        super()._begin(X, y, weights)
+
+    def _mass(self, y: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
+        """Samples' own weights times those of their classes."""
+        if self.class_weight_ is None:
+            return weights
+        of_class = np.array([self.class_weight_.get(label, 1.0) for label in y.tolist()])
+        return of_class if weights is None else of_class * weights
 
     def _losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs, targets, reduction="none")
@@ -247,11 +181,10 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
         labels = {"values": self.classes_.tolist(), "dtype": self.classes_.dtype.str}
         return {"classes_": labels, "class_weight_": self.class_weight_}
 
-    def _load_own_state(self, state: dict[str, Any]) -> int:
+    def _load_own_state(self, state: dict[str, Any]) -> None:
         labels = state["classes_"]
         self.classes_ = np.array(labels["values"], dtype=np.dtype(labels["dtype"]))
         self.class_weight_ = state["class_weight_"]
-        return len(self.classes_)
 
 
 def _in_sixteenths(weights: dict[Any, float]) -> dict[Any, float]:

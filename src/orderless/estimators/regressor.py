@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
 from .base import ParticleEstimator, scaling_of
@@ -16,6 +17,7 @@ from .base import ParticleEstimator, scaling_of
 TARGET_LIMIT = 16.0  # in units of target_scale; targets beyond are refused
 
 
+@dataclass(eq=False, repr=False)
 class ParticleRegressor(RegressorMixin, ParticleEstimator):
     """A weighted set of networks as a scikit-learn regressor with error bars.
 
@@ -31,93 +33,37 @@ class ParticleRegressor(RegressorMixin, ParticleEstimator):
     True
     """
 
-    def __init__(
-        self,
-        method: str = "rb",
-        *,
-        n_particles: int = 4,
-        n_features: int = 256,
-        weights: str = "uniform",
-        hidden: tuple[int, ...] = (64,),
-        lr: float = 0.1,
-        epochs: int = 20,
-        batch_size: int = 32,
-        input_mean: Any = 0.0,
-        input_scale: Any = None,
-        target_mean: float = 0.0,
-        target_scale: float | None = None,
-        random_state: Any = None,
-        device: str = "cpu",
-    ) -> None:
-        super().__init__(
-            method,
-            n_particles=n_particles,
-            n_features=n_features,
-            weights=weights,
-            hidden=hidden,
-            lr=lr,
-            epochs=epochs,
-            batch_size=batch_size,
-            input_mean=input_mean,
-            input_scale=input_scale,
-            random_state=random_state,
-            device=device,
-        )
-        self.target_mean = target_mean
-        self.target_scale = target_scale
+    target_mean: float = field(default=0.0, kw_only=True)
+    target_scale: float | None = field(default=None, kw_only=True)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ParticleRegressor:
-        """Learn X `[n, d]` with values y `[n]`; forgets what was learned before.
-
-        With `method="rb"` weights are multiples of 1/16 up to 16, and a whole one is repetition.
-        """
-        X, y = self._validated(X, y, reset=True)
-        X, y, weights = self._weighted(X, y, sample_weight)
-        self._begin_targets(X, y, weights)
-        self._learn_values(X, y, weights, self.epochs, shuffle=True)
-        return self
-
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> ParticleRegressor:
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn more data."""
-        first = not hasattr(self, "filter_")
-        X, y = self._validated(X, y, reset=first)
-        X, y, weights = self._weighted(X, y, sample_weight)
-        if first:
-            self._begin_targets(None, None, None)
-        self._learn_values(X, y, weights, 1, shuffle=False)
-        return self
+        return self._stream(X, y, None, sample_weight)
 
-    def forget(self, X: Any, y: Any, sample_weight: Any = None) -> ParticleRegressor:
-        """Take samples away again, as they were given; see `RaoBlackwellizedFilter.forget`."""
-        check_is_fitted(self, "filter_")
-        self._check_exact("forget")
-        X, y = self._validated(X, y, reset=False)
-        X, y, weights = self._weighted(X, y, sample_weight)
-        self._warn_of_scales()
-        inputs = self._inputs(X, learning=False)
-        self.filter_.forget(inputs, self._scaled(y), sample_weight=weights)
-        return self
-
-    def _scales_are_open(self) -> bool:
-        return self.input_scale is None or self.target_scale is None
+    # ------------------------------------------------------------------ targets
 
     def _validated(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         options: Any = {"dtype": [np.float64, np.float32], "y_numeric": True}
-        X, y = validate_data(self, X, y, reset=reset, multi_output=False, **options)
+        X, y = validate_data(self, X, y, reset=reset, **options)
         return X, column_or_1d(y, warn=True).astype(np.float64)
 
-    def _begin_targets(
-        self, X: np.ndarray | None, y: np.ndarray | None, weights: np.ndarray | None
-    ) -> None:
-        mean, scale = scaling_of("target", self.target_mean, self.target_scale, y, weights, ())
-        if y is not None and self.target_scale is None:
+    def _begin(self, X: np.ndarray | None, y: np.ndarray, weights: np.ndarray | None) -> None:
+        given, scale = self.target_mean, self.target_scale
+        mean, scale = scaling_of("target", given, scale, None if X is None else y, weights, ())
+        if X is not None and self.target_scale is None:
             # a heavy tail gets a coarser grid instead of an error
             scale = max(scale, float(np.abs(y - mean).max()) / (0.99 * TARGET_LIMIT))
         self.target_mean_, self.target_scale_ = float(mean), float(scale)
         self._squares, self._count = 0.0, 0.0
-        self._begin(X, weights, 1)
+        super()._begin(X, y, weights)
 
-    def _scaled(self, y: np.ndarray) -> Tensor:
+    def _scales_are_open(self) -> bool:
+        return self.input_scale is None or self.target_scale is None
+
+    def _outputs(self) -> int:
+        return 1
+
+    def _targets(self, y: np.ndarray) -> Tensor:
         values = (y - self.target_mean_) / self.target_scale_
         if np.abs(values).max() > TARGET_LIMIT:
             raise ValueError(
@@ -126,15 +72,8 @@ class ParticleRegressor(RegressorMixin, ParticleEstimator):
             )
         return torch.from_numpy(values).to(self.device)
 
-    def _learn_values(
-        self,
-        X: np.ndarray,
-        y: np.ndarray,
-        weights: np.ndarray | None,
-        epochs: int,
-        shuffle: bool,
-    ) -> None:
-        self._learn(X, self._scaled(y), weights, epochs, shuffle)
+    def _learn(self, X: np.ndarray, y: np.ndarray, weights: Any, *passes: Any, **how: Any) -> None:
+        super()._learn(X, y, weights, *passes, **how)
         if self.method != "rb":
             residuals, mass = y - self.predict(X), np.ones(len(y)) if weights is None else weights
             self._squares += float(mass @ np.square(residuals))

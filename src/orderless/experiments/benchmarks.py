@@ -1,12 +1,13 @@
-"""The benchmarks by name: their scenario and their network.
+"""The benchmarks by name: their scenario, by seed, and their network.
 
 Naming them needs no torch: what makes scenarios and networks is imported when one is made.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..methods.policy_settings import PolicySettings
-    from ..methods.settings import Settings
+    from ..methods.settings import Settings, SharedSettings
     from ..rl.tasks import ClonedTasks, ProcgenTasks
     from ..scenarios import Scenario
 
@@ -40,51 +41,24 @@ class Benchmark:
     prepare: Callable[[Any, Callable[[str], None]], None] = lambda scenario, say: None
 
 
-def split_mnist(
-    kind: str, settings: Settings, seed: int, root: str | None, device: str
-) -> Scenario:
-    from ..scenarios import SplitMNIST
+def _split(name: str, **own: Callable[[Settings], Any]) -> Callable[..., Scenario]:
+    """Makes the scenario of this name, with what the settings say; `own` options are its alone."""
 
-    return SplitMNIST(
-        kind,  # type: ignore[arg-type]
-        root=root,
-        source=settings.source,  # type: ignore[arg-type]
-        assign=settings.assign,  # type: ignore[arg-type]
-        assign_seed=seed,
-        validation=settings.validation,
-        normalize=settings.normalize,  # type: ignore[arg-type]
-        device=device,
-    )
+    def build(kind: str, settings: Settings, seed: int, root: str | None, device: str) -> Scenario:
+        from .. import scenarios
 
+        made: Scenario = getattr(scenarios, name)(
+            kind,
+            root=root,
+            assign=settings.assign,
+            assign_seed=seed,
+            validation=settings.validation,
+            device=device,
+            **{option: value(settings) for option, value in own.items()},
+        )
+        return made
 
-def split_cifar100(
-    kind: str, settings: Settings, seed: int, root: str | None, device: str
-) -> Scenario:
-    from ..scenarios import SplitCIFAR100
-
-    return SplitCIFAR100(
-        kind,  # type: ignore[arg-type]
-        root=root,
-        assign=settings.assign,  # type: ignore[arg-type]
-        assign_seed=seed,
-        validation=settings.validation,
-        augment=settings.augment == "flip-crop",
-        device=device,
-    )
-
-
-def intents(kind: str, settings: Settings, seed: int, root: str | None, device: str) -> Scenario:
-    from ..scenarios import Intents
-
-    return Intents(
-        kind,  # type: ignore[arg-type]
-        root=root,
-        source=settings.sentences,
-        assign=settings.assign,
-        assign_seed=seed,
-        validation=settings.validation,
-        device=device,
-    )
+    return build
 
 
 @lru_cache
@@ -93,18 +67,18 @@ def maker(network: Callable[..., nn.Module], *sizes: int) -> Callable[[], nn.Mod
     return partial(network, *sizes)
 
 
+def mlp_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Module]:
+    from ..networks import mlp
+
+    return maker(mlp, math.prod(scenario.input_shape), settings.hidden, scenario.outputs)
+
+
 def mnist_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Module]:
-    from ..networks import mlp, released_mnist
+    from ..networks import released_mnist
 
     if settings.network == "released":
         return maker(released_mnist, scenario.outputs)
-    return maker(mlp, 784, settings.hidden, scenario.outputs)
-
-
-def intents_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Module]:
-    from ..networks import mlp
-
-    return maker(mlp, *scenario.input_shape, settings.hidden, scenario.outputs)
+    return mlp_network(scenario, settings)
 
 
 def cifar_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Module]:
@@ -152,13 +126,23 @@ def policy_network(name: str, value: bool) -> Callable[[], nn.Module]:
 BENCHMARKS: dict[str, Benchmark] = {
     b.name: b
     for b in (
-        Benchmark("splitmnist", "5 tasks of 2 digits", split_mnist, mnist_network),
-        Benchmark("splitcifar100", "20 tasks of 5 classes", split_cifar100, cifar_network),
+        Benchmark(
+            "splitmnist",
+            "5 tasks of 2 digits",
+            _split("SplitMNIST", source=lambda s: s.source, normalize=lambda s: s.normalize),
+            mnist_network,
+        ),
+        Benchmark(
+            "splitcifar100",
+            "20 tasks of 5 classes",
+            _split("SplitCIFAR100", augment=lambda s: s.augment == "flip-crop"),
+            cifar_network,
+        ),
         Benchmark(
             "intents",
             "what a sentence wants: features of a frozen sentence encoder, 7 to 10 tasks",
-            intents,
-            intents_network,
+            _split("Intents", source=lambda s: s.sentences),
+            mlp_network,
             ("class", "task", "domain"),
         ),
         Benchmark(
@@ -188,3 +172,27 @@ def find_benchmark(name: str, *others: str) -> Benchmark:
         known = ", ".join([*BENCHMARKS, *others])
         raise ValueError(f"unknown benchmark {name!r}: choose from {known}")
     return BENCHMARKS[name]
+
+
+@dataclass
+class Scenarios:
+    """`scenarios[seed]`, loaded when it is first needed; fixed classes are one for all seeds."""
+
+    benchmark: str
+    kind: str
+    settings: SharedSettings
+    root: str | None
+    device: str
+    _loaded: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __getitem__(self, seed: int) -> Any:
+        key = self.settings.seed_of_tasks(seed)
+        if key not in self._loaded:
+            self._loaded.clear()
+            build = find_benchmark(self.benchmark).scenario
+            self._loaded[key] = build(self.kind, self.settings, key, self.root, self.device)
+        return self._loaded[key]
+
+    def __getstate__(self) -> dict[str, object]:
+        """Travels to another process without the data."""
+        return {**self.__dict__, "_loaded": {}}

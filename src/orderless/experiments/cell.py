@@ -30,13 +30,7 @@ class SupervisedRunner(CellRunner):
 
     learner: ContinualLearner
 
-    def __init__(
-        self,
-        cell: Cell,
-        scenario: Scenario,
-        store: Store,
-        **options: Any,
-    ) -> None:
+    def __init__(self, cell: Cell, scenario: Scenario, store: Store, **options: Any) -> None:
         super().__init__(cell, store, **options)
         assert isinstance(cell.settings, Settings)
         self.settings = cell.settings
@@ -63,8 +57,8 @@ class SupervisedRunner(CellRunner):
 
     def _stage(self, seen: list[int], count: int) -> Iterator[None]:
         self.learner.begin_task(seen)
-        for x, y, task in self._batches(seen):
-            self._learn(x, y, task, count)
+        for batch in self._batches(seen):
+            self._learn(batch, count)
             yield
 
     def plan(self, settings: Settings) -> list[tuple[list[int], int]]:
@@ -74,7 +68,7 @@ class SupervisedRunner(CellRunner):
         count = self.scenario.n_batches
         return [(s, count(s if joint else s[-1], **self._cut(settings, s))) for s in stages]
 
-    def _cut(self, settings: Settings, seen: list[int]) -> dict[str, Any]:
+    def _cut(self, settings: Settings, seen: list[int]) -> Any:
         """How a stage's data is cut into batches."""
         iterations = settings.iterations
         if iterations is not None and self.learner.joint:
@@ -82,16 +76,16 @@ class SupervisedRunner(CellRunner):
         sizes = {"batch_size": settings.batch_size, "epochs": settings.epochs}
         return {**sizes, "iterations": iterations}
 
-    def _batches(self, seen: list[int]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        start, options = self.progress.batch, self._cut(self.settings, seen)
+    def _batches(self, seen: list[int]) -> Iterator[tuple[Tensor, ...]]:
+        """(x, y), and the task of each sample where tasks are mixed."""
+        options = self._cut(self.settings, seen)
         options["seed"] = self.settings.seed_of_batches(self.cell.seed)
+        options["start"] = self.progress.batch
         if self.learner.joint:
-            yield from self.learner.scenario.joint_batches(seen, start=start, **options)
-        else:
-            for x, y in self.learner.scenario.batches(seen[-1], start=start, **options):
-                yield x, y, None
+            return self.learner.scenario.joint_batches(seen, **options)
+        return self.learner.scenario.batches(seen[-1], **options)
 
-    def _learn(self, x: Tensor, y: Tensor, task: Tensor | None, count: int) -> None:
+    def _learn(self, batch: tuple[Tensor, ...], count: int) -> None:
         progress = self.progress
         progress.batch += 1
         self.tick(1)
@@ -99,7 +93,7 @@ class SupervisedRunner(CellRunner):
             return
         info = None
         with self._may_die():
-            info = self.learner.learn(x, y, task)
+            info = self.learner.learn(*batch)
         every = math.ceil(count / TRACES)
         if info is not None and (progress.batch % every == 0 or progress.batch == count):
             self._pending.append((self._steps(), info))
@@ -161,9 +155,6 @@ class SupervisedRunner(CellRunner):
         return self._build().filter.particles
 
     def _record(self) -> CellRecord:
-        return replace(
-            super()._record(),
-            nll=[score.nll for score in self.last],
-            ece=[score.ece for score in self.last],
-            predictions=[score.predictions for score in self.last],
-        )
+        kept = ("nll", "ece", "predictions")
+        found: Any = {name: [getattr(score, name) for score in self.last] for name in kept}
+        return replace(super()._record(), **found)

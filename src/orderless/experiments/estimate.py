@@ -20,13 +20,13 @@ import numpy as np
 import torch
 
 from ..methods import find_method
+from ..methods.policy_settings import PolicySettings
 from ..methods.supervised import ExactSettings
+from .benchmarks import Scenarios
 from .engine import unfinished
-from .grid import GridWork
+from .grid import GridWork, runner_of
 from .launch.local import Processes, one_thread
 from .runner import Cell
-from .runners import runner_of
-from .scenarios import Scenarios
 from .store import Store
 
 WARM = {"cpu": 1, "cuda": 3}  # steps of a stage that warm up, and on CUDA are recorded
@@ -98,7 +98,7 @@ def try_cell(cell: Cell, tasks: Any, share: float) -> Trial:
             runner.run()
     stages, s = runner.plan(cell.settings), cell.settings
     # of a lifelong cell, steps are those of the games, and it ticks at the end of a rollout
-    ticks = s.envs * s.rollout if cell.kind == "lifelong" else 1  # type: ignore[attr-defined]
+    ticks = s.steps_per_rollout if isinstance(s, PolicySettings) and cell.kind == "lifelong" else 1
     steps = sum(count for _, count in stages) / ticks
     rest = watch.took["beginning"] + len(stages) * watch.took.get("finish", 0.0)
     particles = runner.learner.filter.particles

@@ -12,20 +12,33 @@ import torch
 
 from ..methods import METHODS, find_method
 from ..methods.plugins import load_plugins
-from ..methods.presets import PRESETS, find_policy_preset, find_preset
+from ..methods.presets import PRESETS, usual_grid
 from ..methods.settings import Settings, SharedSettings
-from .benchmarks import find_benchmark
-from .determinism import deterministic as repeatable
+from .benchmarks import Scenarios, find_benchmark
+from .cell import SupervisedRunner
 from .engine import Report, Tick, refuse_too_many, run_cells
+from .launch import local
 from .launch.local import Processes, machine_memory
 from .launch.ranks import SharedStore
 from .launch.ray import Ray
+from .policy_cell import CloningRunner, LifelongRunner
+from .readings import TrainingRunner
 from .record import CellRecord
-from .runner import Cell
-from .runners import runner_of
-from .scenarios import Scenarios
+from .runner import Cell, CellRunner
 from .store import Store
 from .tensorboard import summary_writer
+
+RUNNERS: dict[str, type[Any]] = {
+    "supervised": SupervisedRunner,
+    "cloning": CloningRunner,
+    "lifelong": LifelongRunner,
+    "regime": TrainingRunner,
+}
+
+
+def runner_of(cell: Cell, tasks: Any, store: Store, **options: Any) -> CellRunner:
+    """The runner of a cell, by its kind."""
+    return RUNNERS[cell.kind](cell, tasks, store, **options)
 
 
 @dataclass(frozen=True)
@@ -63,11 +76,9 @@ class Grid:
     def command(self) -> str:
         """The command that computes this, wherever to, on whatever and by however many workers."""
         supervised = find_benchmark(self.benchmark).kind == "supervised"
-        usual: SharedSettings = (
-            (find_preset(self.preset, self.benchmark) if self.preset in PRESETS else Settings())
-            if supervised
-            else find_policy_preset(self.preset, self.scenario)
-        )
+        usual: SharedSettings = Settings()
+        if not supervised or self.preset in PRESETS:
+            usual, _ = usual_grid(self.preset, self.benchmark, self.scenario)
         words = ["orderless", "run", self.benchmark, "--preset", self.preset]
         words += ["--scenario" if supervised else "--game", self.scenario]
         words += ["--methods", ",".join(self.methods)]
@@ -140,14 +151,9 @@ class GridWork:
 
     def compute(self, cell: Cell, store: Store, tick: Tick) -> CellRecord:
         load_plugins(self.plugins)
-        with repeatable(self.deterministic):
-            runner = runner_of(
-                cell,
-                self.scenarios[cell.seed],
-                store,
-                checkpoint_every=self.checkpoint_every,
-                tick=tick,
-            )
+        with local.deterministic(self.deterministic):
+            options: Any = {"checkpoint_every": self.checkpoint_every, "tick": tick}
+            runner = runner_of(cell, self.scenarios[cell.seed], store, **options)
             return runner.run(self.command, tensorboard=self.tensorboard)
 
     @property
@@ -218,16 +224,8 @@ def run_grid(
         summary_writer()  # says what is missing before anything is computed
     where = Scenarios(grid.benchmark, grid.scenario, grid.settings, root, str(device))
     here = where if ray is None else replace(where, device="cpu")
-    work = GridWork(
-        grid,
-        where,
-        here,
-        command,
-        checkpoint_every,
-        tensorboard,
-        deterministic,
-        plugins,
-    )
+    options = (checkpoint_every, tensorboard, deterministic, plugins)
+    work = GridWork(grid, where, here, command, *options)
     cells = list(grid.cells(len(here[0])))
     if ray is None and group is None:
         work.refuse_too_large(cells)

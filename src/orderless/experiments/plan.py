@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..methods import METHODS
 from ..methods.policy_settings import PolicySettings
-from ..methods.presets import GRIDS, POLICY_GRIDS, find_policy_preset, find_preset
+from ..methods.presets import usual_grid
 from ..methods.settings import SharedSettings
 from ..rl.games import parse_levels
 from .benchmarks import Benchmark, find_benchmark
@@ -40,12 +40,7 @@ def plan(
         names, preset = _games(found, game), preset or "gpu"
     grids = []
     for name in names:
-        if found.kind == "supervised":
-            usual: SharedSettings = find_preset(preset, benchmark)
-            orders, starts = GRIDS[preset]
-        else:
-            usual = find_policy_preset(preset, name)
-            orders, starts = POLICY_GRIDS[preset]
+        usual, (orders, starts) = usual_grid(preset, benchmark, name)
         settings = usual.with_text(changes or [])
         if isinstance(settings, PolicySettings) and settings.orders == "cyclic":
             orders = min(orders, len(parse_levels(settings.levels)))  # there are no more

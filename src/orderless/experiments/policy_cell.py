@@ -7,6 +7,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from torch import Tensor
 
 from ..filters.step import SteppedFilter
 from ..methods import find_method
+from ..methods.learners.continual import heaviest_representation
 from ..methods.learners.policy import PolicyLearner
-from ..methods.learners.representation import heaviest_representation
 from ..methods.policy_settings import PolicySettings
 from ..methods.policy_setup import PolicySetup
 from ..particles import Ensemble
@@ -41,13 +42,7 @@ class PolicyRunner(CellRunner):
     combines: tuple[str, ...]
     learner: BehaviourCloning | PolicyLearner
 
-    def __init__(
-        self,
-        cell: Cell,
-        tasks: ProcgenTasks,
-        store: Store,
-        **options: Any,
-    ) -> None:
+    def __init__(self, cell: Cell, tasks: ProcgenTasks, store: Store, **options: Any) -> None:
         super().__init__(cell, store, **options)
         assert isinstance(cell.settings, PolicySettings)
         self.tasks, self.settings, self.task_names = tasks, cell.settings, tasks.task_names
@@ -112,24 +107,17 @@ class CloningRunner(PolicyRunner):
     learner: BehaviourCloning
     tasks: ClonedTasks
     progress: CloneProgress
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.progress = CloneProgress()
+    progress_kind = CloneProgress
 
     def _count(self, s: PolicySettings) -> int:
         return s.iterations or s.epochs * (s.transitions // s.batch_size)
 
-    def run(self, command: str = "", **options: Any) -> CellRecord:
-        self.env = self.environment()
-        try:
-            return super().run(command, **options)
-        finally:
-            self.env.close()
-
-    def environment(self) -> ProcgenLevels:
+    @cached_property
+    def env(self) -> ProcgenLevels:
         """Copies for the particles' own episodes, and as many for those of their mixture."""
-        return self.tasks.environment(self.settings.episodes * len(self._played()))
+        env = self.tasks.environment(self.settings.episodes * len(self._played()))
+        self.opened.callback(env.close)
+        return env
 
     def _played(self) -> tuple[str, ...]:
         return self.combines if self.filter.particles.n > 1 else self.combines[:1]
@@ -218,25 +206,14 @@ class LifelongRunner(PolicyRunner):
     combines = ("accuracy",)
     learner: PolicyLearner
     progress: PlayProgress
+    progress_kind = PlayProgress
+
+    def _count(self, s: PolicySettings) -> int:
+        return s.steps_per_rollout * math.ceil(s.steps_per_level / s.steps_per_rollout)
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.progress = PlayProgress()
-
-    def _count(self, s: PolicySettings) -> int:
-        length = s.envs * s.rollout
-        return length * math.ceil(s.steps_per_level / length)
-
-    @property
-    def round_steps(self) -> int:
-        """Environment steps of a rollout."""
-        return self.settings.envs * self.settings.rollout
-
-    def run(self, command: str = "", **options: Any) -> CellRecord:
-        try:
-            return super().run(command, **options)
-        finally:
-            self.learner.close()
+        self.opened.callback(self.learner.close)
 
     def _stage(self, seen: list[int], count: int) -> Iterator[None]:
         if self.progress.batch == 0:
@@ -253,11 +230,13 @@ class LifelongRunner(PolicyRunner):
         if self.progress.died_at is None:
             with self._may_die():  # the policy then goes on playing as it is
                 info = self.learner.update()
-        self.progress.batch += self.round_steps
-        self.tick(self.round_steps)
-        every = math.ceil(count / self.round_steps / TRACES) * self.round_steps
+        steps = self.settings.steps_per_rollout
+        self.progress.batch += steps
+        self.tick(steps)
+        every = math.ceil(count / steps / TRACES) * steps
         if info is not None and (self.progress.batch % every == 0 or self.progress.batch == count):
-            self._trace(**_figures(info), loss=self._weighted(_loss(info)))
+            loss = info.policy + info.value + info.entropy
+            self._trace(**_figures(info), loss=self._weighted(loss))
 
     def _finish_stage(self, seen: list[int]) -> None:
         self._check()
@@ -266,9 +245,9 @@ class LifelongRunner(PolicyRunner):
         self._add_curve(self.learner.ppo.take_episodes())
         if len(self.progress.returns) == len(self.stages):
             by_task = dict(zip(self.cell.order, self.progress.returns, strict=True))
-            missing: list[float | None] = [None] * len(self.tasks)
-            last: list[float | None] = [by_task[task] for task in range(len(self.tasks))]
-            self.progress.scores["accuracy"] = [*([missing] * len(self.tasks)), last]
+            tasks = range(len(self.tasks))
+            rows: list[list[float | None]] = [[None for _ in tasks] for _ in tasks]
+            self.progress.scores["accuracy"] = [*rows, [by_task[task] for task in tasks]]
 
     def _add_curve(self, episodes: list[Episode]) -> None:
         """Mean returns over equal bins of the level's steps, and their mean."""
@@ -288,10 +267,8 @@ class LifelongRunner(PolicyRunner):
         self.progress.returns.append(float(level))
 
     def _record(self) -> CellRecord:
-        progress = self.progress
-        return replace(
-            super()._record(), curves=progress.curves, final_returns=progress.final_returns
-        )
+        p = self.progress
+        return replace(super()._record(), curves=p.curves, final_returns=p.final_returns)
 
 
 def binned_returns(
@@ -303,10 +280,6 @@ def binned_returns(
         float(returns[places == place].mean()) if (places == place).any() else None
         for place in range(bins)
     ]
-
-
-def _loss(info: UpdateInfo) -> Tensor:
-    return info.policy + info.value + info.entropy
 
 
 def _figures(info: UpdateInfo) -> dict[str, float]:

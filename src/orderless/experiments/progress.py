@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -16,6 +16,7 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -27,7 +28,29 @@ from .runner import Cell
 from .store import DamagedFile
 
 
-class Countdown:
+class Bars:
+    """A context manager with bars on the terminal; where there is none, nothing is drawn."""
+
+    def __init__(self, *columns: ProgressColumn, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            *columns,
+            TextColumn("{task.fields[left]}"),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+
+class Countdown(Bars):
     """Counts anything towards a total: a bar, or where there is no terminal a line now and then.
 
     Args:
@@ -36,25 +59,10 @@ class Countdown:
     """
 
     def __init__(self, *, bytes: bool = False, every: float = 5.0) -> None:
-        self._console = Console(stderr=True)
+        super().__init__(DownloadColumn() if bytes else MofNCompleteColumn())
         self._bytes, self._every = bytes, every
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn() if bytes else MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
         self._begun: dict[str, tuple[Any, float, int]] = {}  # bar, when and with how many it began
         self._said = time.monotonic()
-
-    def __enter__(self) -> Countdown:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self._bar.stop()
 
     def tell(self, done: int, total: int | None, text: str, *, name: str = "") -> None:
         """`done` of `total`, and what comes now; one bar for every `name`."""
@@ -79,32 +87,16 @@ def time_left(spent: float, done: int, to_do: int | None) -> str:
     return f"time left: {timedelta(seconds=round(spent / done * max(0, to_do)))}"
 
 
-class GridProgress:
+class GridProgress(Bars):
     """A context manager whose `report` goes to `run_grid`; `label` stands before every name."""
 
     def __init__(self, label: str = "") -> None:
+        super().__init__(MofNCompleteColumn(), TimeElapsedColumn(), quiet=rank() > 0)
         self._label = f"{label}: " if label else ""
-        self._console = Console(stderr=True, quiet=rank() > 0)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
         self._begun = time.monotonic()
         self._finished = self._first = self._total = self._steps = 0
         self._task: Any = None
         self.report = Report(self._begin, self._start, self._tick, self._done, self._say)
-
-    def __enter__(self) -> GridProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self._bar.stop()
 
     def _begin(self, finished: int, total: int) -> None:
         self._begun = time.monotonic()  # what was prepared before, data say, is not in every cell
@@ -129,13 +121,12 @@ class GridProgress:
         if not self._console.is_terminal:
             final = record.final()
             average = float("nan") if final is None else final.mean()
-            returns = record.score_kind == "return"
+            returns, died = record.score_kind == "return", record.died_at
             score = f"return {average:.3f}" if returns else f"average {100 * average:.2f}"
-            self._console.print(
+            broken = "" if died is None else f"no finite network left at step {died}, "
+            self._say(
                 f"[{self._finished}/{self._total}] {self._name(cell)}: {score}, "
-                f"{_broken(record)}{record.duration:.1f} s, {self._left()}",
-                highlight=False,
-                soft_wrap=True,
+                f"{broken}{record.duration:.1f} s, {self._left()}"
             )
 
     def _say(self, text: str) -> None:
@@ -154,11 +145,6 @@ def reporting(label: str) -> Iterator[Report]:
     """The report of one grid among several."""
     with GridProgress(label) as progress:
         yield progress.report
-
-
-def _broken(record: CellRecord) -> str:
-    step = record.died_at
-    return "" if step is None else f"no finite network left at step {step}, "
 
 
 class OnceOfAKind:

@@ -6,16 +6,18 @@ import dataclasses
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from ..filters import Predictor
 from ..methods import find_method
+from ..methods.learners import ContinualLearner
+from ..methods.learners.policy import PolicyLearner
 from ..methods.settings import SharedSettings
 from ..particles import Ensemble
+from ..rl import BehaviourCloning
 from ..storage import INVALID_STATE
 from .benchmarks import find_benchmark
 from .evaluation import displacement, finite, loss_areas
@@ -58,16 +60,9 @@ class Cell:
 
     def describe(self) -> dict[str, Any]:
         """The part of the record that says what was run."""
-        return {
-            "benchmark": self.benchmark,
-            "scenario": self.scenario,
-            "preset": self.preset,
-            "method": self.method,
-            "order_index": self.order_index,
-            "order": list(self.order),
-            "seed": self.seed,
-            "settings": self.settings.flat(find_method(self.method)),
-        }
+        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(Cell)}
+        flat = self.settings.flat(find_method(self.method))
+        return {**found, "order": list(self.order), "settings": flat}
 
     def differs(self, record: Mapping[str, Any]) -> str | None:
         """By what a record is of another cell: "key=its value, not ours"; None if it is of this."""
@@ -93,20 +88,6 @@ class CellProgress:
     snapshots: list[Snapshot] = field(default_factory=list)
 
 
-class Stateful(Protocol):
-    """What every runner asks of its learner."""
-
-    @property
-    def filter(self) -> Predictor: ...
-
-    def check(self) -> None:
-        """Raise `FloatingPointError` if learning has broken down."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
 class CellRunner(ABC):
     """Runs one cell from the start, or from its checkpoint.
 
@@ -119,10 +100,12 @@ class CellRunner(ABC):
     only they know.
     """
 
-    learner: Stateful
+    learner: ContinualLearner | BehaviourCloning | PolicyLearner
     stages: list[tuple[list[int], int]]
     task_names: list[str] = []
     log: CellLog | None = None
+    progress: CellProgress
+    progress_kind: type[CellProgress] = CellProgress
 
     def __init__(
         self,
@@ -135,17 +118,24 @@ class CellRunner(ABC):
     ) -> None:
         self.cell, self.store = cell, store
         self.checkpoint_every, self.tick, self.ended = checkpoint_every, tick, ended
-        self.progress = CellProgress()
+        self.progress = self.progress_kind()
+        self.opened = ExitStack()
 
     def run(self, command: str = "", *, tensorboard: bool = False) -> CellRecord:
         """Learn all tasks; the finished record is in the store, and is returned."""
+        with self.opened:
+            return self._run(command, tensorboard)
+
+    def _run(self, command: str, tensorboard: bool) -> CellRecord:
         begun = saved = time.monotonic()
         self._resume()
         before = self.progress.seconds
         self._begin()
         self.ended("beginning")
         if tensorboard and self.store.first:
-            self._open_log()
+            folder = self.store.directory / "tensorboard" / self.cell.name
+            self.log = CellLog(folder, self.task_names, [count for _, count in self.stages])
+        self._log()
         while self.progress.position < len(self.stages):
             seen, count = self.stages[self.progress.position]
             for _ in self._stage(seen, count):
@@ -196,14 +186,7 @@ class CellRunner(ABC):
         cell, progress, filter = self.cell, self.progress, self.learner.filter
         areas = loss_areas(progress.trace, [count for _, count in self.stages])
         return CellRecord(
-            benchmark=cell.benchmark,
-            scenario=cell.scenario,
-            preset=cell.preset,
-            method=cell.method,
-            order_index=cell.order_index,
-            order=list(cell.order),
-            seed=cell.seed,
-            settings=cell.settings.flat(find_method(cell.method)),
+            **cell.describe(),
             described=find_method(cell.method).described(),
             task_names=self.task_names,
             scores=progress.scores,
@@ -240,21 +223,9 @@ class CellRunner(ABC):
             with self._may_die():
                 self.learner.check()
 
-    # ------------------------------------------------------------------ TensorBoard
-
-    def _open_log(self) -> None:
-        folder = self.store.directory / "tensorboard" / self.cell.name
-        each = self._steps_each()
-        self.log = CellLog(folder, self.task_names, [each * count for _, count in self.stages])
-        self._log()
-
     def _log(self) -> None:
         if self.log is not None:
             self.log.update(self.progress)
-
-    def _steps_each(self) -> int:
-        """What one step of a stage counts for in traces."""
-        return 1
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -264,11 +235,12 @@ class CellRunner(ABC):
 
     def _checkpoint(self) -> None:
         self._check()
-        progress = {
-            f.name: getattr(self.progress, f.name) for f in dataclasses.fields(self.progress)
+        state = {
+            **self._identity(),
+            "cell": self.cell.describe(),
+            "progress": vars(self.progress),
+            "learner": self.learner.state_dict(),
         }
-        state = {**self._identity(), "cell": self.cell.describe(), "progress": progress}
-        state["learner"] = self.learner.state_dict()
         self.store.save_checkpoint(self.cell.name, state)
 
     def _identity(self) -> dict[str, Any]:

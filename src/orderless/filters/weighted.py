@@ -16,7 +16,7 @@ own BatchNorm statistics; a particle with a non-finite loss dies instead of spre
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -95,3 +95,8 @@ class WeightedParticleFilter(GradientFilter):
         """What the loss is multiplied by in the weights."""
         assert isinstance(self.weighting, Trapezoid | Linearized)
         return self.weighting.loss_scale
+
+    @loss_scale.setter
+    def loss_scale(self, value: float) -> None:
+        assert isinstance(self.weighting, Trapezoid | Linearized)
+        self.weighting = replace(self.weighting, loss_scale=value)

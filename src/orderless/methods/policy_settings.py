@@ -63,7 +63,7 @@ class PolicySettings(SharedSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         parse_levels(self.levels)
-        if self.envs * self.rollout % self.minibatches:
+        if self.steps_per_rollout % self.minibatches:
             raise ValueError(
                 f"minibatches={self.minibatches} must divide the rollout of {self.envs} copies x "
                 f"{self.rollout} steps"
@@ -72,6 +72,10 @@ class PolicySettings(SharedSettings):
             raise ValueError(
                 f"transitions={self.transitions} must fill a batch of {self.batch_size}"
             )
+
+    @property
+    def steps_per_rollout(self) -> int:
+        return self.envs * self.rollout
 
     def sequences(self, tasks: int, permutations: int) -> list[tuple[int, ...]]:
         if self.orders == "random":

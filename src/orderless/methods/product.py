@@ -20,7 +20,7 @@ class ProductSettings(Config):
     product_lr: Positive = 0.1
     """SGD's learning rate for the product: every task starts anew, so it may be large."""
     product_hidden_lr: Positive | None = None
-    """The same for all layers but the last; None: as the last."""
+    """The same for all layers but the last, of Adam too; None: as the last."""
     product_loss: Literal["squared", "cross-entropy"] = "squared"
     """What the product's networks descend: "squared" error against 0 and 1, or "cross-entropy"."""
     product_prior: Positive | None = None
@@ -72,12 +72,14 @@ def _learner(setup: Setup, n: int) -> ProductLearner:
             parameter.zero_()  # it starts without an opinion
 
     def make_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        if s.optimizer == "adam":
-            return torch.optim.Adam(parameters, lr=s.adam_lr)
         last = {id(parameter) for parameter in head}
         hidden = [parameter for parameter in parameters if id(parameter) not in last]
-        slower: dict[str, Any] = {"params": hidden, "lr": own.product_hidden_lr or own.product_lr}
-        return torch.optim.SGD([{"params": head}, slower], lr=own.product_lr)
+        groups: list[Any] = [{"params": head}, {"params": hidden}]
+        if own.product_hidden_lr is not None:
+            groups[1]["lr"] = own.product_hidden_lr
+        if s.optimizer == "adam":
+            return torch.optim.Adam(groups, lr=s.adam_lr)
+        return torch.optim.SGD(groups, lr=own.product_lr)
 
     filter = PosteriorProduct(
         particles,

@@ -52,6 +52,26 @@ def one_thread(wanted: bool = True) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def deterministic(wanted: bool) -> Iterator[None]:
+    """The same bits again on a GPU, where the fastest kernels add in whatever order they finish.
+
+    An operation that has no deterministic kernel warns and goes on.
+    """
+    if not wanted:
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS begins
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("warn")
+    try:
+        # the fastest of cuDNN's algorithms by the clock would be another one tomorrow
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+            yield
+    finally:
+        torch.set_deterministic_debug_mode(before)
+
+
 @dataclass(frozen=True)
 class InOrder:
     """One cell after another, in this process, with one thread or as many as torch has now."""

@@ -53,6 +53,15 @@ class DataAlgebra(Predictor):
     # ------------------------------------------------------------------ what is in it
 
     @property
+    def statistics(self) -> HeadStatistics | None:
+        """The sums; None of no data."""
+        return self._statistics
+
+    def holding(self, statistics: HeadStatistics | None) -> Self:
+        """A filter with the same maps and settings and these sums."""
+        return copy.copy(self)._with(statistics)
+
+    @property
     def samples(self) -> int | float:
         """How many samples are in it: the sum of their weights."""
         return 0 if self._statistics is None else whole(self._statistics.samples)

@@ -31,7 +31,6 @@ from ...particles import Ensemble
 from ...particles.stacking import places_of
 from ..exact.memory import available_memory
 
-PATCHES = 1 << 24  # so many numbers of patches are made at a time
 CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
 PER_CHANNEL = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm
 PER_ELEMENT = nn.LayerNorm, nn.RMSNorm
@@ -74,28 +73,31 @@ class Layer:
                 found[name] = part.mT.reshape(like[name].shape).to(like[name].dtype)
         return found
 
-    def gram(self, module: nn.Module, x: Tensor) -> Tensor:
-        """sum a a^T `[g, d, d]` over what the module is given, in float64."""
+    def gram(self, module: nn.Module, x: Tensor, portion: int = 1 << 24) -> Tensor:
+        """sum a a^T `[g, d, d]` over what the module is given, in float64.
+
+        A convolution makes `portion` numbers of its patches at a time.
+        """
         if isinstance(module, nn.Embedding):
-            return torch.bincount(x.flatten(), minlength=self.blocks).double().view(-1, 1, 1)
-        total = torch.zeros(self.blocks, self.width, self.width, dtype=torch.float64)
-        total = total.to(x.device)
-        for rows in inputs_of(module, x):
+            ones = torch.ones_like(x, dtype=torch.float64).flatten()
+            return ones.new_zeros(self.blocks).index_add(0, x.flatten(), ones).view(-1, 1, 1)
+        total: Any = 0.0
+        for rows in inputs_of(module, x, portion):
             parts = [rows.double()] if self.weight is not None else []
             if self.bias is not None:
-                parts.append(rows.new_ones(*rows.shape[:2], 1, dtype=torch.float64))
+                parts.append(torch.ones_like(rows[..., :1], dtype=torch.float64))
             a = torch.cat(parts, dim=2)
-            total.baddbmm_(a.mT, a)
+            total = total + a.mT @ a
         return total
 
 
-def inputs_of(module: nn.Module, x: Tensor) -> Iterator[Tensor]:
+def inputs_of(module: nn.Module, x: Tensor, portion: int) -> Iterator[Tensor]:
     """A layer's inputs in portions `[g, R, d]`, without the constant."""
     if isinstance(module, nn.Linear):
         yield x.reshape(1, -1, module.in_features)
     elif isinstance(module, CONVOLUTIONS):
         x = x if x.dim() == module.weight.dim() else x.unsqueeze(0)
-        size = max(1, PATCHES // max(1, patches(module, x[:1]).numel()))
+        size = max(1, portion // max(1, patches(module, x[:1]).numel()))
         for part in x.split(size):
             yield patches(module, part)
     elif isinstance(module, PER_ELEMENT):

@@ -75,7 +75,7 @@ def _statistics(
     found, known = {}, set()
     for place, names in running_statistics(particles).items():
         mean, variance = (now[name].double() for name in names)
-        n = torch.full_like(mean, moments.counts.get(place, 0))
+        n = moments.counts[place].unsqueeze(1).expand_as(mean)
         sums = [n, n * mean, n * (variance + mean.square())]
         found[place] = ExactSum.of(torch.stack(sums, dim=1))
         known |= {*names, names[0].replace("running_mean", "num_batches_tracked")}

@@ -9,31 +9,30 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from ...particles import Ensemble
-from ...particles.precision import matrix_precision
 from ...particles.stacking import places_of
-from .layers import CONVOLUTIONS, Layer
+from .layers import Layer
 
 # A pair of tensors (x, y), or batches of such pairs.
 Data = tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
 Losses = Callable[[Tensor, Tensor], Tensor]  # (outputs [N, B, ...], y) -> [N]
-SEE_INPUTS_ALONE = nn.Linear, *CONVOLUTIONS, nn.Embedding  # no statistics of a particle's own
-BATCH = 512  # samples per pass, of data that comes in one piece
+PATCHES = 1 << 24  # so many numbers of patches are made at a time, for all particles
+INPUTS, MOST = 1 << 25, 4096  # numbers (for all particles) and samples that are looked at at once
 
 
 @dataclass
 class TaskMoments:
     """What a task's data says of the networks as they stand; by layer's name where by name.
 
-    `grams` `[N, g, d, d]`, `counts` how many values a channel of each BatchNorm (by place) was
-    given, `losses` `[N]` summed over the data, `heads` the layers whose outputs are the network's.
+    `grams` `[N, g, d, d]`, `counts` `[N]` how many values a channel of each BatchNorm (by place)
+    was given, `losses` `[N]` summed over the data, `heads` the layers whose outputs are the
+    network's.
     """
 
     grams: dict[str, Tensor]
+    counts: dict[str, Tensor]
     losses: Tensor
-    counts: dict[str, int] = field(default_factory=dict)
     heads: set[str] = field(default_factory=set)
     called: set[str] = field(default_factory=set)
     samples: int = 0
@@ -46,66 +45,41 @@ def task_moments(
     """Stream over the data in evaluation mode; no activation is kept."""
     held, device = particles.shard.count, particles.device
     real: Any = {"dtype": torch.float64, "device": device}
-    grams = {
-        layer.name: torch.zeros(held, layer.blocks, layer.width, layer.width, **real)
-        for layer in layers.values()
-    }
-    moments = TaskMoments(grams, torch.zeros(held, **real))
-    precise = matrix_precision(particles.precision, device)
-    with particles.evaluating(), precise:
-        for x, y in batches(data):
-            x, y = x.to(device), y.to(device)
-            shared: dict[Any, Tensor] = {}
-            outputs = [_run(particles, i, layers, x, moments, shared) for i in range(held)]
+    moments = TaskMoments(
+        {
+            layer.name: torch.zeros(held, layer.blocks, layer.width, layer.width, **real)
+            for layer in layers.values()
+        },
+        {place: torch.zeros(held, **real) for place in running_statistics(particles)},
+        torch.zeros(held, **real),
+    )
+    with particles.evaluating(), _watching(particles, layers, moments.heads):
+        for x, y in batches(data, particles.n):
+            outputs, grams, counts = particles(x.to(device))
+            for name, gram in grams.items():
+                moments.grams[name] += gram
+            for place, count in counts.items():
+                moments.counts[place] += count
+            moments.called |= grams.keys()
             moments.samples += len(x)
             if loss is not None:
-                moments.losses += _losses(loss, outputs, y, held)
+                moments.losses += _losses(loss, outputs, y.to(device), held)
     if not moments.samples:
         raise ValueError("the data holds no samples: end_task needs at least one")
     return moments
 
 
-def _run(
-    particles: Ensemble,
-    i: int,
-    layers: dict[str, Layer],
-    x: Tensor,
-    moments: TaskMoments,
-    shared: dict[Any, Tensor],
-) -> Any:
-    """Particle i's outputs for one batch; its layers' inputs go into `moments`.
-
-    `shared` keeps the products of layers that look at the batch itself: all particles have them.
-    """
-    own = {n: p.detach()[i] for n, p in particles.named_parameters()}
-    own |= {n: buffer[i] for n, buffer in particles.particle_buffers().items()}
-    tensors = {place: own[name] for place, name in places_of(particles.template).items()}
-
-    def gram(place: str, module: nn.Module, inputs: Tensor) -> Tensor:
-        of_batch = inputs.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
-        if not of_batch or not isinstance(module, SEE_INPUTS_ALONE):
-            return layers[place].gram(module, inputs)
-        key = place, inputs.data_ptr(), inputs.shape, inputs.stride()
-        if key not in shared:
-            shared[key] = layers[place].gram(module, inputs)
-        return shared[key]
-
-    with _watching(particles.template, layers, i, moments, gram) as last:
-        outputs = functional_call(particles.template, tensors, (x,), tie_weights=False)
-    moments.heads |= {name for name, output in last.items() if output is outputs}
-    return outputs
-
-
 @contextmanager
-def _watching(
-    template: nn.Module,
-    layers: dict[str, Layer],
-    i: int,
-    moments: TaskMoments,
-    gram: Callable[[str, nn.Module, Tensor], Tensor],
-) -> Iterator[dict[str, Tensor]]:
-    """Hooks that add a layer's products when it is called; yields the layers' last outputs."""
-    last: dict[str, Tensor] = {}
+def _watching(particles: Ensemble, layers: dict[str, Layer], heads: set[str]) -> Iterator[None]:
+    """Hooks after which the particles return (outputs, grams of a batch, counts of a batch).
+
+    They run inside the ensemble's forward pass, once for all particles: a layer that looks at the
+    batch itself, which all particles share, makes one product for all.
+    """
+    grams: dict[str, Tensor] = {}
+    counts: dict[str, Tensor] = {}
+    last: dict[str, Tensor] = {}  # the layers' outputs
+    portion = max(1, PATCHES // particles.n)
 
     def watch(place: str, module: nn.Module) -> Any:
         layer = layers.get(place)
@@ -113,21 +87,31 @@ def _watching(
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: Any, output: Tensor) -> None:
             x = args[0] if args else kwargs["input"]
             if layer is not None:
-                moments.grams[layer.name][i] += gram(place, module, x)
-                moments.called.add(layer.name)
+                gram = layer.gram(module, x, portion)
+                grams[layer.name] = grams[layer.name] + gram if layer.name in grams else gram
                 last[layer.name] = output
-            if i == 0 and keeps_statistics(module):
-                moments.counts[place] = moments.counts.get(place, 0) + x.numel() // x.shape[1]
+            if keeps_statistics(module):
+                count = torch.tensor(x.numel() / x.shape[1], dtype=torch.float64, device=x.device)
+                counts[place] = counts[place] + count if place in counts else count
 
         return module.register_forward_hook(hook, with_kwargs=True)
 
+    def whole(module: nn.Module, args: Any, outputs: Any) -> Any:
+        heads.update(name for name, output in last.items() if output is outputs)
+        found = outputs, dict(grams), dict(counts)
+        for each in (grams, counts, last):
+            each.clear()
+        return found
+
+    template = particles.template
     handles = [
         watch(place, module)
         for place, module in template.named_modules()
         if place in layers or keeps_statistics(module)
     ]
+    handles.append(template.register_forward_hook(whole))
     try:
-        yield last
+        yield
     finally:
         for handle in handles:
             handle.remove()
@@ -149,8 +133,8 @@ def running_statistics(particles: Ensemble) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _losses(loss: Losses, outputs: list[Any], y: Tensor, held: int) -> Tensor:
-    losses = loss(torch.stack(outputs), y)
+def _losses(loss: Losses, outputs: Tensor, y: Tensor, held: int) -> Tensor:
+    losses = loss(outputs, y)
     if not isinstance(losses, Tensor) or losses.shape != (held,):
         got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise ValueError(
@@ -160,8 +144,8 @@ def _losses(loss: Losses, outputs: list[Any], y: Tensor, held: int) -> Tensor:
     return losses.double()
 
 
-def batches(data: Data) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pairs (x, y): those given, or one pair cut into batches."""
+def batches(data: Data, n: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pairs (x, y): those given, or one pair cut into batches that n networks can look at."""
     if isinstance(data, Tensor) or not isinstance(data, Iterable):
         raise TypeError(f"{EXPECTED}, got {type(data).__name__}")
     given: Any = data
@@ -170,7 +154,10 @@ def batches(data: Data) -> Iterator[tuple[Tensor, Tensor]]:
         tensors = isinstance(batch, (tuple, list)) and all(isinstance(t, Tensor) for t in batch)
         if not tensors or len(batch) != 2 or len(batch[0]) != len(batch[1]):
             raise ValueError(EXPECTED)
-        size = BATCH if pair else max(1, len(batch[0]))
+        size = len(batch[0])
+        if pair:
+            size = min(MOST, INPUTS // max(1, n * batch[0][:1].numel()))
+        size = max(1, size)
         yield from zip(batch[0].split(size), batch[1].split(size), strict=True)
 
 

@@ -1,0 +1,275 @@
+"""The product of task posteriors: its settings, where it works, what `end_task` costs.
+
+    python benchmarks/product.py sweep splitmnist domain hidden=400 hidden=1000,product_lr=0.3
+    python benchmarks/product.py map [lr] [size] [tasks]
+    python benchmarks/product.py cost
+
+Everything is scored on a tenth of the training data that is held out. A line is printed, and added
+to --out as JSON, as soon as it is known. `sweep` tries settings as `orderless run --set` takes them
+and names the best. --networks train side by side: each has its own start, all the same batches.
+A setting that diverges is told as such.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from orderless.experiments.benchmarks import find_benchmark
+from orderless.methods import METHODS, Setup
+from orderless.methods.learners.product import ProductLearner
+from orderless.methods.presets import find_preset
+from orderless.methods.settings import Settings
+from orderless.scenarios import Scenario, SplitMNIST, Task
+from timing import machine
+
+parser = argparse.ArgumentParser(description="Measure the product of task posteriors.")
+parser.add_argument("what", choices=("sweep", "map", "cost"))
+parser.add_argument("choices", nargs="*")
+parser.add_argument("--data", default=None, help="where MNIST and CIFAR-100 lie")
+parser.add_argument("--out", type=Path, default=Path("product.json"))
+parser.add_argument("--networks", type=int, default=3)
+parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing after that")
+parser.add_argument("--source", default="full", help='"embedded" for 5,000 digits')
+parser.add_argument("--few", type=int, default=None, help="so many tasks only")
+parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+args = parser.parse_intermixed_args()
+
+BEGUN, HELD_OUT = time.perf_counter(), 0.1
+Maker = Callable[[], nn.Module]
+points: list[dict] = []
+
+
+def note(**point: object) -> None:
+    points.append(point)
+    print(" ".join(f"{name}={value}" for name, value in point.items()), flush=True)
+    content = {"kind": f"product {args.what}", "device": machine(), "points": points}
+    args.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def in_time(choices: Iterable) -> Iterator:
+    """As many of them as can begin."""
+    for choice in choices:
+        if time.perf_counter() - BEGUN > args.seconds:
+            print("out of time")
+            return
+        yield choice
+
+
+def clock() -> float:
+    if args.device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+# ---------------------------------------------------------------------- training
+
+
+def settings_of(benchmark: str, text: str = "") -> Settings:
+    settings = find_preset("table1", benchmark).changed(
+        validation=HELD_OUT, source=args.source, particles=args.networks
+    )
+    return settings.with_text(text.split(",") if text else [])
+
+
+def trained(
+    scenario: Scenario, settings: Settings, make_model: Maker, merge: bool = True
+) -> tuple[ProductLearner, float, float]:
+    """The learner after all tasks, seconds of training, seconds of `end_task`.
+
+    Without `merge`, networks go on from task to task as gradient descent does.
+    """
+    learner = METHODS["product+particles"].build(Setup(scenario, settings, make_model, 0))
+    begun, ends = clock(), 0.0
+    for task in range(len(scenario)):
+        learner.begin_task(list(range(task + 1)))
+        for x, y in scenario.batches(
+            task, batch_size=settings.batch_size, epochs=settings.epochs, seed=0
+        ):
+            learner.learn(x, y)
+        if merge:
+            before = clock()
+            learner.end_task()
+            ends += clock() - before
+    return learner, clock() - begun - ends, ends
+
+
+@torch.no_grad()
+def accuracy(learner: ProductLearner, merge: bool = True) -> list[float]:
+    """Of every network, % of held-out data, the mean over tasks."""
+    scenario, found = learner.scenario, []
+    for task in range(len(scenario)):
+        x, y = scenario.test_set(task)
+        if merge:
+            parts = [learner.outputs(part, task) for part in x.split(2000)]
+        else:
+            with learner.filter.particles.evaluating():
+                parts = [learner.filter.particles(part) for part in x.split(2000)]
+        found.append((torch.cat(parts, 1).argmax(-1) == y).double().mean(1))
+    return (100 * torch.stack(found).mean(0)).tolist()
+
+
+def score(scenario: Scenario, settings: Settings, make_model: Maker, merge: bool = True) -> dict:
+    try:
+        learner, training, ends = trained(scenario, settings, make_model, merge)
+        learner.check()
+        found = accuracy(learner, merge)
+    except (ValueError, FloatingPointError) as error:
+        return {"diverged": str(error).partition(":")[0]}
+    mean = sum(found) / len(found)
+    return {"accuracy": round(mean, 2), "networks": [round(a, 2) for a in found]} | {
+        "seconds": round(training + ends, 1)
+    }
+
+
+# ---------------------------------------------------------------------- sweep
+
+
+def sweep(benchmark: str, kind: str, *texts: str) -> None:
+    """Settings that `orderless run` takes; the best are written beside --out as its options."""
+    made, best = find_benchmark(benchmark), (-1.0, "")
+    for text in in_time(texts):
+        settings = settings_of(benchmark, text)
+        scenario = made.scenario(kind, settings, 0, args.data, args.device)
+        scenario = scenario._with_tasks(scenario.tasks[: args.few])
+        found = score(scenario, settings, made.network(scenario, settings))
+        note(benchmark=benchmark, scenario=kind, settings=text, **found)
+        best = max(best, (found.get("accuracy", -1.0), text))
+        options = " ".join(f"--set {change}" for change in best[1].split(",") if change)
+        args.out.with_suffix(".chosen").write_text(options + "\n", encoding="utf-8")
+    note(benchmark=benchmark, scenario=kind, chosen=best[1], accuracy=best[0])
+
+
+# ---------------------------------------------------------------------- the map
+
+
+def mlp(inputs: int, width: int, depth: int, outputs: int) -> nn.Module:
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before in [inputs] + [width] * (depth - 1):
+        layers += [nn.Linear(before, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, outputs))
+
+
+def mnist(kind: str) -> Scenario:
+    return SplitMNIST(
+        kind, root=args.data, source=args.source, validation=HELD_OUT, device=args.device
+    )
+
+
+def draw_map(*parts: str) -> None:
+    parts = parts or ("lr", "size", "tasks")
+    base = settings_of("splitmnist")
+    if "lr" in parts:
+        for kind, passes, lr in in_time(
+            (kind, passes, lr)
+            for passes in (1, 3, 10)
+            for lr in (0.01, 0.03, 0.1, 0.3)
+            for kind in ("domain", "class")
+        ):
+            scenario = mnist(kind)
+            settings = base.changed(product_lr=lr, epochs=passes)
+            found = score(scenario, settings, lambda s=scenario: mlp(784, 400, 2, s.outputs))
+            note(map="lr", scenario=kind, lr=lr, passes=passes, **found)
+    if "size" in parts:
+        for kind, depth, width in in_time(
+            (kind, depth, width)
+            for depth in (1, 2, 3)
+            for width in (100, 400, 1000, 2000)
+            for kind in ("domain", "class")
+        ):
+            scenario = mnist(kind)
+            make_model = lambda s=scenario, w=width, d=depth: mlp(784, w, d, s.outputs)  # noqa: E731
+            note(
+                map="size",
+                scenario=kind,
+                width=width,
+                depth=depth,
+                **score(scenario, base, make_model),
+            )
+    if "tasks" in parts:
+        for name, scenario in in_time(divisions()):
+            for merge in (True, False):
+                found = score(scenario, base, lambda: mlp(784, 400, 2, 10), merge)
+                note(map="tasks", tasks=len(scenario), division=name, merged=merge, **found)
+
+
+def divisions() -> Iterator[tuple[str, Scenario]]:
+    """All ten digits under one head, divided into tasks in other ways, with the data there is."""
+    whole = mnist("class")
+    parts = [whole.train_set(t) + whole.test_set(t) for t in range(len(whole))]
+    x, y, x_test, y_test = (torch.cat(column) for column in zip(*parts, strict=True))
+    mixed = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).to(x.device)
+    x, y = x[mixed], y[mixed]
+    everyone = x_test, y_test
+
+    def scenario(
+        rows: Iterable[Tensor], change: Callable[[Tensor, int], Tensor] | None = None
+    ) -> Scenario:
+        change = change or (lambda images, task: images)
+        return Scenario(
+            [
+                Task(change(x[own], t), y[own], change(everyone[0], t), everyone[1], str(t))
+                for t, own in enumerate(rows)
+            ]
+        )
+
+    places = torch.arange(len(x), device=x.device)
+    for count in (1, 2, 5, 10, 20, 50):
+        yield "at random", scenario(places.chunk(count))
+    for count in (2, 5, 10):
+        yield "by digit", scenario((y * count // 10 == t).nonzero()[:, 0] for t in range(count))
+    for degrees in (15, 45, 90):
+        yield (
+            f"turned by {degrees} more",
+            scenario(places.chunk(5), lambda images, task, d=degrees: turned(images, d * task)),
+        )
+    yield "pixels permuted", scenario(places.chunk(5), permuted)
+
+
+def turned(images: Tensor, degrees: float) -> Tensor:
+    angle = math.radians(degrees)
+    turn = [[math.cos(angle), -math.sin(angle), 0.0], [math.sin(angle), math.cos(angle), 0.0]]
+    matrix = torch.tensor([turn], device=images.device)
+    square = images.reshape(-1, 1, 28, 28)
+    grid = F.affine_grid(matrix, [1, 1, 28, 28], align_corners=False)
+    return F.grid_sample(square, grid.expand(len(square), -1, -1, -1), align_corners=False)
+
+
+def permuted(images: Tensor, task: int) -> Tensor:
+    places = torch.randperm(784, generator=torch.Generator().manual_seed(task))
+    return images.flatten(1)[:, places.to(images.device)]
+
+
+# ---------------------------------------------------------------------- what end_task costs
+
+
+def cost() -> None:
+    """Three passes and `end_task`, of one and of 20 networks; the second time of two."""
+    scenario = mnist("domain")
+    for n in in_time((1, 20)):
+        settings = settings_of("splitmnist").changed(epochs=3, particles=n)
+        make_model = lambda: mlp(784, 400, 2, 2)  # noqa: E731
+        for _ in range(2):
+            learner, training, ends = trained(scenario, settings, make_model)
+        before = clock()
+        _ = learner.filter.networks
+        note(
+            networks=n,
+            training_s=round(training, 3),
+            end_task_s=round(ends, 3),
+            share=round(ends / training, 4),
+            reading_s=round(clock() - before, 3),
+        )
+
+
+COMMANDS = {"sweep": sweep, "map": draw_map, "cost": cost}
+if __name__ == "__main__":
+    COMMANDS[args.what](*args.choices)

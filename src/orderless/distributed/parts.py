@@ -1,0 +1,123 @@
+"""Sums over pieces of a data set: whoever computes one gets the same, so a file may stand for it.
+
+A piece's file is named after its content and after the filter's maps, grid and targets. So a file
+can neither be taken for that of other data nor go stale, and how the data is cut and who computes
+what need not be the same the next time. Pieces of equal content share a file, and each counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..filters import RaoBlackwellizedFilter
+from ..filters.exact.statistics import HeadStatistics
+from ..storage import Directory, load, save
+
+Piece = tuple[Any, Any]  # x and y, tensors or arrays
+Reader = Callable[[Any], Piece | Iterable[Piece]]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Computes the sums of shards, piece by piece; every process has a copy of this.
+
+    `make_filter` makes a filter without data, `fingerprint` is that of its maps where the fit was
+    asked for, and `folder` holds the files of finished pieces.
+    """
+
+    make_filter: Callable[[], RaoBlackwellizedFilter]
+    read: Reader
+    folder: Path | None
+    fingerprint: str
+
+    device = torch.device("cpu")  # the number of processes is that of cores
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "filter"}
+
+    @cached_property
+    def filter(self) -> RaoBlackwellizedFilter:
+        """Without data; of this process."""
+        made = self.make_filter()
+        if made.fingerprint != self.fingerprint:
+            raise ValueError(
+                "make_filter must make the same feature maps every time: they give "
+                f"{made.fingerprint!r} on a worker and {self.fingerprint!r} where fit was called"
+            )
+        return made
+
+    def pieces(self, shard: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        """What `read` makes of a shard, as tensors."""
+        given = self.read(shard)
+        pairs: Any = [given] if isinstance(given, tuple) else given
+        for x, y in pairs:
+            if len(x):
+                yield _tensor(x), _tensor(y)
+
+    def path(self, x: Tensor, y: Tensor) -> Path | None:
+        """The file of a piece; None where none is kept."""
+        if self.folder is None or not self.folder.is_dir():
+            return None  # this machine does not see the folder
+        digest = hashlib.sha256(f"{self.fingerprint} {self.filter.targets}".encode())
+        for tensor in (x, y):
+            digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return self.folder / f"{digest.hexdigest()}.safetensors"
+
+    def load(self, path: Path) -> HeadStatistics:
+        rb = self.filter
+        return HeadStatistics.from_state(load(path), rb.units, rb.particles.device)
+
+    def sums(self, x: Tensor, y: Tensor, path: Path | None) -> HeadStatistics:
+        """Of one piece, from its file where there is one."""
+        if path is not None and path.is_file():
+            with suppress(ValueError):  # a damaged one is computed again and written anew
+                return self.load(path)
+        part = self.filter.holding(None)
+        part.update(x, y)
+        assert part.statistics is not None
+        if path is not None:
+            with Directory(path.parent).space():
+                save(path, part.statistics.state_dict())
+        return part.statistics
+
+    # ------------------------------------------------------------------ as work of the engine
+
+    def compute(self, shard: Any, store: Any, tick: Callable[[int], None]) -> list[Path]:
+        """The files of a shard's pieces."""
+        files = []
+        for x, y in self.pieces(shard.content):
+            path = self.path(x, y)
+            assert path is not None
+            self.sums(x, y, path)
+            files.append(path)
+            tick(len(x))
+        return files
+
+    def memory(self) -> int:
+        """Bytes that a process needs, roughly."""
+        return 2**30
+
+
+def merged(parts: Iterable[HeadStatistics | None]) -> HeadStatistics | None:
+    """The sums of all; None of none."""
+    there = [part for part in parts if part is not None]
+    return reduce(HeadStatistics.plus, there) if there else None
+
+
+def _tensor(values: Any) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    if isinstance(values, np.ndarray) and values.dtype == object:  # a column of lists
+        values = np.stack(list(values))
+    return torch.from_numpy(np.array(values))  # a copy: Ray's arrays are read-only
