@@ -19,6 +19,7 @@ from ..storage.typed import Misfit, Setting, as_json, decode
 from .blocks import Cells, by_place, complete_block, score_grid
 from .claims import judge_claims
 from .commands import joined
+from .paper import released_scoring
 from .summary import MethodSummary, ReportError, Summary
 
 T = TypeVar("T")
@@ -139,6 +140,9 @@ def _summarize_method(cells: Cells) -> MethodSummary:
         weight_spread=_weight_spread(used),
         settings=_shared_settings(used),
         scoring_duration=None if scoring is None else scoring * len(cells),
+        average_released=normalized(
+            lambda s: _average(score_grid(cells, seeds, orders, released_scoring(used[0].method)))
+        ),
     )
     try:  # what is not finite becomes None, as in the file
         return decode(MethodSummary, as_json(found))

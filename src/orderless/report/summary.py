@@ -19,8 +19,8 @@ class MethodSummary:
 
     Scores are fractions or returns. `order_contributions`: each order's share of the normalized
     variance, with all seeds together and within each seed. `task_averages`, `place_averages`: by
-    task, and by when it came. `weight_spread`: term of the loss -> how far it moves log-weights
-    apart, by place.
+    task, and by when it came. `average_released`: see `paper.released_scoring`. `weight_spread`:
+    term of the loss -> how far it moves log-weights apart, by place.
     """
 
     average: float
@@ -65,6 +65,7 @@ class MethodSummary:
     weight_spread: dict[str, list[float]] = field(default_factory=dict)
     settings: dict[str, Setting] = field(default_factory=dict)
     scoring_duration: float | None = optional()
+    average_released: float | None = optional()
 
 
 @dataclass(frozen=True, kw_only=True)
