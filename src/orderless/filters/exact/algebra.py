@@ -33,6 +33,7 @@ class DataAlgebra(Predictor):
     targets: Classes | Values
     fingerprint: str
     units: Units
+    meaning = ""  # of inputs and labels, where an estimator gives them one; not saved
     _statistics: HeadStatistics | None
     _warnings: GridWarnings
 
@@ -246,6 +247,11 @@ class DataAlgebra(Predictor):
                 "these filters have different feature maps or grids "
                 f"({ours[0][:12]} and {theirs[0][:12]}): only sums over the same "
                 "features can be added; build both from the same ensemble and seed"
+            )
+        if self.meaning != other.meaning:
+            raise ValueError(
+                "inputs or labels mean something else there: add the estimators that these filters "
+                "belong to, which align labels and compare scales"
             )
         self._check_total(float(self.samples) + float(other.samples))
         tasks = {task >= 0 for task, _ in self.columns + other.columns}
