@@ -24,13 +24,7 @@ if TYPE_CHECKING:
 WPF, AVERAGING, BOOTSTRAP = Style("#D55E00", "*"), Style("#E69F00", "o"), Style("#999999", "X")
 
 
-@method(
-    "wpf",
-    "weighted particle filter",
-    particles=True,
-    label="Weighted particle filter",
-    style=WPF,
-)
+@method("wpf", "weighted particle filter", True, label="Weighted particle filter", style=WPF)
 def _wpf(setup: Setup) -> Learner:
     return setup.learner(setup.weighted())
 
@@ -38,7 +32,7 @@ def _wpf(setup: Setup) -> Learner:
 @method(
     "averaging",
     "the same particles, unweighted",
-    particles=True,
+    True,
     label="Averaging particles",
     style=AVERAGING,
 )
@@ -113,9 +107,11 @@ def register_consolidation(
     for is_tuned in tuned:
         own = f"{name}-tuned" if is_tuned else name
         how = "strength swept on validation data" if is_tuned else "the literature's strength"
-        label_of_own = (label or name) + (", tuned" if is_tuned else "")
-        keys = (f"{name}_strength", f"{name}_tuned")
-        key, other = reversed(keys) if is_tuned else keys
+        own_label = (label or name) + (", tuned" if is_tuned else "")
+        key, other = f"{name}_strength", f"{name}_tuned"
+        key, other = (other, key) if is_tuned else (key, other)
+        needs = key if is_tuned else None
+        common: Any = {"style": style, "config": config, "ignores": (other,), "needs": needs}
 
         def learner(setup: Setup, filter: GradientFilter, key: str = key) -> Learner:
             own = setup.config(config)
@@ -125,23 +121,13 @@ def register_consolidation(
             consolidation = build(setup, filter.particles, own, strength)
             return setup.learner(filter, consolidation=consolidation)
 
-        def alone(setup: Setup, learner: Any = learner) -> Learner:
-            return learner(setup, setup.descent())
-
-        def over_particles(setup: Setup, learner: Any = learner) -> Learner:
-            return learner(setup, setup.weighted())
-
-        common: Any = {"style": style, "config": config, "ignores": (other,)}
-        common["needs"] = key if is_tuned else None
-        method(own, f"{title}, {how}, one network", label=label_of_own, **common)(alone)
-        method(
-            f"{own}+wpf",
-            f"{title}, {how}, over weighted particles",
-            particles=True,
-            label=f"{label_of_own} + WPF",
-            base=own,
-            **common,
-        )(over_particles)
+        method(own, f"{title}, {how}, one network", label=own_label, **common)(
+            lambda setup, learner=learner: learner(setup, setup.descent())
+        )
+        over = f"{title}, {how}, over weighted particles"
+        method(f"{own}+wpf", over, True, label=f"{own_label} + WPF", base=own, **common)(
+            lambda setup, learner=learner: learner(setup, setup.weighted())
+        )
 
 
 # The literature's strengths, by scenario: van de Ven et al. (2022)
@@ -212,23 +198,15 @@ def _si(setup: Setup, particles: Ensemble, own: SISettings, strength: float) -> 
     return SI(particles, strength, xi=own.si_xi)
 
 
-CONSOLIDATIONS: dict[str, tuple[str, BuildConsolidation, type[Any], str, Style]] = {
-    "ewc": ("elastic weight consolidation", _ewc, EWCSettings, "EWC", Style("#0072B2", "^")),
-    "lwf": ("learning without forgetting", _lwf, LwFSettings, "LwF", Style("#009E73", "v")),
-    "si": ("synaptic intelligence", _si, SISettings, "SI", Style("#CC79A7", "P")),
-}
+CONSOLIDATIONS: tuple[tuple[str, str, BuildConsolidation, type[Any], str, Style], ...] = (
+    ("ewc", "elastic weight consolidation", _ewc, EWCSettings, "EWC", Style("#0072B2", "^")),
+    ("lwf", "learning without forgetting", _lwf, LwFSettings, "LwF", Style("#009E73", "v")),
+    ("si", "synaptic intelligence", _si, SISettings, "SI", Style("#CC79A7", "P")),
+)
 for _tuned in (False, True):
-    for _name, (_title, _build, _config, _label, _style) in CONSOLIDATIONS.items():
-        register_consolidation(
-            _name,
-            _title,
-            _build,
-            config=_config,
-            strengths=STRENGTHS[_name],
-            label=_label,
-            style=_style,
-            tuned=(_tuned,),
-        )
+    for _name, _title, _build, _config, _label, _style in CONSOLIDATIONS:
+        _common: Any = {"config": _config, "strengths": STRENGTHS[_name], "tuned": (_tuned,)}
+        register_consolidation(_name, _title, _build, label=_label, style=_style, **_common)
 
 # ---------------------------------------------------------------------- replay, all at once, exact
 
