@@ -100,8 +100,10 @@ def register_consolidation(
     Args:
         build: from the setup, the particles, the settings in `config` and a strength to the
             consolidation.
-        config: has fields NAME_strength and NAME_tuned; None is their default.
-        strengths: the literature's by scenario ("domain", "task", "class").
+        config: has fields NAME_strength and NAME_tuned; None is their default. A penalty that is
+            quadratic has NAME_step, too (see `Step`).
+        strengths: the literature's by scenario ("domain", "task", "class"); for a benchmark that
+            has its own, by both ("splitcifar100-domain").
         tuned: which of the two pairs to register.
     """
     for is_tuned in tuned:
@@ -117,9 +119,11 @@ def register_consolidation(
             own = setup.config(config)
             strength = getattr(own, key)
             if strength is None:
-                strength = strengths[setup.scenario.kind]
+                kind = setup.scenario.kind
+                strength = strengths.get(f"{setup.scenario.name}-{kind}", strengths[kind])
             consolidation = build(setup, filter.particles, own, strength)
-            return setup.learner(filter, consolidation=consolidation)
+            closed = CLOSED[getattr(own, f"{name}_step", "auto")]
+            return setup.learner(filter, consolidation=consolidation, closed=closed)
 
         method(own, f"{title}, {how}, one network", label=own_label, **common)(
             lambda setup, learner=learner: learner(setup, setup.descent())
@@ -130,10 +134,16 @@ def register_consolidation(
         )
 
 
-# The literature's strengths, by scenario: van de Ven et al. (2022)
+# How steps take in a quadratic penalty, see `GradientFilter.register`
+Step = Literal["auto", "closed", "gradient"]
+CLOSED = {"auto": None, "closed": True, "gradient": False}
+
+# The literature's strengths, by scenario: van de Ven et al. (2022), on SplitMNIST and on CIFAR-100
 STRENGTHS = {
-    "ewc": {"task": 1e5, "domain": 1e10, "class": 1e9},
-    "si": {"task": 10.0, "domain": 5e4, "class": 5e3},
+    "ewc": {"task": 1e5, "domain": 1e10, "class": 1e9}
+    | {"splitcifar100-task": 1e3, "splitcifar100-domain": 1e3, "splitcifar100-class": 100.0},
+    "si": {"task": 10.0, "domain": 5e4, "class": 5e3}
+    | {"splitcifar100-task": 100.0, "splitcifar100-domain": 500.0, "splitcifar100-class": 5.0},
     "lwf": {"task": 1.0, "domain": 1.0, "class": 1.0},
 }
 
@@ -148,8 +158,11 @@ class EWCSettings(Config):
     """Fisher information: "exact", "sampled" or "empirical"."""
     fisher_samples: Count | None = 500
     """How many of a task's samples the Fisher information is computed on; None: all."""
+    ewc_step: Step = "auto"
+    """EWC's steps: "closed" (stable at any strength), by the penalty's "gradient"; "auto": closed
+    with SGD, by the gradient with Adam, for which the literature's strengths are meant."""
     ewc_strength: Number | None = None
-    """EWC's lambda; None: the literature's for the scenario."""
+    """EWC's lambda; None: the literature's for benchmark and scenario."""
     ewc_tuned: Number | None = None
     """EWC's lambda found on validation data, for the method ewc-tuned."""
 
@@ -186,8 +199,11 @@ class SISettings(Config):
 
     si_xi: Positive = 0.1
     """SI's damping."""
+    si_step: Step = "auto"
+    """SI's steps: "closed" (stable at any strength), by the penalty's "gradient"; "auto": closed
+    with SGD, by the gradient with Adam, for which the literature's strengths are meant."""
     si_strength: Number | None = None
-    """SI's c; None: the literature's for the scenario."""
+    """SI's c; None: the literature's for benchmark and scenario."""
     si_tuned: Number | None = None
     """SI's c found on validation data, for the method si-tuned."""
 

@@ -18,7 +18,10 @@ from .replay import Reservoir
 
 
 class Learner(ContinualLearner):
-    """A filter fed by closures, which is what most methods are."""
+    """A filter fed by closures, which is what most methods are.
+
+    `closed` is what `filter.register` is told about the consolidation.
+    """
 
     filter: SteppedFilter
 
@@ -28,6 +31,7 @@ class Learner(ContinualLearner):
         filter: SteppedFilter,
         *,
         consolidation: Consolidation | None = None,
+        closed: bool | None = None,
         replay: Reservoir | None = None,
         joint: bool = False,
     ) -> None:
@@ -35,7 +39,7 @@ class Learner(ContinualLearner):
         self.consolidation, self.replay, self.joint = consolidation, replay, joint
         if consolidation is not None:
             assert isinstance(filter, GradientFilter)  # nothing else takes a penalty
-            filter.register(consolidation)
+            filter.register(consolidation, closed)
         self._cross_entropy = per_particle(F.cross_entropy)
         shape = len(scenario), scenario.outputs
         self._masks = torch.zeros(shape, device=scenario.device)  # 0 or -inf, by task of a sample
