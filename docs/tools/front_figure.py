@@ -17,7 +17,6 @@ ROWS = [  # label, report, method
     ("gradient descent, 0.003", "splitmnist-table1", "gd"),
     ("weighted particle filter, 0.003", "splitmnist-table1", "wpf"),
     ("LwF + weighted particle filter, 0.003", "splitmnist-table1", "lwf+wpf"),
-    ("product of task posteriors", "rb-splitmnist-domain", "rb"),
     ("exact filter", "rb-splitmnist-domain", "rb"),
 ]
 
