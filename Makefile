@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 # a process for every core, a file's tests in one of them
 PYTEST := $(BIN)/python -m pytest -n $${JOBS:-auto} --dist loadfile
 
-.PHONY: demo check test test-browser test-sweeps test-faults lint docs results clean
+.PHONY: demo check test test-browser test-sweeps test-faults lint docs results wheel clean
 
 demo: $(VENV)/.demo            ## every method on 5,000 digits, three orders of the tasks
 	$(BIN)/orderless run splitmnist --preset demo --permutations 3 --out runs/demo
@@ -42,6 +42,13 @@ docs: $(VENV)/.dev             ## the site, in site/
 
 results: $(VENV)/.dev          ## write docs/results/*.md from their JSON
 	$(BIN)/python -m docs.tools.results_page
+
+wheel: $(VENV)/.dev            ## build the wheel and try it in an empty environment
+	rm -rf build dist
+	$(BIN)/python -m build --quiet --wheel --outdir dist
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd build && empty/bin/python ../docs/tools/try_wheel.py
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "orderless needs Python 3.11 or newer")'

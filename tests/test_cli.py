@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from orderless import __version__
 from orderless.cli.main import app
 from orderless.experiments import Store
+from orderless.experiments.tuning import beyond
 from orderless.storage import directory as storage
 
 SMALL = ["--preset", "demo", "--particles", "2", "--workers", "1", "--permutations", "1"]
@@ -255,12 +256,39 @@ def test_report_of_a_damaged_cell_names_the_file(finished, tmp_path):
 
 def test_tune_picks_the_best_value(tmp_path):
     settings = ["--preset", "demo", "--set", "iterations=30", "--set", "hidden=8"]
-    result = orderless("tune", "splitmnist", "lr", "1e-9,0.3", *settings, "--out", tmp_path)
+    result = orderless("tune", "splitmnist", "lr", "1e-9,0.3,1e6", *settings, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == "best: lr=0.3"
     for value in ("1e-9", "0.3"):
         (record,) = Store(tmp_path / f"lr={value}").finished().values()
         assert record["settings"]["validation"] == 0.1
+
+
+def test_tune_goes_on_where_the_best_value_lies_at_the_end(tmp_path):
+    settings = ["--preset", "demo", "--set", "iterations=30", "--set", "hidden=8"]
+    command = ["tune", "splitmnist", "lr", "1e-9,1e-5,0.1", *settings, "--out", tmp_path]
+    result = orderless(*command)
+    assert result.exit_code == 0, result.output
+    *_, said, best = result.stdout.splitlines()
+    assert said.startswith("the best value lay at the grid's end") and "also tried 1000" in said
+    assert best == "best: lr=0.1" and (tmp_path / "lr=1000").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("scores", "following"),
+    [
+        ({"1": 0.5, "10": 0.6}, "100"),
+        ({"1": 0.7, "10": 0.6}, "0.1"),
+        ({"10": 0.7, "1": 0.5, "100": 0.6}, None),
+        ({"1": 0.5, "10": 0.5}, None),  # no better at the end than inside
+        ({"0": 0.9, "1": 0.5}, None),  # nothing comes before 0
+        ({"0": 0.5, "1": 0.9}, None),  # 0 gives no ratio
+        ({"1": 0.5}, None),
+        ({"relu": 0.5, "leaves": 0.6}, None),
+    ],
+)
+def test_what_comes_after_the_end_of_a_grid(scores, following):
+    assert beyond(list(scores.items())) == following
 
 
 def test_tune_refuses_what_it_cannot_try(tmp_path):

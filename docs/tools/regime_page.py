@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from orderless.report.columns import percent, small
 from orderless.report.paper import method_label
 from orderless.report.regime import (
     COMBINES,
@@ -18,7 +19,7 @@ from orderless.report.regime import (
     sizes,
     weighings,
 )
-from orderless.report.tables import markdown_table, percent, small
+from orderless.report.tables import markdown_table
 from orderless.storage.typed import decode
 
 NAME = "when-weighting-helps"

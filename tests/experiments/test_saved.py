@@ -8,10 +8,11 @@ from tests.experiments.saved.make import SMALL
 
 from orderless.experiments import Grid, Store, StoreError, run_grid
 from orderless.experiments.engine import Report
+from orderless.methods import METHODS
 from orderless.methods.presets import find_preset
 from orderless.storage import load
 
-SETTINGS = find_preset("demo", "splitmnist").changed(**SMALL, ewc_tuned=2.0)
+SETTINGS = find_preset("demo", "splitmnist").changed(**SMALL, ewc_tuned=2.0, ewc_step="gradient")
 FINISHED = ("gd", "ewc-tuned+wpf", "rb")
 
 
@@ -21,7 +22,7 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "run")
 
 
-def grid(methods: tuple[str, ...], **changes: float) -> Grid:
+def grid(methods: tuple[str, ...], **changes: float | str) -> Grid:
     return Grid("splitmnist", "domain", "demo", methods, 1, 1, SETTINGS.changed(**changes))
 
 
@@ -33,6 +34,17 @@ def test_their_settings_are_compared_by_the_same_keys(store: Store) -> None:
     with pytest.raises(StoreError, match="ewc_tuned=2.0, not 3.0: choose another --out"):
         run_grid(grid(("ewc-tuned+wpf",), ewc_tuned=3.0), store)
     assert run_grid(grid(("gd", "rb"), si_strength=3.0, rb_block=64), store) == 0  # not read
+
+
+def test_penalties_stood_in_the_gradient_then(store: Store) -> None:
+    with pytest.raises(StoreError, match="ewc_step=gradient, not auto: choose another --out"):
+        run_grid(grid(("ewc-tuned+wpf",), ewc_step="auto"), store)
+    # with Adam they still do
+    recorded = {"optimizer": "adam"}
+    adam = SETTINGS.changed(optimizer="adam", ewc_step="auto")
+    assert adam.differs(recorded, METHODS["ewc-tuned"]) is None
+    closed = adam.changed(ewc_step="closed")
+    assert closed.differs(recorded, METHODS["ewc-tuned"]) == "ewc_step=gradient, not closed"
 
 
 def test_a_cell_goes_on_from_its_checkpoint_to_the_same_result(

@@ -59,6 +59,47 @@ def test_perturbed_particles_surround_one_network():
         assert (value - fresh.state_dict()[key]).abs().max() < 0.06  # 6 deviations
 
 
+def test_fresh_particles_with_noise_surround_networks_of_their_own():
+    options = {"init": "fresh+noise", "perturb_low": 0.01, "perturb_high": 0.01}
+    fresh = METHODS["wpf"].build(setup()).filter.particles.state_dict()
+    near = METHODS["wpf"].build(setup(**options)).filter.particles.state_dict()
+    for key, value in near.items():
+        distance = (value - fresh[key]).abs()
+        assert 0 < distance.mean() < 0.02 and distance.max() < 0.06  # 6 deviations
+        assert (fresh[key][0] - fresh[key][1]).abs().max() > 0.06
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "kind", "ewc", "si"),
+    [
+        ("splitmnist", "domain", 1e10, 5e4),
+        ("splitcifar100", "domain", 1e3, 500.0),
+        ("splitcifar100", "class", 100.0, 5.0),
+        ("custom", "task", 1e5, 10.0),
+    ],
+)
+def test_the_literatures_strengths_are_the_benchmarks_own(benchmark, kind, ewc, si):
+    given = setup()
+    given.scenario.name, given.scenario.kind = benchmark, kind
+    assert METHODS["ewc"].build(given).consolidation.strength == ewc
+    assert METHODS["si+wpf"].build(given).consolidation.strength == si
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "step", "closed"),
+    [
+        ("sgd", "auto", True),
+        ("sgd", "gradient", False),
+        ("adam", "auto", False),
+        ("adam", "closed", True),
+    ],
+)
+def test_steps_are_closed_for_penalties_by_the_settings(optimizer, step, closed):
+    for name in ("ewc", "si+wpf"):
+        built = METHODS[name].build(setup(optimizer=optimizer, ewc_step=step, si_step=step))
+        assert built.filter.closed_penalties() == [built.consolidation] * closed
+
+
 def test_settings_reach_the_parts():
     wpf = METHODS["wpf"].build(setup(weighting="linearized", loss_scale=2.0, min_ess=2.0)).filter
     assert isinstance(wpf, WeightedParticleFilter)

@@ -99,6 +99,8 @@ def test_presets_are_the_protocols():
     for benchmark, rate in (("splitmnist", 3e-3), ("splitcifar100", 1e-2)):
         chosen, low = (find_preset(name, benchmark) for name in ("table1", "table1-low"))
         assert chosen.lr == rate and chosen.changed(lr=1e-4) == low
+    has("table1-adam", **full, optimizer="adam", adam_lr=1e-3, particles=100)
+    assert find_preset("table1-adam", "splitcifar100").adam_lr == 1e-4
     has("paper", network="released", batch_size=8, lr=0.01, init="perturb", normalize="symmetric")
     has("paper", perturb_low=0.001, perturb_high=0.04, particles=100, epochs=1)
     has("strong", optimizer="adam", adam_lr=1e-3, iterations=2000, batch_size=128, hidden=400)

@@ -15,7 +15,7 @@ from tests.report.synthetic_audit import TASKS, make_audit
 
 from orderless.audit import OrderSensitivity, order_p_value
 from orderless.report.page import write_audit_page
-from orderless.report.page.audit import KINDS, audit_page, audit_point, task_range
+from orderless.report.page.audit import KINDS, audit_page, audit_spot, task_range
 from orderless.report.page.data import Result
 
 
@@ -73,8 +73,8 @@ def test_the_matrices_are_means_over_seeds(audited, shown) -> None:
 
 
 def test_the_scatter_has_a_dot_for_every_order(audited) -> None:
-    mine, exact = (audit_point(each, normalized=True) for each in audited.learners)
-    assert [dot.order_index for dot in mine.dots] == list(range(5))
+    mine, exact = (audit_spot(each, normalized=True) for each in audited.learners)
+    assert [dot.name for dot in mine.dots] == list("01234")
     assert exact.order == 0.0
     assert [dot.average for dot in mine.dots] == pytest.approx(audited.learner.order_averages)
     for kind in ("total", "order"):

@@ -12,6 +12,7 @@ from orderless.report import ReportError, summarize, write_report
 from orderless.report.density import place_snapshots, weighted_density
 from orderless.report.figures import figure1, figure2
 from orderless.report.paper import method_label
+from orderless.report.reading import readable
 
 
 def snapshots(seed=0, moments=4, particles=30):
@@ -33,7 +34,7 @@ def test_figure_2_has_one_marker_per_method_at_its_average_and_variance(full_run
     ):
         # Faint dots and marker alternate, method by method.
         assert len(axes.collections) == 2 * len(LEVELS)
-        for place, entry in enumerate(summary.methods.values()):
+        for place, entry in enumerate(readable(summary).methods.values()):
             dots = np.asarray(axes.collections[2 * place].get_offsets())
             marker = np.asarray(axes.collections[2 * place + 1].get_offsets())[0]
             assert marker == pytest.approx([100 * entry.average, getattr(entry, variance)])

@@ -15,11 +15,11 @@ from tests.report.synthetic_cells import LEVELS, TASKS, make_cell
 
 import orderless as ol
 from orderless.report import load_run, summarize, write_report
-from orderless.report.charts import method_styles, scatter_points, series
+from orderless.report.charts import method_styles, scatter_spots, series
 from orderless.report.density import load_frames
 from orderless.report.page import page_data, render
+from orderless.report.page.data import summary_table
 from orderless.report.page.render import as_script_data
-from orderless.report.page.table import summary_table
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -210,12 +210,12 @@ def test_a_matrix_with_gaps_keeps_them(write_cells):
 
 def test_each_order_is_a_dot_and_its_method_their_mean(full_run):
     (summary,) = summarize(full_run)
-    for point in scatter_points(summary.methods):
-        index, average, total, order = np.array(point.dots).T
-        assert list(index) == list(range(10))
-        assert average.mean() == pytest.approx(point.average)
-        assert total.mean() == pytest.approx(point.total)
-        assert order.mean() == pytest.approx(point.order, abs=1e-12)
+    for spot in scatter_spots(summary.methods):
+        assert [dot.name for dot in spot.dots] == list("0123456789")
+        average, total, order = np.array([dot[1:4] for dot in spot.dots]).T
+        assert average.mean() == pytest.approx(spot.average)
+        assert total.mean() == pytest.approx(spot.total)
+        assert order.mean() == pytest.approx(spot.order, abs=1e-12)
 
 
 def test_a_task_that_nobody_learns_leaves_variances_as_they_are(write_cells):
@@ -260,9 +260,11 @@ def test_weights_over_time_have_mean_and_extremes(write_cells):
     ]
     cells = [make_cell("wpf", order, 0, trace=trace) for order, trace in enumerate(traces)]
     cells += [make_cell("gd", order, 0, particles=1) for order in range(2)]
-    run = load_run(write_cells(cells))
-    effective = series(run.cells, "trace", "ess", "", many=True)
-    assert set(effective.lines) == {"wpf"}  # one network has no weights to speak of
+    directory = write_cells(cells)
+    (result,) = data_of(directory).results
+    assert set(result.values["ess"].lines) == {"wpf"}  # one network has no weights to speak of
+    run = load_run(directory)
+    effective = series(run.cells, "trace", "ess", "")
     line = effective.lines["wpf"]
     assert effective.steps == pytest.approx(np.arange(60))
     for name, expected in {"mean": [10, 7, 3], "low": [10, 6, 2], "high": [10, 8, 4]}.items():

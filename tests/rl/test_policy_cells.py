@@ -23,8 +23,8 @@ import orderless as ol
 from orderless.experiments import policy_cell
 from orderless.experiments.policy_cell import binned_returns
 from orderless.methods import METHODS
+from orderless.methods.learners.continual import heaviest_representation
 from orderless.methods.learners.policy import PolicyLearner
-from orderless.methods.learners.representation import heaviest_representation
 from orderless.rl import PPO, Compact, LineageBootstrapFilter, PPOSettings, ProcgenLevels
 from orderless.rl.cloning import BehaviourCloning, play
 from orderless.rl.transitions import read_transitions

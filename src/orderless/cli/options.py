@@ -43,8 +43,7 @@ Changes = Annotated[
     ),
 ]
 Plugin = Annotated[
-    list[str] | None,
-    typer.Option("--plugin", help="A module of your own that registers methods."),
+    list[str] | None, typer.Option("--plugin", help="A module of your own that registers methods.")
 ]
 CheckpointEvery = Annotated[float, typer.Option(help="Seconds between checkpoints.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
@@ -83,14 +82,12 @@ Benchmark = Annotated[
     ),
 ]
 Methods = Annotated[
-    str,
-    typer.Option(help="Comma-separated methods, or 'all'.", autocompletion=completion.methods),
+    str, typer.Option(help="Comma-separated methods, or 'all'.", autocompletion=completion.methods)
 ]
 Game = Annotated[
     str | None,
     typer.Option(
-        help=f"ProcGen: {', '.join(GAMES)} or all [{GAMES[0]}].",
-        autocompletion=completion.games,
+        help=f"ProcGen: {', '.join(GAMES)} or all [{GAMES[0]}].", autocompletion=completion.games
     ),
 ]
 Levels = Annotated[str | None, typer.Option(help="ProcGen: the levels, 0,1,2 or 0-14 [preset].")]
@@ -98,8 +95,7 @@ StepsPerLevel = Annotated[
     int | None, typer.Option(help="procgen-lifelong: environment steps [preset].")
 ]
 Permutations = Annotated[
-    int | None,
-    typer.Option(help="Orders of the tasks [10; demo: 3 or 2; gpu: 3; strong: 1]."),
+    int | None, typer.Option(help="Orders of the tasks [10; demo: 3 or 2; gpu: 3; strong: 1].")
 ]
 Seeds = Annotated[
     int | None, typer.Option(help="Seeds of networks and batches [1; table1: 3; strong: 20].")
@@ -126,8 +122,7 @@ GpusPerCell = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option(help="Say what would be done.")]
 Deterministic = Annotated[
-    bool,
-    typer.Option("--deterministic", help="The same bits again on a GPU, too; slower there."),
+    bool, typer.Option("--deterministic", help="The same bits again on a GPU, too; slower there.")
 ]
 Tensorboard = Annotated[
     bool, typer.Option("--tensorboard", help="Write scalars to OUT/tensorboard as well.")
@@ -155,8 +150,7 @@ Compare = Annotated[
     ),
 ]
 AuditFolder = Annotated[
-    Path | None,
-    typer.Option(help="Folder for report.html, .md, .json and the runs to go on from."),
+    Path | None, typer.Option(help="Folder for report.html, .md, .json and the runs to go on from.")
 ]
 
 # ---------------------------------------------------------------------- data, expert

@@ -56,12 +56,7 @@ def draw_map(
         return []
     with Countdown() as progress:
         records = run_regime(
-            regime,
-            store,
-            root=root,
-            device=device,
-            command=command,
-            report=counting(progress.tell),
+            regime, store, root=root, device=device, command=command, report=counting(progress.tell)
         )
     summary = summarize_regime(records)
     data, picture = (store.directory / f"{NAME}.{end}" for end in ("json", "png"))

@@ -30,6 +30,8 @@ def tune(
 ) -> None:
     """Choose a setting by the average on held-out training data; test data is not touched.
 
+    Where the best value is the largest or smallest, the grid goes on by its own ratio.
+
     Example: orderless tune splitmnist lr 1e-4,1e-3,1e-2
     """
     from rich.console import Console
@@ -38,7 +40,7 @@ def tune(
     from ..experiments import Grid
     from ..experiments.benchmarks import find_benchmark
     from ..experiments.progress import reporting
-    from ..experiments.tuning import sweep
+    from ..experiments.tuning import beyond, sweep
     from ..methods.plugins import load_plugins
 
     load_plugins(plugin or ())
@@ -57,4 +59,7 @@ def tune(
         table.add_row(text, f"{100 * score:.2f}")
     Console().print(table)
     best = max(results, key=lambda pair: pair[1])[0]
+    if added := [text for text, _ in results[len(texts) :]]:
+        still = ", and still does: name values further out" if beyond(results) else ""
+        typer.echo(f"the best value lay at the grid's end{still}; also tried {', '.join(added)}")
     typer.echo(f"best: {key}={best}")

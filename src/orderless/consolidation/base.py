@@ -1,4 +1,13 @@
-"""What EWC, SI and LwF share: the hooks that filters call, saving, and a quadratic penalty."""
+r"""What EWC, SI and LwF share: the hooks that filters call, saving, and a quadratic penalty.
+
+A quadratic penalty is the logarithm of a Gaussian, so its step is closed. With metric sigma^2 (the
+learning rate), g the gradient of the loss, and penalty 1/2 c (theta - m)^2,
+
+    theta <- (theta - sigma^2 g + sigma^2 c m) / (1 + sigma^2 c)
+
+which overshoots at no strength; the step along the penalty's gradient does at sigma^2 c > 2. The
+two differ by sigma^4 c g + O(c^2).
+"""
 
 from __future__ import annotations
 
@@ -114,6 +123,43 @@ class Consolidation(ABC):
         self.tasks = int(state["tasks"])
 
 
+class QuadraticConsolidation(Consolidation):
+    """A penalty 1/2 sum c (theta - m)^2: a filter's steps apply it in closed form, or its gradient.
+
+    `pf.register(self)` says which. Where steps are closed it is enough; `penalty` that goes to
+    `pf.step` besides is reported and weighed, and has no gradient while the step is taken.
+    """
+
+    closed = False  # whether a step is being taken that is closed for this penalty
+    importance: Named
+    center: Named
+
+    @property
+    def holds(self) -> bool:
+        """Whether there is a past to hold on to."""
+        return self.tasks > 0
+
+    def anchor(self, parameter: nn.Parameter) -> tuple[Tensor, Tensor] | None:
+        """(c, m) of these particles' parameter `[N, ...]`; None where nothing holds it."""
+        for name, own in self.parameters.items():
+            if own is parameter:
+                return self._curvature(name), self.center[name]
+        return None
+
+    @abstractmethod
+    def _curvature(self, name: str) -> Tensor:
+        """c, nowhere negative."""
+
+    def _squares(self) -> Tensor:
+        """sum over all parameters of importance * (theta - center)^2, for each particle: `[N]`."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.closed):
+            parts = [
+                _Quadratic.apply(p, self.importance[name], self.center[name])
+                for name, p in self.parameters.items()
+            ]
+            return torch.stack(parts).sum(0)
+
+
 class _Quadratic(torch.autograd.Function):
     """sum a (theta - c)^2 per particle. Keeps nothing for the backward pass but its inputs."""
 
@@ -128,9 +174,3 @@ class _Quadratic(torch.autograd.Function):
         theta, importance, center = ctx.saved_tensors
         slope = (theta - center).mul_(importance)
         return slope.mul_(per_particle_view(2.0 * grads[0], theta)), None, None
-
-
-def quadratic(parameters: dict[str, nn.Parameter], importance: Named, center: Named) -> Tensor:
-    """sum over all parameters of importance * (theta - center)^2, for each particle: `[N]`."""
-    parts = [_Quadratic.apply(p, importance[n], center[n]) for n, p in parameters.items()]
-    return torch.stack(parts).sum(0)

@@ -25,16 +25,16 @@ import torch
 from torch import Tensor
 
 from ..particles import Ensemble
-from .base import Consolidation, Data, Named, quadratic
+from .base import Data, Named, QuadraticConsolidation
 from .fisher import KINDS, fisher_information
 
 
-class EWC(Consolidation):
+class EWC(QuadraticConsolidation):
     """Elastic weight consolidation of every particle by itself.
 
     Memory, in units of the ensemble's parameters: 2, whatever the number of tasks; `end_task` takes
     up to 2 more (the new Fisher information, and what `fisher_information` needs besides);
-    `penalty` 1 more in the backward pass, for its gradient.
+    `penalty` 1 more in the backward pass, for its gradient, where steps are not closed.
 
     Args:
         strength: lambda. There is no lambda for all cases: van de Ven et al. (2022) use 1e5, 1e10
@@ -79,8 +79,11 @@ class EWC(Consolidation):
         """lambda/2 (sum A (theta - m)^2 + c) of each particle: `[N]`. Needs no data."""
         if not self.tasks:
             return self._no_penalty()
-        value = quadratic(self.parameters, self.importance, self.center)
+        value = self._squares()
         return self.strength / 2 * (value + self.constant.to(value.dtype))
+
+    def _curvature(self, name: str) -> Tensor:
+        return self.strength * self.importance[name]
 
     def end_task(self, data: Data | None = None, active: Tensor | None = None) -> None:
         """Add the task that ends here. Changes neither particles nor gradients nor RNG state.

@@ -10,7 +10,9 @@ For small steps the sum of omega over all parameters is the drop of the loss.
 
 As in van de Ven et al. (2022): g is the *total* gradient (of loss and penalty) that the optimizer
 saw, after clipping if there is any; no factor 1/2; omega is not cut off at 0, so Omega can be
-negative where a parameter moved against its gradient (momentum, noise).
+negative where a parameter moved against its gradient (momentum, noise). A closed step takes
+max(Omega, 0), for only that is a Gaussian, and its g is grad L + 2 c max(Omega, 0) (theta_new -
+theta*): without momentum, -g times the learning rate is then the very step.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ import torch
 from torch import Tensor
 
 from ..particles import Ensemble
-from .base import Consolidation, Data, Named, quadratic
+from .base import Data, Named, QuadraticConsolidation
 
 
-class SI(Consolidation):
+class SI(QuadraticConsolidation):
     """Synaptic intelligence of every particle by itself.
 
     Needs `pf.register(si)`: the path integral lives on the two hooks, which work in place and ask
@@ -53,7 +55,10 @@ class SI(Consolidation):
         """c sum Omega (theta - theta*)^2 of each particle: `[N]`. Needs no data."""
         if not self.tasks:
             return self._no_penalty()
-        return self.strength * quadratic(self.parameters, self.importance, self.center)
+        return self.strength * self._squares()
+
+    def _curvature(self, name: str) -> Tensor:
+        return 2 * self.strength * self.importance[name].clamp(min=0.0)
 
     @torch.no_grad()
     def before_update(self) -> None:
@@ -65,6 +70,9 @@ class SI(Consolidation):
         for name, theta in self._values():
             gradient = self.parameters[name].grad
             if gradient is not None:
+                if self.closed and self.tasks:
+                    pull = self._curvature(name).mul_(theta - self.center[name])
+                    gradient = gradient + pull
                 backwards = self._before[name].sub_(theta)
                 self.path[name].addcmul_(gradient, backwards)
 

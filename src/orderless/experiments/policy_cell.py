@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ..filters.step import SteppedFilter
 from ..methods import find_method
+from ..methods.learners.continual import heaviest_representation
 from ..methods.learners.policy import PolicyLearner
-from ..methods.learners.representation import heaviest_representation
 from ..methods.policy_settings import PolicySettings
 from ..methods.policy_setup import PolicySetup
 from ..particles import Ensemble

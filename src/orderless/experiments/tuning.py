@@ -14,6 +14,8 @@ from .engine import Report
 from .grid import Grid, run_grid
 from .store import Store
 
+EXTENSIONS = 5  # how often a grid is made longer
+
 
 def sweep(
     grid: Grid,
@@ -21,6 +23,7 @@ def sweep(
     values: list[str],
     directory: Path,
     *,
+    extend: int = EXTENSIONS,
     root: str | None = None,
     device: torch.device | str = "cpu",
     progress: Callable[[str], AbstractContextManager[Report]] = lambda text: nullcontext(Report()),
@@ -28,26 +31,54 @@ def sweep(
     """(value, validation average) for each value; finished ones are read, not run again.
 
     Args:
+        extend: how many more values to try where the best of these numbers is the largest or the
+            smallest; each goes on by the grid's own ratio.
         progress: from what is tried now to what `run_grid` reports to.
     """
     if not getattr(grid.settings, "validation", 0) > 0:
         raise ValueError("a sweep needs validation data: set validation, e.g. to 0.1")
     if not values:
         raise ValueError(f"name at least one value of {key} to try")
-    # all of them before the first is run: a bad one should not come up hours later
-    grids = [
-        dataclasses.replace(grid, settings=grid.settings.with_text([f"{key}={value}"]))
-        for value in values
-    ]
-    results = []
-    for number, (value, one) in enumerate(zip(values, grids, strict=True), start=1):
-        store = Store(directory / f"{key}={value}")
-        with progress(f"{key}={value} ({number} of {len(values)})") as report:
+
+    def at(value: str) -> Grid:
+        return dataclasses.replace(grid, settings=grid.settings.with_text([f"{key}={value}"]))
+
+    def score(value: str, place: str) -> float:
+        one, store = at(value), Store(directory / f"{key}={value}")
+        with progress(f"{key}={value} ({place})") as report:
             run_grid(one, store, root=root, device=device, report=report)
         finals = [
             np.mean(record["scores"]["accuracy"][-1])
             for record in store.finished().values()
             if one.asks_for(record)
         ]
-        results.append((value, float(np.mean(finals))))
+        return float(np.mean(finals))
+
+    for value in values:
+        at(value)  # all of them before the first is run: a bad one should not come up hours later
+    results = [
+        (value, score(value, f"{number} of {len(values)}"))
+        for number, value in enumerate(values, start=1)
+    ]
+    for _ in range(extend):
+        following = beyond(results)
+        if following is None:
+            break
+        try:
+            at(following)
+        except ValueError:  # 0.5 units, say
+            break
+        results.append((following, score(following, "beyond the grid's end")))
     return results
+
+
+def beyond(results: list[tuple[str, float]]) -> str | None:
+    """What comes after the end of the grid where its best value lies there; None: nothing."""
+    try:
+        points = sorted((float(value), score) for value, score in results)
+    except ValueError:  # not numbers
+        return None
+    for (end, at_end), (inner, _) in (points[:2], points[:-3:-1]) if points[1:] else ():
+        if end > 0 and inner > 0 and at_end > max(score for value, score in points if value != end):
+            return f"{end * end / inner:.6g}"
+    return None

@@ -5,15 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..particles import Ensemble
 from .base import Link
-from .move import Move, choose_move
+from .move import Move, choose_move, closes_by_default
 from .optimizers import check_optimizer, check_state
 from .step import Closure, Step, StepInfo, SteppedFilter
 from .weights import is_finite
@@ -24,6 +24,21 @@ class UpdateHooks(Protocol):
 
     def before_update(self) -> None: ...
     def after_update(self) -> None: ...
+
+
+@runtime_checkable
+class QuadraticPenalty(UpdateHooks, Protocol):
+    """A penalty 1/2 sum c (x - m)^2, whose step is closed; see `consolidation.base`.
+
+    `anchor(parameter)` is (c, m) or None, once it `holds` anything. `closed` is True while a step
+    is taken that applies it.
+    """
+
+    closed: bool
+
+    @property
+    def holds(self) -> bool: ...
+    def anchor(self, parameter: nn.Parameter) -> tuple[Tensor, Tensor] | None: ...
 
 
 class Weighting(ABC):
@@ -64,7 +79,8 @@ class GradientStep(Step):
 
     def move(self) -> None:
         """Losses, their gradients, and the optimizer's step for those whose gradient is finite."""
-        move = self._moved = choose_move(self, self.filter)
+        quadratics = self._closed()
+        move = self._moved = choose_move(self, self.filter, quadratics)
         self.contexts.enter_context(self.particles.factoring(move.update))
         move.begin()
         losses, penalties = self._backward(move)
@@ -83,6 +99,17 @@ class GradientStep(Step):
         move.move(clip)
         for hooks in self.filter.consolidations:
             hooks.after_update()
+
+    def _closed(self) -> list[QuadraticPenalty]:
+        """The penalties that this step applies in closed form; told so until it ends."""
+        # a slope of penalties is read off their gradient, which then has to be there
+        if self.weighed_penalty is not None and self.filter.weighting.reads == "slope":
+            return []
+        quadratics = self.filter.closed_penalties()
+        for quadratic in quadratics:
+            quadratic.closed = True
+            self.contexts.callback(setattr, quadratic, "closed", False)
+        return [quadratic for quadratic in quadratics if quadratic.holds]
 
     def _backward(self, move: Move) -> tuple[Tensor, Tensor | None]:
         """Losses and penalties, their gradients in `move`.
@@ -176,8 +203,9 @@ class GradientStep(Step):
 class GradientFilter(SteppedFilter):
     """Gradient steps with weights by any rule; see `Weighting`.
 
-    The gradient sees loss + penalty; the weights see the loss only, unless `weigh_penalty`: a
-    penalty stands for past data, and in the weights it would count that past at every step again.
+    The gradient sees loss + penalty (or the step is closed, see `register`); the weights see the
+    loss only, unless `weigh_penalty`: a penalty stands for past data, and in the weights it would
+    count that past at every step again.
 
     A particle whose loss or gradient is not finite dies: weight 0, and its parameters, buffers and
     optimizer state stay as they were before the step. The others go on.
@@ -205,10 +233,34 @@ class GradientFilter(SteppedFilter):
         self.optimizer, self.max_grad_norm = optimizer, max_grad_norm
         self.weighting, self.weigh_penalty = weighting, weigh_penalty
         self.consolidations: list[UpdateHooks] = []
+        self._closed: dict[UpdateHooks, bool | None] = {}
 
-    def register(self, consolidation: UpdateHooks) -> None:
-        """Have `before_update()` and `after_update()` called around every optimizer step."""
+    def register(self, consolidation: UpdateHooks, closed: bool | None = None) -> None:
+        """Have `before_update()` and `after_update()` called around every optimizer step.
+
+        A quadratic penalty (EWC, SI) is from now on applied by every step itself where it is
+        `closed`: None, the default, means with SGD, whose metric is the learning rate (over
+        1 - momentum); True is for Adam, too (metric lr / (sqrt(v) + eps)); False leaves it to
+        `step(penalty=...)`. Strengths in the literature are meant for Adam and a penalty in the
+        gradient.
+        """
+        if closed and not isinstance(consolidation, QuadraticPenalty):
+            raise ValueError(f"a {type(consolidation).__name__} has no closed step: closed=None")
+        known = (torch.optim.SGD, torch.optim.Adam)  # AdamW is one
+        if closed and not isinstance(self.optimizer, known):
+            raise ValueError(
+                f"closed steps are known for SGD and Adam, not for "
+                f"{type(self.optimizer).__name__}: closed=False"
+            )
         self.consolidations.append(consolidation)
+        self._closed[consolidation] = closed
+
+    def closed_penalties(self) -> list[QuadraticPenalty]:
+        """The registered penalties that steps apply in closed form."""
+        usual = closes_by_default(self.optimizer)
+        wanted = [c for c in self.consolidations if isinstance(c, QuadraticPenalty)]
+        given = ((c, self._closed.get(c)) for c in wanted)
+        return [c for c, closed in given if (usual if closed is None else closed)]
 
     # ------------------------------------------------------------------ one step
 

@@ -8,6 +8,7 @@ down, and `Move` for any torch optimizer. A step calls, in this order, `begin`, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from ..particles.rules import ParameterReads
 from .step import Step
 
 if TYPE_CHECKING:
-    from .gradient import GradientFilter
+    from .gradient import GradientFilter, QuadraticPenalty
 
 
 class Move:
@@ -28,8 +29,15 @@ class Move:
 
     update: FactoredUpdate | None = None
 
-    def __init__(self, step: Step, optimizer: torch.optim.Optimizer, slopes: bool = False) -> None:
+    def __init__(
+        self,
+        step: Step,
+        optimizer: torch.optim.Optimizer,
+        slopes: bool = False,
+        quadratics: Sequence[QuadraticPenalty] = (),
+    ) -> None:
         self.step, self.optimizer, self.slopes = step, optimizer, slopes
+        self.quadratics = quadratics
         self._kept: list[tuple[nn.Parameter, Tensor]] = []
         self._state = {p: dict(state) for p, state in optimizer.state.items()}
 
@@ -74,7 +82,7 @@ class Move:
     @torch.no_grad()
     def move(self, clip: Tensor | None) -> None:
         """Take the step, each particle's gradient multiplied by `clip` `[N]`."""
-        self.step.hold(*self.moving(), *self._states())
+        self.step.hold(*self._moved(), *self._states())
         if clip is not None:
             for gradient in self.gradients():
                 gradient.mul_(per_particle_view(clip.to(gradient.dtype), gradient))
@@ -83,6 +91,24 @@ class Move:
         new = [tensor for tensor in self._states() if id(tensor) not in known]
         # State that this first step created was zero before it.
         self.step.held += [(tensor, torch.zeros_like(tensor)) for tensor in new]
+        for group in self.optimizer.param_groups if self.quadratics else ():
+            for parameter in group["params"]:
+                self._pull(parameter, metric(self.optimizer, group, parameter))
+
+    def _moved(self) -> list[nn.Parameter]:
+        """What the step changes: who has a gradient; with a closed penalty, everything held."""
+        groups = self.optimizer.param_groups if self.quadratics else ()
+        return [p for group in groups for p in group["params"]] or self.moving()
+
+    def _pull(self, parameter: nn.Parameter, variance: Tensor | float | None) -> None:
+        """x <- (x + sigma^2 c m) / (1 + sigma^2 c): the Gaussian update by each penalty in turn."""
+        for quadratic in self.quadratics:
+            anchor = quadratic.anchor(parameter)
+            if anchor is not None and variance is not None:
+                curvature, center = anchor
+                gain = 1 / (1 + 1 / (variance * curvature))  # also where c is 0 or overflows
+                parameter.lerp_(center, gain)
+                variance = variance * (1 - gain)
 
     def _states(self) -> list[Tensor]:
         """Optimizer state: of particles, `[N, ...]`, or shared by them, such as step counts."""
@@ -172,7 +198,9 @@ class Descent(Move):
         self.update.clear()
 
 
-def choose_move(step: Step, owner: GradientFilter) -> Move:
+def choose_move(
+    step: Step, owner: GradientFilter, quadratics: Sequence[QuadraticPenalty] = ()
+) -> Move:
     """Factors for plain descent where nobody else wants to see the gradient; else the optimizer.
 
     One particle goes through `torch.optim.SGD` itself, so that N = 1 is SGD bit for bit.
@@ -181,8 +209,8 @@ def choose_move(step: Step, owner: GradientFilter) -> Move:
     watched = any(getattr(hooks, "reads_gradients", True) for hooks in owner.consolidations)
     whole = particles.chunk_size is None or particles.chunk_size >= particles.n
     able = particles.fast and particles.n > 1 and whole
-    if reads == "slope" or watched or not able or not plain_descent(optimizer):
-        return Move(step, optimizer, slopes=reads == "slope")
+    if reads == "slope" or watched or quadratics or not able or not plain_descent(optimizer):
+        return Move(step, optimizer, reads == "slope", quadratics)
     # how often the step compares the rows of a layer with each other
     return Descent(step, optimizer, (reads == "energy_after") + (owner.max_grad_norm is not None))
 
@@ -199,3 +227,29 @@ def plain_descent(optimizer: torch.optim.Optimizer) -> bool:
             for option in ("momentum", "weight_decay", "maximize", "differentiable")
         )
     )
+
+
+def closes_by_default(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether penalties take closed steps unless told otherwise: the metric is the rate alone."""
+    ascends = any(group.get("maximize") for group in optimizer.param_groups)
+    return type(optimizer) is torch.optim.SGD and not ascends
+
+
+def metric(
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: nn.Parameter
+) -> Tensor | float | None:
+    """sigma^2 of the step just taken, how far a unit of gradient moves a parameter in the end.
+
+    SGD's lr, with momentum lr / (1 - momentum), so that steps still end where loss + penalty is
+    smallest; Adam's lr / (sqrt(v) + eps). None: this parameter has not moved yet.
+    """
+    rate: Tensor | float = group["lr"]
+    if isinstance(optimizer, torch.optim.SGD):
+        momentum = group["momentum"]
+        return rate * (1 - group["dampening"]) / (1 - momentum) if momentum else rate
+    state = optimizer.state.get(parameter)
+    if not state:
+        return None
+    second = state.get("max_exp_avg_sq", state["exp_avg_sq"])
+    bias = 1 - group["betas"][1] ** state["step"].to(second.device, torch.float64)
+    return rate / ((second / bias).sqrt() + group["eps"])

@@ -25,11 +25,8 @@ class Range:
         if self.above and not self.low < value < math.inf:
             raise ValueError(f"{key} must be a positive number, got {value}")
         if not value >= self.low or value == math.inf:
-            least = (
-                f"at least {self.low:.0f}"
-                if isinstance(value, int)
-                else f"{self.low:.0f} or larger"
-            )
+            least = f"{self.low:.0f}"
+            least = f"at least {least}" if isinstance(value, int) else f"{least} or larger"
             raise ValueError(f"{key} must be {least}, got {value}")
         if value > self.high:
             raise ValueError(f"{key} must be at most {self.high:,.0f}, got {value}")

@@ -58,9 +58,10 @@ def _register(
     name: str,
     title: str,
     label: str,
-    kind: str,
     style: Style,
     build: Callable[[PolicySetup, str], Any],
+    *,
+    kind: str = "lifelong",
     suffixes: Iterable[str] = PARTICLES,
     config: type[Any] | None = None,
 ) -> None:
@@ -92,26 +93,10 @@ def _cloned(setup: PolicySetup, suffix: str) -> BehaviourCloning:
 
 
 PLAIN, WITH_TRAC, WITH_EWC = Style("#D55E00", "s"), Style("#009E73", "v"), Style("#0072B2", "^")
-TWO = ("", "+wpf")
+_trac, _ewc = partial(_played, trac=True), partial(_played, ewc=True)
+_two: Any = {"suffixes": ("", "+wpf")}
 
-_register("bc", "behaviour cloning", "Behaviour cloning", "cloning", PLAIN, _cloned)
-_register("ppo", "PPO", "PPO", "lifelong", PLAIN, _played)
-_register(
-    "ppo+trac",
-    "PPO with TRAC",
-    "PPO + TRAC",
-    "lifelong",
-    WITH_TRAC,
-    partial(_played, trac=True),
-    TWO,
-)
-_register(
-    "ppo+ewc",
-    "PPO with EWC",
-    "PPO + EWC",
-    "lifelong",
-    WITH_EWC,
-    partial(_played, ewc=True),
-    TWO,
-    PolicyEWCSettings,
-)
+_register("bc", "behaviour cloning", "Behaviour cloning", PLAIN, _cloned, kind="cloning")
+_register("ppo", "PPO", "PPO", PLAIN, _played)
+_register("ppo+trac", "PPO with TRAC", "PPO + TRAC", WITH_TRAC, _trac, **_two)
+_register("ppo+ewc", "PPO with EWC", "PPO + EWC", WITH_EWC, _ewc, config=PolicyEWCSettings, **_two)

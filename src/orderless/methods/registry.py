@@ -87,31 +87,16 @@ def method(
     slow: bool = False,
     *,
     label: str = "",
-    style: Style | None = None,
-    base: str | None = None,
-    config: type[Any] = NoSettings,
     needs: str | None = None,
-    ignores: tuple[str, ...] = (),
+    **options: Any,
 ) -> Callable[[Build], Build]:
-    """Register a function `Setup -> learner` under a name; `Method` says what the options mean."""
+    """Register a function `Setup -> learner` under a name; options are the fields of `Method`."""
 
     def register(build: Build) -> Build:
-        METHODS[name] = Method(
-            name,
-            label or name,
-            style,
-            base,
-            tuned=needs is not None,
-            description=description,
-            build=build,
-            config=config,
-            particles=particles,
-            in_all=in_all,
-            kind=kind,
-            slow=slow,
-            needs=needs,
-            ignores=ignores,
-        )
+        flags = {"particles": particles, "in_all": in_all, "kind": kind, "slow": slow}
+        known: Any = {"description": description, "build": build, "needs": needs, **flags}
+        tuned = needs is not None
+        METHODS[name] = Method(name, label or name, tuned=tuned, **known, **options)
         return build
 
     return register

@@ -14,6 +14,8 @@ Own = TypeVar("Own")
 
 # Settings that leave results as they are
 IMMATERIAL = ("chunk_size", "test_batch", "rb_block")
+STEPS = ("ewc_step", "si_step")  # how penalties are applied; with Adam, "auto" is "gradient"
+BY_GRADIENT = {"auto", "gradient"}
 
 
 @dataclass(frozen=True, init=False)
@@ -28,12 +30,13 @@ class SharedSettings(Config):
 
     particles: Size = 100
     """N, for the methods that have particles."""
-    init: Literal["fresh", "perturb"] = "fresh"
-    """"fresh" networks, or "perturb": one network plus noise, as in the paper's code."""
+    init: Literal["fresh", "perturb", "fresh+noise"] = "fresh"
+    """"fresh" networks; "perturb": one network plus noise, as in the paper's code; "fresh+noise":
+    fresh networks, each with noise, as in its text."""
     perturb_low: Number = 0.001
-    """Smallest radius of the initial noise, with init=perturb."""
+    """Smallest radius of the initial noise, with init=perturb or fresh+noise."""
     perturb_high: Number = 0.04
-    """Largest radius of the initial noise, with init=perturb."""
+    """Largest radius of the initial noise, with init=perturb or fresh+noise."""
     optimizer: Literal["sgd", "adam"] = "sgd"
     """"sgd" or "adam", for every method that takes gradients."""
     lr: Positive = 1e-3
@@ -134,11 +137,14 @@ class SharedSettings(Config):
     def differs(self, recorded: Mapping[str, Any], method: Method) -> str | None:
         """The first setting that changes a method's result and was another when it was recorded.
 
-        As "key=its value, not ours". A setting that did not exist then had no effect.
+        As "key=its value, not ours". A setting that did not exist then had no effect, except that
+        penalties always stood in the gradient.
         """
         for key, value in self.flat(method).items():
-            if key not in (*IMMATERIAL, *method.ignores) and recorded.get(key, value) != value:
-                return f"{key}={recorded[key]}, not {value}"
+            was = recorded.get(key, "gradient" if key in STEPS else value)
+            alike = key in STEPS and self.optimizer == "adam" and {was, value} <= BY_GRADIENT
+            if key not in (*IMMATERIAL, *method.ignores) and was != value and not alike:
+                return f"{key}={was}, not {value}"
         return None
 
     def changed(self, **changes: Any) -> Self:

@@ -65,7 +65,9 @@ class Setup:
     def ensemble(self, n: int) -> Ensemble:
         """n particles as the settings want them."""
         s = self.settings
-        init = Perturb(s.perturb_low, s.perturb_high) if s.init == "perturb" else "fresh"
+        base = "one" if s.init == "perturb" else "fresh"
+        noise = Perturb(s.perturb_low, s.perturb_high, base)
+        init: str | Perturb = "fresh" if s.init == "fresh" else noise
         particles = self.initial(self.make_model, n, init)
         particles.chunk_size, particles.precision = s.chunk_size, s.precision
         return particles

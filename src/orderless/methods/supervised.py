@@ -24,13 +24,7 @@ if TYPE_CHECKING:
 WPF, AVERAGING, BOOTSTRAP = Style("#D55E00", "*"), Style("#E69F00", "o"), Style("#999999", "X")
 
 
-@method(
-    "wpf",
-    "weighted particle filter",
-    particles=True,
-    label="Weighted particle filter",
-    style=WPF,
-)
+@method("wpf", "weighted particle filter", True, label="Weighted particle filter", style=WPF)
 def _wpf(setup: Setup) -> Learner:
     return setup.learner(setup.weighted())
 
@@ -38,7 +32,7 @@ def _wpf(setup: Setup) -> Learner:
 @method(
     "averaging",
     "the same particles, unweighted",
-    particles=True,
+    True,
     label="Averaging particles",
     style=AVERAGING,
 )
@@ -106,48 +100,50 @@ def register_consolidation(
     Args:
         build: from the setup, the particles, the settings in `config` and a strength to the
             consolidation.
-        config: has fields NAME_strength and NAME_tuned; None is their default.
-        strengths: the literature's by scenario ("domain", "task", "class").
+        config: has fields NAME_strength and NAME_tuned; None is their default. A penalty that is
+            quadratic has NAME_step, too (see `Step`).
+        strengths: the literature's by scenario ("domain", "task", "class"); for a benchmark that
+            has its own, by both ("splitcifar100-domain").
         tuned: which of the two pairs to register.
     """
     for is_tuned in tuned:
         own = f"{name}-tuned" if is_tuned else name
         how = "strength swept on validation data" if is_tuned else "the literature's strength"
-        label_of_own = (label or name) + (", tuned" if is_tuned else "")
-        keys = (f"{name}_strength", f"{name}_tuned")
-        key, other = reversed(keys) if is_tuned else keys
+        own_label = (label or name) + (", tuned" if is_tuned else "")
+        key, other = f"{name}_strength", f"{name}_tuned"
+        key, other = (other, key) if is_tuned else (key, other)
+        needs = key if is_tuned else None
+        common: Any = {"style": style, "config": config, "ignores": (other,), "needs": needs}
 
         def learner(setup: Setup, filter: GradientFilter, key: str = key) -> Learner:
             own = setup.config(config)
             strength = getattr(own, key)
             if strength is None:
-                strength = strengths[setup.scenario.kind]
+                kind = setup.scenario.kind
+                strength = strengths.get(f"{setup.scenario.name}-{kind}", strengths[kind])
             consolidation = build(setup, filter.particles, own, strength)
-            return setup.learner(filter, consolidation=consolidation)
+            closed = CLOSED[getattr(own, f"{name}_step", "auto")]
+            return setup.learner(filter, consolidation=consolidation, closed=closed)
 
-        def alone(setup: Setup, learner: Any = learner) -> Learner:
-            return learner(setup, setup.descent())
-
-        def over_particles(setup: Setup, learner: Any = learner) -> Learner:
-            return learner(setup, setup.weighted())
-
-        common: Any = {"style": style, "config": config, "ignores": (other,)}
-        common["needs"] = key if is_tuned else None
-        method(own, f"{title}, {how}, one network", label=label_of_own, **common)(alone)
-        method(
-            f"{own}+wpf",
-            f"{title}, {how}, over weighted particles",
-            particles=True,
-            label=f"{label_of_own} + WPF",
-            base=own,
-            **common,
-        )(over_particles)
+        method(own, f"{title}, {how}, one network", label=own_label, **common)(
+            lambda setup, learner=learner: learner(setup, setup.descent())
+        )
+        over = f"{title}, {how}, over weighted particles"
+        method(f"{own}+wpf", over, True, label=f"{own_label} + WPF", base=own, **common)(
+            lambda setup, learner=learner: learner(setup, setup.weighted())
+        )
 
 
-# The literature's strengths, by scenario: van de Ven et al. (2022)
+# How steps take in a quadratic penalty, see `GradientFilter.register`
+Step = Literal["auto", "closed", "gradient"]
+CLOSED = {"auto": None, "closed": True, "gradient": False}
+
+# The literature's strengths, by scenario: van de Ven et al. (2022), on SplitMNIST and on CIFAR-100
 STRENGTHS = {
-    "ewc": {"task": 1e5, "domain": 1e10, "class": 1e9},
-    "si": {"task": 10.0, "domain": 5e4, "class": 5e3},
+    "ewc": {"task": 1e5, "domain": 1e10, "class": 1e9}
+    | {"splitcifar100-task": 1e3, "splitcifar100-domain": 1e3, "splitcifar100-class": 100.0},
+    "si": {"task": 10.0, "domain": 5e4, "class": 5e3}
+    | {"splitcifar100-task": 100.0, "splitcifar100-domain": 500.0, "splitcifar100-class": 5.0},
     "lwf": {"task": 1.0, "domain": 1.0, "class": 1.0},
 }
 
@@ -162,8 +158,11 @@ class EWCSettings(Config):
     """Fisher information: "exact", "sampled" or "empirical"."""
     fisher_samples: Count | None = 500
     """How many of a task's samples the Fisher information is computed on; None: all."""
+    ewc_step: Step = "auto"
+    """EWC's steps: "closed" (stable at any strength), by the penalty's "gradient"; "auto": closed
+    with SGD, by the gradient with Adam, for which the literature's strengths are meant."""
     ewc_strength: Number | None = None
-    """EWC's lambda; None: the literature's for the scenario."""
+    """EWC's lambda; None: the literature's for benchmark and scenario."""
     ewc_tuned: Number | None = None
     """EWC's lambda found on validation data, for the method ewc-tuned."""
 
@@ -200,8 +199,11 @@ class SISettings(Config):
 
     si_xi: Positive = 0.1
     """SI's damping."""
+    si_step: Step = "auto"
+    """SI's steps: "closed" (stable at any strength), by the penalty's "gradient"; "auto": closed
+    with SGD, by the gradient with Adam, for which the literature's strengths are meant."""
     si_strength: Number | None = None
-    """SI's c; None: the literature's for the scenario."""
+    """SI's c; None: the literature's for benchmark and scenario."""
     si_tuned: Number | None = None
     """SI's c found on validation data, for the method si-tuned."""
 
@@ -212,23 +214,15 @@ def _si(setup: Setup, particles: Ensemble, own: SISettings, strength: float) -> 
     return SI(particles, strength, xi=own.si_xi)
 
 
-CONSOLIDATIONS: dict[str, tuple[str, BuildConsolidation, type[Any], str, Style]] = {
-    "ewc": ("elastic weight consolidation", _ewc, EWCSettings, "EWC", Style("#0072B2", "^")),
-    "lwf": ("learning without forgetting", _lwf, LwFSettings, "LwF", Style("#009E73", "v")),
-    "si": ("synaptic intelligence", _si, SISettings, "SI", Style("#CC79A7", "P")),
-}
+CONSOLIDATIONS: tuple[tuple[str, str, BuildConsolidation, type[Any], str, Style], ...] = (
+    ("ewc", "elastic weight consolidation", _ewc, EWCSettings, "EWC", Style("#0072B2", "^")),
+    ("lwf", "learning without forgetting", _lwf, LwFSettings, "LwF", Style("#009E73", "v")),
+    ("si", "synaptic intelligence", _si, SISettings, "SI", Style("#CC79A7", "P")),
+)
 for _tuned in (False, True):
-    for _name, (_title, _build, _config, _label, _style) in CONSOLIDATIONS.items():
-        register_consolidation(
-            _name,
-            _title,
-            _build,
-            config=_config,
-            strengths=STRENGTHS[_name],
-            label=_label,
-            style=_style,
-            tuned=(_tuned,),
-        )
+    for _name, _title, _build, _config, _label, _style in CONSOLIDATIONS:
+        _common: Any = {"config": _config, "strengths": STRENGTHS[_name], "tuned": (_tuned,)}
+        register_consolidation(_name, _title, _build, label=_label, style=_style, **_common)
 
 # ---------------------------------------------------------------------- replay, all at once, exact
 

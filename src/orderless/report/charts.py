@@ -7,7 +7,7 @@ a scatter plot, "line-k" over time, "range-k" of the k-th entry of an audit.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from ..escaping import printable
 from ..experiments.record import CellRecord
 from ..methods import describe
-from .paper import method_label
 from .summary import MethodSummary, ReportError
 
 if TYPE_CHECKING:
@@ -90,46 +89,39 @@ def tidy(axes: Axes) -> None:
 # ---------------------------------------------------------------------- average against variance
 
 
-class Dot(NamedTuple):
-    """One order: its average, and its share of the variance of either kind."""
+class Spot(NamedTuple):
+    """A method, or one of its orders: its average, and its variance (its share of it) over orders
+    and seeds or over orders alone.
+    """
 
-    order_index: int
+    name: str
     average: float
     total: float
     order: float
+    dots: tuple[Spot, ...] = ()
 
 
-class Point(NamedTuple):
-    """One method: its average, and its variance over orders and seeds or over orders alone."""
-
-    method: str
-    average: float
-    total: float
-    order: float
-    dots: list[Dot]
-
-
-def scatter_points(methods: dict[str, MethodSummary], *, normalized: bool = True) -> list[Point]:
-    """A point per method that has both variances; normalized ones have a dot per order."""
-    points = []
+def scatter_spots(methods: dict[str, MethodSummary], *, normalized: bool = True) -> list[Spot]:
+    """A spot per method that has both variances; normalized ones have a dot per order."""
+    spots = []
     for name, entry in methods.items():
         total = entry.normalized_variance if normalized else entry.variance
         order = entry.normalized_order_variance if normalized else entry.order_variance
         if total is None or order is None:
             continue
-        shares = (entry.order_contributions, entry.order_contributions_within_seed)
-        rows = zip(
-            entry.order_indices, entry.order_averages, *(s or [] for s in shares), strict=False
-        )
-        dots = [Dot(i, a, t, o) for i, a, t, o in rows if t is not None and o is not None]
-        points.append(Point(name, entry.average, total, order, dots if normalized else []))
-    return points
+        shares = entry.order_contributions, entry.order_contributions_within_seed
+        columns = map(str, entry.order_indices), entry.order_averages, *(s or [] for s in shares)
+        rows = zip(*columns, strict=False) if normalized else ()
+        dots = tuple(Spot(i, a, t, o) for i, a, t, o in rows if t is not None and o is not None)
+        spots.append(Spot(name, entry.average, total, order, dots))
+    return spots
 
 
 def scatter(
     axes: Axes,
-    points: Sequence[Point],
+    spots: Sequence[Spot],
     styles: dict[str, Style],
+    labels: Mapping[str, str],
     variance: Variance,
     factor: float = 100.0,
     size: float = 1.0,
@@ -138,11 +130,11 @@ def scatter(
 
     Scores are multiplied by `factor`, areas of marks by `size`.
     """
-    for place, point in enumerate(points):
-        style = styles[point.method]
+    for place, spot in enumerate(spots):
+        style = styles[spot.name]
         axes.scatter(
-            [factor * dot.average for dot in point.dots],
-            [getattr(dot, variance) for dot in point.dots],
+            [factor * dot.average for dot in spot.dots],
+            [getattr(dot, variance) for dot in spot.dots],
             s=7 * size,
             color=style.colour,
             alpha=0.35,
@@ -150,14 +142,14 @@ def scatter(
             gid=f"dots-{place}",
         )
         axes.scatter(
-            factor * point.average,
-            getattr(point, variance),
+            factor * spot.average,
+            getattr(spot, variance),
             s=size * (210 if style.marker == "*" else 85) / (2 if style.small else 1),
             marker=style.marker,
             facecolors=style.colour if style.filled else "white",
             edgecolors="white" if style.filled else style.colour,
             linewidths=0.6 if style.filled else 1.4,
-            label=plain(method_label(point.method)),
+            label=plain(labels[spot.name]),
             zorder=3,
             gid=f"mark-{place}",
         )
@@ -197,23 +189,15 @@ class Series(NamedTuple):
 
 
 def series(
-    cells: Iterable[CellRecord],
-    record: Literal["trace", "curves"],
-    key: str,
-    title: str,
-    *,
-    many: bool = False,
+    cells: Iterable[CellRecord], record: Literal["trace", "curves"], key: str, title: str
 ) -> Series | None:
-    """Per method the mean over cells, and the lowest and highest.
-
-    `many` leaves out methods of one network, whose weight is always 1.
-    """
+    """Per method the mean over cells, and the lowest and highest."""
     found: dict[str, list[tuple[list[float], list[float]]]] = {}
     for cell in cells:
         content = getattr(cell, record) or {}
         pairs = zip(content.get("step", []), content.get(key, []), strict=False)
         points = sorted((s, v) for s, v in pairs if s is not None and v is not None)
-        if points and not (many and cell.particles == 1):
+        if points:
             steps, values = zip(*points, strict=True)
             found.setdefault(cell.method, []).append((list(steps), list(values)))
     if not found:
@@ -238,7 +222,7 @@ def draw_series(
     axes: Axes,
     data: Series,
     styles: dict[str, Style],
-    labels: dict[str, str],
+    labels: Mapping[str, str],
     *,
     thin: Sequence[str] = (),
 ) -> None:
@@ -251,7 +235,7 @@ def draw_series(
             color=style.colour,
             linewidth=0.8 if name in thin else 1.8,
             dashes=style.dashes or (None, None),
-            label=labels[name],
+            label=plain(labels[name]),
             gid=f"line-{place}",
         )
         if name not in thin:

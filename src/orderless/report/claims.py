@@ -13,7 +13,7 @@ on: with fewer than ``MINIMUM_ORDERS`` by Student's interval, which is as wide a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -32,30 +32,20 @@ NEAR_CHANCE = 0.03
 ROUNDING = 1e-12  # a difference below this is floating-point noise, not a finding
 
 Measure = Literal["mean", "variance", "order_variance"]
+MEASURES: dict[Measure, str] = {
+    "mean": "average",
+    "variance": "total variance",
+    "order_variance": "order variance",
+}
 Array = NDArray[np.float64]
 
 
-class Statistic(NamedTuple):
-    """A measure's name in words, and how it is computed from S[seed, order, task]."""
-
-    name: str
-    statistic: Callable[[Array], float]
-
-
-MEASURES: dict[Measure, Statistic] = {
-    "mean": Statistic("average", metrics.average),
-    "variance": Statistic("total variance", metrics.variance),
-    "order_variance": Statistic("order variance", metrics.order_variance),
-}
-
-
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """``left`` is claimed to have the higher mean, or the lower variance, than ``right``."""
 
     left: str
     right: str
-    measure: Measure
+    measure: Measure = "mean"
 
     @property
     def text(self) -> str:
@@ -63,38 +53,30 @@ class Comparison:
         return f"{method_label(self.left)} {better} {method_label(self.right)}"
 
 
-def _comparisons() -> Iterator[Comparison]:
-    for other in ("averaging", "bootstrap", "gd"):
-        yield Comparison("wpf", other, "mean")
-    yield Comparison("wpf", "gd", "variance")
-    yield Comparison("wpf", "gd", "order_variance")
-    for base in ("ewc", "lwf", "si"):
-        yield Comparison(f"{base}+wpf", base, "mean")
-        yield Comparison(f"{base}+wpf", base, "variance")
-        yield Comparison(f"{base}+wpf", base, "order_variance")
-
-
-def _policy_comparisons(benchmark: str) -> Iterator[Comparison]:
-    base = "bc" if benchmark == "procgen-bc" else "ppo"
-    for other in ("averaging", "bootstrap"):
-        yield Comparison(f"{base}+wpf", f"{base}+{other}", "mean")
-    if base == "ppo":
-        yield Comparison("ppo+wpf", "ppo+ewc", "mean")
-    for plain in (base,) if base == "bc" else ("ppo", "ppo+trac", "ppo+ewc"):
-        yield Comparison(f"{plain}+wpf", plain, "mean")
-        yield Comparison(f"{plain}+wpf", plain, "variance")
-        yield Comparison(f"{plain}+wpf", plain, "order_variance")
+def _comparisons(benchmark: str) -> Iterator[Comparison]:
+    """What the paper says of its own tables."""
+    base = {"procgen-bc": "bc", "procgen-lifelong": "ppo"}.get(benchmark)
+    plain: tuple[str, ...] = ("ewc", "lwf", "si")
+    if base is None:
+        yield from (Comparison("wpf", other) for other in ("averaging", "bootstrap", "gd"))
+        yield from (Comparison("wpf", "gd", measure) for measure in list(MEASURES)[1:])
+    else:
+        others = ["averaging", "bootstrap"] + (["ewc"] if base == "ppo" else [])
+        yield from (Comparison(f"{base}+wpf", f"{base}+{other}") for other in others)
+        plain = (base,) if base == "bc" else (base, f"{base}+trac", f"{base}+ewc")
+    for each in plain:
+        yield from (Comparison(f"{each}+wpf", each, measure) for measure in MEASURES)
 
 
 def judge_claims(summary: Summary, cells: Sequence[CellRecord]) -> list[Claim]:
     """The claims of the paper's tables on one table of ours; empty for other benchmarks."""
-    judge, benchmark = Judge(summary, cells), summary.benchmark
-    if summary.returns and benchmark in TABLE_2:
-        return [judge.compare(comparison) for comparison in _policy_comparisons(benchmark)]
-    if summary.returns or benchmark not in TABLE_1:
+    benchmark = summary.benchmark
+    if benchmark not in (TABLE_2 if summary.returns else TABLE_1):
         return []
-    claims = [judge.compare(comparison) for comparison in _comparisons()]
-    claims.append(judge.near_chance())
+    judge = Judge(summary, cells)
+    claims = [judge.compare(comparison) for comparison in _comparisons(benchmark)]
+    if not summary.returns:
+        claims.append(judge.near_chance())
     if benchmark == "splitmnist":
         claims.append(judge.best_of_all())
     return claims
@@ -109,10 +91,10 @@ class Evidence(NamedTuple):
     orders: int
 
 
-def holds(comparison: Comparison, difference: metrics.Difference) -> bool | None:
+def holds(measure: Measure, difference: metrics.Difference) -> bool | None:
     """True, False where the opposite is seen, None where no difference is shown."""
     above, below = difference.low > ROUNDING, difference.high < -ROUNDING
-    if comparison.measure != "mean":
+    if measure != "mean":
         above, below = below, above
     return True if above else False if below else None
 
@@ -127,7 +109,7 @@ class Judge:
     def compare(self, comparison: Comparison) -> Claim:
         undecided = Claim(
             claim=comparison.text,
-            measure=MEASURES[comparison.measure].name,
+            measure=MEASURES[comparison.measure],
             holds="not decidable",
             evidence="",
             paper=self._in_the_paper(comparison),
@@ -135,7 +117,7 @@ class Judge:
         found = self._measure(comparison)
         if isinstance(found, str):
             return replace(undecided, evidence=found)
-        verdict = holds(comparison, found.difference)
+        verdict = holds(comparison.measure, found.difference)
         return replace(
             undecided,
             holds=verdict is True,
@@ -148,10 +130,10 @@ class Judge:
         chance = CHANCE[self.summary.benchmark].get(self.summary.scenario)
         claim = Claim(
             claim="Baseline particle filter is near chance",
-            measure=MEASURES["mean"].name,
+            measure=MEASURES["mean"],
             holds="not decidable",
             evidence="Not measured: bootstrap.",
-            paper=f"{100 * TABLE_1[self.summary.benchmark]['bootstrap'][0]:.1f} %",
+            paper=_percent(TABLE_1[self.summary.benchmark]["bootstrap"][0]),
         )
         entry = self.summary.methods.get("bootstrap")
         if entry is None or chance is None:
@@ -166,22 +148,22 @@ class Judge:
             holds=abs(entry.average - chance) <= NEAR_CHANCE,
             difference=entry.average - chance,
             interval=[low - chance, high - chance],
-            evidence=f"bootstrap {100 * entry.average:.1f} % "
-            f"[{100 * low:.1f}, {100 * high:.1f}], chance {100 * chance:.1f} %; "
+            evidence=f"bootstrap {_percent(entry.average)} "
+            f"[{100 * low:.1f}, {100 * high:.1f}], chance {_percent(chance)}; "
             f"near means within {100 * NEAR_CHANCE:.0f} points.",
         )
 
     def best_of_all(self) -> Claim:
         """ "WPF outperforms all other methods": against the best of the paper's other rows."""
-        table = TABLE_1["splitmnist"]
-        missing = [name for name in table if name not in self.summary.methods]
+        table, methods = TABLE_1["splitmnist"], self.summary.methods
+        missing = [name for name in table if name not in methods]
         present = [name for name in table if name not in ("wpf", *missing)]
-        best = max(present, key=lambda name: self.summary.methods[name].average, default="lwf+wpf")
+        best = max(present, key=lambda name: methods[name].average, default="lwf+wpf")
         claim = replace(
-            self.compare(Comparison("wpf", best, "mean")),
+            self.compare(Comparison("wpf", best)),
             claim="Weighted particle filter outperforms all other methods on "
             f"{benchmark_label('splitmnist')}",
-            paper=f"{100 * table['wpf'][0]:.1f} % against {100 * table['lwf+wpf'][0]:.1f} % "
+            paper=f"{_percent(table['wpf'][0])} against {_percent(table['lwf+wpf'][0])} "
             "for LwF + WPF: contradicted by its own table",
         )
         # One better row refutes the claim; only all rows together can support it.
@@ -192,7 +174,7 @@ class Judge:
 
     def _measure(self, comparison: Comparison) -> Evidence | str:
         """The evidence, or why there is none."""
-        left, right, measure = comparison.left, comparison.right, comparison.measure
+        left, right, measure = comparison
         missing = [name for name in (left, right) if name not in self.summary.methods]
         if missing:
             return f"Not measured: {', '.join(missing)}."
@@ -211,62 +193,52 @@ class Judge:
             return f"{left} and {right} share {shared}; a verdict needs {needed}."
         first, second = (score_grid(cells, seeds, orders) for cells in (ours, theirs))
         assert first is not None and second is not None  # load_run has checked every final row
-        few = len(orders) < MINIMUM_ORDERS
-        paired = metrics.paired_difference
-        difference = _students(first, second) if few else paired(first, second, measure)
-        statistic = MEASURES[measure].statistic
-        return Evidence(
-            (statistic(first), statistic(second)),
-            difference,
-            len(seeds),
-            len(orders),
-        )
+        if len(orders) < MINIMUM_ORDERS:
+            difference = _students(first, second)
+        else:
+            difference = metrics.paired_difference(first, second, measure)
+        statistic = metrics.average if measure == "mean" else getattr(metrics, measure)
+        values = statistic(first), statistic(second)
+        return Evidence(values, difference, len(seeds), len(orders))
 
     def _sentence(self, comparison: Comparison, found: Evidence, verdict: bool | None) -> str:
-        mean = comparison.measure == "mean"
-
-        def number(value: float) -> str:
-            if not mean:
-                return f"{value:.2g}"
-            return f"{value:.3f}" if self.summary.returns else f"{100 * value:.1f} %"
-
-        def signed(value: float) -> str:
-            if not mean:
-                return f"{value:+.2g}"
-            return f"{value:+.3f}" if self.summary.returns else f"{100 * value:+.2f}"
-
+        fractions = comparison.measure == "mean" and not self.summary.returns
+        form = ".2g" if comparison.measure != "mean" else ".3f"
+        ours, theirs = (_percent(v) if fractions else f"{v:{form}}" for v in found.values)
+        value, low, high = (
+            f"{100 * v:+.2f}" if fractions else f"{v:+{form}}" for v in found.difference
+        )
         seen = {True: "", False: "; the opposite is seen", None: "; no difference is shown"}
-        value, low, high = map(signed, found.difference)
-        unit = " points" if mean and not self.summary.returns else ""
-        ours, theirs = map(number, found.values)
         return (
             f"{comparison.left} {ours}, {comparison.right} {theirs}; difference "
-            f"{value}{unit} [{low}, {high}] over {_count(found.seeds, 'seed')} x "
-            f"{_count(found.orders, 'order')}{seen[verdict]}."
+            f"{value}{' points' if fractions else ''} [{low}, {high}] over "
+            f"{_count(found.seeds, 'seed')} x {_count(found.orders, 'order')}{seen[verdict]}."
         )
 
     def _in_the_paper(self, comparison: Comparison) -> str | None:
         table = published(self.summary.benchmark, self.summary.scenario)
-        if comparison.measure == "order_variance" or not {
-            comparison.left,
-            comparison.right,
-        } <= set(table):
+        left, right, measure = comparison
+        if measure == "order_variance" or not {left, right} <= table.keys():
             return None
-        ours, theirs = table[comparison.left], table[comparison.right]
-        if comparison.measure == "variance":
+        ours, theirs = table[left], table[right]
+        if measure == "variance":
             normalized = "" if self.summary.returns else " (normalized)"
             return f"{ours[1]:.3f} against {theirs[1]:.3f}{normalized}"
         if self.summary.returns:
             return f"{ours[0]:.2f} against {theirs[0]:.2f}"
-        return f"{100 * ours[0]:.1f} % against {100 * theirs[0]:.1f} %"
+        return f"{_percent(ours[0])} against {_percent(theirs[0])}"
 
 
 def _students(first: Array, second: Array) -> metrics.Difference:
     """The difference of means with Student's 95 % interval over 3 or 4 orders."""
     by_order = metrics.order_averages(first) - metrics.order_averages(second)
-    half = STUDENT[len(by_order)] * by_order.std(ddof=1) / len(by_order) ** 0.5
+    half = float(STUDENT[len(by_order)] * by_order.std(ddof=1) / len(by_order) ** 0.5)
     mean = float(by_order.mean())
-    return metrics.Difference(mean, mean - float(half), mean + float(half))
+    return metrics.Difference(mean, mean - half, mean + half)
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
 
 
 def _count(number: int, noun: str) -> str:

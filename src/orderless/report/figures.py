@@ -18,14 +18,15 @@ from .charts import (
     new_figure,
     plain,
     scatter,
-    scatter_points,
+    scatter_spots,
     series,
     variance_scale,
 )
+from .columns import row_label, title
 from .density import MARGIN, Frames, evenly
 from .paper import method_label
+from .reading import readable
 from .summary import ReportError, Summary
-from .tables import row_label, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,16 +73,17 @@ def figure2(summaries: Sequence[Summary]) -> Figure:
 
     One row per summary, one marker per method.
     """
-    shown = [summary for summary in summaries if not summary.returns]
+    shown = [readable(summary) for summary in summaries if not summary.returns]
     if not shown:
         raise ReportError("Figure 2 needs a benchmark whose scores are accuracies.")
     figure = new_figure(11.5, 4.6 * len(shown))
     panels = figure.subplots(len(shown), 2, squeeze=False, sharex="row", sharey="row")
     for (left, right), summary in zip(panels, shown, strict=True):
-        styles, points = method_styles(list(summary.methods)), scatter_points(summary.methods)
-        scatter(left, points, styles, "total")
-        scatter(right, points, styles, "order")
-        variance_scale(left, [value for point in points for value in (point.total, point.order)])
+        styles, spots = method_styles(list(summary.methods)), scatter_spots(summary.methods)
+        labels = {name: row_label(name, summary.methods) for name in styles}
+        scatter(left, spots, styles, labels, "total")
+        scatter(right, spots, styles, labels, "order")
+        variance_scale(left, [value for spot in spots for value in (spot.total, spot.order)])
         _name_the_undrawn(left, summary)
         for axes in (left, right):
             axes.set_xlabel("average accuracy, %")
@@ -137,7 +139,7 @@ def figure3(run: Run, summaries: Sequence[Summary]) -> Figure | None:
         }
         if "ppo" in styles:  # kin share a colour, but two bands in one cannot be told apart
             styles["ppo"] = styles["ppo"]._replace(colour=PLAIN)
-        labels = {name: plain(row_label(name, summary.methods)) for name in data.lines}
+        labels = {name: row_label(name, summary.methods) for name in data.lines}
         thin = [name for name in data.lines if name not in ("ppo", "ppo+wpf")]
         draw_series(axis, data, styles, labels, thin=thin)
         for switch in level_switches(tables[summary.table][0]):

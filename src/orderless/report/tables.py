@@ -6,116 +6,27 @@ import csv
 import io
 import json
 import re
+import textwrap
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ..escaping import csv_cell, markdown, markdown_code, printable
 from ..storage.typed import as_json
-from .paper import benchmark_label, method_label
+from .columns import columns_of, title
+from .paper import method_label
+from .reading import headline, readable
 from .summary import MethodSummary, ReportError, Summary
 
 Kind = Literal["text", "markdown", "csv", "latex", "json"]
-MISSING = "-"
-# What each variance is over.
-VARIED: dict[str, tuple[str, ...]] = {
-    "variance": ("orders", "seeds"),
-    "order_variance": ("orders",),
-    "seed_variance": ("seeds",),
-    "normalized_variance": ("orders", "seeds"),
-    "normalized_order_variance": ("orders",),
-}
-
-
-class Column(NamedTuple):
-    """One column: its heading, and how a row is written in it."""
-
-    heading: str
-    write: Callable[[MethodSummary], str]
-
-
-def percent(value: float | None) -> str:
-    """A fraction as a percentage with one decimal."""
-    return MISSING if value is None else f"{100 * value:.1f}"
-
-
-def decimal(value: float | None, digits: int = 3) -> str:
-    """A number with three decimals."""
-    return MISSING if value is None else f"{value:.{digits}f}"
-
-
-def small(value: float | None) -> str:
-    """A variance: two significant digits, and a plain 0 for exactly nothing."""
-    if value is None:
-        return MISSING
-    return "0" if value == 0 else f"{value:.2g}"
-
-
-def seen_variance(entry: MethodSummary, name: str) -> float | None:
-    """A row's variance; None, and not 0, where what it is over did not vary."""
-    varied = any(getattr(entry, count) > 1 for count in VARIED[name])
-    value: float | None = getattr(entry, name)
-    return value if varied else None
-
-
-def seen_interval(entry: MethodSummary, write: Callable[[float], str], dash: str = ", ") -> str:
-    """A row's interval; nothing where there was one order only."""
-    return MISSING if entry.orders < 2 else dash.join(map(write, entry.interval))
-
-
-def row_label(name: str, methods: dict[str, MethodSummary]) -> str:
-    """A method's name, and how many orders it has where others have more."""
-    orders = methods[name].orders
-    if orders == max(entry.orders for entry in methods.values()):
-        return method_label(name)
-    return f"{method_label(name)} ({orders} {'order' if orders == 1 else 'orders'})"
-
-
-def columns_of(summary: Summary) -> list[Column]:
-    """What the printed tables show; CSV and JSON hold everything."""
-    score = decimal if summary.returns else percent
-
-    def variance(heading: str, name: str) -> Column:
-        return Column(heading, lambda entry: small(seen_variance(entry, name)))
-
-    columns = [
-        Column("average", lambda e: score(e.average)),
-        Column("95 % interval", lambda e: seen_interval(e, score)),
-        Column("logits", lambda e: score(e.average_logits)),
-        Column("probs", lambda e: score(e.average_probs)),
-        variance("variance", "variance"),
-        variance("of order", "order_variance"),
-        variance("of seed", "seed_variance"),
-        variance("norm. var.", "normalized_variance"),
-        variance("norm. order", "normalized_order_variance"),
-        Column("worst order", lambda e: score(e.worst_order)),
-        Column("forgetting", lambda e: score(e.forgetting)),
-        Column("ESS", lambda e: decimal(e.ess_final, 1)),
-        Column("seeds x orders", lambda e: f"{e.seeds} x {e.orders}"),
-    ]
-    # returns are not made by averaging logits, and dividing by their mean makes no sense near 0
-    senseless = ("logits", "norm. var.", "norm. order") if summary.returns else ()
-    return [column for column in columns if column.heading not in senseless]
-
-
-def title(summary: Summary) -> str:
-    """One line that names the table."""
-    parts = [benchmark_label(summary.benchmark), summary.scenario, summary.preset]
-    return ", ".join([*parts, *learning_rate(summary)])
-
-
-def learning_rate(summary: Summary) -> list[str]:
-    """That of the optimizer in use, in words; nothing where methods have their own."""
-    adam = summary.settings.get("optimizer") == "adam"
-    rate = summary.settings.get("adam_lr" if adam else "lr")
-    return [f"learning rate {rate:g}"] if isinstance(rate, int | float) else []
 
 
 def format_table(summary: Summary, kind: Kind = "text") -> str:
     """One summary in one of the five forms; the text ends with a line break.
 
-    Scores are percentages in text, Markdown and LaTeX, fractions in CSV and JSON. A name that holds
-    markup, a formula or control characters is written so that it does nothing.
+    CSV and JSON hold every method and every number, scores as fractions; the others what a reader
+    wants to see, scores as percentages. A name that holds markup, a formula or control characters
+    is written so that it does nothing.
     """
     writers: dict[str, Callable[[Summary], str]] = {
         "text": _text,
@@ -133,7 +44,7 @@ def _cells(summary: Summary, name: Callable[[str], str]) -> tuple[list[str], lis
     """Headings and rows; `name` writes a method's name."""
     columns = columns_of(summary)
     return ["method", *(column.heading for column in columns)], [
-        [name(method), *(column.write(entry) for column in columns)]
+        [name(method), *(column.text(entry) for column in columns)]
         for method, entry in summary.methods.items()
     ]
 
@@ -151,15 +62,17 @@ def _tabulated(headings: list[str], rows: list[list[str]], form: str) -> str:
 
 
 def _text(summary: Summary) -> str:
-    headings, rows = _cells(summary, printable)
+    shown = readable(summary)
+    headings, rows = _cells(shown, printable)
     # Two lines per heading keep the whole table within an ordinary terminal.
     table = _tabulated(["\n".join(text.rsplit(" ", 1)) for text in headings], rows, "simple")
-    notes = "".join(f"Note: {printable(note)}\n" for note in summary.notes)
-    return f"{printable(title(summary))}\n{table}{notes}"
+    notes = "".join(f"Note: {printable(note)}\n" for note in shown.notes)
+    sentence = textwrap.fill(printable(headline(summary)), 100)
+    return f"{printable(title(summary))}\n{table}\n{sentence}\n{notes}"
 
 
 def _latex(summary: Summary) -> str:
-    headings, rows = _cells(summary, lambda method: printable(method_label(method)))
+    headings, rows = _cells(readable(summary), lambda method: printable(method_label(method)))
     table = _tabulated(["Method", *headings[1:]], rows, "latex_booktabs")  # escapes names
     table = re.sub(r"\b(\d\.?\d?)e([+-])0*(\d+)\b", r"$\1\\cdot 10^{\2\3}$", table)
     return f"% {printable(title(summary))}\n{table.replace('{+', '{')}"
@@ -176,9 +89,11 @@ def markdown_table(headings: list[str], rows: list[list[str]], left: int = 1) ->
 
 
 def _markdown(summary: Summary) -> str:
-    notes = "".join(f"\n- {markdown(note)}" for note in summary.notes)
-    table = markdown_table(*_cells(summary, markdown_code))
-    return f"### {markdown(title(summary))}\n\n{table}{notes and notes + chr(10)}"
+    shown = readable(summary)
+    notes = "".join(f"\n- {markdown(note)}" for note in shown.notes)
+    table = markdown_table(*_cells(shown, markdown_code))
+    heading = f"### {markdown(title(summary))}\n\n{markdown(headline(summary))}"
+    return f"{heading}\n\n{table}{notes and notes + chr(10)}"
 
 
 def format_csv(summaries: list[Summary]) -> str:

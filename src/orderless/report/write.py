@@ -10,10 +10,11 @@ from ..experiments.record import Run
 from ..storage import write_atomically
 from . import figures
 from .collect import loaded, summarize
+from .columns import title
 from .density import Frames, load_frames
 from .page import page_data, write_page
 from .summary import ReportError, Summary
-from .tables import Kind, format_csv, format_json, format_table, title
+from .tables import Kind, format_csv, format_json, format_table
 
 
 def write_report(

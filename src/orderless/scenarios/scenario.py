@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -61,11 +61,9 @@ class Scenario:
             raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {kind!r}")
         if not tasks:
             raise ValueError("a scenario needs at least one task, got none")
-        self.tasks = list(tasks)
+        self.tasks, self.name = list(tasks), name
         self.kind: Kind = kind
-        self.name = name
-        self.augment = augment
-        self.transform = transform
+        self.augment, self.transform = augment, transform
         shapes = {tuple(x.shape[1:]) for task in self.tasks for x in (task.x, task.x_test)}
         devices = {x.device for task in self.tasks for x in (task.x, task.x_test)}
         if len(shapes) > 1 or len(devices) > 1:
@@ -86,15 +84,13 @@ class Scenario:
         *,
         names: Sequence[str] | None = None,
         relabel: bool = False,
-        kind: Kind = "domain",
-        name: str = "custom",
-        augment: Augment | None = None,
-        transform: Transform | None = None,
+        **options: Any,
     ) -> Scenario:
         """A scenario from one (training, test) pair of datasets per task, read into memory once.
 
         Items are (x, y) with x anything `torch.as_tensor` or numpy takes. With `relabel` the
         labels of each task, in ascending order, become 0, 1, ...: for data labelled across tasks.
+        `options` are those of `Scenario`.
 
         >>> import torch
         >>> from torch.utils.data import TensorDataset
@@ -110,7 +106,7 @@ class Scenario:
             task_from_datasets(*pair, name=names[index] if names else "", relabel=relabel)
             for index, pair in enumerate(datasets)
         ]
-        return Scenario(tasks, kind=kind, name=name, augment=augment, transform=transform)
+        return Scenario(tasks, **options)
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -128,14 +124,8 @@ class Scenario:
 
     def _with_tasks(self, tasks: Sequence[Task]) -> Scenario:
         other = copy.copy(self)
-        Scenario.__init__(
-            other,
-            tasks,
-            kind=self.kind,
-            name=self.name,
-            augment=self.augment,
-            transform=self.transform,
-        )
+        kept: Any = {name: getattr(self, name) for name in ("kind", "name", "augment", "transform")}
+        Scenario.__init__(other, tasks, **kept)
         return other
 
     def to(self, device: torch.device | str) -> Scenario:
@@ -248,9 +238,8 @@ class Scenario:
         them: what follows is what would have followed.
         """
         total = self.n_batches(task, batch_size, epochs, iterations)
-        x, y, key = self._task(task).x, self.targets(task), (seed, task)
-        chosen = self._chosen("task", key, len(y), batch_size, total, start)
-        return ((self._drawn(x, at, "task", key, number), y[at]) for number, at in chosen)
+        data = self._task(task).x, self.targets(task)
+        return self._stream("task", (seed, task), data, batch_size, total, start)
 
     def joint_batches(
         self,
@@ -274,40 +263,32 @@ class Scenario:
         x = torch.cat([self._task(t).x for t in used])
         y = torch.cat([self.targets(t) for t in used])
         identity = torch.cat([torch.full_like(self.tasks[t].y, t).long() for t in used])
-        key = (seed, *used)
-        chosen = self._chosen("joint", key, len(y), batch_size, total, start)
-        return (
-            (self._drawn(x, at, "joint", key, number), y[at], identity[at]) for number, at in chosen
-        )
+        return self._stream("joint", (seed, *used), (x, y, identity), batch_size, total, start)
 
     def _transformed(self, x: Tensor) -> Tensor:
         return x if self.transform is None else self.transform(x)
 
-    def _drawn(
-        self, x: Tensor, at: Tensor, stream: str, key: tuple[int, ...], number: int
-    ) -> Tensor:
-        x = x[at]
-        if self.augment is not None:
-            x = self.augment(x, keyed_generator(f"augment {stream}", *key, number))
-        return self._transformed(x)
-
-    def _chosen(
+    def _stream(
         self,
-        stream: str,
+        name: str,
         key: tuple[int, ...],
-        samples: int,
+        data: tuple[Tensor, ...],
         batch_size: int,
         total: int,
         start: int,
-    ) -> Iterator[tuple[int, Tensor]]:
-        if start < 0:  # here rather than in the generator, which would raise at the first batch
+    ) -> Iterator[Any]:
+        """Batches of inputs, drawn and transformed, and of what stands beside them."""
+        if start < 0:  # refused here rather than in the generator, at the first batch
             raise ValueError(f"start must be 0 or larger, got {start}")
-        return shuffled_batches(
-            stream,
-            key,
-            samples=samples,
-            batch_size=batch_size,
-            total=total,
-            start=start,
-            device=self.device,
+
+        def drawn(number: int, x: Tensor) -> Tensor:
+            if self.augment is not None:
+                x = self.augment(x, keyed_generator(f"augment {name}", *key, number))
+            return self._transformed(x)
+
+        x, *beside = data
+        sizes: Any = {"samples": len(x), "batch_size": batch_size, "total": total, "start": start}
+        return (
+            (drawn(number, x[at]), *(part[at] for part in beside))
+            for number, at in shuffled_batches(name, key, **sizes, device=self.device)
         )

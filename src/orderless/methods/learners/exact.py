@@ -10,16 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...features import (
-    DeadLeaves,
-    RandomConvolution,
-    RandomReLU,
-    cached,
-    efficientnet_lite,
-)
+from ...features import DeadLeaves, RandomConvolution, RandomReLU, cached, efficientnet_lite
 from ...filters import RaoBlackwellizedFilter, StepInfo
 from ...filters.weights import normalize
 from ...scenarios import Scenario
+from .continual import ContinualLearner
 
 
 @lru_cache
@@ -44,10 +39,10 @@ def feature_map(kind: str, shape: tuple[int, ...], features: int) -> Callable[[]
             f"rb_features must be a multiple of {each} with rb_map={kind}, the features of one "
             f"filter, got {features}; rb_map=relu takes any"
         )
-    options: dict[str, Any] = {"regions": regions}
+    sizes = shape[0], shape[1], features // each
     if kind == "convolution":
-        return partial(RandomConvolution, shape[0], shape[1], features // each, **options)
-    return partial(DeadLeaves, shape[0], shape[1], features // each, mirror=colour, **options)
+        return partial(RandomConvolution, *sizes, regions=regions)
+    return partial(DeadLeaves, *sizes, mirror=colour, regions=regions)
 
 
 @lru_cache
@@ -58,7 +53,7 @@ def backbone_features(kind: str) -> Callable[[Tensor], Tensor] | None:
     return partial(cached, efficientnet_lite(int(kind.removeprefix("lite"))))
 
 
-class ExactLearner:
+class ExactLearner(ContinualLearner):
     """A `RaoBlackwellizedFilter` as the experiments want it.
 
     - domain: a column per (task, label); all tasks compete for each label at test time.
@@ -71,24 +66,22 @@ class ExactLearner:
     whatever weights answers use, and as loss -log p(data so far | map i) per sample.
     """
 
-    joint = False
+    filter: RaoBlackwellizedFilter
 
     def __init__(self, scenario: Scenario, filter: RaoBlackwellizedFilter, block: int) -> None:
+        super().__init__(scenario, filter)
         if block < 1:
             raise ValueError(f"rb_block must be at least 1, got {block}")
-        self.scenario, self.filter, self.block = scenario, filter, block
-        self.seen: list[int] = []
+        self.block = block
         self._gathered: list[tuple[Tensor, Tensor]] = []
 
     # ------------------------------------------------------------------ learning
 
     def begin_task(self, seen: Sequence[int]) -> None:
-        """The last task of `seen` comes now."""
         self._absorb()
         self.seen = list(seen)
 
     def learn(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> None:
-        """Take in one batch of the current task; labels in the scenario's output space."""
         if task is not None:
             raise ValueError("the exact filter learns one task at a time: leave task out")
         self._gathered.append((x, y))
@@ -114,16 +107,10 @@ class ExactLearner:
         loss = -evidence / max(1, self.filter.samples)
         return StepInfo(loss, None, None, self.filter.alive.clone(), normalize(evidence)[0])
 
-    def check(self) -> None:
-        """Sums cannot break down: `update` refuses what is not finite."""
-
     # ------------------------------------------------------------------ answers
 
     def outputs(self, x: Tensor, task: int) -> Tensor:
-        """Every map's calibrated logits `[N, B, C]`, -inf where a class is out of the question.
-
-        Of a sharded ensemble, the logits of the maps here.
-        """
+        """Every map's calibrated logits."""
         self._absorb()
         if self.scenario.kind != "task":
             return self.filter.outputs(x)
@@ -152,8 +139,8 @@ class ExactLearner:
 
     def state_dict(self) -> dict[str, Any]:
         self._absorb()
-        return {"filter": self.filter.state_dict()}
+        return super().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._gathered = []
-        self.filter.load_state_dict(state["filter"])
+        super().load_state_dict(state)

@@ -13,15 +13,17 @@ from ...consolidation import Consolidation
 from ...filters import GradientFilter, StepInfo, SteppedFilter
 from ...particles import per_particle
 from ...scenarios import Scenario
+from .continual import ContinualLearner
 from .replay import Reservoir
-from .representation import heaviest_representation
 
 
-class Learner:
-    """What the experiments train: `begin_task`, `learn` batch by batch, `end_task`, `outputs`.
+class Learner(ContinualLearner):
+    """A filter fed by closures, which is what most methods are.
 
-    `joint=True` asks the experiment for shuffled batches of all tasks at once (an upper bound).
+    `closed` is what `filter.register` is told about the consolidation.
     """
+
+    filter: SteppedFilter
 
     def __init__(
         self,
@@ -29,24 +31,23 @@ class Learner:
         filter: SteppedFilter,
         *,
         consolidation: Consolidation | None = None,
+        closed: bool | None = None,
         replay: Reservoir | None = None,
         joint: bool = False,
     ) -> None:
-        self.scenario, self.filter, self.joint = scenario, filter, joint
-        self.consolidation, self.replay = consolidation, replay
+        super().__init__(scenario, filter)
+        self.consolidation, self.replay, self.joint = consolidation, replay, joint
         if consolidation is not None:
             assert isinstance(filter, GradientFilter)  # nothing else takes a penalty
-            filter.register(consolidation)
+            filter.register(consolidation, closed)
         self._cross_entropy = per_particle(F.cross_entropy)
         shape = len(scenario), scenario.outputs
         self._masks = torch.zeros(shape, device=scenario.device)  # 0 or -inf, by task of a sample
         self._fast: Any = None
-        self.seen: list[int] = []
 
     # ------------------------------------------------------------------ learning
 
     def begin_task(self, seen: Sequence[int]) -> None:
-        """Get ready for the last task of `seen`; `seen` lists all tasks so far, in order."""
         self.seen = list(seen)
         if self.scenario.kind != "domain":
             self._masks.fill_(-torch.inf)
@@ -61,7 +62,7 @@ class Learner:
             self._fast = self.filter.compile(self._loss, self._penalty if penalized else None)
 
     def learn(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepInfo:
-        """One step on a batch; labels in the network's output space, `task` per sample `[B]`."""
+        """One step on a batch."""
         if task is None:
             task = torch.full_like(y, self.seen[-1])
         batch: tuple[Tensor, ...] = x, y, task
@@ -102,10 +103,6 @@ class Learner:
     # ------------------------------------------------------------------ answers
 
     def outputs(self, x: Tensor, task: int) -> Tensor:
-        """Every particle's scores `[N, B, C]`, -inf where a class is out of the question.
-
-        Of a sharded ensemble, the scores of the particles here.
-        """
         outputs = self.filter.outputs(x)
         outputs = outputs if outputs.dtype == torch.float64 else outputs.float()
         active = self.scenario.active(self.seen, task)
@@ -115,24 +112,9 @@ class Learner:
         mask[active] = 0.0
         return outputs + mask
 
-    @property
-    def weights(self) -> Tensor:
-        return self.filter.weights
-
     def check(self) -> None:
         """Raise if no particle is left."""
         self.filter.check(now=True)
 
-    def representation(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """What the last linear layer of the heaviest network sees, and that network's weights."""
-        return heaviest_representation(self.filter, x)
-
-    # ------------------------------------------------------------------ state
-
-    def state_dict(self) -> dict[str, Any]:
-        parts = {"filter": self.filter, "consolidation": self.consolidation, "replay": self.replay}
-        return {name: part.state_dict() for name, part in parts.items() if part is not None}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, part in state.items():
-            getattr(self, name).load_state_dict(part)
+    def parts(self) -> dict[str, Any]:
+        return {**super().parts(), "consolidation": self.consolidation, "replay": self.replay}

@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor
 
 from ...filters import GaussianSumFilter, StepInfo
-from ...scenarios import Scenario
 from .filtered import Learner
 
 
@@ -26,9 +25,6 @@ class GaussianSumLearner(Learner):
     """
 
     filter: GaussianSumFilter
-
-    def __init__(self, scenario: Scenario, filter: GaussianSumFilter) -> None:
-        super().__init__(scenario, filter)
 
     def begin_task(self, seen: Sequence[int]) -> None:
         super().begin_task(seen)

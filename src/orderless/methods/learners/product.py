@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -60,9 +59,6 @@ class ProductLearner(Learner):
             self.scenario.train_set(self.seen[-1]),
             loss=lambda outputs, y: self._losses(outputs, y).sum(1),
         )
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"filter": self.filter.state_dict()}
 
 
 def squared_errors(outputs: Tensor, y: Tensor, columns: Tensor | None = None) -> Tensor:

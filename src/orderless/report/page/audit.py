@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +11,13 @@ from ... import metrics
 from ...audit import LearnerAudit, OrderSensitivity
 from ...audit.words import VERDICTS, comparison_note, findings, probability
 from ...storage import versions
-from ..charts import Dot, Point, Range, Style, method_styles
+from ..charts import Range, Spot, Style, method_styles
+from ..columns import MISSING, Column
 from ..summary import ReportError
-from ..tables import MISSING
 from .charts import range_chart, scatter_charts
 from .data import Finding, Page, Result, looks, rounded
 from .render import write_page
-from .table import Column, Head, Value, build_table, score_column, variance_column
+from .table import build_table
 
 # How a verdict is coloured, and which way the column sorts.
 KINDS = {
@@ -44,8 +45,11 @@ def audit_page(audit: OrderSensitivity, folder: Path, command: str = "") -> Page
         score="accuracy",
         tasks=list(audit.tasks),
         orders={str(index): list(order) for index, order in enumerate(orders)},
-        methods=looks(list(learners), str),
-        table=build_table(COLUMNS, learners, broken),
+        pair=[audit.learners[0].name, audit.learners[-1].name],
+        methods=looks({name: name for name in learners}),
+        table=build_table(
+            COLUMNS, learners, broken, [n for n, e in learners.items() if not e.broken_runs]
+        ),
         matrices={
             name: {str(o): rounded(m) for o, m in enumerate(each.matrices.mean(axis=0))}
             for name, each in learners.items()
@@ -78,7 +82,6 @@ def audit_page(audit: OrderSensitivity, folder: Path, command: str = "") -> Page
 def _with_charts(
     result: Result, audit: OrderSensitivity, styles: dict[str, Style]
 ) -> tuple[Result, dict[str, str]]:
-    labels = {name: name for name in styles}
     learners, tasks = audit.learners, range(len(audit.tasks))
     charts = range_chart(
         [task_range(each, task) for task in tasks for each in learners],
@@ -87,27 +90,22 @@ def _with_charts(
         [" → ".join(audit.tasks[task] for task in order) for order in audit.orders],
     )
     normalized = all(each.scores.mean(axis=(0, 1)).all() for each in learners)
-    points = [audit_point(each, normalized) for each in learners]
-    scattered = {"returns": False, "normalized": normalized}
-    charts |= scatter_charts(points, styles, labels, **scattered)
+    spots = [audit_spot(each, normalized) for each in learners]
+    labels = {name: name for name in styles}
+    charts |= scatter_charts(spots, styles, labels, returns=False, normalized=normalized)
     return replace(result, dots=normalized), charts
 
 
-def audit_point(learner: LearnerAudit, normalized: bool) -> Point:
+def audit_spot(learner: LearnerAudit, normalized: bool) -> Spot:
     """A learner's average and variances, and each order's share of them."""
-    scores = learner.scores
+    name, scores = learner.name, learner.scores
+    average = metrics.average(scores)
     if not normalized:
-        variances = (metrics.variance(scores), metrics.order_variance(scores))
-        return Point(learner.name, metrics.average(scores), *variances, dots=[])
-    variances = (metrics.normalized_variance(scores), metrics.normalized_order_variance(scores))
-    rows = zip(
-        metrics.order_averages(scores).tolist(),
-        metrics.order_contributions(scores).tolist(),
-        metrics.order_contributions(scores, within_seed=True).tolist(),
-        strict=True,
-    )
-    dots = [Dot(index, *row) for index, row in enumerate(rows)]
-    return Point(learner.name, metrics.average(scores), *variances, dots=dots)
+        return Spot(name, average, metrics.variance(scores), metrics.order_variance(scores))
+    total, order = (metrics.order_contributions(scores, within_seed=w) for w in (False, True))
+    rows = zip(metrics.order_averages(scores).tolist(), total.tolist(), order.tolist(), strict=True)
+    dots = tuple(Spot(str(index), *row) for index, row in enumerate(rows))
+    return Spot(name, average, float(total.mean()), float(order.mean()), dots)
 
 
 def task_range(learner: LearnerAudit, task: int) -> Range:
@@ -118,50 +116,78 @@ def task_range(learner: LearnerAudit, task: int) -> Range:
     return Range(task, learner.name, float(means.mean()), *ends)
 
 
-def _score(value: Value[LearnerAudit], *head: str) -> Column[LearnerAudit]:
-    return score_column(Head(*head), value, returns=False)
-
-
-def _variance(value: Value[LearnerAudit], *head: str) -> Column[LearnerAudit]:
-    return variance_column(Head(*head, *([] if len(head) > 2 else ["low"])), value)
-
-
 MATTERS = (
     "yes: more than another seed does, and by no chance. less than seed: by no chance, but another "
     "seed matters as much. not shown: it may be chance. not at all: every order gave the same "
     "bits. undecided: too few runs to tell."
 )
-AVERAGE = "Mean accuracy over tasks, orders and seeds after the last task."
-WORST_ORDER = "The average under the order that suited the learner least."
-ORDER = "Variance over orders while the seed is held fixed: order effect + interaction."
-SEED = "Variance over seeds while the order is held fixed: seed effect + interaction."
 TEST = "Permutation test of “the order has no effect”: order labels shuffled within each seed."
-DISAGREE = "Share of test samples on which two orders, on average, predict different labels."
-
+VARIANCES: dict[str, tuple[Callable[[LearnerAudit], float | None], str]] = {
+    "seed variance": (
+        lambda each: each.seed_variance,
+        "Variance over seeds while the order is held fixed: seed effect + interaction.",
+    ),
+    "total variance": (lambda each: each.parts.variance, "The sum of the next three."),
+    "order effect": (
+        lambda each: each.parts.order_effect,
+        "What an order does with every seed alike.",
+    ),
+    "seed effect": (
+        lambda each: each.parts.seed_effect,
+        "What a seed does in every order alike.",
+    ),
+    "interaction": (
+        lambda each: each.parts.interaction,
+        "What an order does with one seed only.",
+    ),
+}
 COLUMNS: list[Column[LearnerAudit]] = [
     Column(
-        Head("order matters", MATTERS),
+        "order matters",
         lambda each: list(KINDS).index(each.verdict),
-        lambda each: VERDICTS[each.verdict],
+        "number",
+        MATTERS,
+        write=lambda each: VERDICTS[each.verdict],
     ),
-    _score(lambda each: each.parts.average, "average", AVERAGE, "high", "highest average"),
-    _score(lambda each: float(each.order_averages.min()), "worst order", WORST_ORDER, "high"),
-    _variance(lambda e: e.order_variance, "order variance", ORDER, "low", "lowest order variance"),
-    _variance(lambda each: each.seed_variance, "seed variance", SEED),
     Column(
-        Head("p", TEST),
+        "order variance",
+        lambda each: each.order_variance,
+        "variance",
+        "Variance over orders while the seed is held fixed: order effect + interaction.",
+        "low",
+        "lowest order variance",
+    ),
+    Column(
+        "average",
+        lambda each: each.parts.average,
+        "score",
+        "Mean accuracy over tasks, orders and seeds after the last task.",
+        "high",
+        "highest average",
+    ),
+    Column(
+        "worst order",
+        lambda each: float(each.order_averages.min()),
+        "score",
+        "The average under the order that suited the learner least.",
+        "high",
+    ),
+    Column(
+        "p",
         lambda each: each.p_value,
-        lambda each: MISSING if each.p_value is None else probability(each.p_value),
+        "number",
+        TEST,
+        write=lambda each: MISSING if each.p_value is None else probability(each.p_value),
     ),
-    _variance(lambda each: each.parts.variance, "total variance", "The sum of the next three."),
-    _variance(
-        lambda e: e.parts.order_effect, "order effect", "What an order does with every seed alike."
+    *(
+        Column(heading, value, "variance", words, "low")
+        for heading, (value, words) in VARIANCES.items()
     ),
-    _variance(
-        lambda e: e.parts.seed_effect, "seed effect", "What a seed does in every order alike."
+    Column(
+        "disagreement",
+        lambda each: each.mean_disagreement,
+        "score",
+        "Share of test samples on which two orders, on average, predict different labels.",
+        "low",
     ),
-    _variance(
-        lambda e: e.parts.interaction, "interaction", "What an order does with one seed only."
-    ),
-    _score(lambda each: each.mean_disagreement, "disagreement", DISAGREE, "low"),
 ]

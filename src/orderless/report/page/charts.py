@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..charts import (
-    Dot,
-    Point,
     Range,
     Series,
+    Spot,
     Style,
     Variance,
     draw_ranges,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTHS = {"wide": 700, "narrow": 340}
-SHARES = {"total": "total variance", "order": "order variance"}
 
 Tags = Mapping[str, Sequence[Attributes]]
 
@@ -47,7 +45,7 @@ def icon(style: Style) -> str:
 
 
 def scatter_charts(
-    points: Sequence[Point],
+    spots: Sequence[Spot],
     styles: dict[str, Style],
     labels: Mapping[str, str],
     *,
@@ -56,43 +54,43 @@ def scatter_charts(
 ) -> dict[str, str]:
     """Average against variance, of the order alone and in total, on the same axes."""
     prefix, factor = "normalized " if normalized else "", 1.0 if returns else 100.0
-    everything: list[Point | Dot] = [*points, *(dot for point in points for dot in point.dots)]
+    everything = [*spots, *(dot for spot in spots for dot in spot.dots)]
     middles = [factor * each.average for each in everything]
     margin = 0.05 * (max(middles) - min(middles)) or 1.0
-    found: dict[str, str] = {}
-    kinds: list[Variance] = ["order", "total"]
-    for kind in kinds:
-        name = f"{prefix}variance of {'the order alone' if kind == 'order' else 'order and seed'}"
+    top = max(value for each in everything for value in (each.total, each.order))
 
-        def tip(each: Point | Dot, what: str, kind: Variance = kind) -> str:
+    def picture(kind: Variance, whole: str) -> dict[str, str]:
+        name = f"{prefix}variance of {whole}"
+
+        def tip(each: Spot, what: str) -> str:
             average = f"{each.average:.2f}" if returns else f"{100 * each.average:.1f} %"
             return f"average {average}\n{what} {getattr(each, kind):.2g}"
 
-        def draw(axes: Axes, kind: Variance = kind, name: str = name) -> None:
-            scatter(axes, points, styles, kind, factor, size=1.9)
-            variance_scale(axes, [value for each in points for value in (each.total, each.order)])
+        def draw(axes: Axes) -> None:
+            scatter(axes, spots, styles, labels, kind, factor, size=1.9)
+            variance_scale(axes, [value for each in spots for value in (each.total, each.order)])
             axes.set_xlim(min(middles) - margin, max(middles) + margin)
-            top = max(value for each in everything for value in (each.total, each.order))
             axes.set_ylim(top=1.3 * top or 1.0)
             axes.set_xlabel("average return" if returns else "average accuracy, %")
             axes.set_ylabel(name)
 
         tags: dict[str, Sequence[Attributes]] = {}
-        for place, point in enumerate(points):
-            whose, hollow = {"data-method": point.method}, not styles[point.method].filled
+        for place, spot in enumerate(spots):
+            whose, hollow = {"data-method": spot.name}, not styles[spot.name].filled
             tags[f"dots-{place}"] = [
                 whose
-                | {"class": "dot", "data-order": str(dot.order_index)}
+                | {"class": "dot", "data-order": dot.name}
                 | {"data-tip": tip(dot, "its share of the variance")}
-                for dot in point.dots
+                for dot in spot.dots
             ]
-            told = f"{labels[point.method]}\n{tip(point, f'{prefix}{SHARES[kind]}')}"
+            told = f"{labels[spot.name]}\n{tip(spot, f'{prefix}{kind} variance')}"
             tags[f"mark-{place}"] = [
                 _focusable(told) | whose | {"class": "mark hollow" if hollow else "mark"}
             ]
         role = {"role": "group", "aria-label": f"Average score against {name}"}
-        found |= _both(f"scatter-{kind}", draw, role, tags, height=0.66)
-    return found
+        return _both(f"scatter-{kind}", draw, role, tags, height=0.66)
+
+    return picture("order", "the order alone") | picture("total", "order and seed")
 
 
 def series_chart(
@@ -103,7 +101,7 @@ def series_chart(
     def draw(axes: Axes) -> None:
         from matplotlib.ticker import EngFormatter
 
-        draw_series(axes, data, styles, {name: plain(text) for name, text in labels.items()})
+        draw_series(axes, data, styles, labels)
         axes.set_xlim(data.steps[0], data.steps[-1] if data.steps[-1] > data.steps[0] else None)
         if scale == "log":  # an effective sample size is never below 1
             axes.set_yscale("log")
@@ -126,10 +124,7 @@ def series_chart(
 
 
 def range_chart(
-    ranges: Sequence[Range],
-    styles: dict[str, Style],
-    tasks: Sequence[str],
-    orders: Sequence[str],
+    ranges: Sequence[Range], styles: dict[str, Style], tasks: Sequence[str], orders: Sequence[str]
 ) -> dict[str, str]:
     """Of an audit: how far the order moves each learner on each task."""
 

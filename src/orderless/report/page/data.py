@@ -7,7 +7,7 @@ picture of 64 x 64 bytes. The page of a full run stays below half a megabyte.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 
 from ...experiments.record import CellRecord, Run
 from ...storage.typed import Setting
-from ..charts import Series, method_styles, scatter_points, series
+from ..charts import Series, method_styles, scatter_spots, series
+from ..columns import columns_of, learning_rate, row_label
 from ..density import Frames
 from ..paper import benchmark_label, method_label
+from ..reading import UPPER_BOUND, competing, headline, readable, telling_pair
 from ..summary import Claim, ReportError, Summary
-from ..tables import learning_rate
 from .charts import icon, scatter_charts, series_chart
 from .svg import variable
-from .table import TableData, summary_table
+from .table import TableData, build_table
 
 DENSITY = 64  # pixels across
 
@@ -73,10 +74,14 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One table's part of the page; what is empty is not shown."""
+    """One table's part of the page; what is empty is not shown. `pair`: whose matrices stand
+    side by side at first.
+    """
 
     benchmark: str
     subtitle: str
+    headline: str = ""
+    pair: list[str]
     scenario: str = ""
     preset: str = ""
     score: str
@@ -119,7 +124,7 @@ def page_data(
     """The page of a run; without matplotlib it has no charts, and says so."""
     tables, found = run.tables(), list(problems)
     results, charts = [], []
-    for summary in summaries:
+    for summary in map(readable, summaries):
         cells = tables[summary.table]
         result = _result(summary, cells)
         # Particles that belong to no cell of the run are shown with every result.
@@ -137,20 +142,24 @@ def page_data(
 
 
 def _result(summary: Summary, cells: list[CellRecord]) -> Result:
-    count = len(cells[0].order)
+    methods = summary.methods
     own = {
         name: {k: v for k, v in entry.settings.items() if k not in summary.settings}
-        for name, entry in summary.methods.items()
+        for name, entry in methods.items()
     }
+    scenario = summary.scenario
+    what = scenario.capitalize() if summary.returns else f"{scenario}-incremental"
     return Result(
         benchmark=benchmark_label(summary.benchmark),
-        subtitle=_subtitle(summary),
-        scenario=summary.scenario,
+        subtitle=", ".join([what, f"preset {summary.preset}", *learning_rate(summary)]),
+        headline=headline(summary),
+        pair=telling_pair(summary),
+        scenario=scenario,
         preset=summary.preset,
         score=summary.score_kind,
-        tasks=summary.task_names or [f"task {task}" for task in range(count)],
+        tasks=summary.task_names or [f"task {task}" for task in range(len(cells[0].order))],
         orders={str(cell.order_index): cell.order for cell in cells},
-        methods=looks(list(summary.methods), method_label),
+        methods=looks({name: row_label(name, methods) for name in methods}),
         table=summary_table(summary),
         matrices=_matrices(summary, cells),
         claims=summary.claims,
@@ -165,35 +174,31 @@ def _result(summary: Summary, cells: list[CellRecord]) -> Result:
     )
 
 
-def _subtitle(summary: Summary) -> str:
-    """What stands below the benchmark's name."""
-    scenario = summary.scenario
-    what = scenario.capitalize() if summary.returns else f"{scenario}-incremental"
-    return ", ".join([what, f"preset {summary.preset}", *learning_rate(summary)])
+def summary_table(summary: Summary) -> TableData:
+    """The table of a summary; a chart shows the normalized variances."""
+    columns = [c for c in columns_of(summary) if not c.heading.startswith("norm.")]
+    runs = {name: (entry.died, entry.cells) for name, entry in summary.methods.items()}
+    return build_table(columns, summary.methods, runs, competing(summary), bound=UPPER_BOUND)
 
 
 def _with_charts(
     result: Result, summary: Summary, cells: list[CellRecord]
 ) -> tuple[Result, dict[str, str]]:
     styles = method_styles(list(summary.methods))
-    labels = {name: method_label(name) for name in styles}
+    labels = {name: look.label for name, look in result.methods.items()}
     # They cannot be normalized for returns, nor where somebody has a mean of 0 on a task.
     normalized = not summary.returns and all(
         entry.normalized_variance is not None for entry in summary.methods.values()
     )
-    points = scatter_points(summary.methods, normalized=normalized)
-    charts: dict[str, str] = {}
-    if points:
-        charts |= scatter_charts(
-            points, styles, labels, returns=summary.returns, normalized=normalized
-        )
+    spots = scatter_spots(summary.methods, normalized=normalized)
+    scattered = {"returns": summary.returns, "normalized": normalized}
+    charts = scatter_charts(spots, styles, labels, **scattered) if spots else {}
+    shown = [cell for cell in cells if cell.method in styles]
+    many = [cell for cell in shown if cell.particles != 1]  # the weight of one network is always 1
     found = {
-        "ess": (series(cells, "trace", "ess", "effective sample size", many=True), "log"),
-        "largest": (
-            series(cells, "trace", "largest_weight", "largest weight", many=True),
-            "share",
-        ),
-        "curves": (series(cells, "curves", "return", "episode return"), "linear"),
+        "ess": (series(many, "trace", "ess", "effective sample size"), "log"),
+        "largest": (series(many, "trace", "largest_weight", "largest weight"), "share"),
+        "curves": (series(shown, "curves", "return", "episode return"), "linear"),
     }
     values = {}
     for key, (data, scale) in found.items():
@@ -203,17 +208,17 @@ def _with_charts(
     return replace(result, dots=normalized, values=values), charts
 
 
-def looks(names: list[str], label: Callable[[str], str]) -> dict[str, Look]:
+def looks(labels: Mapping[str, str]) -> dict[str, Look]:
     """How each method is called and drawn: the same colours and shapes as in the charts."""
     return {
         name: Look(
-            label(name),
+            labels[name],
             variable(style.colour),
             icon(style),
             style.filled,
             " ".join(map(str, style.dashes)),
         )
-        for name, style in method_styles(names).items()
+        for name, style in method_styles(list(labels)).items()
     }
 
 
@@ -227,7 +232,8 @@ def _matrices(summary: Summary, cells: list[CellRecord]) -> dict[str, dict[str, 
         return {}
     found: dict[str, dict[str, list[object]]] = {name: {} for name in summary.methods}
     for cell in cells:
-        found[cell.method].setdefault(str(cell.order_index), []).append(cell.matrix())
+        if cell.method in found:
+            found[cell.method].setdefault(str(cell.order_index), []).append(cell.matrix())
     return {
         name: {index: rounded(np.mean(np.array(m), axis=0)) for index, m in orders.items()}
         for name, orders in found.items()
@@ -250,12 +256,11 @@ def _values(data: Series) -> Values:
 
 def _moments(frames: Frames, cell: CellRecord | None, result: Result) -> tuple[str, list[Moment]]:
     """What the run is called, and its frames."""
-    label = frames.name
+    label, stages = frames.name, ["–"] * frames.moments
     if cell is not None:
         label = f"{method_label(cell.method)}, order {cell.order_index}, seed {cell.seed}"
-    stages = ["–"] * frames.moments
-    if cell is not None and frames.moments == len(cell.order) + 1:
-        stages = ["before training", *(f"after {result.tasks[task]}" for task in cell.order)]
+        if frames.moments == len(cell.order) + 1:
+            stages = ["before training", *(f"after {result.tasks[task]}" for task in cell.order)]
     moments = []
     for frame, step in enumerate(frames.steps):
         picture = np.round(255 * frames.density(frame, DENSITY)[::-1]).astype(np.uint8)

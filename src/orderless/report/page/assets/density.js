@@ -57,7 +57,7 @@ function showDensity(result) {
     frames = runs[select.value][1];
     for (const frame of frames) frame.bytes ??= Uint8Array.from(atob(frame.density), (letter) => letter.charCodeAt(0));
     slider.max = frames.length - 1;
-    show(0);
+    show(frames.length - 1); // at first all particles weigh the same, which says nothing
   };
   options(select, runs.map(([label], k) => [String(k), label]), "0");
   byId("density-choice").hidden = runs.length < 2;

@@ -13,6 +13,8 @@ function plain(value) {
 function showHeading(result) {
   byId("title").textContent = result.benchmark;
   byId("subtitle").textContent = result.subtitle;
+  byId("headline").textContent = result.headline;
+  byId("headline").hidden = result.headline === "";
   document.title = `${result.benchmark}, ${result.subtitle} · orderless report`;
   const seeds = Math.max(...result.table.rows.map((row) => row.cells));
   const entries = [
@@ -35,6 +37,7 @@ function showClaims(result) {
   const decided = result.claims.filter((claim) => claim.holds in VERDICTS);
   const open = result.claims.filter((claim) => !(claim.holds in VERDICTS));
   byId("claims").hidden = result.claims.length === 0;
+  byId("claims-rule").hidden = decided.length === 0;
   fill(byId("claims-decided"), ...decided.map(claimItem));
   const rest = byId("claims-open");
   rest.hidden = open.length === 0;

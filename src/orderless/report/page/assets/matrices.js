@@ -27,8 +27,8 @@ function showMatrices(result) {
   slider.value = 0;
   slider.disabled = indices.length < 2;
   const entries = names.map((name) => [name, result.methods[name].label]);
-  const second = names.includes("gd") && names[0] !== "gd" ? "gd" : names[names.length - 1];
-  options(byId("method-left"), entries, names[0]);
+  const [first, second] = result.pair;
+  options(byId("method-left"), entries, first);
   options(byId("method-right"), entries, second);
 
   // One scale for all methods and orders: the same colour always means the same score.

@@ -1,0 +1,96 @@
+"""What a reader is shown of a summary: one sentence, the best first, no row that does nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .columns import ENOUGH_ORDERS, WRITERS, all_columns, row_label, seen_variance, small
+from .summary import MethodSummary, Summary
+
+UPPER_BOUND = "joint"  # sees all tasks at once, so it is no competitor
+SINGLE = ("gd", "bc", "ppo")  # one network and nothing added
+FILTERS = ("wpf", "bc+wpf", "ppo+wpf")  # the paper's filter and nothing added
+
+
+def readable(summary: Summary) -> Summary:
+    """Rows by average, best first; a note names rows that have not one figure of their own."""
+    idle = _idle(summary)
+    rows = [(name, entry) for name, entry in summary.methods.items() if name not in idle]
+    notes = [
+        f"{row_label(name, summary.methods)} ({name}) is not shown: every figure of it is that of "
+        f"{row_label(plain, summary.methods)}, so at these settings it does nothing."
+        for name, plain in idle.items()
+    ]
+    methods = dict(sorted(rows, key=lambda row: -row[1].average))
+    return replace(summary, methods=methods, notes=[*summary.notes, *notes])
+
+
+def _idle(summary: Summary) -> dict[str, str]:
+    """Methods that print exactly as one with nothing added does -> which one."""
+    columns = all_columns(summary)
+    prints = {
+        name: [column.text(entry) for column in columns] for name, entry in summary.methods.items()
+    }
+    plain = [name for name in (*SINGLE, *FILTERS) if name in prints]
+    return {
+        name: twin
+        for name in prints
+        if name not in plain
+        for twin in plain
+        if prints[name] == prints[twin]
+    }
+
+
+def competing(summary: Summary) -> dict[str, MethodSummary]:
+    """The rows that may be called the best.
+
+    Training that broke down leaves scores that hardly vary, and fewer runs than the others' may
+    have been the easier ones.
+    """
+    rows = {name: entry for name, entry in summary.methods.items() if name != UPPER_BOUND}
+    most = max((entry.cells for entry in rows.values()), default=0)
+    return {name: e for name, e in rows.items() if not e.died and e.cells == most}
+
+
+def telling_pair(summary: Summary) -> list[str]:
+    """The two methods that say most side by side: the best, and one network by itself."""
+    names = list(readable(summary).methods)
+    best = next((name for name in names if name in competing(summary)), names[0])
+    others = [name for name in (*SINGLE, *FILTERS, names[-1]) if name in names and name != best]
+    return [best, *others[:1]] if others else [best, best]
+
+
+def headline(summary: Summary) -> str:
+    """What came out, in one sentence: the best row beside the paper's filter and one network."""
+    methods = readable(summary).methods
+    best, _ = telling_pair(summary)
+    rivals = [name for name in (*FILTERS, *SINGLE) if name in methods]
+    parts = [_result(name, summary) for name in rivals if name != best]
+    parts.insert(0, f"{'Highest average: ' if len(methods) > 1 else ''}{_result(best, summary)}")
+    if len(rivals) == 2:
+        parts += _contest(*(methods[name] for name in rivals))
+    return "; ".join(parts) + "."
+
+
+def _result(name: str, summary: Summary) -> str:
+    entry, returns = summary.methods[name], summary.returns
+    score = WRITERS["return" if returns else "score"](entry.average) + ("" if returns else " %")
+    variance = seen_variance(entry, "order_variance")
+    steady = {None: "", 0.0: f" (the same in all {entry.orders} orders)"}
+    words = steady.get(variance, f" (order variance {small(variance)})")
+    return f"{row_label(name, summary.methods)} {score}{words}"
+
+
+def _contest(filtered: MethodSummary, single: MethodSummary) -> list[str]:
+    """In how many orders the filter is above one network: a count, and no verdict."""
+    ours, theirs = (
+        dict(zip(e.order_indices, e.order_averages, strict=True)) for e in (filtered, single)
+    )
+    shared = ours.keys() & theirs.keys()
+    above = sum(ours[order] > theirs[order] for order in shared)
+    few = ", too few to tell them apart" if len(shared) < ENOUGH_ORDERS else ""
+    return (
+        [f"the filter is above the single network in {above} of {len(shared)} orders{few}"]
+        if shared
+        else []
+    )

@@ -1,0 +1,209 @@
+"""Closed steps of quadratic penalties: Gaussian, stable at any strength, never applied twice."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import orderless as ol
+from orderless.consolidation import EWC, SI
+
+RATE = 0.1
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=RATE),
+    "momentum": lambda p: torch.optim.SGD(p, lr=RATE, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, lr=RATE),
+}
+
+
+class Point(nn.Module):
+    """A network that is its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.randn(5))
+
+    def forward(self) -> torch.Tensor:
+        return self.x
+
+
+def positive(*shape: int) -> torch.Tensor:
+    return torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) + 0.1
+
+
+def anchored(kind: type, strength: float, optimizer: str = "sgd", closed: bool | None = None):
+    """(filter, consolidation, curvature c, center m): one task is over, with values given here."""
+    particles = ol.Ensemble(Point, 3, seed=1).double()
+    consolidation = kind(particles, strength)
+    consolidation.importance["x"].copy_(positive(3, 5))
+    consolidation.center["x"].copy_(positive(3, 5).sin())
+    consolidation.tasks = 1
+    pf = ol.WeightedParticleFilter(particles, OPTIMIZERS[optimizer](particles.parameters()))
+    pf.register(consolidation, closed)
+    factor = strength if kind is EWC else 2 * strength  # SI's penalty has no 1/2
+    return pf, consolidation, factor * positive(3, 5), positive(3, 5).sin()
+
+
+@pytest.mark.parametrize("kind", [EWC, SI])
+def test_one_step_on_a_linear_loss_is_the_gaussian_map(kind):
+    # prior N(x, sigma^2), likelihood e^-gx, penalty N(m, 1/c): minimise the sum by Newton's rule
+    pf, _, c, m = anchored(kind, 7.0)
+    x, g = pf.particles.x.detach().clone(), positive(5) - 0.5
+    pf.step(lambda: pf.particles() @ g)
+    hessian, slope = 1 / RATE + c, g + c * (x - m)
+    torch.testing.assert_close(pf.particles.x.detach(), x - slope / hessian)
+
+
+@pytest.mark.parametrize("strength", [1e-2, 1.0, 1e6])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_steps_on_a_quadratic_loss_reach_the_minimiser_of_loss_and_penalty(strength, optimizer):
+    pf, _, c, m = anchored(EWC, strength, optimizer)
+    target = positive(5).cos()
+    for _ in range(600):
+        pf.step(lambda: (pf.particles() - target).square().sum(1) / 2)
+    torch.testing.assert_close(pf.particles.x.detach(), (target + c * m) / (1 + c))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("kind", [EWC, SI])
+def test_endless_strength_leaves_the_anchor(kind, optimizer):
+    pf, _, _, m = anchored(kind, 1e30, optimizer, closed=True)
+    pf.step(lambda: pf.particles().square().sum(1))
+    torch.testing.assert_close(pf.particles.x.detach(), m, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("kind", [EWC, SI])
+def test_difference_from_the_explicit_step_is_of_fourth_order_in_sigma(kind):
+    g = positive(5) - 0.5
+    errors = []
+    for strength in (1e-3, 1e-4):
+        steps = []
+        for closed in (True, False):
+            pf, penalized, c, _ = anchored(kind, strength, closed=closed)
+            pf.step(lambda pf=pf: pf.particles() @ g, penalty=lambda p=penalized: p.penalty())
+            steps.append(pf.particles.x.detach())
+        errors.append(float((steps[0] - steps[1] - RATE**2 * c * g).abs().max()))
+    assert 0 < errors[0] < 1e-6  # sigma^4 c^2 is at most 5e-8, the term above up to 1e-5
+    assert errors[1] == pytest.approx(errors[0] / 100, rel=1e-2)  # O(lambda^2)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("kind", [EWC, SI])
+def test_a_registered_penalty_that_is_also_passed_is_reported_and_not_applied_twice(
+    kind, optimizer
+):
+    alone, _, _, _ = anchored(kind, 3.0, optimizer, closed=True)
+    both, penalized, c, m = anchored(kind, 3.0, optimizer, closed=True)
+    value = ((c * (both.particles.x - m).square()).sum(1) / 2).detach()
+    for _ in range(3):
+        alone.step(lambda: alone.particles().square().sum(1))
+    infos = [
+        both.step(
+            lambda: both.particles().square().sum(1), penalty=lambda: penalized.penalty() + 1.0
+        )
+        for _ in range(3)
+    ]
+    torch.testing.assert_close(infos[0].penalty, value + 1.0)
+    assert torch.equal(alone.particles.x, both.particles.x)
+    assert penalized.penalty().requires_grad  # outside of steps it is as differentiable as ever
+
+
+def test_a_penalty_is_weighed_where_asked_for():
+    pf, penalized, _, _ = anchored(EWC, 3.0)
+    before = penalized.penalty().detach()
+    info = pf.step(
+        lambda: pf.particles().square().sum(1), penalty=penalized.penalty, weigh_penalty=True
+    )
+    energy = info.loss_before + before + info.loss_after + penalized.penalty().detach()
+    torch.testing.assert_close(pf.raw_log_weights, torch.log_softmax(-energy / 2, 0))
+
+
+def test_linearized_weights_that_see_penalties_keep_them_in_the_gradient():
+    pf, penalized, c, m = anchored(EWC, 3.0)
+    pf = ol.WeightedParticleFilter(pf.particles, pf.optimizer, weighting="linearized")
+    pf.register(penalized)
+    x = pf.particles.x.detach().clone()
+    pf.step(lambda: pf.particles().square().sum(1), penalty=penalized.penalty, weigh_penalty=True)
+    torch.testing.assert_close(pf.particles.x.detach(), x - RATE * (2 * x + c * (x - m)))
+
+
+def test_adam_keeps_penalties_in_the_gradient_unless_told():
+    usual, penalized, c, m = anchored(EWC, 3.0, "adam")
+    plain = copy.deepcopy(usual.particles)
+    optimizer = OPTIMIZERS["adam"](plain.parameters())
+    (plain().square().sum() + (c * (plain() - m).square()).sum() / 2).backward()
+    optimizer.step()
+    usual.step(lambda: usual.particles().square().sum(1), penalty=penalized.penalty)
+    torch.testing.assert_close(usual.particles.x, plain.x)
+
+
+def test_closed_adam_has_adams_metric():
+    pf, _, c, m = anchored(EWC, 3.0, "adam", closed=True)
+    x = pf.particles.x.detach().clone()
+    gradient = 2 * x  # at the first step m / sqrt(v) is the gradient's sign
+    pf.step(lambda: pf.particles().square().sum(1))
+    variance = RATE / (gradient.abs() + 1e-8)
+    expected = (x - variance * gradient + variance * c * m) / (1 + variance * c)
+    torch.testing.assert_close(pf.particles.x.detach(), expected)
+
+
+def test_two_penalties_are_one_gaussian():
+    pf, first, c, m = anchored(EWC, 3.0)
+    second = EWC(pf.particles, 5.0)
+    second.importance["x"].copy_(positive(3, 5).square())
+    second.center["x"].fill_(2.0)
+    second.tasks = 1
+    pf.register(second)
+    x, d = pf.particles.x.detach().clone(), 5.0 * positive(3, 5).square()
+    g = positive(5)
+    pf.step(lambda: pf.particles() @ g)
+    expected = (x - RATE * g + RATE * (c * m + d * 2.0)) / (1 + RATE * (c + d))
+    torch.testing.assert_close(pf.particles.x.detach(), expected)
+
+
+def test_path_integral_of_closed_steps_is_the_step_squared_over_the_rate():
+    # theta_new - theta = -lr (g + c (theta_new - theta*)), so omega grows by its square / lr
+    pf, si, _, _ = anchored(SI, 7.0)
+    si.importance["x"][0, 0] = -4.0  # a negative importance holds nothing
+    before = pf.particles.x.detach().clone()
+    pf.step(lambda: pf.particles().square().sum(1))
+    moved = pf.particles.x.detach() - before
+    torch.testing.assert_close(si.path["x"], moved.square() / RATE)
+    assert moved[0, 0] == pytest.approx(float(-RATE * 2 * before[0, 0]))
+
+
+@pytest.mark.parametrize("method", [EWC, SI])
+def test_strengths_of_the_literature_finish_with_plain_sgd(method):
+    # van de Ven's 1e10 and 5e4 for SplitMNIST: the explicit step loses every particle here
+    x = torch.randn(64, 6, generator=torch.Generator().manual_seed(0))
+    tasks = [(x, (x[:, k] > 0).long()) for k in range(3)]
+    loss = ol.per_particle(F.cross_entropy)
+
+    def losses(closed: bool) -> torch.Tensor:
+        make = lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))  # noqa: E731
+        particles = ol.Ensemble(make, 4, seed=0)
+        pf = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
+        consolidation = method(particles, 1e10)
+        pf.register(consolidation, closed)
+        for x, y in tasks:
+            for _ in range(20):
+                info = pf.step(
+                    lambda x=x, y=y: loss(particles(x), y), penalty=consolidation.penalty
+                )
+            consolidation.end_task((x, y))
+        return info.loss_after
+
+    assert losses(closed=True).isfinite().all()
+    with pytest.raises(FloatingPointError, match="no particle is left"):
+        losses(closed=False)
+
+
+def test_what_has_no_closed_step_is_refused_in_a_sentence():
+    particles = ol.Ensemble(Point, 2)
+    pf = ol.WeightedParticleFilter(particles, torch.optim.RMSprop(particles.parameters()))
+    with pytest.raises(ValueError, match="known for SGD and Adam, not for RMSprop: closed=False"):
+        pf.register(EWC(particles), closed=True)
+    with pytest.raises(ValueError, match="a LwF has no closed step"):
+        pf.register(ol.LwF(particles), closed=True)
