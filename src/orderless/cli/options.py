@@ -143,10 +143,13 @@ Preset = Annotated[str, typer.Option(help=", ".join(PRESETS), autocompletion=com
 
 # ---------------------------------------------------------------------- audit
 
+Search = Annotated[
+    int, typer.Option(help="So many runs more look for the worst and the best order.")
+]
 Compare = Annotated[
     str,
     typer.Option(
-        help="Run beside it: wpf, averaging, rb, or ''.", autocompletion=completion.comparisons
+        help="Run beside it: wpf, averaging, product, rb.", autocompletion=completion.comparisons
     ),
 ]
 AuditFolder = Annotated[
