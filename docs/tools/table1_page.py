@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from docs.tools.exact_page import alone
+from docs.tools.product_page import of_product
 from docs.tools.sections import Source, evidence, page, provenance, remarks, verdicts
 
 from orderless.report import MethodSummary, Summary
@@ -90,6 +91,7 @@ def _own(sources: list[Source]) -> list[Source]:
         if source.summary.preset != "strong"
         and source.summary.benchmark in TABLE_1
         and not alone(source.summary)
+        and not of_product(source)
     ]
 
 
