@@ -27,7 +27,8 @@ def audit(
         int, typer.Option(help="Orders of the tasks; all where there are fewer.")
     ] = 10,
     seeds: Annotated[int, typer.Option(help="Seeds.")] = 3,
-    compare: options.Compare = "wpf,rb",
+    search: options.Search = 0,
+    compare: options.Compare = "",
     out: options.AuditFolder = None,
     json: options.Json = False,
 ) -> None:
@@ -43,6 +44,7 @@ def audit(
         tasks,
         orders=orders,
         seeds=seeds,
+        search=search,
         compare=compare,
         out=out,
         command=options.as_typed(),
@@ -58,7 +60,8 @@ def run_audit(
     *,
     orders: int = 10,
     seeds: int = 3,
-    compare: str = "wpf,rb",
+    search: int = 0,
+    compare: str = "",
     out: Path | None = None,
     command: str = "",
 ) -> tuple[OrderSensitivity, list[Path]]:
@@ -86,6 +89,7 @@ def run_audit(
             given,
             orders,
             seeds,
+            search=search,
             compare=tuple(dict.fromkeys(names)),
             name=name,
             progress=progress.tell,

@@ -145,10 +145,13 @@ Chooser = Annotated[
 
 # ---------------------------------------------------------------------- audit
 
+Search = Annotated[
+    int, typer.Option(help="So many runs more look for the worst and the best order.")
+]
 Compare = Annotated[
     str,
     typer.Option(
-        help="Run beside it: wpf, averaging, rb, or ''.", autocompletion=completion.comparisons
+        help="Run beside it: wpf, averaging, product, rb.", autocompletion=completion.comparisons
     ),
 ]
 AuditFolder = Annotated[
