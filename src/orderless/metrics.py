@@ -236,9 +236,10 @@ def difference_across(scores_a: ArrayLike, scores_b: ArrayLike) -> Difference:
 
     Tasks and orders are crossed random effects: with d[o, j] the differences (means over seeds),
 
-        var = V_task + V_order - V_rest,   V_task = Var_j(mean_o d) / T,   V_order = Var_o(mean_j d) / O
+        V_task = Var_j(mean_o d) / T,   V_order = Var_o(mean_j d) / O
+        Var(mean) = max(V_task + V_order - V_rest, V_task, V_order)
 
-    and V_rest that of what neither explains, which both contain (at least the larger of the two).
+    where V_rest, that of what neither explains, is part of both.
     Student's interval with Satterthwaite's degrees of freedom. Both are ``S[seed, order, task]``
     with at least two orders and two tasks.
     """
