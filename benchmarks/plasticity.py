@@ -28,7 +28,7 @@ from torch import nn
 
 from carts import CARTS, Balancer, learn, learner
 from orderless.experiments.evaluation import plasticity_of
-from orderless.methods.learners.representation import heaviest_representation
+from orderless.methods.learners.continual import heaviest_representation
 from timing import machine, print_table
 
 METHODS = ("ppo", "averaging", "weighted")
