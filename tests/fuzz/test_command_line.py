@@ -17,7 +17,7 @@ WORK = (
     *("cli.audit.run_audit", "cli.doctor.examine", "cli.run.draw_map"),
     *("cli.expert.train_expert", "cli.expert.collect_levels"),
     *("experiments.run_grid", "experiments.estimate.estimate", "experiments.tuning.sweep"),
-    *("scenarios.fetch", "scenarios.check"),
+    *("scenarios.fetch", "scenarios.check", "scenarios.files.find_files"),
 )
 
 VALUES = st.one_of(

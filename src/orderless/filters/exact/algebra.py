@@ -37,6 +37,7 @@ class DataAlgebra(Predictor):
     targets: Classes | Values
     fingerprint: str
     units: Units
+    meaning = ""  # of inputs and labels, where an estimator gives them one; not saved
     _statistics: HeadStatistics | None
     _warnings: GridWarnings
 
@@ -269,6 +270,11 @@ class DataAlgebra(Predictor):
             raise ValueError(
                 f"one sample in {self.calibration} is kept here and one in {other.calibration} "
                 "there: build both with the same calibration"
+            )
+        if self.meaning != other.meaning:
+            raise ValueError(
+                "inputs or labels mean something else there: add the estimators that these filters "
+                "belong to, which align labels and compare scales"
             )
         self._check_total(float(self.samples) + float(other.samples))
         tasks = {task >= 0 for task, _ in self.columns + other.columns}
