@@ -132,14 +132,16 @@ Tensorboard = Annotated[
 
 Tunable = Annotated[
     str,
-    typer.Argument(help="splitmnist, splitcifar100 or intents", autocompletion=completion.tunable),
+    typer.Argument(help="A benchmark, as for run.", autocompletion=completion.tunable),
 ]
-Key = Annotated[str, typer.Argument(help="Setting to choose: lr, ewc_tuned, si_tuned, ...")]
+Key = Annotated[str, typer.Argument(help="Setting to choose: lr, ewc_tuned, perturbation, ...")]
 Values = Annotated[str, typer.Argument(help="Comma-separated values to try.")]
 Chooser = Annotated[
-    str, typer.Option(help="Method that chooses.", autocompletion=completion.method)
+    str | None,
+    typer.Option(
+        help="Method that chooses [gd; ProcGen: ppo or bc].", autocompletion=completion.method
+    ),
 ]
-Preset = Annotated[str, typer.Option(help=", ".join(PRESETS), autocompletion=completion.presets)]
 
 # ---------------------------------------------------------------------- audit
 
