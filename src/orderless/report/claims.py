@@ -136,19 +136,14 @@ class Judge:
             claim=f"{method_label(name)} is near chance",
             measure=MEASURES["mean"],
             holds="not decidable",
-            evidence=self._unfit(name) or "",
+            evidence=unfit(self.summary, name) or "",
             paper=_percent(TABLE_1[self.summary.benchmark][name][0]),
         )
         if claim.evidence or chance is None:
             return claim
         entry = self.summary.methods[name]
         if entry.orders < MINIMUM_ORDERS:
-<<<<<<< HEAD
-            count = _count(entry.orders, "order")
-            few = f"{name} has {count}; a verdict needs {MINIMUM_ORDERS}."
-=======
-            few = f"bootstrap has {count(entry.orders, 'order')}; a verdict needs {MINIMUM_ORDERS}."
->>>>>>> main
+            few = f"{name} has {count(entry.orders, 'order')}; a verdict needs {MINIMUM_ORDERS}."
             return replace(claim, evidence=few)
         low, high = entry.interval
         return replace(
@@ -168,7 +163,7 @@ class Judge:
             claim="The bottom right of Figure 2 belongs to rows with WPF",
             measure="average and normalized variance",
             holds="not decidable",
-            evidence=self._unfit(*table) or "",
+            evidence=unfit(self.summary, *table) or "",
         )
         if claim.evidence:
             return claim
@@ -217,33 +212,6 @@ class Judge:
             return replace(claim, holds="not decidable", evidence=unseen)
         return claim
 
-<<<<<<< HEAD
-    def _unfit(self, *names: str) -> str | None:
-        """Why these rows cannot be judged: one is missing or broke off."""
-        missing = [name for name in names if name not in self.summary.methods]
-        if missing:
-            return f"Not measured: {', '.join(missing)}."
-        for name in names:
-            entry = self.summary.methods[name]
-            if entry.died:
-                return (
-                    f"In {entry.died} of {entry.cells} cells of {name} no particle kept a finite "
-                    "loss: rows that broke off say nothing about the method."
-                )
-        return None
-
-    def _measure(self, comparison: Comparison) -> Evidence | str:
-        """The evidence, or why there is none."""
-        left, right, measure = comparison
-        if unfit := self._unfit(left, right):
-            return unfit
-        ours, theirs = by_place(self.cells, left), by_place(self.cells, right)
-        seeds, orders = complete_block(ours.keys() & theirs.keys())
-        needed = min(STUDENT) if self.summary.returns and measure == "mean" else MINIMUM_ORDERS
-        if len(orders) < needed:
-            shared = _count(len(orders), "order")
-            return f"{left} and {right} share {shared}; a verdict needs {needed}."
-=======
     def _measure(self, comparison: Comparison) -> Evidence | str:
         """The evidence, or why there is none."""
         left, right, measure = comparison
@@ -254,7 +222,6 @@ class Judge:
         if isinstance(shared, str):
             return shared
         ours, theirs, seeds, orders = shared
->>>>>>> main
         first, second = (score_grid(cells, seeds, orders) for cells in (ours, theirs))
         assert first is not None and second is not None  # load_run has checked every final row
         if len(orders) < MINIMUM_ORDERS:
@@ -310,20 +277,27 @@ class Judge:
         return f"{_percent(ours[0])} against {_percent(theirs[0])}"
 
 
-def shared_block(
-    summary: Summary, cells: Sequence[CellRecord], left: str, right: str, needed: int
-) -> tuple[Cells, Cells, list[int], list[int]] | str:
-    """Two methods' cells, the seeds and the orders that both have; or why nothing can be judged."""
-    missing = [name for name in (left, right) if name not in summary.methods]
+def unfit(summary: Summary, *names: str) -> str | None:
+    """Why these rows cannot be judged: one is missing or broke off."""
+    missing = [name for name in names if name not in summary.methods]
     if missing:
         return f"Not measured: {', '.join(missing)}."
-    for name in (left, right):
+    for name in names:
         entry = summary.methods[name]
         if entry.died:
             return (
                 f"In {entry.died} of {entry.cells} cells of {name} no particle kept a finite "
                 "loss: rows that broke off say nothing about the method."
             )
+    return None
+
+
+def shared_block(
+    summary: Summary, cells: Sequence[CellRecord], left: str, right: str, needed: int
+) -> tuple[Cells, Cells, list[int], list[int]] | str:
+    """Two methods' cells, the seeds and the orders that both have; or why nothing can be judged."""
+    if reason := unfit(summary, left, right):
+        return reason
     ours, theirs = by_place(cells, left), by_place(cells, right)
     seeds, orders = complete_block(ours.keys() & theirs.keys())
     if len(orders) < needed:

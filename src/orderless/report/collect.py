@@ -19,11 +19,8 @@ from ..storage.typed import Misfit, Setting, as_json, decode
 from .blocks import Cells, by_order_place, by_place, complete_block, score_grid
 from .claims import judge_claims
 from .commands import joined
-<<<<<<< HEAD
 from .paper import released_scoring
-=======
 from .plasticity import judge_plasticity
->>>>>>> main
 from .summary import MethodSummary, ReportError, Summary
 
 T = TypeVar("T")
