@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from docs.tools.exact_page import alone
@@ -30,7 +31,7 @@ LEGEND = (
     "has it (weighted mean of the particles' accuracies); after a slash, where it differs, *as the "
     "released code scores the row* (weighted particles by logits). **Bold**: not below the "
     "paper's. *Tuned*: the strength was chosen on a held-out tenth of the training data. *Of "
-    "order*: the variance over orders with the seed held fixed.\n"
+    "order*: the variance over orders with the seed held fixed. In brackets: seeds x orders.\n"
 )
 WORDS = (
     "Scores are percentages of test accuracy, averaged over tasks, orders and seeds; "
@@ -63,11 +64,12 @@ def table1_page(sources: list[Source]) -> str | None:
     if not sources:
         return None
     parts = remarks(sources[0], "table1.remarks.txt", heading="")
-    parts += _pictures(sources[0], "figure2")
+    parts += next(filter(None, (_pictures(s, "figure2") for s in sources if _in_front(s))), [])
     for benchmark in TABLE_1:
         shown = [s.summary for s in sources if s.summary.benchmark == benchmark and _in_front(s)]
         parts += [_overview(benchmark, shown)] if shown else []
-    groups = [[s.summary for s in sources if s.summary.benchmark == name] for name in TABLE_1]
+    domain = [source.summary for source in sources if source.summary.scenario == "domain"]
+    groups = [[summary for summary in domain if summary.benchmark == name] for name in TABLE_1]
     parts += [LEGEND, *verdicts(groups, CLAIMS)]
     return page("Table 1, measured", FRONT, *parts)
 
@@ -102,23 +104,35 @@ def _in_front(source: Source) -> bool:
 
 def _overview(benchmark: str, summaries: list[Summary]) -> str:
     """The paper's rows; for every setting the average, as the code scores it, and of the order."""
-    headings = ["method", "paper", "its norm. var."]
-    groups: list[tuple[Summary, str]] = []
+    headings, groups = ["method", "paper", "its norm. var."], []
     for summary in summaries:
         for kind in ("", "-tuned"):
-            if any(kind in name for name in summary.methods):
-                groups.append((summary, kind))
-                headings += [_setting(summary) + kind.replace("-", ", "), "of order"]
-    rows = []
+            rows = {n: summary.methods.get(_tuned(n, kind)) for n in (*TABLE_1[benchmark], "joint")}
+            entries = [entry for entry in rows.values() if entry is not None]
+            if entries:
+                groups.append(rows)
+                runs = f"{_range(e.seeds for e in entries)} x {_range(e.orders for e in entries)}"
+                headings += [f"{_setting(summary)}{kind.replace('-', ', ')} ({runs})", "of order"]
+    lines = []
     for name in (*TABLE_1[benchmark], "joint"):
         paper = TABLE_1[benchmark].get(name)
-        row = ["-", "-"] if paper is None else [percent(paper[0]), f"{paper[1]:.3f}"]
-        for summary, kind in groups:
-            base, plus, rest = name.partition("+")
-            entry = summary.methods.get(f"{base}{kind}{plus}{rest}")
-            row += ["", ""] if entry is None else _brief(name, entry, paper)
-        rows.append([method_label(name), *row])
-    return f"## {benchmark_label(benchmark)}\n\n{markdown_table(headings, rows)}"
+        line = ["-", "-"] if paper is None else [percent(paper[0]), f"{paper[1]:.3f}"]
+        for rows in groups:
+            entry = rows[name]
+            line += ["", ""] if entry is None else _brief(name, entry, paper)
+        lines.append([method_label(name), *line])
+    return f"## {benchmark_label(benchmark)}\n\n{markdown_table(headings, lines)}"
+
+
+def _tuned(name: str, kind: str) -> str:
+    """ewc+wpf -> ewc-tuned+wpf."""
+    base, plus, rest = name.partition("+")
+    return f"{base}{kind}{plus}{rest}"
+
+
+def _range(counts: Iterable[int]) -> str:
+    ends = sorted(set(counts))
+    return str(ends[0]) if len(ends) == 1 else f"{ends[0]}-{ends[-1]}"
 
 
 def _setting(summary: Summary) -> str:
