@@ -139,7 +139,7 @@ def test_running_out_of_memory_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr("orderless.experiments.run_grid", greedy)
     said = refused("run", "splitmnist", "--preset", "demo", "--out", tmp_path)
     assert "out of memory: use fewer --particles" in said
-    monkeypatch.setattr("orderless.cli.expert.train_expert", greedy)
+    monkeypatch.setattr("orderless.rl.experts.ExpertTraining", greedy)
     said = refused("expert", "train", "starpilot", "--out", tmp_path)
     assert "out of memory: use fewer --envs or a smaller --rollout" in said
 

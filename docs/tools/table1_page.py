@@ -20,22 +20,6 @@ from orderless.report.columns import (
 from orderless.report.paper import TABLE_1, method_label
 from orderless.report.tables import markdown_table
 
-WORDS = (
-    "Scores are percentages of test accuracy, averaged over tasks, orders and seeds; "
-    "*average* is the weighted mean of the particles' accuracies (as in the paper), *logits* "
-    "and *probs* score the weighted mean of the particles' outputs. Variances are of "
-    "fractions, per task and then averaged: *variance* over seeds and orders together, *of "
-    "order* and *of seed* with the other held fixed. *Normalized* divides by the squared mean "
-    "of the task; the paper gives no formula for its own. Intervals are 95 % bootstrap "
-    "intervals over orders and seeds."
-)
-CLAIMS = (
-    "*Yes*: the paired 95 % bootstrap interval over orders and seeds lies wholly on the claimed "
-    "side of 0. *No*: it does not. *Undecided*: a row is missing or broke off, or fewer than five "
-    "orders are "
-    "shared. Order-sensitivity is judged on the order variance; the total variance, where the "
-    "seed varies too, stands beside it because the paper's figures read like it.\n"
-)
 HEADINGS = ["method", "paper", "paper's norm. var.", "average", "95 % interval", "logits", "probs"]
 HEADINGS += ["variance", "of order", "of seed", "norm. var.", "norm. order", "worst order"]
 HEADINGS += ["forgetting", "ESS", "seeds x orders"]
@@ -58,8 +42,8 @@ def table1_page(sources: list[Source]) -> str | None:
         return None
     parts = remarks(sources[0], "table1.remarks.txt")
     parts += map(_benchmark_section, sources)
-    parts.append(claims_section([[source.summary for source in sources]], CLAIMS))
-    return page("Table 1, measured", WORDS, *parts)
+    parts.append(claims_section("table1", [[source.summary for source in sources]]))
+    return page("table1", "Table 1, measured", *parts)
 
 
 def _benchmark_section(source: Source) -> str:
