@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 # a process for every core, a file's tests in one of them
 PYTEST := $(BIN)/python -m pytest -n $${JOBS:-auto} --dist loadfile
 
-.PHONY: demo check test test-browser test-sweeps test-faults lint docs results wheel clean
+.PHONY: demo check test test-browser test-sweeps test-faults test-cuda lint docs results wheel clean
 
 demo: $(VENV)/.demo            ## every method on 5,000 digits, three orders of the tasks
 	$(BIN)/orderless run splitmnist --preset demo --permutations 3 --out runs/demo
@@ -30,6 +30,12 @@ test-faults: $(VENV)/.dev      ## 200 kills and 200 damaged files, others every 
 	ORDERLESS_FAULTS=$${ORDERLESS_FAULTS:-200} \
 	ORDERLESS_FAULTS_SEED=$${ORDERLESS_FAULTS_SEED:-$$(date +%s)} \
 	    $(BIN)/python -m pytest tests/faults tests/sharding -k 'not does_not_depend'
+
+test-cuda: $(VENV)/.dev        ## what needs a GPU, and nothing else
+	$(BIN)/python -c 'import torch, sys; sys.exit(None if torch.cuda.is_available() else "no GPU here")'
+	$(BIN)/python -m pytest -rs tests/cuda tests/particles/test_grouped.py tests/particles/test_fused.py \
+	    tests/equality/test_matrix.py::test_the_gpu_holds_what_is_promised \
+	    'tests/test_docs.py::test_the_code_on_the_page_runs[docs/tutorial.md]'
 
 lint: $(VENV)/.dev             ## style, types, and generated pages
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ of the acting mixture on every cart after the last. Differences are paired over 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import permutations, product
@@ -34,8 +35,8 @@ COPIES, LONGEST = 8, 500
 
 
 class Balancer(ActorCritic):
-    def __init__(self) -> None:
-        body = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
+    def __init__(self, activation: type[nn.Module] = nn.Tanh) -> None:
+        body = nn.Sequential(nn.Linear(4, 64), activation(), nn.Linear(64, 64), activation())
         super().__init__(body, features=64, actions=2, value=True)
 
 
@@ -49,12 +50,10 @@ def carts(seed: int) -> GymnasiumLevels:
     return GymnasiumLevels(levels, seed=seed)
 
 
-def run(
-    method: str, order: tuple[int, ...], seed: int, *, steps: int, particles: int
-) -> np.ndarray:
-    """`[2, carts]`: while learning, and after the last cart."""
-    torch.set_num_threads(1)
-    ensemble = ol.Ensemble(Balancer, 1 if method == "ppo" else particles, seed=seed)
+def learner(
+    method: str, seed: int, particles: int, network: Callable[[], nn.Module] = Balancer
+) -> PPO:
+    ensemble = ol.Ensemble(network, 1 if method == "ppo" else particles, seed=seed)
     kind = {
         "ppo": ol.GradientDescent,
         "averaging": ol.AveragingParticles,
@@ -64,21 +63,33 @@ def run(
     optimizer = torch.optim.Adam(ensemble.parameters(), lr=1e-3, eps=1e-5)
     weigh_by = "policy" if kind is PolicyWeightedFilter else "loss"
     settings = PPOSettings(steps=128, epochs=4, minibatches=4, discount=0.99, weigh_by=weigh_by)
-    env = carts(seed)
-    ppo = PPO(kind(ensemble, optimizer, max_grad_norm=0.5), env, settings, seed=seed)
+    return PPO(kind(ensemble, optimizer, max_grad_norm=0.5), carts(seed), settings, seed=seed)
+
+
+def learn(ppo: PPO, level: int, steps: int) -> float:
+    """Learn one cart; the mean return over ten equal parts of the steps, as a share of 500."""
+    ppo.switch(level)
+    begun = ppo.steps
+    ppo.learn(steps)
+    ended = [(episode.step - begun, episode.value) for episode in ppo.take_episodes()]
+    places, returns = [place for place, _ in ended], np.array([value for _, value in ended])
+    found = binned_returns(places, returns, ppo.steps - begun, 10)
+    return float(np.mean([mean for mean in found if mean is not None])) / LONGEST
+
+
+def run(
+    method: str, order: tuple[int, ...], seed: int, *, steps: int, particles: int
+) -> np.ndarray:
+    """`[2, carts]`: while learning, and after the last cart."""
+    torch.set_num_threads(1)
+    ppo = learner(method, seed, particles)
     scores = np.zeros((2, len(CARTS)))
     for level in order:
-        ppo.switch(level)
-        begun = ppo.steps
-        ppo.learn(steps)
-        ended = [(episode.step - begun, episode.value) for episode in ppo.take_episodes()]
-        places, returns = [place for place, _ in ended], np.array([value for _, value in ended])
-        found = binned_returns(places, returns, ppo.steps - begun, 10)
-        scores[0, level] = np.mean([mean for mean in found if mean is not None]) / LONGEST
+        scores[0, level] = learn(ppo, level, steps)
     for level in order:
-        env.switch(level)
-        scores[1, level] = play(ppo.filter, env, episodes=2, seed=seed).mean / LONGEST
-    env.close()
+        ppo.env.switch(level)
+        scores[1, level] = play(ppo.filter, ppo.env, episodes=2, seed=seed).mean / LONGEST
+    ppo.env.close()
     return scores
 
 

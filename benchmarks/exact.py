@@ -64,7 +64,7 @@ def filter_of(
 
 def read(rb: ol.RaoBlackwellizedFilter) -> None:
     rb.class_prior = None  # forget what was read
-    rb.solved()
+    rb.heads  # noqa: B018
 
 
 def reading(width: int, samples: int, device: torch.device, rounds: int) -> list[list[str]]:

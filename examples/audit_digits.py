@@ -30,6 +30,8 @@ def tasks() -> ol.scenarios.Scenario:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)  # networks this small are fastest so
-    result = ol.order_sensitivity(make_learner, tasks(), orders=10, seeds=3, name="sgd")
+    result = ol.order_sensitivity(
+        make_learner, tasks(), orders=10, seeds=3, compare=("wpf", "rb"), name="sgd"
+    )
     print(result)
     print(f"\norder variance of rb: {result['rb'].order_variance}")

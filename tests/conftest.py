@@ -1,9 +1,12 @@
-"""Where the tests find data, how many threads they use, and what they count."""
+"""Where the tests find data, how many threads they use, what they count and what they lack."""
 
 import os
 from collections import Counter
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,6 +23,31 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # the kernels' own tests run them on the CPU
 
 torch.set_num_threads(1)  # small tensors: a second thread would only wait for the first
+
+
+@contextmanager
+def skipped_without_envpool():
+    """Where it is not on the path a test of ProcGen says so; where it is, an error is an error."""
+    from orderless.rl.runtime import ProcgenMissing
+
+    try:
+        yield
+    except ProcgenMissing as missing:
+        if find_spec("envpool") is not None:
+            raise
+        pytest.skip(str(missing))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    with skipped_without_envpool():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    with skipped_without_envpool():
+        return (yield)
 
 
 def pytest_terminal_summary(terminalreporter):

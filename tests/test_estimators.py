@@ -229,6 +229,23 @@ def test_what_does_not_fit_is_not_merged(iris) -> None:
         _ = sum([ParticleClassifier("averaging", n_particles=1, epochs=1).fit(X, y)])
 
 
+def test_filters_of_estimators_merge_only_where_labels_and_scales_mean_the_same(iris) -> None:
+    X, y = iris
+    first, second, third = np.unique(y)
+    a, b = (ParticleClassifier(**FIXED).fit(X[rows], y[rows]) for rows in (y != third, y != first))
+    with pytest.raises(ValueError, match="add the estimators that these filters belong to"):
+        a.filter_ + b.filter_  # 'setosa' and 'versicolor' would share a column
+    scaled = [
+        ParticleClassifier(n_features=32, random_state=0).fit(X[i::2], y[i::2]) for i in range(2)
+    ]
+    with pytest.raises(ValueError, match="mean something else there"):
+        scaled[0].filter_ + scaled[1].filter_
+    whole = ParticleClassifier(**FIXED).fit(X[y != third], y[y != third])
+    assert (a.filter_ + whole.filter_).samples == 200
+    late = a.partial_fit(X[y == third], y[y == third])  # has learned a label since
+    assert (late.filter_ + (whole + b).filter_).samples == 350
+
+
 def test_what_a_classifier_forgets_was_never_there(iris) -> None:
     X, y = iris
     gone = np.arange(150) % 3 == 0
@@ -381,6 +398,9 @@ def test_mistakes_are_sentences(iris) -> None:
             lambda: ParticleClassifier("wpf").partial_fit(X, y, classes=["setosa"]),
             r"y holds 'versicolor', which is none of \['setosa'\]",
         ),
+        (lambda: ParticleClassifier("wpf", hidden=8).fit(X, y), "hidden must be a tuple"),
+        (lambda: ParticleClassifier(n_features=8).fit(X, y).predict(X[:0]), "0 sample"),
+        (lambda: ParticleClassifier(n_features=8).fit(X, y).predict(X[0]), "Reshape your data"),
         (lambda: ParticleClassifier(input_scale=0.0).fit(X, y), "input_scale must be positive"),
         (lambda: ParticleClassifier(input_scale=[1, 2]).fit(X, y), "one per column"),
         (lambda: ParticleRegressor().partial_fit(X, 1e6 + X[:, 0]), "target_scale"),

@@ -75,7 +75,7 @@ def test_a_stopped_audit_says_how_to_go_on_and_goes_on(tmp_path: Path, monkeypat
     assert result.exit_code == 0, result.output
     from tests.audit.toys import StopsOnce
 
-    assert StopsOnce.made == 5  # two, the one that was stopped, and the two that were missing
+    assert StopsOnce.made == 6  # three, the one that was stopped, and the two that were missing
 
 
 def test_an_audit_that_keeps_nothing_says_how_to_keep(monkeypatch) -> None:

@@ -99,6 +99,81 @@ def test_too_few_runs_decide_nothing() -> None:
     assert result.learner.verdict == "undecided" and "use more" in str(result)
 
 
+def test_a_learner_at_chance_is_told_so_with_the_chance_level() -> None:
+    class Constant(LastTask):
+        def predict(self, x):
+            return np.ones(len(x), dtype=int)
+
+    result = audit(Constant)
+    shares = [task.y_test.double().mean().item() for task in toy_tasks()]
+    assert result.chance == pytest.approx(max(np.mean(shares), 1 - np.mean(shares)))
+    assert "mine is at chance: even on the task just learned" in str(result)
+    assert f"the best constant answer has {100 * result.chance:.1f}" in str(result)
+    # learned, and lost again: the tasks of the toys contradict each other
+    forgetting = audit(LastTask)
+    assert forgetting.learner.just_learned(forgetting.orders) > 0.8
+    assert "is at chance: even" not in str(forgetting)
+
+
+def test_a_predict_that_changes_the_learner_is_found_out() -> None:
+    class Drifting(LastTask):
+        """Learning undoes what predicting did: only asking twice tells."""
+
+        def predict(self, x):
+            self.means = self.means + 0.05
+            return super().predict(x)
+
+    class Training(LastTask):
+        """Answers repeat, but what is learned later depends on what was asked."""
+
+        asked = 0
+
+        def learn(self, x, y, task=None):
+            super().learn(x, y)
+            self.means = self.means + 0.01 * self.asked
+
+        def predict(self, x):
+            self.asked += 1
+            return super().predict(x)
+
+    for each in (Drifting, Training):
+        result = audit(each)
+        assert result.learner.changed_by_predict
+        assert "`predict` changes it" in str(result)
+    assert not audit(LastTask).learner.changed_by_predict
+
+
+@pytest.mark.slow
+def test_a_regression_is_scored_by_r_squared() -> None:
+    from sklearn.linear_model import SGDRegressor
+    from sklearn.metrics import r2_score
+
+    generator = torch.Generator().manual_seed(0)
+    tasks = []
+    for t in range(3):
+        x = torch.randn(160, 3, generator=generator)
+        y = 50 + 10 * (x[:, t] + 0.1 * torch.randn(160, generator=generator))
+        tasks.append(ol.Task(x[:80], y[:80], x[80:], y[80:], name=f"day {t}"))
+
+    def make_estimator(seed: int) -> SGDRegressor:
+        return SGDRegressor(random_state=seed, learning_rate="constant", eta0=0.05)
+
+    make_learner = ol.audit.from_partial_fit(make_estimator, batch_size=8, epochs=2)
+    options = {"compare": ("rb", "wpf"), "settings": SMALL}
+    result = ol.order_sensitivity(make_learner, tasks, 6, 3, **options)
+    alone = make_learner(0)
+    for task in result.orders[3]:
+        alone.learn(tasks[task].x, tasks[task].y, task=task)
+    expected = [max(-1, r2_score(t.y_test, alone.predict(t.x_test))) for t in tasks]
+    assert result.learner.scores[0, 3] == pytest.approx(expected)
+    assert result.score == "R^2" and result.chance <= 0
+    assert result.sensitive and "R^2" in str(result) and "standard deviation apart" in str(result)
+    assert result["rb"].verdict == "none" and result["rb"].parts.average > 0.2
+    assert result["wpf"].order_variance > 0
+    with pytest.raises(ValueError, match="product learns labels"):
+        ol.order_sensitivity(make_learner, tasks, compare="product")
+
+
 # --- fair runs -----------------------------------------------------------------------------------
 
 
@@ -131,12 +206,13 @@ def test_only_the_order_differs_between_the_runs_of_a_seed() -> None:
 
     current = 0, 0
     audit(make_learner, orders=2, seeds=2)
-    for weights in starts.values():
-        assert len(weights) == 2 and torch.equal(*weights)
+    assert [len(weights) for weights in starts.values()] == [3, 2]  # one is asked at the end alone
+    for first, *others in starts.values():
+        assert all(torch.equal(first, other) for other in others)
     assert not torch.equal(starts[0][0], starts[1][0])
     for seen in batches.values():  # both orders of a seed: the same batches of a task
-        first, second = torch.stack(seen).chunk(2)
-        assert torch.equal(first, second)
+        first, *others = torch.stack(seen).split(6)
+        assert others and all(torch.equal(first, other) for other in others)
 
 
 def test_a_learner_that_works_in_place_cannot_change_the_next_run() -> None:
@@ -172,8 +248,8 @@ def test_global_generators_are_set_by_the_seed_and_left_as_they_were() -> None:
     random.seed(1), np.random.seed(2), torch.manual_seed(3)
     audit(Drawing, orders=2, seeds=2)
     assert (random.random(), np.random.rand(), torch.rand(()).item()) == expected
-    runs = [drawn[4 * r : 4 * r + 4] for r in range(4)]
-    assert runs[0] == runs[1] != runs[2] == runs[3]
+    runs = [drawn[4 * r : 4 * r + 4] for r in range(5)]  # the first learner is made twice
+    assert runs[0] == runs[1] == runs[2] != runs[3] == runs[4]
 
 
 # --- predictions ---------------------------------------------------------------------------------

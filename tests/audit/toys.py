@@ -99,12 +99,12 @@ class Stumbling(LastTask):
 
 
 class StopsOnce(LastTask):
-    """Ctrl-C is pressed when the third of them is made."""
+    """Ctrl-C is pressed when the fourth of them is made, in the third run."""
 
     made = 0
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         StopsOnce.made += 1
-        if StopsOnce.made == 3:
+        if StopsOnce.made == 4:
             raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""These tests need a CUDA device: `python -m pytest tests/cuda` on a machine that has one."""
+"""These tests need a CUDA device: `make test-cuda` on a machine that has one."""
 
 import torch
 

@@ -62,7 +62,6 @@ def records(folder):
 
 ORDER = (3, 1, 0, 2, 4)
 AS_METHODS = [
-    ("gd", 1, {}, {}),
     ("averaging", 2, {"loss_scale": 0.0}, {"particles": 2}),
     ("averaging", 4, {"loss_scale": 0.0}, {"particles": 4}),
     ("wpf", 2, {}, {"particles": 2}),
@@ -103,6 +102,16 @@ def test_a_reading_is_the_method_run_by_itself(method, n, reading, changes, scen
     for combine, scores in ours["scores"].items():
         # float32 kernels for 2 and for 4 networks may differ in the last digit: one sample of 200
         assert scores == pytest.approx(theirs["scores"][combine][-1], abs=0.006)
+
+
+def test_gradient_descent_is_the_mean_of_the_single_networks(scenario, tmp_path):
+    readings = trained(REGIME, scenario, tmp_path, lr=0.05)["readings"]
+    (descent,) = (found for found in readings if found["method"] == "gd")
+    (unweighted,) = (f for f in readings if (f["method"], f["n"]) == ("averaging", 4))
+    for scores in descent["scores"].values():  # one network has one answer, however combined
+        assert scores == pytest.approx(unweighted["scores"]["accuracy"])
+    assert descent["moved"] == pytest.approx(unweighted["moved"])
+    assert (descent["n"], descent["ess"]) == (1, 1.0)
 
 
 def test_the_map_trains_the_largest_ensemble_once_per_place():

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import orderless as ol
 from orderless.features import RandomReLU
 from orderless.filters import RaoBlackwellizedFilter
+from orderless.filters.exact.kept import keys_of
 from orderless.filters.exact.statistics import HeadStatistics, Units
 from orderless.filters.exact.words import WORD, ExactSum
 
@@ -43,7 +44,7 @@ def random_walk(operations: int, seed: int) -> None:
     maps = ensemble(3, 12)
 
     def empty() -> RaoBlackwellizedFilter:
-        return RaoBlackwellizedFilter(maps, feature_limit=2.0)
+        return RaoBlackwellizedFilter(maps, feature_limit=2.0, calibration=8)
 
     rb, held = empty(), torch.zeros(len(x), dtype=torch.int64)  # weights in sixteenths
     for _ in range(operations):
@@ -76,6 +77,8 @@ def random_walk(operations: int, seed: int) -> None:
             once.update(x[rows], y[rows], sample_weight=now / 16)
             left = left - now
     assert rb.samples == held.sum().item() / 16
+    assert rb._statistics is not None and rb._statistics.kept is not None
+    assert len(rb._statistics.kept.keys) == int((keys_of(x[kept]) % 8 == 0).sum()) > 100
     assert rb.clipped == once.clipped
     assert same_bits(rb, once, PROBE)
 
@@ -179,6 +182,44 @@ def test_a_sum_of_filters() -> None:
     alone.update(x[:1], y[:1])
     assert thirds[0].samples == 100 and alone.samples == 101
     assert "3 maps, 40 features, 10 columns, 300 samples" in repr(total)
+
+
+# ---------------------------------------------------------------------- samples that are kept
+
+
+def test_equal_numbers_have_equal_keys_and_one_in_so_many_is_kept() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 3, (40_000, 2, 6), generator=generator)
+    assert torch.equal(keys_of(x), keys_of(x.float())) and torch.equal(
+        keys_of(x), keys_of(x.byte())
+    )
+    assert torch.equal(keys_of(-0.0 * x[:9].double()), keys_of(0 * x[:9]))
+    assert len(keys_of(x).unique()) == len(x.flatten(1).unique(dim=0))
+    distinct = x.flatten(1).unique(dim=0)
+    for share in (2, 16, 31):  # within four standard errors of 1 / share
+        count, expected = int((keys_of(distinct) % share == 0).sum()), len(distinct) / share
+        assert abs(count - expected) < 4 * expected**0.5
+
+
+def test_copies_of_a_sample_are_kept_once_and_leave_when_the_last_one_does() -> None:
+    x, y = blobs(40)
+    rb = fed(x, y, calibration=1)
+    rb.update(x[:5], (y[:5] + 1) % 10)  # the same inputs under another label
+    rb.update(x[:5], y[:5], sample_weight=torch.full((5,), 2.5))
+    assert rb._statistics is not None and rb._statistics.kept is not None
+    kept = rb._statistics.kept
+    assert len(kept.keys) == 45 and kept.weights.sum() == 57.5 and (kept.keys.diff() >= 0).all()
+    rb.forget(x[:5], y[:5], sample_weight=torch.full((5,), 3.5))
+    rb.forget(x[:5], (y[:5] + 1) % 10)
+    assert same_bits(rb, fed(x[5:], y[5:], calibration=1), PROBE)
+
+
+def test_filters_that_keep_other_samples_do_not_merge_nor_load() -> None:
+    x, y = blobs(40)
+    with pytest.raises(ValueError, match="one sample in 2 is kept here and one in 3 there"):
+        fed(x, y, calibration=2) + fed(x, y, calibration=3)
+    with pytest.raises(ValueError, match="build it with calibration=2"):
+        fed(x, y, calibration=3).load_state_dict(fed(x, y, calibration=2).state_dict())
 
 
 # ---------------------------------------------------------------------- weights
@@ -342,20 +383,25 @@ def test_more_samples_than_two_words_hold_are_refused() -> None:
 
 
 def test_a_state_of_version_0_1_loads_with_its_sums() -> None:
-    """There: whole symmetric matrices, no carries, a calibration sample."""
+    """There: whole symmetric matrices, no carries, a calibration sample of another kind."""
     x, y = blobs()
-    rb = fed(x, y)
+    rb = fed(x, y, calibration=0)
     state = rb.state_dict()
     sums = state["statistics"]
     gram = sums["gram"] + sums["gram"].tril(-1).mT
     old = {name: sums[name] for name in ("moments", "squares", "columns", "samples", "clipped")}
     again = RaoBlackwellizedFilter(ensemble(seed=3))
     sample = {"hashes": torch.zeros(2), "columns": torch.zeros(2, 2)}
+    del state["calibration"]
     again.load_state_dict({**state, "statistics": {**old, "gram": gram}, "sample": sample})
-    assert same_bits(again, rb, PROBE)
+    assert torch.equal(again.predict(PROBE), rb.predict(PROBE))
     for each in (again, rb):
         each.forget(x[:50], y[:50])
-    assert same_bits(again, rb, PROBE)
+        each.update(x[:25], y[:25])
+    assert same_state(again.state_dict()["statistics"], rb.state_dict()["statistics"])
+    # what was there before is not kept, so nothing is, merged with others or not
+    both = again + fed(x, y)
+    assert both._statistics is not None and both._statistics.kept is None
 
 
 def test_tiles_of_a_large_matrix_are_the_sums_of_the_whole() -> None:

@@ -22,8 +22,8 @@ from ..filters import (
 from ..methods.learners.product import head_of, squared_errors
 from ..networks import mlp
 from ..particles import Ensemble, per_particle
-from ..scenarios import Scenario, Task
-from .learners import MakeLearner, batches_of
+from ..scenarios import Task
+from .learners import Batches, MakeLearner, batches_of
 
 COMPARISONS = ("wpf", "averaging", "product", "rb")
 _INPUT_LIMIT = 4.0  # of the random features: what is larger is clipped
@@ -64,102 +64,61 @@ class _Scaling:
         self.scale: Tensor | float = 1.0
         if all(task.x.dtype == torch.uint8 for task in tasks):
             self.scale = 255.0
-            return
-        if max(float(task.x.abs().max()) for task in tasks) <= _INPUT_LIMIT:
-            return
-        everything = torch.cat([task.x for task in tasks]).double()
-        deviation = everything.std(0, correction=0)
-        self.mean = everything.mean(0).float()
-        self.scale = torch.where(deviation > 0, deviation, 1.0).float()
+        elif max(float(task.x.abs().max()) for task in tasks) > _INPUT_LIMIT:
+            everything = torch.cat([task.x for task in tasks]).double()
+            deviation = everything.std(0, correction=0)
+            self.mean = everything.mean(0).float()
+            self.scale = torch.where(deviation > 0, deviation, 1.0).float()
 
     def __call__(self, x: Tensor) -> Tensor:
         return ((x.float() - self.mean) / self.scale).clamp(-_INPUT_LIMIT, _INPUT_LIMIT)
 
 
-class GradientComparison:
-    """wpf or averaging: a small MLP per particle, SGD."""
+class _Targets:
+    """Labels as they are; values standardised by the training data of all tasks, likewise."""
 
-    def __init__(
-        self,
-        make_filter: Callable[..., Any],
-        make_model: Callable[[], nn.Module],
-        scaling: _Scaling,
-        settings: ComparisonSettings,
-        device: torch.device,
-        seed: int,
-    ) -> None:
-        self.scaling, self.settings, self.seed = scaling, settings, seed
-        particles = Ensemble(make_model, settings.particles, seed=seed, device=device)
-        optimizer = torch.optim.SGD(particles.parameters(), lr=settings.lr)
-        self.filter = make_filter(particles, optimizer)
-        losses = per_particle(F.cross_entropy)
-        self._step = self.filter.compile(lambda x, y: losses(particles(x), y))
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.values = tasks[0].values
+        everything = torch.cat([task.y for task in tasks]).double()
+        self.mean, self.scale = float(everything.mean()), float(everything.std()) or 1.0
+        self.outputs = 1 if self.values else 1 + max(int(task.y.max()) for task in tasks)
+        self.loss = _squared_error if self.values else F.cross_entropy
+        self.link = "identity" if self.values else "softmax"
+
+    def __call__(self, y: Tensor) -> Tensor:
+        return ((y - self.mean) / self.scale).float() if self.values else y.long()
+
+    def back(self, answers: Tensor) -> Tensor:
+        return answers[:, 0] * self.scale + self.mean if self.values else answers
+
+
+def _squared_error(outputs: Tensor, y: Tensor) -> Tensor:
+    return F.mse_loss(outputs.squeeze(-1), y) / 2
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A filter at work on whole tasks: batch by batch where it has a `step`, else at once."""
+
+    filter: Any
+    step: Any
+    scaling: _Scaling
+    targets: _Targets
+    batches: Batches
 
     def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> None:
-        s = self.settings
-        options: Any = {"seed": self.seed, "batch_size": s.batch_size, "epochs": s.epochs}
-        for inputs, labels in batches_of(self.scaling(x), y.long(), task, **options):
-            self._step(inputs, labels)
+        x, y = self.scaling(x), self.targets(y)
+        if self.step is None:  # a head per task, all competing for each label; one for values
+            self.filter.update(x, y, task=None if self.targets.values else task)
+            return
+        for batch in self.batches(x, y, task):
+            self.step(*batch)
+        if isinstance(self.filter, PosteriorProduct):
+            self.filter.end_task((x, y))
 
     def predict(self, x: Tensor) -> Tensor:
         parts = self.scaling(x).split(1024)
-        return torch.cat([self.filter.predict(part) for part in parts])
-
-
-class ProductComparison:
-    """product: one small MLP that starts every task anew, squared error, SGD."""
-
-    def __init__(
-        self,
-        make_model: Callable[[], nn.Module],
-        scaling: _Scaling,
-        settings: ComparisonSettings,
-        device: torch.device,
-        seed: int,
-    ) -> None:
-        self.scaling, self.settings, self.seed = scaling, settings, seed
-        particles = Ensemble(make_model, 1, seed=seed, device=device)
-        with torch.no_grad():
-            for parameter in head_of(particles):
-                parameter.zero_()
-        self.filter = PosteriorProduct(
-            particles, lambda parameters: torch.optim.SGD(parameters, lr=settings.product_lr)
-        )
-        self._step = self.filter.compile(lambda x, y: squared_errors(particles(x), y).mean(1))
-
-    def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> None:
-        s, x, y = self.settings, self.scaling(x), y.long()
-        options: Any = {"seed": self.seed, "batch_size": s.batch_size, "epochs": s.epochs}
-        for batch in batches_of(x, y, task, **options):
-            self._step(*batch)
-        self.filter.end_task((x, y))
-
-    def predict(self, x: Tensor) -> Tensor:
-        parts = self.scaling(x).split(1024)
-        return torch.cat([self.filter.predict(part) for part in parts])
-
-
-class ExactComparison:
-    """rb: random features, a head per task, all tasks competing for each label."""
-
-    def __init__(
-        self,
-        make_map: Callable[[], nn.Module],
-        scaling: _Scaling,
-        settings: ComparisonSettings,
-        device: torch.device,
-        classes: int,
-        seed: int,
-    ) -> None:
-        self.scaling = scaling
-        features = Ensemble(make_map, settings.maps, seed=seed, device=device)
-        self.filter = RaoBlackwellizedFilter(features, weights="uniform", classes=classes)
-
-    def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> None:
-        self.filter.update(self.scaling(x), y.long(), task=task)
-
-    def predict(self, x: Tensor) -> Tensor:
-        return self.filter.predict(self.scaling(x))
+        return self.targets.back(torch.cat([self.filter.predict(part) for part in parts]))
 
 
 def comparisons(
@@ -171,21 +130,45 @@ def comparisons(
             raise ValueError(f"compare knows {', '.join(COMPARISONS)}, got {name!r}")
     if not names:
         return {}
-    s = settings or ComparisonSettings()
-    scenario, scaling = Scenario(tasks), _Scaling(tasks)
-    shape, classes, device = scenario.input_shape, scenario.outputs, tasks[0].x.device
-    network = partial(mlp, math.prod(shape), s.hidden, classes)
-    gradient: dict[str, Any] = {"wpf": WeightedParticleFilter, "averaging": AveragingParticles}
-    made: dict[str, MakeLearner] = {}
-    for name in names:
-        if name == "rb":
-            make_map = _feature_map(shape, s.features)
-            made[name] = partial(ExactComparison, make_map, scaling, s, device, classes)
-        elif name == "product":
-            made[name] = partial(ProductComparison, network, scaling, s, device)
-        else:
-            made[name] = partial(GradientComparison, gradient[name], network, scaling, s, device)
-    return made
+    if "product" in names and tasks[0].values:
+        raise ValueError("product learns labels, and these tasks have values: compare wpf or rb")
+    x, s = tasks[0].x, settings or ComparisonSettings()
+    scaling, targets = _Scaling(tasks), _Targets(tasks)
+
+    def make(name: str, seed: int) -> Comparison:
+        filter, step = _make_filter(name, tuple(x.shape[1:]), targets, s, seed, x.device)
+        batches = partial(batches_of, seed=seed, batch_size=s.batch_size, epochs=s.epochs)
+        return Comparison(filter, step, scaling, targets, batches)
+
+    return {name: partial(make, name) for name in names}
+
+
+def _make_filter(
+    name: str,
+    shape: tuple[int, ...],
+    targets: _Targets,
+    s: ComparisonSettings,
+    seed: int,
+    device: torch.device,
+) -> tuple[Any, Any]:
+    """A filter, and what learns a batch."""
+    if name == "rb":
+        maps = Ensemble(_feature_map(shape, s.features), s.maps, seed=seed, device=device)
+        kind: Any = {"targets": "values"} if targets.values else {"classes": targets.outputs}
+        return RaoBlackwellizedFilter(maps, weights="uniform", **kind), None
+    make_model = partial(mlp, math.prod(shape), s.hidden, targets.outputs)
+    count = 1 if name == "product" else s.particles
+    particles = Ensemble(make_model, count, seed=seed, device=device)
+    if name == "product":  # squared error, from a head of zeros
+        with torch.no_grad():
+            for parameter in head_of(particles):
+                parameter.zero_()
+        product = PosteriorProduct(particles, partial(torch.optim.SGD, lr=s.product_lr))
+        return product, product.compile(lambda x, y: squared_errors(particles(x), y).mean(1))
+    make: Any = WeightedParticleFilter if name == "wpf" else AveragingParticles
+    optimizer = torch.optim.SGD(particles.parameters(), lr=s.lr)
+    filter, losses = make(particles, optimizer, link=targets.link), per_particle(targets.loss)
+    return filter, filter.compile(lambda x, y: losses(particles(x), y))
 
 
 def _feature_map(shape: tuple[int, ...], features: int) -> Callable[[], nn.Module]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,14 +14,17 @@ from torch import Tensor, nn
 from ..scenarios.streams import count_batches, keyed_generator, shuffled_batches
 
 MakeLearner = Callable[[int], Any]
+Batches = Callable[[Tensor, Tensor, int | None], Iterator[tuple[Tensor, Tensor]]]
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-class Learner(Protocol):
+class TaskLearner(Protocol):
     """Anything that learns task by task and predicts.
 
-    `learn` gets all training data of one task, x `[n, ...]` and labels y `[n]`, and the task's
-    number; `predict` gives labels `[B]` or one score per class `[B, C]`, as tensors or arrays, and
-    leaves the learner as it is: it is asked after every task.
+    `learn` gets all training data of one task, x `[n, ...]` and labels or values y `[n]`, and the
+    task's number; `predict` gives labels `[B]`, one score per class `[B, C]` or, of a regression,
+    values `[B]`, as tensors or arrays, and leaves the learner as it is: it is asked after every
+    task.
     """
 
     def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> Any: ...
@@ -32,13 +36,12 @@ def batches_of(
     x: Tensor, y: Tensor, task: int | None, *, seed: int, batch_size: int, epochs: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Shuffled batches that depend on (seed, task) and never on the task's place in the order."""
-    total = count_batches(len(y), batch_size, epochs, None)
     chosen = shuffled_batches(
         "audit",
         (seed, -1 if task is None else task),
         samples=len(y),
         batch_size=batch_size,
-        total=total,
+        total=count_batches(len(y), batch_size, epochs, None),
         start=0,
         device=x.device,
     )
@@ -52,22 +55,19 @@ class TorchLearner:
         self,
         module: nn.Module,
         optimizer: torch.optim.Optimizer,
+        loss: Loss,
+        batches: Batches,
         seed: int,
-        *,
-        loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
-        batch_size: int = 32,
-        epochs: int = 1,
     ) -> None:
-        self.module, self.optimizer, self.seed, self.loss = module, optimizer, seed, loss
-        self.batch_size, self.epochs = batch_size, epochs
+        self.module, self.optimizer, self.loss = module, optimizer, loss
+        self.batches, self.seed = batches, seed
 
     def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> None:
-        """`epochs` passes over one task; batches and dropout depend on (seed, task) alone."""
+        """The passes over one task; batches and dropout depend on (seed, task) alone."""
         key = self.seed, -1 if task is None else task
         torch.manual_seed(keyed_generator("audit", *key).initial_seed())
         self.module.train()
-        options: Any = {"seed": self.seed, "batch_size": self.batch_size, "epochs": self.epochs}
-        for inputs, labels in batches_of(x, y, task, **options):
+        for inputs, labels in self.batches(x, y, task):
             self.optimizer.zero_grad()
             self.loss(self.module(inputs), labels).backward()
             self.optimizer.step()
@@ -83,7 +83,7 @@ def from_torch(
     make_module: Callable[[], nn.Module],
     make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
     *,
-    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+    loss: Loss = F.cross_entropy,
     batch_size: int = 32,
     epochs: int = 1,
 ) -> MakeLearner:
@@ -104,44 +104,40 @@ def from_torch(
                 f"{type(value).__name__}"
             )
 
-    def make_learner(seed: int) -> TorchLearner:
+    def network(seed: int) -> TorchLearner:
         torch.manual_seed(seed)
         module = make_module()
-        optimizer = make_optimizer(module.parameters())
-        options: Any = {"loss": loss, "batch_size": batch_size, "epochs": epochs}
-        return TorchLearner(module, optimizer, seed, **options)
+        batches = partial(batches_of, seed=seed, batch_size=batch_size, epochs=epochs)
+        return TorchLearner(module, make_optimizer(module.parameters()), loss, batches, seed)
 
-    return make_learner
+    return network
 
 
 class PartialFitLearner:
     """An estimator with `partial_fit`. See `from_partial_fit`."""
 
-    def __init__(
-        self, estimator: Any, seed: int, classes: Sequence[int], batch_size: int, epochs: int
-    ) -> None:
+    def __init__(self, estimator: Any, batches: Batches, classes: Sequence[int] | None) -> None:
         if not hasattr(estimator, "partial_fit"):
             raise ValueError(
                 f"{type(estimator).__name__} has no partial_fit, so it cannot learn task by task"
             )
-        self.estimator, self.seed, self.classes = estimator, seed, np.asarray(classes)
-        self.batch_size, self.epochs = batch_size, epochs
+        self.estimator, self.batches = estimator, batches
+        self.known = {} if classes is None else {"classes": np.asarray(classes)}
 
     def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> None:
-        """`epochs` passes of `partial_fit` over one task."""
-        options: Any = {"seed": self.seed, "batch_size": self.batch_size, "epochs": self.epochs}
-        for inputs, labels in batches_of(x, y, task, **options):
-            self.estimator.partial_fit(_rows(inputs), labels.cpu().numpy(), classes=self.classes)
+        """The passes of `partial_fit` over one task."""
+        for inputs, labels in self.batches(x, y, task):
+            self.estimator.partial_fit(_rows(inputs), labels.cpu().numpy(), **self.known)
 
     def predict(self, x: Tensor) -> Any:
-        """The estimator's labels `[B]`."""
+        """The estimator's labels or values `[B]`."""
         return self.estimator.predict(_rows(x))
 
 
 def from_partial_fit(
     make_estimator: Callable[[int], Any],
     *,
-    classes: int | Sequence[int],
+    classes: int | Sequence[int] | None = None,
     batch_size: int = 32,
     epochs: int = 1,
 ) -> MakeLearner:
@@ -150,17 +146,19 @@ def from_partial_fit(
     Args:
         make_estimator: from a seed to an estimator, `lambda seed: SGDClassifier(random_state=seed)`
             (without `random_state` the seed sets numpy's generator).
-        classes: all labels that will come, or how many, as `partial_fit` itself wants to know.
+        classes: all labels that will come, or how many, as `partial_fit` itself wants to know;
+            None for a regressor, whose `partial_fit` takes none.
         batch_size, epochs: as for `from_torch`. Inputs are flattened to `[B, d]`.
     """
-    known = list(range(classes)) if isinstance(classes, int) else list(classes)
-    if len(known) < 2:
+    known = list(range(classes)) if isinstance(classes, int) else classes
+    if known is not None and len(known) < 2:
         raise ValueError(f"classes must be at least 2, got {classes}")
 
-    def make_learner(seed: int) -> PartialFitLearner:
-        return PartialFitLearner(make_estimator(seed), seed, known, batch_size, epochs)
+    def estimator(seed: int) -> PartialFitLearner:
+        batches = partial(batches_of, seed=seed, batch_size=batch_size, epochs=epochs)
+        return PartialFitLearner(make_estimator(seed), batches, known)
 
-    return make_learner
+    return estimator
 
 
 def _rows(x: Tensor) -> np.ndarray:

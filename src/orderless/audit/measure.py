@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .. import metrics
 from ..experiments.engine import counting, refuse_too_many, run_cells
 from ..experiments.launch.local import InOrder
 from ..scenarios import Scenario, Task
 from ..scenarios import orders as draw_orders
+from ..storage.directory import read_cell
+from .answers import LearnerError, as_array, chance, differences
 from .comparison import ComparisonSettings, comparisons
 from .learners import MakeLearner
-from .result import LearnerAudit, OrderSensitivity, pairwise_disagreement
-from .runs import AuditWork, Kept, LearnerError, Memory, Place, Run, fingerprint
+from .result import LearnerAudit, OrderSensitivity, Tail, Tails
+from .runs import AuditWork, Kept, Order, Place, Run, fingerprint
+from .search import search as search_orders
 
 Tell = Callable[[int, int, str], None]
+Runs = Callable[[Sequence[Place]], list[Run]]
+SMALLEST_SEARCH = 12
 
 
 def order_sensitivity(
@@ -30,7 +35,8 @@ def order_sensitivity(
     orders: int = 10,
     seeds: int = 3,
     *,
-    compare: Sequence[str] | Mapping[str, MakeLearner] = ("wpf", "rb"),
+    search: int = 0,
+    compare: Sequence[str] | Mapping[str, MakeLearner] = (),
     settings: ComparisonSettings | None = None,
     order_seed: int = 0,
     name: str | None = None,
@@ -44,8 +50,8 @@ def order_sensitivity(
     of Python, numpy and torch set by its seed, gets copies of the same data, and differs from the
     others in the order of the tasks and in the seed alone. `predict` is asked about every task's
     test data after each task, with generators of its own; scores are the accuracies after the last
-    one. `decomposition.py` has the formulas of the variances and the
-    test, `LearnerAudit.verdict` the rule by which a learner is called sensitive.
+    one, or R^2 where labels are floats. `decomposition.py` has the formulas of the variances and
+    the test, `LearnerAudit.verdict` the rule by which a learner is called sensitive.
 
     Args:
         make_learner: from a seed to a new learner with `learn(x, y, task=None)` and `predict(x)`;
@@ -55,6 +61,8 @@ def order_sensitivity(
         orders: how many; the first is that of `tasks`, the others are drawn by `order_seed`. All
             where there are no more: three tasks have six.
         seeds: how many, 0, 1, ...; at least two.
+        search: so many runs more, of the learner alone, look for its worst and its best order;
+            see `search.py`. The two found are then tried with another seed.
         compare: names of this library's learners to run beside it ("wpf", "averaging", "product",
             "rb"), or your own as {name: make_learner}; () for none.
         settings: how those of this library are built.
@@ -85,8 +93,10 @@ def order_sensitivity(
                 f"{what} must be at least 2, got {value!r}: with fewer, order and chance cannot be "
                 "told apart"
             )
+    if not isinstance(search, int) or search < 0 or 0 < search < SMALLEST_SEARCH:
+        raise ValueError(f"search must be 0 or at least {SMALLEST_SEARCH} runs, got {search!r}")
     every = math.factorial(len(checked))
-    refuse_too_many(min(orders, every) * seeds)
+    refuse_too_many(min(orders, every) * seeds + search)
     sequences = draw_orders(len(checked), min(orders, every), order_seed)
     own = name or getattr(make_learner, "__name__", "learner").strip("<>")
     compare = (compare,) if isinstance(compare, str) else compare
@@ -96,16 +106,62 @@ def order_sensitivity(
     if own in others:
         raise ValueError(f"two learners are called {own!r}: give yours another name")
     makers = {own: make_learner, **others}
-    made_by = _made_by(checked, makers, compare, settings, key)
-    work = AuditWork(makers, made_by, checked, sequences)
-    store = Memory() if out is None else Kept(out)
-    places = [Place(*each) for each in product(makers, range(seeds), range(len(sequences)))]
-    run_cells(places, work, store, InOrder(one_thread=False), counting(progress))
-    records = store.finished()
-    runs = {place: work.read(records[place.name]) for place in places}
-    audits = [_audit(label, runs, seeds, len(sequences)) for label in makers]
+    work = AuditWork(makers, _made_by(checked, makers, compare, settings, key), checked)
+    places = [
+        Place(label, seed, order, number)
+        for label in makers
+        for seed in range(seeds)
+        for number, order in enumerate(sequences)
+    ]
+    before, everything = 0, len(places) + search
+    with ExitStack() as stack:
+        store = Kept(out or stack.enter_context(tempfile.TemporaryDirectory()))
+
+        def tell(done: int, total: int, text: str) -> None:
+            if text != "done":
+                progress(before + done, everything, text)
+
+        def runs(wanted: Sequence[Place]) -> list[Run]:
+            nonlocal before
+            run_cells(wanted, work, store, InOrder(one_thread=False), counting(tell))
+            before += len(wanted)
+            return [work.read(read_cell(store.cell_path(place.name))) for place in wanted]
+
+        rows = np.array(runs(places), dtype=object).reshape(len(makers), seeds, len(sequences))
+        audits = [_audit(label, grid, checked) for label, grid in zip(makers, rows, strict=True)]
+        tails = _search(own, audits[0], sequences, runs, search) if search else None
+    progress(everything, everything, "done")
     names = tuple(task.name for task in checked)
-    return OrderSensitivity(audits[0], tuple(audits[1:]), names, tuple(sequences), seeds)
+    return OrderSensitivity(
+        audits[0],
+        tuple(audits[1:]),
+        names,
+        tuple(sequences),
+        seeds,
+        score="R^2" if checked[0].values else "accuracy",
+        chance=chance(checked),
+        chance_in_task=float(np.mean([chance([task]) for task in checked])),
+        samples=sum(len(task.y_test) for task in checked),
+        tails=tails,
+    )
+
+
+def _search(
+    own: str, learner: LearnerAudit, orders: Sequence[Order], runs: Runs, budget: int
+) -> Tails:
+    """The worst and the best order with seed 0, each then tried with seed 1."""
+
+    def score(order: Order, seed: int = 0) -> float:
+        if order in orders:
+            return float(learner.scores[seed, orders.index(order)].mean())
+        [run] = runs([Place(own, seed, order)])
+        return float(run.matrix[-1].mean())
+
+    known = {order: score(order) for order in orders}
+    found = search_orders(score, known, budget - 2)
+    ends = [min(found, key=lambda o: found[o]), max(found, key=lambda o: found[o])]
+    worst, best = (Tail(order, found[order], score(order, seed=1)) for order in ends)
+    return Tails(worst, best, min(known.values()), max(known.values()), budget)
 
 
 def _made_by(
@@ -114,11 +170,11 @@ def _made_by(
     compare: Sequence[str] | Mapping[str, MakeLearner],
     settings: ComparisonSettings | None,
     key: str,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, dict[str, object]]:
     """What a kept run must have been made by to be of use: the key is of the user's learners."""
     data = fingerprint(tasks)
     built = () if isinstance(compare, Mapping) else compare
-    ours = {"tasks": data, "settings": asdict(settings or ComparisonSettings())}
+    ours: dict[str, object] = {"tasks": data, "settings": asdict(settings or ComparisonSettings())}
     return {name: ours if name in built else {"tasks": data, "key": key} for name in makers}
 
 
@@ -151,23 +207,30 @@ def _checked(tasks: Any) -> list[Task]:
                     "clean the data first"
                 )
         named.append(task)
+    if len({task.values for task in named}) > 1:
+        raise ValueError("some tasks have labels and some have values: audit each kind alone")
+    if named[0].values and any(task.y_test.double().var() == 0 for task in named):
+        raise ValueError("R^2 needs test values that differ, and those of a task are all equal")
     if len({task.name for task in named}) < len(named):
         raise ValueError("two tasks have the same name: a report could not tell them apart")
     return named
 
 
-def _audit(name: str, runs: Mapping[Place, Run], seeds: int, orders: int) -> LearnerAudit:
-    rows = [[runs[Place(name, seed, order)] for order in range(orders)] for seed in range(seeds)]
-    labels = np.stack([[run.labels for run in row] for row in rows])  # [S, O, B]
+def _audit(name: str, rows: Any, tasks: Sequence[Task]) -> LearnerAudit:
+    """One learner's runs `[S, O]`."""
+    y = np.concatenate([as_array(task.y_test) for task in tasks])
+    answers = np.stack([[run.answers for run in row] for row in rows])  # [S, O, B]
     bits = np.array([[run.bits for run in row] for row in rows])
-    between_seeds = [metrics.disagreement(row) for row in labels.swapaxes(0, 1)]
+    seeds = len(rows)
+    between_seeds = [differences(row, y).sum() for row in answers.swapaxes(0, 1)]
     return LearnerAudit(
         name=name,
         matrices=np.stack([[run.matrix for run in row] for row in rows]),
-        disagreement=np.mean([pairwise_disagreement(row) for row in labels], axis=0),
-        seed_disagreement=float(np.mean(between_seeds)),
+        disagreement=np.mean([differences(row, y) for row in answers], axis=0),
+        seed_disagreement=float(np.mean(between_seeds) / (seeds * (seeds - 1))),
         ignores_seed=bool((bits == bits[:1]).all()),
         same_in_every_order=bool((bits == bits[:, :1]).all()),
         broken_runs=sum(run.broken for row in rows for run in row),
         seconds=sum(run.seconds for row in rows for run in row),
+        changed_by_predict=rows[0][0].changes,
     )

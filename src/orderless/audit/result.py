@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..storage import write_atomically
 from . import words
@@ -29,6 +29,7 @@ class LearnerAudit:
     seed gave bit-identical predictions in every order. `same_in_every_order`: every order gave
     bit-identical predictions with every seed. `broken_runs`: runs with predictions that are not
     finite, which count as wrong. `seconds`: what learning and predicting took.
+    `changed_by_predict`: asked at other times, the learner gave other answers.
     """
 
     name: str
@@ -39,6 +40,7 @@ class LearnerAudit:
     same_in_every_order: bool
     broken_runs: int = 0
     seconds: float = 0.0
+    changed_by_predict: bool = False
 
     @property
     def scores(self) -> Array:
@@ -106,6 +108,11 @@ class LearnerAudit:
     def best_order(self) -> int:
         return int(self.order_averages.argmax())
 
+    def just_learned(self, orders: Sequence[tuple[int, ...]]) -> float:
+        """The average score on a task right after it was learned."""
+        places = range(self.matrices.shape[-1])
+        return float(np.mean([self.matrices[:, o, places, s] for o, s in enumerate(orders)]))
+
     @property
     def suffering_task(self) -> int:
         """The task whose score depends most on the order: the largest order variance."""
@@ -119,30 +126,41 @@ class LearnerAudit:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON."""
-        parts = {
-            key: value.tolist() if isinstance(value, np.ndarray) else value
-            for key, value in vars(self.parts).items()
-            if key != "p_value"
-        }
+        found = {**vars(self.parts), **{name: getattr(self, name) for name in REPORTED}}
         return {
-            "name": self.name,
-            "verdict": self.verdict,
-            "p_value": self.p_value,
-            **parts,
-            "worst_order": self.worst_order,
-            "best_order": self.best_order,
-            "suffering_task": self.suffering_task,
-            "order_averages": self.order_averages.tolist(),
-            "mean_disagreement": self.mean_disagreement,
-            "seed_disagreement": self.seed_disagreement,
-            "disagreement": self.disagreement.tolist(),
-            "ignores_seed": self.ignores_seed,
-            "same_in_every_order": self.same_in_every_order,
-            "broken_runs": self.broken_runs,
-            "seconds": self.seconds,
-            "scores": self.scores.tolist(),
-            "matrices": self.matrices.tolist(),
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in found.items()
         }
+
+
+REPORTED = (
+    *("name", "verdict", "p_value", "worst_order", "best_order", "suffering_task"),
+    *("order_averages", "mean_disagreement", "seed_disagreement", "disagreement", "ignores_seed"),
+    *("same_in_every_order", "broken_runs", "changed_by_predict", "seconds", "scores", "matrices"),
+)
+
+
+@dataclass(frozen=True)
+class Tail:
+    """An order that a search found: its average with the seed of the search, and with another."""
+
+    order: tuple[int, ...]
+    average: float
+    again: float
+
+
+@dataclass(frozen=True)
+class Tails:
+    """The worst and the best order that `runs` more runs found.
+
+    `random_worst`, `random_best`: what the audit's own orders said with the same seed.
+    """
+
+    worst: Tail
+    best: Tail
+    random_worst: float
+    random_best: float
+    runs: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +176,11 @@ class OrderSensitivity:
     tasks: tuple[str, ...]
     orders: tuple[tuple[int, ...], ...]
     seeds: int
+    score: str = "accuracy"
+    chance: float = 0.0
+    chance_in_task: float = 0.0
+    samples: int = 1
+    tails: Tails | None = None
 
     @property
     def sensitive(self) -> bool:
@@ -176,15 +199,19 @@ class OrderSensitivity:
         names = ", ".join(each.name for each in self.learners)
         raise KeyError(f"this audit has {names}, not {name!r}")
 
-    def order_name(self, order: int) -> str:
+    def order_name(self, order: int | tuple[int, ...]) -> str:
         """An order in words: the tasks' names in the order in which they were learned."""
-        return " > ".join(self.tasks[task] for task in self.orders[order])
+        sequence = self.orders[order] if isinstance(order, int) else order
+        return " > ".join(self.tasks[task] for task in sequence)
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "tasks": list(self.tasks),
             "orders": [list(order) for order in self.orders],
             "seeds": self.seeds,
+            "score": self.score,
+            "chance": self.chance,
+            "search": self.tails and asdict(self.tails),
             "learner": self.learner.as_dict(),
             "comparisons": [each.as_dict() for each in self.comparisons],
         }
@@ -214,8 +241,3 @@ class OrderSensitivity:
         for path, content in zip(paths, (self.markdown(), self.json()), strict=True):
             write_atomically(path, content.encode())
         return paths
-
-
-def pairwise_disagreement(labels: NDArray[np.int64]) -> Array:
-    """`[K, K]`: the share of samples on which two of K rows of labels `[K, B]` differ."""
-    return np.stack([(labels != row).mean(axis=1) for row in labels])

@@ -17,55 +17,79 @@ from urllib.parse import quote
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from ..experiments.engine import Tick
 from ..scenarios import Task
 from ..storage import Directory, versions
+from ..storage.typed import decode
+from .answers import Answers, LearnerError, as_array, read_answers, score
 from .decomposition import Array
 from .learners import MakeLearner
 
-Labels = NDArray[np.int64]
-
-
-class LearnerError(ValueError):
-    """The audited learner failed, or is none; the message says where."""
+Order = tuple[int, ...]
 
 
 class Place(NamedTuple):
-    """Which run of an audit."""
+    """Which run of an audit; `number` of its order among those drawn, None of one searched for."""
 
     learner: str
     seed: int
-    order: int
+    order: Order
+    number: int | None = None
+
+    @property
+    def kind(self) -> str:
+        return "a search" if self.number is None else f"order {self.number}"
 
     @property
     def name(self) -> str:
-        return f"{quote(self.learner, safe=' +()')}-order{self.order}-seed{self.seed}"
+        found = hashlib.sha256(repr(self.order).encode()).hexdigest()[:16]
+        order = f"found{found}" if self.number is None else f"order{self.number}"
+        return f"{quote(self.learner, safe=' +()')}-{order}-seed{self.seed}"
 
     @property
     def title(self) -> str:
-        return f"{self.learner} seed {self.seed} order {self.order}"
+        return f"{self.learner} seed {self.seed} {self.kind}"
 
     @property
     def slow(self) -> bool:
         return False
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
-    """What one learner predicts after it has learned all tasks in one order."""
+@dataclass(frozen=True)
+class Record:
+    """A run as its file has it."""
 
-    labels: Labels
-    """`[B]`, the test samples of all tasks one after another."""
+    learner: str
+    seed: int
+    order_index: int | None
+    order: list[int]
+    maker: dict[str, object]
+    """What the run depends on besides."""
+    labels: str
+    """Answers about the test samples of all tasks one after another, 8 bytes each, compressed."""
     bits: str
     """A hash of what `predict` gave in the end."""
     broken: bool
     """Whether some of that was not finite."""
+    matrix: list[list[float]]
+    """`[T, T]`: score on task t after k + 1 tasks."""
+    duration: float
+    versions: dict[str, str]
+    changes: bool = False
+    """Whether the learner answered otherwise when it was asked at other times; tried once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What one learner predicts after it has learned all tasks in one order; see `Record`."""
+
+    answers: Answers
+    bits: str
+    broken: bool
     matrix: Array
-    """`[T, T]`: accuracy on task t after k + 1 tasks."""
     seconds: float
+    changes: bool = False
 
 
 class Kept(Directory):
@@ -73,30 +97,6 @@ class Kept(Directory):
 
     def prepare(self, *folders: str) -> None:
         super().prepare(*(folders or ("cells",)))
-
-
-class Memory(Directory):
-    """Of an audit without a folder: runs are kept as long as the audit goes on."""
-
-    def __init__(self) -> None:
-        super().__init__("memory")
-        self._cells: dict[str, Any] = {}
-
-    def prepare(self, *folders: str) -> None:
-        pass
-
-    @contextmanager
-    def lock(self) -> Iterator[str]:
-        yield ""
-
-    def finished(self) -> dict[str, Any]:
-        return self._cells
-
-    def tidy(self, name: str, *, finished: bool) -> None:
-        pass
-
-    def write_cell(self, name: str, cell: Any) -> None:
-        self._cells[name] = cell
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,11 @@ class AuditWork:
         makers: per learner `make_learner`.
         made_by: per learner what its runs depend on beside order and seed, ready for JSON. Runs
             that were made by anything else are refused, never mixed in.
-        orders: the tasks' numbers in turn.
     """
 
     makers: Mapping[str, MakeLearner]
-    made_by: Mapping[str, dict[str, Any]]
+    made_by: Mapping[str, dict[str, object]]
     tasks: Sequence[Task]
-    orders: Sequence[Sequence[int]]
 
     device = torch.device("cpu")
 
@@ -124,43 +122,53 @@ class AuditWork:
         return 0
 
     def compute(self, place: Place, store: Directory, tick: Tick) -> None:
-        with _generators_set_by(place.seed):
-            run = _run(place, self.makers[place.learner], self.tasks, self.orders[place.order])
-        record = {**self._identity(place), **_encode(run), "versions": versions()}
+        run = _run(place, self.makers[place.learner], self.tasks)
+        record = Record(
+            learner=place.learner,
+            seed=place.seed,
+            order_index=place.number,
+            order=list(place.order),
+            maker=self.made_by[place.learner],
+            labels=base64.b64encode(zlib.compress(run.answers.tobytes())).decode(),
+            bits=run.bits,
+            broken=run.broken,
+            matrix=run.matrix.tolist(),
+            duration=run.seconds,
+            versions=versions(),
+            changes=run.changes,
+        )
         store.write_cell(place.name, record)
 
-    def read(self, record: dict[str, Any]) -> Run:
+    def read(self, cell: object) -> Run:
         """What a kept run holds."""
-        samples = sum(len(task.y_test) for task in self.tasks)
-        return _decode(record, samples, len(self.tasks))
+        record, samples = decode(Record, cell), sum(len(task.y_test) for task in self.tasks)
+        # no more than there should be, whatever a small file unpacks to
+        unpack = zlib.decompressobj()
+        try:
+            packed = unpack.decompress(base64.b64decode(record.labels), 8 * samples + 1)
+        except zlib.error as error:
+            raise ValueError(f"labels: {error}") from None
+        answers = np.frombuffer(packed, "<f8" if self.tasks[0].values else "<i8")
+        matrix = np.array(record.matrix, float).reshape(len(self.tasks), len(self.tasks))
+        kept = record.bits, record.broken, matrix, record.duration, record.changes
+        return Run(answers.reshape(samples), *kept)
 
-    def _identity(self, place: Place) -> dict[str, Any]:
-        return {
-            "learner": place.learner,
-            "seed": place.seed,
-            "order_index": place.order,
-            "order": list(self.orders[place.order]),
-            "maker": self.made_by[place.learner],
-        }
-
-    def refuse(
-        self, directory: Path, name: str, record: dict[str, Any], cell: Place | None
-    ) -> str | None:
+    def refuse(self, directory: Path, name: str, record: Any, cell: Place | None) -> str | None:
         """Why a run does not belong to this audit."""
         elsewhere = "choose another folder (--out)"
         if "maker" not in record or (cell is not None and record["learner"] != cell.learner):
             return f"{directory} holds no audit: {elsewhere}"
         if cell is None:  # another learner's, or of more orders
             return None
-        ours = self._identity(cell)
-        if record["maker"].get("tasks") != ours["maker"]["tasks"]:
+        ours = self.made_by[cell.learner]
+        if record["maker"].get("tasks") != ours["tasks"]:
             return (
                 f"{directory} holds an audit on other tasks: {elsewhere}; tasks that are drawn at "
                 "random must be drawn with a fixed seed"
             )
-        if record["maker"] != ours["maker"]:
+        if record["maker"] != ours:
             return f"{directory} holds runs of another version of {cell.learner}: {elsewhere}"
-        if any(record[key] != ours[key] for key in ("order", "order_index", "seed")):
+        if (record["order"], record["seed"]) != (list(cell.order), cell.seed):
             return f"{directory} holds runs of other orders of {cell.learner}: {elsewhere}"
         self.read(record)  # raises if it makes no sense
         return None
@@ -172,51 +180,70 @@ def fingerprint(tasks: Sequence[Task]) -> str:
     for task in tasks:
         digest.update(repr(task.name).encode())
         for tensor in (task.x, task.y, task.x_test, task.y_test):
-            array = np.ascontiguousarray(tensor.detach().cpu().numpy())
+            array = np.ascontiguousarray(as_array(tensor))
             digest.update(repr((array.dtype.str, array.shape)).encode())
             digest.update(array.data)
     return digest.hexdigest()
 
 
-def _run(
-    place: Place, make_learner: MakeLearner, tasks: Sequence[Task], order: Sequence[int]
-) -> Run:
-    """Make a learner, teach it the tasks in this order, and ask it about all of them each time."""
-    begun, name = time.monotonic(), place.learner
-    where = f"in order {place.order} with seed {place.seed}"
-    with _failures(name, f"when it was made {where}"):
-        learner = make_learner(place.seed)
-    _check_learner(name, learner)
-    matrix = []
-    for task in order:
-        # copies, so that a learner that works in place cannot change the data of the next run
-        x, y = tasks[task].x.clone(), tasks[task].y.clone()
-        with _failures(name, f"while learning task {tasks[task].name!r} {where}"):
-            learner.learn(x, y, task=task)
-        # what a question draws at random must not change what is learned next
-        with _generators_set_by(place.seed):
-            labels, bits, broken = _ask(name, learner, tasks, where)
-        answers = zip(labels, tasks, strict=True)
-        matrix.append([float((found == t.y_test.cpu().numpy()).mean()) for found, t in answers])
+def _run(place: Place, make_learner: MakeLearner, tasks: Sequence[Task]) -> Run:
+    """A learner that learns the tasks in this order and is asked about all of them after each.
+
+    `predict` must leave the learner as it is. The first run tries that: another learner, asked
+    twice at the end and never before, must give the same bits both times.
+    """
+    begun = time.monotonic()
+    asked = _lessons(place, make_learner, tasks)
     seconds = time.monotonic() - begun
-    return Run(np.concatenate(labels), bits, broken, np.array(matrix), seconds)
+    answers, bits, broken = asked[-1]
+    matrix = [
+        [score(found, as_array(t.y_test)) for found, t in zip(answers, tasks, strict=True)]
+        for answers, _, _ in asked
+    ]
+    changes = False
+    if place.number == place.seed == 0:
+        quiet = _lessons(place, make_learner, tasks, times=[0] * (len(tasks) - 1) + [2])
+        changes = any(other != bits for _, other, _ in quiet)
+    return Run(np.concatenate(answers), bits, broken, np.array(matrix), seconds, changes)
 
 
-def _ask(
-    name: str, learner: Any, tasks: Sequence[Task], where: str
-) -> tuple[list[Labels], str, bool]:
-    """Labels per task, a hash of the answers, and whether some of them are not finite."""
-    labels, digest, broken = [], hashlib.sha256(), False
+Asked = tuple[list[Answers], str, bool]
+
+
+def _lessons(
+    place: Place, make_learner: MakeLearner, tasks: Sequence[Task], times: Sequence[int] = ()
+) -> list[Asked]:
+    """Make a learner and teach it the tasks; what it answers after each, asked once or `times`."""
+    name, asked = place.learner, []
+    where = f"in {place.kind} with seed {place.seed}"
+    with _generators_set_by(place.seed):
+        with _failures(name, f"when it was made {where}"):
+            learner = make_learner(place.seed)
+        _check_learner(name, learner)
+        for task, often in zip(place.order, times or [1] * len(tasks), strict=True):
+            # copies, so that a learner that works in place cannot change the data of the next run
+            x, y = tasks[task].x.clone(), tasks[task].y.clone()
+            with _failures(name, f"while learning task {tasks[task].name!r} {where}"):
+                learner.learn(x, y, task=task)
+            for _ in range(often):
+                # what a question draws at random must not change what is learned next
+                with _generators_set_by(place.seed):
+                    asked.append(_ask(name, learner, tasks, where))
+    return asked
+
+
+def _ask(name: str, learner: Any, tasks: Sequence[Task], where: str) -> Asked:
+    """Answers per task, a hash of them as given, and whether some of them are not finite."""
+    answers, digest, broken = [], hashlib.sha256(), False
     for each in tasks:
         with _failures(name, f"while predicting task {each.name!r} {where}"):
-            answer = learner.predict(each.x_test.clone())
-        values = answer.detach().cpu().numpy() if isinstance(answer, Tensor) else np.asarray(answer)
-        digest.update(repr((values.dtype, values.shape)).encode())
-        digest.update(np.ascontiguousarray(values).tobytes())
-        found, finite = _labels(name, values, len(each.y_test))
-        labels.append(found)
+            given = as_array(learner.predict(each.x_test.clone()))
+        digest.update(repr((given.dtype, given.shape)).encode())
+        digest.update(np.ascontiguousarray(given).tobytes())
+        found, finite = read_answers(name, given, as_array(each.y_test))
+        answers.append(found)
         broken = broken or not finite
-    return labels, digest.hexdigest(), broken
+    return answers, digest.hexdigest(), broken
 
 
 def _check_learner(name: str, learner: Any) -> None:
@@ -231,31 +258,6 @@ def _check_learner(name: str, learner: Any) -> None:
                 f"the learner {name!r} ({type(learner).__name__}) has no method {method}: it needs "
                 f"learn(x, y, task=None) and predict(x){hint}"
             )
-
-
-def _labels(name: str, values: NDArray[Any], count: int) -> tuple[Labels, bool]:
-    """Labels `[B]` from labels or scores; -1, which is never right, where they are not finite."""
-    fits = values.ndim in (1, 2) and len(values) == count and values.shape[-1:] != (0,)
-    if not fits or values.dtype.kind not in "biuf" or (values.ndim == 2 and values.shape[1] == 1):
-        raise LearnerError(
-            f"predict of {name!r} must give labels [B] or scores [B, C] of at least two classes "
-            f"for B={count}, got {values.dtype} {list(values.shape)}"
-        )
-    finite = np.isfinite(values) if values.ndim == 1 else _comparable(values)
-    with np.errstate(invalid="ignore"):
-        found = (values if values.ndim == 1 else values.argmax(axis=1)).astype(np.int64)
-    if values.ndim == 1 and (values[finite] != found[finite]).any():
-        raise LearnerError(
-            f"predict of {name!r} gave numbers that are no labels, such as "
-            f"{values[finite][values[finite] != found[finite]][0]}: labels are whole, and scores "
-            "have shape [B, C]"
-        )
-    return np.where(finite, found, -1), bool(finite.all())
-
-
-def _comparable(scores: NDArray[Any]) -> NDArray[np.bool_]:
-    """`[B]`: rows of scores with a largest one; log-probabilities of -inf are fine."""
-    return ~np.isnan(scores).any(axis=1) & np.isfinite(scores.max(axis=1))
 
 
 @contextmanager
@@ -284,30 +286,3 @@ def _generators_set_by(seed: int) -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(numpy)
-
-
-def _encode(run: Run) -> dict[str, Any]:
-    packed = zlib.compress(run.labels.astype("<i8").tobytes())
-    return {
-        "labels": base64.b64encode(packed).decode(),
-        "bits": run.bits,
-        "broken": run.broken,
-        "matrix": run.matrix.tolist(),
-        "duration": run.seconds,
-    }
-
-
-def _decode(record: dict[str, Any], samples: int, tasks: int) -> Run:
-    packed = base64.b64decode(record["labels"])
-    # no more than there should be, whatever a small file unpacks to
-    try:
-        labels = np.frombuffer(zlib.decompressobj().decompress(packed, 8 * samples + 1), "<i8")
-    except zlib.error as error:
-        raise ValueError(f"labels: {error}") from None
-    return Run(
-        labels=labels.astype(np.int64).reshape(samples),
-        bits=str(record["bits"]),
-        broken=bool(record["broken"]),
-        matrix=np.array(record["matrix"], float).reshape(tasks, tasks),
-        seconds=float(record["duration"]),
-    )

@@ -11,7 +11,7 @@ from ..escaping import printable
 from .decomposition import LEVEL
 
 if TYPE_CHECKING:
-    from .result import LearnerAudit, OrderSensitivity
+    from .result import LearnerAudit, OrderSensitivity, Tails
 
 
 def text(result: OrderSensitivity) -> str:
@@ -28,13 +28,15 @@ def text(result: OrderSensitivity) -> str:
 
     table = [line(headings), "  ".join("-" * width for width in widths), *map(line, rows)]
     words = [sentence for each in result.learners for sentence in (*findings(result, each), "")]
-    return "\n".join(map(printable, [_title(result), "", *table, "", *words[:-1]]))
+    lines = [_title(result), scale(result), "", *table, "", *words[:-1]]
+    return "\n".join(map(printable, lines))
 
 
 def markdown(result: OrderSensitivity) -> str:
     """The whole report."""
     names = [escape(each.name) for each in result.learners]
-    sections = [f"# {escape(_title(result))}", _table(*_summary(result, escape)), _LEGEND]
+    sections = [f"# {escape(_title(result))}", _table(*_summary(result, escape))]
+    sections += [scale(result), _LEGEND]
     sections += filter(None, [escape(comparison_note(result))])
     for name, each in zip(names, result.learners, strict=True):
         said = "\n".join(f"- {escape(sentence)}" for sentence in findings(result, each))
@@ -51,15 +53,11 @@ def markdown(result: OrderSensitivity) -> str:
     sections += ["## Parts of the variance", _table(headings, parts)]
     tasks = []
     for task, name in enumerate(result.tasks):
-        row = [escape(name)]
-        for each in result.learners:
-            means = each.scores[:, :, task].mean(axis=0)
-            row.append(
-                f"{_percent(means.mean())} ({_percent(means.min())}-{_percent(means.max())})"
-            )
-        tasks.append(row)
+        means = [each.scores[:, :, task].mean(axis=0) for each in result.learners]
+        cells = [[_percent(value) for value in (m.mean(), m.min(), m.max())] for m in means]
+        tasks.append([escape(name), *(f"{mean} ({low}-{high})" for mean, low, high in cells)])
     sections += [
-        "## Tasks\n\nAccuracy in percent: the mean, and the worst and best order in brackets.",
+        "## Tasks\n\nThe mean score in percent; the worst and the best order in brackets.",
         _table(["task", *names], tasks),
     ]
     orders = [
@@ -75,11 +73,17 @@ def markdown(result: OrderSensitivity) -> str:
 
 
 _LEGEND = """\
-Scores are test accuracies in percent after the last task, averaged over tasks and seeds; variances
-are of fractions. `order var.`: variance over orders, mean over seeds; `seed var.`: variance over
+Scores are of the test data after the last task, averaged over tasks and seeds; variances are of
+fractions. `order var.`: variance over orders, mean over seeds; `seed var.`: variance over
 seeds, mean over orders (population variances, per task, then averaged). `p`: permutation test of
 "the order has no effect", order labels shuffled within each seed. `disagree`: share of test samples
 on which two orders, on average, predict different labels."""
+
+
+def scale(result: OrderSensitivity) -> str:
+    """What scores are, and what chance is."""
+    what = "accuracies" if result.score == "accuracy" else f"{result.score}, at least -100,"
+    return f"Scores are {what} in percent; the best constant answer has {_percent(result.chance)}."
 
 
 def comparison_note(result: OrderSensitivity) -> str:
@@ -127,18 +131,23 @@ VERDICTS = {
 
 def findings(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
     """What was found about one learner, one sentence after another."""
-    said = [_claim(learner)]
+    name, said = learner.name, [_claim(learner), *_about_chance(result, learner)]
+    if learner.changed_by_predict:
+        said.append(
+            f"{name} answers otherwise when it is asked at other times: `predict` changes it, or "
+            "its training does not repeat. Its figures depend on when it was asked."
+        )
     if learner.ignores_seed and not learner.same_in_every_order:
         said.append(
-            f"{learner.name} gave the same predictions with every seed: it ignores `seed`, or its "
-            "seeds cannot be told apart on this data. Seeds then say nothing about chance, and its "
-            "order variance is compared with 0."
+            f"{name} gave the same predictions with every seed: it ignores `seed`, or its seeds "
+            "cannot be told apart on this data. Seeds then say nothing about chance, and its order "
+            "variance is compared with 0."
         )
     if learner.broken_runs:
         total = learner.scores.shape[0] * learner.scores.shape[1]
         said.append(
-            f"In {learner.broken_runs} of {total} runs {learner.name} predicted values that are "
-            "not finite; they count as wrong."
+            f"In {learner.broken_runs} of {total} runs {name} predicted values that are not "
+            "finite; they count as wrong."
         )
     if learner.same_in_every_order:
         return said
@@ -148,18 +157,56 @@ def findings(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
             f"Worst order: {result.order_name(worst)} ({_percent(averages[worst])} %); best: "
             f"{result.order_name(best)} ({_percent(averages[best])} %)."
         )
-    if learner.order_variance > 0:
+    if learner is result.learner and result.tails:
+        said += _about_tails(result, result.tails)
+    if learner.verdict in ("sensitive", "below reseeding"):
         task = learner.suffering_task
         means = learner.scores[:, :, task].mean(axis=0)
-        low = int(means.argmin())
         said.append(
             f"Task {result.tasks[task]} suffers most: {_percent(means.min())} % after "
-            f"{result.order_name(low)}, {_percent(means.max())} % in its best order."
+            f"{result.order_name(int(means.argmin()))}, {_percent(means.max())} % in its best "
+            "order."
         )
-    said.append(
-        f"Two orders disagree on {_percent(learner.mean_disagreement)} % of the test samples, two "
-        f"seeds on {_percent(learner.seed_disagreement)} %."
-    )
+    between = [f"{_percent(x)} %" for x in (learner.mean_disagreement, learner.seed_disagreement)]
+    if result.score == "accuracy":
+        orders, seeds = between
+        said.append(f"Two orders disagree on {orders} of the test samples, two seeds on {seeds}.")
+    else:
+        said.append(
+            "Predictions in two orders are {} of the targets' standard deviation apart, those of "
+            "two seeds {}.".format(*between)
+        )
+    return said
+
+
+def _about_chance(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
+    """A sentence where a learner does no better than a constant answer, if only in the end."""
+    margin = 1.0 / math.sqrt(result.samples)  # at least two standard errors of an accuracy
+    at_once = learner.just_learned(result.orders)
+    if at_once <= result.chance_in_task + margin:
+        return [
+            f"{learner.name} is at chance: even on the task just learned it scores "
+            f"{_percent(at_once)} %, where the best constant answer has "
+            f"{_percent(result.chance_in_task)} %. What the order does to it says little."
+        ]
+    if learner.parts.average <= result.chance + margin:
+        return [
+            f"After the last task {learner.name} is at chance, {_percent(learner.parts.average)} % "
+            f"on average, though it had {_percent(at_once)} % on each task when it had just "
+            "learned it."
+        ]
+    return []
+
+
+def _about_tails(result: OrderSensitivity, tails: Tails) -> list[str]:
+    said = []
+    ends = ("worst", tails.worst, tails.random_worst), ("best", tails.best, tails.random_best)
+    for kind, tail, drawn in ends:
+        said.append(
+            f"The {kind} order that {tails.runs} more runs found: {result.order_name(tail.order)} "
+            f"({_percent(tail.average)} %; with another seed {_percent(tail.again)} %). The {kind} "
+            f"of {len(result.orders)} random orders had {_percent(drawn)} %."
+        )
     return said
 
 
@@ -214,4 +261,5 @@ def _small(value: float) -> str:
 
 
 def probability(value: float) -> str:
-    return f"{value:.4f}" if value < 0.01 else f"{value:.2f}"
+    """Digits enough to see on which side of 0.05 it lies."""
+    return f"{value:.4f}" if value < 0.01 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"

@@ -15,6 +15,8 @@ from .audit import audit
 from .data import data_app
 from .doctor import doctor
 from .expert import expert_app
+from .fit import fit
+from .predict import predict
 from .report import report
 from .run import run
 from .settings import settings
@@ -26,6 +28,8 @@ EXAMPLES = (
     "run splitmnist --preset demo",
     "report runs/splitmnist-demo",
     "audit my_module:make_learner --tasks my_module:tasks --out audit",
+    "fit --data photos --out head.safetensors",
+    "predict head.safetensors --data photos",
     "tune splitmnist lr 1e-4,1e-3,1e-2",
     "settings ewc",
     "data fetch mnist",
@@ -39,7 +43,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # "rich" would take [what stands in brackets] for a style
 )
-for command in (doctor, run, report, tune, settings, audit):
+for command in (doctor, run, report, tune, settings, audit, fit, predict):
     app.command()(command)
 app.add_typer(data_app, name="data")
 app.add_typer(expert_app, name="expert")

@@ -110,9 +110,9 @@ Preset = Annotated[str, _option(", ".join(PRESETS), completion.presets)]
 
 # ---------------------------------------------------------------------- audit, data, expert
 
-Compare = Annotated[
-    str, _option("Run beside it: wpf, averaging, rb, or ''.", completion.comparisons)
-]
+Search = Annotated[int, _option("Runs more that look for the worst and the best order.")]
+BESIDE = "Run beside it: wpf, averaging, product, rb."
+Compare = Annotated[str, _option(BESIDE, completion.comparisons)]
 AuditFolder = Annotated[
     Path | None, _option("Folder for report.html, .md, .json and the runs to go on from.")
 ]

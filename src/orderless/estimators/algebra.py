@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 _ARRAYS = ("input_mean_", "input_scale_")
+_SCALES = (*_ARRAYS, "target_mean_", "target_scale_")
 _PLAIN = ("seed_", "calls_", "n_features_in_", "scaled_by_data_")
 _OPTIONAL = ("target_mean_", "target_scale_", "_squares", "_count")
 
@@ -63,12 +64,17 @@ class EstimatorAlgebra(BaseEstimator):  # type: ignore[misc]
         """The filters of both, with columns that mean the same."""
         return self.filter_, other.filter_
 
+    def _meaning(self, classes: np.ndarray | None) -> str:
+        """What inputs and labels of the filter stand for; others' are not added to it."""
+        values = [classes, *(getattr(self, name, None) for name in _SCALES)]
+        return repr([None if value is None else np.asarray(value).tolist() for value in values])
+
     def _check_alike(self, other: Any) -> None:
         if self.seed_ != other.seed_:
             raise ValueError(
                 "these estimators have different random features: give both the same random_state"
             )
-        for name in ("input_mean_", "input_scale_", "target_mean_", "target_scale_"):
+        for name in _SCALES:
             ours, theirs = getattr(self, name, None), getattr(other, name, None)
             if not np.array_equal(np.asarray(ours), np.asarray(theirs)):
                 raise ValueError(

@@ -53,6 +53,8 @@ class ParticleEstimator(EstimatorAlgebra, ABC):
         for name in ("n_particles", "n_features", "epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if isinstance(self.hidden, int):
+            raise ValueError(f"hidden must be a tuple of widths, got {self.hidden}")
         self.input_mean_, self.input_scale_ = scaling_of(
             "input", self.input_mean, self.input_scale, X, weights, (self.n_features_in_,)
         )
@@ -69,7 +71,9 @@ class ParticleEstimator(EstimatorAlgebra, ABC):
             # larger biases make features that almost no sample has: wild beyond the data
             maps = Ensemble(RandomReLU(inputs, self.n_features, bias_scale=0.5), **options)
             kind: dict[str, Any] = {"targets": "values"} if values else {"classes": outputs}
-            return RaoBlackwellizedFilter(maps, weights=self.weights, **kind, **self._on_read())
+            exact = RaoBlackwellizedFilter(maps, weights=self.weights, **kind, **self._on_read())
+            exact.meaning = self._meaning(getattr(self, "classes_", None))
+            return exact
         # float64, so that a prediction does not depend on which rows are predicted together
         particles = Ensemble(_network(inputs, self.hidden, outputs), **options)
         optimizer = torch.optim.SGD(particles.parameters(), lr=self.lr)

@@ -89,7 +89,9 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
     def _relabelled(self, classes: np.ndarray) -> Any:
         """The filter with columns for these classes, ours among them."""
         places = np.searchsorted(classes, self.classes_.astype(classes.dtype))
-        return self.filter_.relabelled(places.tolist(), len(classes))
+        result = self.filter_.relabelled(places.tolist(), len(classes))
+        result.meaning = self._meaning(classes)
+        return result
 
     def _align(self, other: Any) -> tuple[Any, Any]:
         if "balanced" in (self.class_weight, other.class_weight):

@@ -3,7 +3,7 @@ r"""Many filters read off one training run, a cell of the map of when weighting 
 Weights never move a particle, and particles do not know of each other. So a run of N particles
 holds the answers of many filters at once. With w the weights of the whole run:
 
-- the filter of the first n particles: w_1 .. w_n, normalised; n = 1 is gradient descent;
+- the filter of the first n particles: w_1 .. w_n, normalised; each one alone is gradient descent;
 - `loss_scale=c`: w^c, since log w is a sum of losses; c = 0 is the unweighted average;
 - `min_ess=k`: w^tau with the largest tau <= 1 at which the effective sample size is k.
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -69,7 +70,10 @@ def read(
     moved: list[float],
     test_batch: int,
 ) -> list[ReadingRecord]:
-    """Every reading's scores by task and combination, its ESS, and how far its particles went."""
+    """Every reading's scores by task and combination, its ESS, and how far its particles went.
+
+    Gradient descent is one network, and each particle is one: its scores are their mean.
+    """
     chosen = [reading.weights(log_weights) for reading in readings]
     scores: list[dict[str, list[float]]] = [{name: [] for name in COMBINES} for _ in readings]
     for task in range(len(learner.scenario)):
@@ -79,7 +83,11 @@ def read(
             outputs = learner.outputs(xs, task)
             own = (outputs.argmax(-1) == ys).double().sum(1)
             probabilities = outputs.softmax(-1)
-            for (own_weights, _), count in zip(chosen, counts, strict=True):
+            for reading, (own_weights, _), count in zip(readings, chosen, counts, strict=True):
+                if reading.method == "gd":
+                    for name in COMBINES:
+                        count[name] += float(own.mean())
+                    continue
                 weights, n = own_weights.exp(), len(own_weights)
                 votes = ParticleFilter.average(outputs[:n].nan_to_num(neginf=-1e30), weights)
                 mixture = ParticleFilter.average(probabilities[:n], weights)
@@ -94,7 +102,7 @@ def read(
             **asdict(reading),
             power=power,
             ess=float(effective_sample_size(own_weights)),
-            moved=sum(moved[: reading.n]) / reading.n,
+            moved=fmean(moved if reading.method == "gd" else moved[: reading.n]),
             scores=rows,
         )
         for reading, (own_weights, power), rows in zip(readings, chosen, scores, strict=True)

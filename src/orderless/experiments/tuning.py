@@ -32,7 +32,7 @@ def sweep(
 
     Args:
         extend: how many more values to try where the best of these numbers is the largest or the
-            smallest; each goes on by the grid's own ratio.
+            smallest; each goes on by the grid's own ratio, at most tenfold.
         progress: from what is tried now to what `run_grid` reports to.
     """
     if not getattr(grid.settings, "validation", 0) > 0:
@@ -80,5 +80,5 @@ def beyond(results: list[tuple[str, float]]) -> str | None:
         return None
     for (end, at_end), (inner, _) in (points[:2], points[:-3:-1]) if points[1:] else ():
         if end > 0 and inner > 0 and at_end > max(score for value, score in points if value != end):
-            return f"{end * end / inner:.6g}"
+            return f"{end * min(max(end / inner, 0.1), 10.0):.6g}"
     return None

@@ -61,6 +61,8 @@ class Scenario:
             raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {kind!r}")
         if not tasks:
             raise ValueError("a scenario needs at least one task, got none")
+        if any(task.values for task in tasks):
+            raise ValueError("a scenario is about classes: labels must be integers, got floats")
         self.tasks, self.name = list(tasks), name
         self.kind: Kind = kind
         self.augment, self.transform = augment, transform

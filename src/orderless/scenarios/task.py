@@ -20,7 +20,10 @@ class SizedDataset(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One task: inputs x [n, ...], labels y [n] in 0..C-1, and the same for testing."""
+    """One task: inputs x [n, ...], labels y [n] in 0..C-1, and the same for testing.
+
+    y may hold floats instead, the values of a regression, which `order_sensitivity` takes.
+    """
 
     x: Tensor
     y: Tensor
@@ -38,18 +41,26 @@ class Task:
                         f"inputs and labels must be tensors, got {kind} in the {whose}: use "
                         "torch.as_tensor"
                     )
-            if y.dim() != 1 or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+            values = y.is_floating_point()
+            if y.dim() != 1 or y.is_complex() or y.dtype == torch.bool or values != self.values:
                 raise ValueError(
-                    f"labels must be integers of shape [n], got {y.dtype} {list(y.shape)} in the "
-                    f"{whose}"
+                    "labels must be integers of shape [n], or all of them floats (a regression), "
+                    f"got {y.dtype} {list(y.shape)} in the {whose}"
                 )
+            if values and not y.isfinite().all():
+                raise ValueError(f"values must be finite, got others in the {whose}")
             if len(x) != len(y) or not len(y):
                 raise ValueError(
                     f"there must be as many inputs as labels, and at least one, got {len(x)} "
                     f"inputs and {len(y)} labels in the {whose}"
                 )
-            if int(y.min()) < 0:
+            if not values and int(y.min()) < 0:
                 raise ValueError(f"labels must be 0 or larger, got {int(y.min())} in the {whose}")
+
+    @property
+    def values(self) -> bool:
+        """Whether y holds values of a regression."""
+        return self.y.is_floating_point()
 
     def to(self, device: torch.device | str) -> Task:
         """The same task with its data on `device`."""

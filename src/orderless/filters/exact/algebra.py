@@ -8,6 +8,7 @@ bit; see `statistics.py`.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -15,13 +16,15 @@ from torch import Tensor
 
 from ..base import Predictor
 from .columns import Column, column_numbers, column_pairs, tasks_and_labels
+from .kept import KeptSamples, keys_of
 from .limits import GridWarnings
 from .quantize import GridFeatures
 from .samples import checked, without_weightless
 from .statistics import HeadStatistics, Units, whole
 from .targets import Classes, Values
 
-_OF_PARTICLES = ("gram", "moments", "gram_carry", "moments_carry")  # in a state: `[N, ...]`
+# in a state: `[N, ...]`
+_OF_PARTICLES = ("gram", "moments", "gram_carry", "moments_carry", "kept_features")
 
 
 class DataAlgebra(Predictor):
@@ -30,9 +33,11 @@ class DataAlgebra(Predictor):
     plain_state = ("fingerprint", "targets", "statistics")
 
     grid: GridFeatures
+    calibration: int  # one sample in so many is kept; 0: none
     targets: Classes | Values
     fingerprint: str
     units: Units
+    meaning = ""  # of inputs and labels, where an estimator gives them one; not saved
     _statistics: HeadStatistics | None
     _warnings: GridWarnings
 
@@ -131,6 +136,11 @@ class DataAlgebra(Predictor):
                 plain = bool((mass == 1.0).all())
                 room.add(block.features, targets, None if plain else mass, sign)
                 room.clipped += sign * float(block.clipped.sum((0, 2)).double() @ mass)
+                if room.kept is not None:
+                    columns = room.columns[targets]
+                    room.kept = room.kept.plus(
+                        self._kept(rows, columns, mass, block.features), sign
+                    )
             assert room is not None
             if sign < 0:
                 self._refuse_impossible(room)
@@ -138,6 +148,13 @@ class DataAlgebra(Predictor):
             self._take_back(x, weights, sign)
             raise
         self._take(self._without_nothing(room))
+
+    def _kept(self, x: Tensor, columns: Tensor, mass: Tensor, features: Tensor) -> KeptSamples:
+        """Of a block, the samples that are kept."""
+        keys = keys_of(x).to(columns.device)
+        chosen = keys % self.calibration == 0
+        values = (features[:, chosen] / self.grid.limit).half()
+        return KeptSamples(keys[chosen], columns[chosen], mass[chosen], values)
 
     def _check_total(self, samples: float) -> None:
         if samples > self.units.most:
@@ -160,6 +177,8 @@ class DataAlgebra(Predictor):
                 raise ValueError(f"no sample of label {label}{of_task} is here to be forgotten")
         if statistics is None:
             statistics = HeadStatistics.empty(n, features, self.units, device)
+            if self.calibration:
+                statistics.kept = KeptSamples.empty(n, features, device)
         if statistics.features != features:
             raise ValueError(
                 f"the feature map gave {features} features, but {statistics.features} before: it "
@@ -247,6 +266,16 @@ class DataAlgebra(Predictor):
                 f"({ours[0][:12]} and {theirs[0][:12]}): only sums over the same "
                 "features can be added; build both from the same ensemble and seed"
             )
+        if self.calibration != other.calibration:
+            raise ValueError(
+                f"one sample in {self.calibration} is kept here and one in {other.calibration} "
+                "there: build both with the same calibration"
+            )
+        if self.meaning != other.meaning:
+            raise ValueError(
+                "inputs or labels mean something else there: add the estimators that these filters "
+                "belong to, which align labels and compare scales"
+            )
         self._check_total(float(self.samples) + float(other.samples))
         tasks = {task >= 0 for task, _ in self.columns + other.columns}
         if len(tasks) > 1:
@@ -261,7 +290,11 @@ class DataAlgebra(Predictor):
         if statistics is not None:
             pairs = [(task, labels[label]) for task, label in self.columns]
             result.targets.check_others([], pairs)
-            statistics.columns = column_numbers(pairs, statistics.columns.device)
+            numbers = column_numbers(pairs, statistics.columns.device)
+            if statistics.kept is not None:
+                places = torch.searchsorted(statistics.columns, statistics.kept.columns)
+                statistics.kept = replace(statistics.kept, columns=numbers[places])
+            statistics.columns = numbers
         return result._with(statistics)
 
     # ------------------------------------------------------------------ state
@@ -279,6 +312,7 @@ class DataAlgebra(Predictor):
             "fingerprint": self.grid.fingerprint(particles),
             "targets": type(self.targets).__name__,
             "statistics": sums,
+            "calibration": self.calibration,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -297,6 +331,12 @@ class DataAlgebra(Predictor):
         if state["targets"] != type(self.targets).__name__:
             ours = type(self.targets).__name__
             raise ValueError(f"this state is of targets {state['targets']}, not {ours}")
+        there = state.get("calibration", self.calibration)
+        if there != self.calibration:
+            raise ValueError(
+                f"this state keeps one sample in {there} and the filter one in {self.calibration}: "
+                f"build it with calibration={there}"
+            )
         sums, shard = state["statistics"], self.particles.shard
         if sums is not None:
             theirs = [(int(task), int(label)) for task, label in sums["columns"]]

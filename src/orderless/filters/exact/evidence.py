@@ -14,11 +14,12 @@ without standardisation there is none and n' = n). The posterior of W is N((A + 
 For classes, targets are 0/1 columns that sum to 1, so only the K' = K - 1 orthonormal contrasts of
 K columns are data; traces over them are traces over all columns less their mean entry.
 
-Given lambda the best beta is K' n' / R, so maximising the evidence is a search over one number,
-with one Cholesky factorisation per trial of lambda. The first M/2 features are a model of their
-own, a trial of which costs an eighth, and so on down to 128 features: the search is done there, and
-each larger model starts where the two before it point to. Four or five trials of the whole model
-are enough then, and lambda is right within a percent.
+Given lambda the best beta is K' n' / R, so what is left is a search over one number, with one
+Cholesky factorisation per trial of lambda. What the search maximises is the evidence or, where
+samples are kept, mostly their leave-one-out likelihood: see `leave_one_out.py`. Every second
+feature makes a model of its own, a trial of which costs an eighth, and so on down to 128 features:
+the search is done there. The whole model is solved once, where the smaller ones point to; lambda is
+right within a third, which no prediction notices.
 Heads search side by side: the trials of all of them are factorised as one batch.
 """
 
@@ -26,11 +27,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .leave_one_out import PRIOR, HeldOut
 from .line_search import climb
 
 _CHEAP = 128  # features of which a trial costs next to nothing
@@ -51,6 +54,7 @@ class HeadPosterior:
     log_evidence: float
     intercept_leverage: float  # 1/n, or 0 without an intercept
     mean_leverage: float  # of the samples learned: how many parameters they determine, per sample
+    held_out: Tensor | None  # [S, K], leave-one-out scores of the samples that are kept
 
     def outputs(self, features: Tensor) -> Tensor:
         """Means `[B, K]` at features `[B, M]`, float64."""
@@ -64,12 +68,13 @@ class HeadPosterior:
 
 
 class Solution(NamedTuple):
-    """One trial of lambda: L L^T = A + lambda I and L^-1 B, and the evidence with its beta."""
+    """One trial of lambda: L L^T = A + lambda I and L^-1 B, and how good it is."""
 
+    score: float
     log_evidence: float
     ratio: float
     beta: float
-    residual: float
+    held_out: Tensor | None
     factor: Tensor
     solved: Tensor
 
@@ -92,6 +97,8 @@ class NormalEquations:
     mean: Tensor  # [n, M]
     inverse_scale: Tensor  # [n, M]
     target_mean: Tensor  # [K]
+    held: HeldOut | None = None
+    rows: Tensor | None = None  # [n, S, M], standardised features of the samples held out
 
     @classmethod
     def of(
@@ -121,6 +128,15 @@ class NormalEquations:
         data = matrix, right, total.item(), dimensions, outputs
         return cls(*data, classes, standardize, mean, scale, target_mean)
 
+    def judged_by(self, held: HeldOut, features: Tensor) -> NormalEquations:
+        """To be judged by samples with features `[n, S, M]`."""
+        rows = (features - self.mean.unsqueeze(1)) * self.inverse_scale.unsqueeze(1)
+        return replace(self, held=held, rows=rows)
+
+    @property
+    def intercept_leverage(self) -> float:
+        return 1.0 / (self.dimensions + 1) if self.standardize else 0.0
+
     @property
     def informative(self) -> bool:
         return self.outputs > 0 and self.dimensions > 0 and self.total > 0
@@ -143,46 +159,55 @@ class NormalEquations:
         roots = torch.stack([factor.diagonal().log().sum() for factor in factors]).tolist()
         freedom, size = self.outputs * self.dimensions, self.matrix.shape[1]
         found = []
-        for i, ratio in enumerate(ratios):
+        for i, (head, ratio) in enumerate(zip(heads, ratios, strict=True)):
             residual = max(self.total - explained[i], 0.0)
             noise = beta or freedom / max(residual, freedom * _SMALLEST_NOISE)
             volume = size * math.log(ratio) - 2.0 * roots[i]
             scale = self.dimensions * math.log(noise / (2.0 * math.pi))
             evidence = self.outputs / 2 * (volume + scale) - noise / 2 * residual
             evidence = evidence if self.outputs > 0 else 0.0
-            found.append(Solution(evidence, ratio, noise, residual, factors[i], solved[i]))
+            score = PRIOR * evidence / max(freedom, 1.0)
+            scores = self._held_out(head, factors[i], solved[i], noise)
+            if self.held is not None and scores is not None:
+                score += self.held.judge(scores.unsqueeze(0), scores.new_ones(1))[0]
+            trial = score, evidence, ratio, noise, scores
+            found.append(Solution(*trial, factors[i], solved[i]))
         return found
 
+    def _held_out(self, head: int, factor: Tensor, solved: Tensor, beta: float) -> Tensor | None:
+        """Leave-one-out scores `[S, K]`."""
+        if self.held is None or self.rows is None:
+            return None
+        rows = torch.linalg.solve_triangular(factor, self.rows[head].T, upper=False)
+        leverage = rows.square().sum(0) + self.intercept_leverage
+        return self.held.scores(rows.T @ solved + self.target_mean, leverage, 1.0 / beta)
+
     def best(self) -> list[Solution]:
-        """Where the evidence of each is largest."""
-        if self.right.shape[2] > 2 * self.right.shape[1]:
-            ratios = [solution.ratio for solution in self._with_few_columns().best()]
-            return self.at(list(range(len(ratios))), ratios)
-        sizes = [self.matrix.shape[1]]
-        while sizes[-1] > _CHEAP:
-            sizes.append(sizes[-1] // 2)
+        """Each head where it is best, as far as fewer of its features can tell."""
+        steps = [1]
+        while self.matrix.shape[1] // steps[-1] > _CHEAP:
+            steps.append(2 * steps[-1])
         peaks = [math.log(0.1) for _ in self.matrix]
         before: list[float] = []
-        for size in reversed(sizes):
-            part = replace(self, matrix=self.matrix[:, :size, :size], right=self.right[:, :size])
-            first = size == sizes[-1]
-            found = part._search(peaks) if first else part._search(peaks, 0.3, 5e-3, trials=2)
+        for number, step in enumerate(reversed(steps)):
+            part = self if step == 1 else self._every(step)
             units = part._units()
+            if step == 1 and number > 1:
+                ratios = [unit * math.exp(peak) for unit, peak in zip(units, peaks, strict=True)]
+                return self.at(list(range(len(ratios))), ratios)
+            found = part._search(peaks) if number == 0 else part._search(peaks, 0.5, 0.05, trials=2)
             now = [math.log(s.ratio / unit) for s, unit in zip(found, units, strict=True)]
             # where the peak goes as features double; at first, as far as it usually goes
-            before = before or [peak - 0.3 for peak in now]
+            before = before or [peak - 0.4 for peak in now]
             peaks = [2.0 * t - b for t, b in zip(now, before, strict=True)]
             before = now
         return found
 
-    def _with_few_columns(self) -> NormalEquations:
-        """The same evidence from M columns: it depends on B by B B^T over the contrasts alone."""
-        right = self.right
-        if self.classes:
-            right = right - right.mean(2, keepdim=True)
-        values, vectors = torch.linalg.eigh(right @ right.mT)
-        root = vectors * values.clamp(min=0.0).sqrt().unsqueeze(1)
-        return replace(self, right=root, classes=False)
+    def _every(self, step: int) -> NormalEquations:
+        """A model of every `step`-th feature."""
+        matrix, right = self.matrix[:, ::step, ::step], self.right[:, ::step]
+        rows = None if self.rows is None else self.rows[:, :, ::step]
+        return replace(self, matrix=matrix, right=right, rows=rows)
 
     def _units(self) -> list[float]:
         """Features have about one unit of variance per sample: lambda is counted in samples."""
@@ -200,11 +225,11 @@ class NormalEquations:
             heads = list(points)
             ratios = [units[head] * math.exp(points[head]) for head in heads]
             for head, found in zip(heads, self.at(heads, ratios), strict=True):
-                if head not in best or found.log_evidence > best[head].log_evidence:
+                if head not in best or found.score > best[head].score:
                     # what the search ends with has been computed on the way
                     best[head] = found if len(heads) == 1 else found.kept()
                 try:
-                    points[head] = searches[head].send(found.log_evidence)
+                    points[head] = searches[head].send(found.score)
                 except StopIteration:
                     del points[head]
         return [best[head] for head in range(len(units))]
@@ -225,29 +250,29 @@ def solve_heads(
     else:  # one class so far, or one sample: nothing to tell features apart by
         flat = equations.at(every, [1.0 for _ in every], 1.0)
         solutions = [solution._replace(log_evidence=0.0) for solution in flat]
-    at_best = prior_precision is None and equations.informative
-    return [_posterior(equations, head, solutions[head], at_best) for head in every]
+    return [_posterior(equations, head, solutions[head]) for head in every]
 
 
-def _posterior(
-    equations: NormalEquations, head: int, solution: Solution, at_best: bool
-) -> HeadPosterior:
-    log_evidence, ratio, beta, residual, factor, solved = solution
+def _posterior(equations: NormalEquations, head: int, solution: Solution) -> HeadPosterior:
+    _, log_evidence, ratio, beta, held_out, factor, solved = solution
     mean, inverse_scale = equations.mean[head], equations.inverse_scale[head]
     weight = torch.linalg.solve_triangular(factor.T, solved, upper=True)
-    if at_best:  # d evidence / d lambda = 0 says how many parameters the data determine
-        size = equations.over_contrasts(weight).item()
-        parameters = ratio * equations.dimensions * size / max(residual, 1e-300)
-    else:
-        inverse = torch.cholesky_inverse(factor)
-        parameters = len(factor) - ratio * inverse.diagonal().sum().item()
     weight = weight * inverse_scale.unsqueeze(1)
     intercept = equations.target_mean - mean @ weight
-    share = 1.0 / (equations.dimensions + 1) if equations.standardize else 0.0
-    most = min(float(len(factor)), 0.999 * equations.dimensions)
+    # M - lambda tr (A + lambda I)^-1 parameters are determined by the data
+    probes = torch.linalg.solve_triangular(factor, _signs(len(factor)).to(factor), upper=False)
+    parameters = len(factor) - ratio * probes.square().sum().item() / probes.shape[1]
+    share, most = equations.intercept_leverage, 0.999 * equations.dimensions
     leverage = share + min(max(parameters, 0.0), most) / max(equations.dimensions, 1.0)
     hyperparameters = ratio * beta, 1.0 / beta, log_evidence, share, min(leverage, 0.999)
-    return HeadPosterior(weight, intercept, factor, mean, inverse_scale, *hyperparameters)
+    return HeadPosterior(weight, intercept, factor, mean, inverse_scale, *hyperparameters, held_out)
+
+
+@lru_cache(maxsize=4)
+def _signs(size: int) -> Tensor:
+    """Random signs `[M, 32]`, always the same: the trace of B is about the mean of u^T B u."""
+    generator = torch.Generator().manual_seed(0x0FDE)
+    return torch.randint(2, (size, 32), generator=generator) * 2.0 - 1.0
 
 
 def _diagonal(matrices: Tensor) -> Tensor:

@@ -62,12 +62,13 @@ class ExportedFilter(nn.Module):
             raise ValueError("a sharded filter cannot be exported: load its state into a whole one")
         if probabilities and not isinstance(rb.targets, Classes):
             raise ValueError("targets='values' has no probabilities: export() gives its mean")
-        solved = rb.solved()
-        if not solved:
+        if not rb.heads:
             raise ValueError("nothing to export yet: update with some data first")
         maps = [rb.particles[i] for i in range(rb.particles.n)]
         self.maps = nn.ModuleList(maps).requires_grad_(False).eval()
-        self.heads = nn.ModuleList([ExportedHead(*pair, probabilities) for pair in solved])
+        self.heads = nn.ModuleList(
+            [ExportedHead(head, rb.sharpness, probabilities) for head in rb.heads]
+        )
         self.limit, self.scale, self.floats = rb.grid.limit, rb.grid.scale, rb.grid.padded
         self.across = rb.across_tasks if probabilities else None
         self.register_buffer("weights", rb.weights)

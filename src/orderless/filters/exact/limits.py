@@ -56,7 +56,7 @@ class GridWarnings:
         if clipped > _CLIPPED[setting]:
             how = f"{100 * clipped:.0f} % of the {what} lie beyond +-{limit:g} and are clipped"
         elif lost > _ROUNDED[setting]:
-            how = f"the {what} are so small that rounding takes {100 * lost:.2g} % of their squares"
+            how = f"the {what} are so small that rounding takes {100 * lost:.1f} % of their squares"
         else:
             return
         self.told.add(setting)

@@ -30,10 +30,10 @@ def check_prior(prior: Prior) -> None:
         raise ValueError(f"class_prior must hold a positive share per label, got {list(prior)}")
 
 
-def shares_of(prior: Prior, columns: list[Column]) -> Tensor:
-    """pi_c per column `[K]`; a label's share is divided evenly among the tasks that have it."""
+def ratios_of(prior: Prior, columns: list[Column], counts: Tensor) -> Tensor:
+    """r_c per column `[K]`; a label's share is divided evenly among the tasks that have it."""
     if prior == "uniform":
-        return torch.full((len(columns),), 1.0 / len(columns), dtype=torch.float64)
+        return counts.sum() / len(columns) / counts
     assert prior is not None
     labels = [label for _, label in columns]
     if max(labels) >= len(prior):
@@ -41,13 +41,12 @@ def shares_of(prior: Prior, columns: list[Column]) -> Tensor:
     of_label = torch.tensor(labels).bincount()
     shares = torch.tensor([float(prior[label]) for label in labels], dtype=torch.float64)
     shares = shares / of_label[labels]
-    return shares / shares.sum()
+    return (shares / shares.sum()).to(counts) * counts.sum() / counts
 
 
 def reweighted(
-    gram: Tensor, moments: Tensor, counts: Tensor, shares: Tensor
+    gram: Tensor, moments: Tensor, counts: Tensor, ratio: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """gram `[n, M+1, M+1]`, moments `[n, K, M+1]` and counts `[K]` with these shares `[K]`."""
-    ratio = shares.to(counts) * counts.sum() / counts
+    """gram `[n, M+1, M+1]`, moments `[n, K, M+1]` and counts `[K]` with these ratios `[K]`."""
     change = ((ratio - 1.0) / counts).unsqueeze(1) * moments
     return gram + moments.mT @ change, ratio.unsqueeze(1) * moments, ratio * counts

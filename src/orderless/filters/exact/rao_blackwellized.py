@@ -9,8 +9,8 @@ function of sums over the data (Rao-Blackwellisation: the head is integrated out
     w_i ∝ p(y | x_i) = integral of p(y | W, x_i) p(W) dW
 
 with A, B the sums after standardising features by their own mean and variance, read off the same
-sums. Prior precision and noise variance are no part of the sums: they are set on read, by
-maximising the evidence (see `evidence.py`). Sums have no order, and here they have no rounding
+sums. Prior precision and noise variance are no part of the sums: they are set on read, by what
+`evidence.py` and `leave_one_out.py` say. Sums have no order, and here they have no rounding
 either (see `statistics.py`), so the result is the same *to the bit* for any order of tasks, batches
 or single samples, any batching and any sharding. Data can be taken away again, and data sets added
 and subtracted: see `algebra.py`.
@@ -26,20 +26,22 @@ need a second word, which ReLU features of about unit size do after millions of 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from ...particles import Ensemble
 from ..weights import normalize
 from .algebra import DataAlgebra
-from .calibration import sharpness
 from .evidence import HeadPosterior, NormalEquations, solve_heads
 from .export import ExportedFilter
+from .leave_one_out import DEFAULT_SHARPNESS, HeldOut
 from .memory import solved_together
 from .novelty import novelty
-from .priors import Prior, check_prior, reweighted, shares_of
+from .priors import Prior, check_prior, ratios_of, reweighted
 from .quantize import GridFeatures, as_ensemble
 from .statistics import HeadStatistics
 from .targets import Classes, Values, by_label, label_table
@@ -70,11 +72,12 @@ class RaoBlackwellizedFilter(DataAlgebra):
             (sum of probabilities). Summed raw outputs would equal one head without tasks.
         standardize: bring features to mean 0 and variance 1 and give the head an intercept.
             `False` takes features as they are, without an intercept.
-        prior_precision, noise_variance: fix both instead of maximising the evidence.
+        prior_precision, noise_variance: fix both instead.
         class_prior: shares of the classes to be assumed on read: None (those of the data),
             `"uniform"`, or a share per label; see `priors.py`.
-        calibration: so many draws of the scores' distribution calibrate probabilities (see
-            `calibration.py`); 0: none, and probabilities are rough.
+        calibration: one sample in so many is kept, chosen by its hash, to set the ridge and the
+            temperature of probabilities by (see `leave_one_out.py`); 2 N M bytes each. 0: none;
+            the ridge is where the evidence is largest, and probabilities are rough.
         feature_limit, target_limit: powers of two. Features beyond are clipped (`clipped` counts
             them), targets beyond refused; the grid is limit / 2^bits. A warning names a better
             limit where much is clipped or rounded away.
@@ -96,7 +99,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
         prior_precision: float | None = None,
         noise_variance: float | None = None,
         class_prior: Prior = None,
-        calibration: int = 1024,
+        calibration: int = 16,
         feature_limit: float = 16.0,
         target_limit: float = 16.0,
         bits: int = 16,
@@ -118,7 +121,8 @@ class RaoBlackwellizedFilter(DataAlgebra):
         ensemble = as_ensemble(features)
         grid = GridFeatures(ensemble, feature_limit, bits, block_size)
         self._begin(grid, Values(target_limit, bits) if targets == "values" else Classes(classes))
-        self._solved: list[tuple[HeadPosterior, float]] | None = None
+        self._solved: list[HeadPosterior] | None = None
+        self._sharpness: float | None = None
         self.weighting, self.across_tasks, self.standardize = weights, across_tasks, standardize
         self.prior_precision, self.noise_variance = prior_precision, noise_variance
         self.calibration = calibration if targets == "classes" else 0
@@ -138,7 +142,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
 
     def _take(self, statistics: HeadStatistics | None) -> None:
         super()._take(statistics)
-        self._solved = None
+        self._solved = self._sharpness = None
 
     @property
     def class_prior(self) -> Prior:
@@ -148,7 +152,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
     @class_prior.setter
     def class_prior(self, prior: Prior) -> None:
         check_prior(prior)
-        self._class_prior, self._solved = prior, None
+        self._class_prior, self._solved, self._sharpness = prior, None, None
 
     def to(self, device: torch.device | str) -> RaoBlackwellizedFilter:
         """Move maps and sums, in place."""
@@ -159,16 +163,13 @@ class RaoBlackwellizedFilter(DataAlgebra):
     # ------------------------------------------------------------------ posterior and weights
 
     @property
+    @torch.no_grad()
     def heads(self) -> list[HeadPosterior]:
         """A list of every particle's head: weight, factor, prior precision, noise variance, ...
 
-        Of a sharded ensemble, the heads of the particles here.
+        Solved once and kept until the next update. Of a sharded ensemble, the heads of the
+        particles here.
         """
-        return [head for head, _ in self.solved()]
-
-    @torch.no_grad()
-    def solved(self) -> list[tuple[HeadPosterior, float]]:
-        """(head, sharpness) per particle; solved once, kept until the next update."""
         if self._solved is None and self._statistics is not None:
             particles, size = self.particles, self._statistics.features
             count = particles.shard.count
@@ -178,22 +179,54 @@ class RaoBlackwellizedFilter(DataAlgebra):
                 self._solved += self._solve(slice(start, start + step), self._statistics.settle())
         return self._solved or []
 
-    def _solve(self, some: slice, statistics: HeadStatistics) -> list[tuple[HeadPosterior, float]]:
+    def _solve(self, some: slice, statistics: HeadStatistics) -> list[HeadPosterior]:
         gram = torch.stack([words.value() for words in statistics.gram[some]])
         moments, squares = statistics.moments.value()[some], statistics.squares.value()
         if self.class_prior is not None:
-            shares = shares_of(self.class_prior, self.columns)
-            gram, moments, squares = reweighted(gram, moments, squares, shares)
-        classes = isinstance(self.targets, Classes)
+            gram, moments, squares = reweighted(gram, moments, squares, self._ratios())
         equations = NormalEquations.of(
-            gram, moments, squares, classes=classes, standardize=self.standardize
+            gram,
+            moments,
+            squares,
+            classes=isinstance(self.targets, Classes),
+            standardize=self.standardize,
         )
-        heads = solve_heads(equations, self.prior_precision, self.noise_variance)
-        sums = zip(heads, gram, moments, strict=True)
-        return [
-            (head, sharpness(head, g, m, squares, self.calibration) if classes else 1.0)
-            for head, g, m in sums
-        ]
+        held = self._held_out()
+        if held is not None and statistics.kept is not None:
+            features = statistics.kept.features[some, : len(held.labels)].double()
+            equations = equations.judged_by(held, features * self.grid.limit)
+        return solve_heads(equations, self.prior_precision, self.noise_variance)
+
+    def _ratios(self) -> Tensor:
+        """How many times samples of each column count, by `class_prior`: `[K]`."""
+        assert self._statistics is not None
+        return ratios_of(self.class_prior, self.columns, self._statistics.counts)
+
+    def _held_out(self) -> HeldOut | None:
+        """Of the samples kept, as many as cost about as much as a factorisation."""
+        kept = None if self._statistics is None else self._statistics.kept
+        if kept is None or not len(kept.keys) or len(self._numbers()) < 2:
+            return None
+        names, labels = self.tasks_and_labels()[1].unique(return_inverse=True)
+        most = min(2048, max(256, kept.features.shape[2] // 3), max(16, 2**18 // len(labels)))
+        columns = torch.searchsorted(self._numbers(), kept.columns[:most])
+        weights = kept.weights[:most]
+        if self.class_prior is not None:
+            weights = weights * self._ratios()[columns]
+        table = label_table(labels, len(names))
+        return HeldOut(columns, weights, table, labels[columns], self.across_tasks)
+
+    @property
+    @torch.no_grad()
+    def sharpness(self) -> float:
+        """The factor on f / sqrt(variance), a map's logits, that suits the mixture of all maps."""
+        if self._sharpness is None:
+            held, self._sharpness = self._held_out(), DEFAULT_SHARPNESS
+            scores = [head.held_out for head in self.heads if head.held_out is not None]
+            if held is not None and scores:
+                everywhere = self.particles.shard.gather(torch.stack(scores))
+                self._sharpness = held.judge(everywhere, self.weights)[1]
+        return self._sharpness
 
     @property
     def particle_log_evidence(self) -> Tensor:
@@ -247,8 +280,8 @@ class RaoBlackwellizedFilter(DataAlgebra):
             options = {"dtype": torch.float64, "device": labels.device}
             return torch.zeros(n, len(x), count, **options)  # type: ignore[call-overload]
         means, variances = self._moments(x)
-        factors = means.new_tensor([[factor] for _, factor in self.solved()])
-        scores = means[..., chosen] * (factors / variances.sqrt()).unsqueeze(2)
+        factor = means.new_tensor(self.sharpness)  # a number divided by a tensor is rounded twice
+        scores = means[..., chosen] * (factor / variances.sqrt()).unsqueeze(2)
         return by_label(scores, label_table(labels[chosen], count), across)
 
     def _moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -257,14 +290,24 @@ class RaoBlackwellizedFilter(DataAlgebra):
         if not heads:
             raise ValueError("nothing to predict yet: update with some data first")
         means, variances = [], []
-        for (rows,) in self.grid.blocks(x):
-            features = self.grid(rows)
-            pairs = [(head, f.double()) for head, f in zip(heads, features, strict=True)]
-            means.append(torch.stack([head.outputs(f) for head, f in pairs]))
+        for features, count in self._blocks(x):
+            pairs = list(zip(heads, features, strict=True))
+            means.append(torch.stack([head.outputs(f)[:count] for head, f in pairs]))
             variances.append(
-                torch.stack([head.noise_variance * (1.0 + head.leverage(f)) for head, f in pairs])
+                torch.stack(
+                    [head.noise_variance * (1.0 + head.leverage(f)[:count]) for head, f in pairs]
+                )
             )
         return torch.cat(means, 1), torch.cat(variances, 1)
+
+    def _blocks(self, x: Tensor) -> Iterator[tuple[Tensor, int]]:
+        """Features `[N, size, M]`, float64, and how many of them count. All blocks have one size,
+        so that no bit of an answer depends on what else is asked."""
+        size = 1024 if self.particles.device.type == "cuda" else 128
+        for (rows,) in self.grid.blocks(x):
+            for part in self.grid(rows).split(size, 1):
+                count = part.shape[1]
+                yield pad(part.double(), (0, 0, 0, size - count)), count
 
     @torch.no_grad()
     def predictive(self, x: Tensor) -> Predictive:
@@ -290,11 +333,9 @@ class RaoBlackwellizedFilter(DataAlgebra):
         if not heads:
             raise ValueError("nothing to compare with yet: update with some data first")
         parts = []
-        for (rows,) in self.grid.blocks(x):
-            pairs = zip(heads, self.grid(rows).double(), strict=True)
-            parts.append(
-                torch.stack([novelty(head, features, classes) for head, features in pairs])
-            )
+        for features, count in self._blocks(x):
+            pairs = zip(heads, features, strict=True)
+            parts.append(torch.stack([novelty(head, f, classes)[:count] for head, f in pairs]))
         return self.mixture(torch.cat(parts, 1), self.weights)
 
     def export(self, *, probabilities: bool = False) -> ExportedFilter:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .columns import column_numbers, column_pairs
+from .kept import KeptSamples
 from .memory import check_memory
 from .words import ROOM, ExactSum
 
@@ -59,6 +60,7 @@ class HeadStatistics:
     samples: float = 0.0  # their weights, added up
     clipped: float = 0.0
     pending: float = 0.0  # weight that was added to `gram` since the last carry
+    kept: KeptSamples | None = None  # None: none are, or not all that should be
 
     @classmethod
     def empty(cls, n: int, features: int, units: Units, device: torch.device) -> HeadStatistics:
@@ -186,6 +188,7 @@ class HeadStatistics:
             squares=ours.squares.plus(theirs.squares, sign),
             samples=ours.samples + sign * theirs.samples,
             clipped=ours.clipped + sign * theirs.clipped,
+            kept=self.kept.plus(other.kept, sign) if self.kept and other.kept else None,
         )
 
     def impossible(self) -> str | None:
@@ -202,6 +205,8 @@ class HeadStatistics:
             return "no samples but some of their features would be left"
         if bool(self.moments.value()[:, self.counts == 0].any()):
             return "a column would have no samples but some of their features"
+        if self.kept is not None and bool((self.kept.weights < 0).any()):
+            return "a sample would be in it fewer than 0 times"
         return None
 
     # ------------------------------------------------------------------ state
@@ -224,11 +229,12 @@ class HeadStatistics:
             "gram_carry": high,
             "moments_carry": None if moments.high is None else moments.high.mT.contiguous(),
             "squares_carry": None if squares.high is None else squares.high.clone(),
+            **({} if self.kept is None else self.kept.state_dict()),
         }
 
     @classmethod
     def from_state(cls, state: dict[str, Any], units: Units, device: Any) -> HeadStatistics:
-        """What `state_dict` gave; a state of version 0.1 has full matrices and no carries."""
+        """What `state_dict` gave; one of version 0.1 has full matrices, no carries, no samples."""
         gram = state["gram"].to(device)
         made = cls.empty(len(gram), gram.shape[1] - 1, units, device)
         made.columns = column_numbers([(int(t), int(c)) for t, c in state["columns"]], device)
@@ -246,6 +252,8 @@ class HeadStatistics:
             made.squares = replace(made.squares, high=state["squares_carry"].to(device).clone())
         made.samples, made.clipped = float(state["samples"]), float(state["clipped"])
         made.pending = units.room
+        if "kept_keys" in state:
+            made.kept = KeptSamples.from_state(state, device)
         return made.settle()
 
 

@@ -1,0 +1,47 @@
+"""The picture on the first page, from the JSON of finished reports: a dot for every task order.
+
+``python -m docs.tools.front_figure`` writes ``docs/orders.png``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from orderless.report.charts import new_figure, tidy
+
+RESULTS = Path("docs/results")
+ROWS = [  # label, report, method
+    ("gradient descent, learning rate 0.1", "splitmnist-table1-high", "gd"),
+    ("weighted particle filter, 0.1", "splitmnist-table1-high", "wpf"),
+    ("gradient descent, 0.003", "splitmnist-table1", "gd"),
+    ("weighted particle filter, 0.003", "splitmnist-table1", "wpf"),
+    ("LwF + weighted particle filter, 0.003", "splitmnist-table1", "lwf+wpf"),
+    ("exact filter", "rb-splitmnist-domain", "rb"),
+]
+
+
+def main() -> None:
+    figure = new_figure(7.6, 3.0)
+    axes = figure.subplots()
+    for height, (_, report, method) in enumerate(reversed(ROWS)):
+        content = json.loads((RESULTS / f"{report}.json").read_text(encoding="utf-8"))
+        averages = [100 * value for value in content["methods"][method]["order_averages"]]
+        orderless = max(averages) - min(averages) < 1e-9
+        colour = "#00897b" if orderless else "#78909c"
+        axes.plot(averages, [height] * len(averages), "o", color=colour, alpha=0.7, clip_on=False)
+        if orderless:
+            text = f"{len(averages)} orders, one result"
+            axes.annotate(
+                text, (averages[0], height), (-9, -3), textcoords="offset points", ha="right"
+            )
+    axes.set_yticks(range(len(ROWS)), [label for label, _, _ in reversed(ROWS)])
+    axes.set_xlim(55, 100)
+    axes.set_ylim(-0.6, len(ROWS) - 0.4)
+    figure.supxlabel("accuracy after the last task, %: a dot for every order of the tasks", size=10)
+    tidy(axes)
+    figure.savefig("docs/orders.png", dpi=160)
+
+
+if __name__ == "__main__":
+    main()

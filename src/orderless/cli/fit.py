@@ -1,0 +1,120 @@
+"""`orderless fit`: an exact head on a user's own images or tables."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options
+from .errors import problems_as_sentences
+
+if TYPE_CHECKING:
+    from ..distributed.head import Recipe
+    from ..scenarios.files import Files
+
+Data = Annotated[Path, typer.Option(help="A folder of images or tables, a CSV or a parquet file.")]
+KINDS = ("auto", "relu", "leaves", "convolution", "lite0", "lite1", "lite2")
+
+
+@problems_as_sentences("fewer --workers, a smaller --count or fewer --maps")
+def fit(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The file to write: head.safetensors, say.")],
+    features: Annotated[str, typer.Option(help=", ".join(KINDS))] = "auto",
+    count: Annotated[
+        int | None,
+        typer.Option(help="Features of a map [512; images: 1536; lite: all].", min=8, max=10**5),
+    ] = None,
+    maps: Annotated[
+        int, typer.Option(help="Random maps, whose answers are averaged.", min=1, max=1000)
+    ] = 1,
+    seed: Annotated[int, typer.Option(help="Of the maps.", min=0, max=2**31 - 1)] = 0,
+    size: Annotated[
+        int | None, typer.Option(help="Pixels of an image's side [32; lite: 224].", min=8, max=1024)
+    ] = None,
+    label: Annotated[str, typer.Option(help="Tables: the column with the class.")] = "label",
+    columns: Annotated[
+        str | None, typer.Option(help="Tables: comma-separated columns to learn from [all others].")
+    ] = None,
+    like: Annotated[
+        Path | None, typer.Option(help="Take maps, classes and scales from this head.")
+    ] = None,
+    workers: options.Workers = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the parts, to add data later.")
+    ] = False,
+) -> None:
+    """Learn your own images or tables: an exact linear head on fixed features.
+
+    Images lie in one folder per class; tables have a column with the class. Neither the order of
+    the data nor the number of workers changes a bit of the result. Run the same command again after
+    it was stopped and it goes on.
+
+    Example: orderless fit --data photos --features lite0 --out head.safetensors
+    """
+    import torch
+
+    from ..distributed import fit as fit_shards
+    from ..distributed.head import Head, Recipe, look_through
+    from ..experiments.progress import Countdown
+    from ..scenarios.files import find_files
+
+    torch.set_num_threads(1)  # a backbone's bits depend on it, and workers have one each
+    files = find_files(data)
+    if like is not None:
+        recipe = Head.load(like).recipe
+    else:
+        kind, pixels, default = choose(features, files.images, size)
+        if kind in ("leaves", "convolution") and (count or 0) % 8:
+            raise ValueError(f"--count must be a multiple of 8 with {kind}, got {count}")
+        chosen = [name.strip() for name in columns.split(",")] if columns else []
+        found = look_through(files, label, chosen)
+        wanted = default if count is None else count
+        name = "" if files.images else label
+        recipe = Recipe(kind, wanted, maps, seed, size=pixels, label=name, **found)
+    check(recipe, files)
+    parts = out.with_name(f"{out.name}.parts")
+    with Countdown() as bar:
+        rb = fit_shards(
+            recipe.make_filter,
+            recipe.shards(files),
+            read=recipe.read,
+            directory=parts,
+            workers=workers,
+            progress=bar.tell,
+        )
+    Head(recipe, rb).save(out)
+    if not keep:
+        shutil.rmtree(parts)
+    typer.echo(
+        f"wrote {out}: {rb.samples:,} samples, {len(recipe.classes)} classes, "
+        f"log evidence {float(rb.log_evidence):.6g}"
+    )
+
+
+def choose(features: str, images: bool, size: int | None) -> tuple[str, int, int]:
+    """The kind of map, the size of images (0: tables) and how many features it has by default."""
+    kind = ("leaves" if images else "relu") if features == "auto" else features
+    if kind not in KINDS:
+        raise ValueError(f"--features must be one of {', '.join(KINDS)}, got {features!r}")
+    if not images and kind != "relu":
+        raise ValueError(f"--features {kind} is for images: tables take relu")
+    if not images:
+        return kind, 0, 512
+    lite = kind.startswith("lite")
+    return kind, size or (224 if lite else 32), 0 if lite else 1536
+
+
+def check(recipe: Recipe, files: Files) -> None:
+    """Refuse a head for other data, and data without two classes."""
+    if bool(recipe.size) != files.images:
+        ours, theirs = ("images", "tables") if recipe.size else ("tables", "images")
+        raise ValueError(f"this head is for {ours}, and {files.root} holds {theirs}")
+    if len(recipe.classes) < 2:
+        where = "a folder for each" if files.images else f"named in the column {recipe.label!r}"
+        raise ValueError(
+            f"{files.root} has {len(recipe.classes)} classes: there must be at least two, {where}"
+        )

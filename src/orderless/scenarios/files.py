@@ -1,0 +1,102 @@
+"""A user's own files: folders of images, CSV and parquet tables, in portions that fit a memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .errors import DataError
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+TABLES = (".csv", ".parquet")
+ROWS = 1 << 16  # of a table at a time
+
+
+class Files(NamedTuple):
+    """All files of one kind below a folder, in the order of their names."""
+
+    root: Path
+    images: bool
+    paths: list[Path]
+
+
+def find_files(data: Path) -> Files:
+    """Images or tables below a folder, or one table."""
+    if not data.exists():
+        raise DataError(f"there is no {data}: name a folder of images, or a CSV or parquet file")
+    paths = sorted(path for path in data.rglob("*") if path.is_file()) if data.is_dir() else [data]
+    images = [path for path in paths if path.suffix.lower() in IMAGES]
+    tables = [path for path in paths if path.suffix.lower() in TABLES]
+    if images and tables:
+        raise DataError(f"{data} holds images ({images[0].name}) and tables ({tables[0].name})")
+    if not images and not tables:
+        raise DataError(
+            f"{data} holds neither images ({', '.join(IMAGES)}) nor tables ({', '.join(TABLES)})"
+        )
+    return Files(data if data.is_dir() else data.parent, bool(images), images or tables)
+
+
+def label_of(path: Path, root: Path) -> str | None:
+    """The folder of an image below the root; None where it lies in the root itself."""
+    parts = path.relative_to(root).parts
+    return parts[0] if len(parts) > 1 else None
+
+
+def read_images(paths: Sequence[Path], size: int) -> Tensor:
+    """In colour, at `size` x `size` pixels: uint8 `[B, 3, size, size]`."""
+    from PIL import Image
+
+    pixels = []
+    for path in paths:
+        try:
+            with Image.open(path) as image:
+                pixels.append(np.asarray(image.convert("RGB").resize((size, size))))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise DataError(f"{path} cannot be read as an image: {error}") from None
+    return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).contiguous()
+
+
+def read_table(path: Path, label: str) -> Iterator[Any]:
+    """Pandas frames of a file's rows; the label's column, where there is one, holds texts."""
+    import pandas
+
+    try:
+        if path.suffix.lower() == ".csv":
+            yield from pandas.read_csv(path, dtype={label: str}, chunksize=ROWS)
+            return
+        from pyarrow.parquet import ParquetFile
+
+        for batch in ParquetFile(path).iter_batches(batch_size=ROWS):
+            frame = batch.to_pandas()
+            if label in frame:
+                frame[label] = frame[label].map(str, na_action="ignore")
+            yield frame
+    except (OSError, ValueError) as error:  # pandas' and pyarrow's own are ValueErrors, too
+        raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+
+
+def numbers(frame: Any, columns: Sequence[str], path: Path) -> np.ndarray:
+    """Some columns of a frame as float64 `[B, columns]`; all of them must hold finite numbers."""
+    missing = [name for name in columns if name not in frame]
+    if missing:
+        raise DataError(f"{path} has no column {missing[0]!r}; it has {', '.join(frame)}")
+    found = np.empty((len(frame), len(columns)))
+    for place, name in enumerate(columns):
+        try:
+            found[:, place] = frame[name].to_numpy(np.float64)
+        except (TypeError, ValueError):
+            text = next(value for value in frame[name] if isinstance(value, str | bytes | list))
+            raise DataError(
+                f"column {name!r} of {path} holds {text!r}, which is no number: leave it out with "
+                "--columns"
+            ) from None
+    row, place = np.argwhere(~np.isfinite(found))[0] if not np.isfinite(found).all() else (-1, 0)
+    if row >= 0:
+        line = frame.index[row] + 2  # counted from 1, after the line of names
+        raise DataError(f"{path} has no finite number in column {columns[place]!r}, line {line}")
+    return found

@@ -1,0 +1,208 @@
+"""`orderless fit` and `orderless predict` on folders of images, CSV and parquet."""
+
+import csv
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.test_docs import blocks_of
+from typer.testing import CliRunner
+
+import orderless as ol
+from orderless.cli.main import app
+from orderless.distributed.head import Head, look_through
+from orderless.scenarios.files import find_files
+
+pandas = pytest.importorskip("pandas")
+Image = pytest.importorskip("PIL.Image")
+
+
+def run(*words, code=0):
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def refused(*words):
+    said = run(*words, code=2).stderr
+    assert said.count("\n") == 1, said
+    return said
+
+
+def table(rows, seed=0):
+    """Two clouds of four numbers, on scales of their own."""
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=(rows, 4))
+    label = np.where(x[:, 0] * x[:, 1] > 0, "same", "other")
+    x = x * [1.0, 1e4, 1e-3, 2.0] + [0.0, 7e5, 0.0, -3.0]
+    return pandas.DataFrame(x, columns=list("abcd")).assign(kind=label)
+
+
+@pytest.fixture
+def tables(tmp_path):
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    frame = table(600)
+    frame[:250].to_csv(folder / "first.csv", index=False)
+    frame[250:].to_csv(folder / "second.csv", index=False)
+    return folder
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Bright below or above, 24 of each, of several sizes and kinds."""
+    generator = np.random.default_rng(0)
+    for name, rows in (("above", slice(0, 20)), ("below", slice(20, 40))):
+        folder = tmp_path / "images" / name
+        folder.mkdir(parents=True)
+        for number in range(24):
+            pixels = generator.integers(0, 120, (40, 40), dtype=np.uint8)
+            pixels[rows] += 120
+            kind = "png" if number % 2 else "jpg"
+            Image.fromarray(pixels).save(folder / f"{number}.{kind}")
+    return tmp_path / "images"
+
+
+def fit(data, out, *words):
+    return run("fit", "--data", data, "--out", out, "--label", "kind", "--workers", 1, *words)
+
+
+def predictions(head, data, out, *words):
+    said = run("predict", head, "--data", data, "--out", out, *words).output
+    with open(out, newline="") as file:
+        return said, list(csv.DictReader(file))
+
+
+def test_a_table_is_learned_and_predicted(tables, tmp_path):
+    head = tmp_path / "head.safetensors"
+    assert "600 samples, 2 classes" in fit(tables, head).output
+    assert not list(tmp_path.glob("*.parts"))
+    said, rows = predictions(head, tables, tmp_path / "p.csv", "--probabilities")
+    right = sum(
+        row["prediction"] == truth for row, truth in zip(rows, table(600)["kind"], strict=True)
+    )
+    assert right > 540 and f"{right} of 600" in said
+    assert rows[0]["sample"] == f"{tables / 'first.csv'}:2"
+    assert all(abs(float(r["same"]) + float(r["other"]) - 1) < 1e-4 for r in rows)
+    unlabelled = tmp_path / "new.csv"
+    table(9, seed=1).drop(columns="kind").to_csv(unlabelled, index=False)
+    said, rows = predictions(head, unlabelled, tmp_path / "p.csv")
+    assert len(rows) == 9 and "right" not in said
+
+
+def test_files_rows_formats_and_workers_in_any_order_give_the_same_file(tables, tmp_path):
+    fit(tables, tmp_path / "a.st")
+    other = tmp_path / "other"
+    other.mkdir()
+    frame = table(600).sample(frac=1, random_state=1)
+    frame[:10].to_parquet(other / "a.parquet")
+    frame[10:].to_parquet(other / "b.parquet")
+    fit(other, tmp_path / "b.st")
+    assert (tmp_path / "a.st").read_bytes() == (tmp_path / "b.st").read_bytes()
+    fit(tables / "first.csv", tmp_path / "half.st", "--like", tmp_path / "a.st")
+    fit(tables / "second.csv", tmp_path / "rest.st", "--like", tmp_path / "a.st")
+    half, rest = Head.load(tmp_path / "half.st"), Head.load(tmp_path / "rest.st")
+    Head(half.recipe, half.filter + rest.filter).save(tmp_path / "sum.st")
+    assert (tmp_path / "sum.st").read_bytes() == (tmp_path / "a.st").read_bytes()
+
+
+def test_scales_are_those_of_exact_arithmetic(tables):
+    found = look_through(find_files(tables), "kind", [])
+    frame = pandas.concat(pandas.read_csv(tables / f"{n}.csv") for n in ("first", "second"))
+    for place, name in enumerate("abcd"):
+        values = [Fraction(value) for value in frame[name]]
+        assert found["mean"][place] == float(sum(values) / 600)
+        assert found["scale"][place] == pytest.approx(frame[name].std(ddof=0), rel=1e-9)
+
+
+def test_images_are_learned_and_predicted(images, tmp_path):
+    head = tmp_path / "head.safetensors"
+    fit(images, head, "--count", 64, "--maps", 2)
+    said, rows = predictions(head, images, tmp_path / "p.csv")
+    assert "48 of 48" in said and rows[0]["prediction"] == "above"
+    loose = tmp_path / "loose"
+    loose.mkdir()
+    (images / "below" / "1.png").rename(loose / "x.png")
+    said, rows = predictions(head, loose, tmp_path / "p.csv")
+    assert [row["prediction"] for row in rows] == ["below"] and "right" not in said
+
+
+@pytest.mark.slow
+def test_a_backbone_reads_images(images, tmp_path):
+    fit(images, tmp_path / "head.st", "--features", "lite0", "--size", 32)
+    assert "48 of 48" in predictions(tmp_path / "head.st", images, tmp_path / "p.csv")[0]
+
+
+def test_a_stopped_fit_goes_on(tables, tmp_path, monkeypatch):
+    head = tmp_path / "head.st"
+    seen, update = [], ol.RaoBlackwellizedFilter.update
+
+    def counted(self, x, y):
+        if len(seen) == 1:
+            seen.append("stopped")
+            raise KeyboardInterrupt
+        seen.append(len(x))
+        update(self, x, y)
+
+    monkeypatch.setattr(ol.RaoBlackwellizedFilter, "update", counted)
+    words = ["fit", "--data", tables, "--out", head, "--label", "kind", "--workers", 1]
+    assert "the same command goes on" in run(*words, code=130).stderr
+    assert not head.exists() and len(list(tmp_path.glob("head.st.parts/parts/*"))) == 1
+    run(*words)
+    assert seen == [250, "stopped", 350]
+    assert Head.load(head).filter.samples == 600
+
+
+def test_mistakes_are_sentences(tables, images, tmp_path):
+    out = ["--out", tmp_path / "x.st"]
+    assert "there is no" in refused("fit", "--data", tmp_path / "none", *out)
+    assert "holds neither images" in refused("fit", "--data", make(tmp_path / "empty"), *out)
+    assert "holds images (" in refused("fit", "--data", tmp_path, *out)
+    assert "no column 'label' for the labels; it has a, b" in refused("fit", "--data", tables, *out)
+    words = ["fit", "--data", tables, *out, "--label", "a"]
+    assert "column 'kind' of" in refused(*words) and "which is no number" in refused(*words)
+    words = ["fit", "--data", tables, *out, "--label", "kind"]
+    assert "has no column 'z'; it has a" in refused(*words, "--columns", "a,z")
+    assert "is for images: tables take relu" in refused(*words, "--features", "leaves")
+    assert "must be one of auto" in refused(*words, "--features", "magic")
+    assert "a multiple of 8" in refused("fit", "--data", images, *out, "--count", 63)
+    said = refused("fit", "--data", images / "above", *out)
+    assert "above has 0 classes: there must be at least two, a folder for each" in said
+    (images / "above" / "0.jpg").write_bytes(b"no image")
+    assert "0.jpg cannot be read as an image" in refused("fit", "--data", images, *out)
+    frame = table(20)
+    frame.loc[3, "b"] = np.nan
+    frame.to_csv(tables / "third.csv", index=False)
+    assert "no finite number in column 'b', line 5" in refused(*words)
+    (tables / "third.csv").write_text("")
+    assert "third.csv cannot be read" in refused(*words)
+    (tables / "third.csv").unlink()
+    fit(tables, tmp_path / "head.st")
+    said = refused("predict", tmp_path / "head.st", "--data", images)
+    assert "this head is for tables" in said and "holds images" in said
+    table(5).assign(kind="new").to_csv(tables / "new.csv", index=False)
+    words = ["fit", "--data", tables, *out, "--like", tmp_path / "head.st", "--workers", 1]
+    assert "has the label 'new', which is none of other, same" in refused(*words)
+    ol.save(tmp_path / "plain.st", {"a": torch.zeros(1)})
+    said = refused("predict", tmp_path / "plain.st", "--data", tables)
+    assert "was not written by `orderless fit`" in said
+
+
+def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for block in blocks_of(Path(__file__).parents[1] / "docs" / "fit.md"):
+        if block.language == "python":
+            exec(block.text, {})
+        for line in block.text.splitlines() if block.language == "bash" else ():
+            program, *words = line.split()
+            assert program == "orderless"
+            said = run(*words).output
+    right, _, every = said.split()[:3]
+    assert int(every) == 400 and int(right) > 380
+
+
+def make(folder):
+    folder.mkdir()
+    return folder
