@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from docs.tools.exact_page import alone
+from docs.tools.product_page import of_product
 from docs.tools.sections import Source, claims_section, page, provenance, remarks
 
 from orderless.report import MethodSummary
@@ -37,6 +38,7 @@ def table1_page(sources: list[Source]) -> str | None:
         if source.summary.preset != "strong"
         and source.summary.benchmark in TABLE_1
         and not alone(source.summary)
+        and not of_product(source)
     ]
     if not sources:
         return None

@@ -17,7 +17,7 @@ WORK = (
     *("audit.order_sensitivity", "cli.doctor.examine", "cli.run.draw_map"),
     *("rl.experts.ExpertTraining", "rl.experts.load_expert"),
     *("experiments.run_grid", "experiments.estimate.estimate", "experiments.tuning.sweep"),
-    *("scenarios.fetch", "scenarios.check"),
+    *("scenarios.fetch", "scenarios.check", "scenarios.files.find_files"),
 )
 
 VALUES = st.one_of(

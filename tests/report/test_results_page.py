@@ -167,3 +167,26 @@ def test_the_exact_filter_by_itself_has_a_page_of_its_own(results):
     assert run(results) == 0
     assert "| SplitMNIST, domain | 4 x 6000 | 98.7 |" in (results / "exact-filter.md").read_text()
     assert "rb-splitmnist-domain.json" not in (results / "table1.md").read_text()
+
+
+def test_the_products_page_has_its_rows_its_peers_and_what_was_measured(results):
+    summary = json.loads((results / "splitmnist-table1.json").read_text())
+    entry = {**summary["methods"]["gd"], "average": 0.915, "order_variance": 0.0}
+    command = "orderless run splitmnist --methods product --set hidden=1000"
+    alone = {**summary, "methods": {"product": entry}, "claims": [], "command": command}
+    (results / "product-splitmnist-domain.json").write_text(json.dumps(alone))
+    points = [
+        {"scenario": "domain", "lr": 0.1, "accuracy": 91.2},
+        {"scenario": "domain", "lr": 1.0, "diverged": "no particle is left"},
+    ]
+    section = {"title": "Rates", "text": "On held-out data.", "points": points}
+    crossed = {**section, "rows": ["scenario"], "columns": ["lr"]}
+    (results / "product-measured.json").write_text(json.dumps({"sections": [crossed, section]}))
+    assert run(results) == 0
+    page = (results / "product.md").read_text()
+    assert "| Product of task posteriors | table1, hidden=1000 | 91.5 |" in page
+    gd = 100 * summary["methods"]["gd"]["average"]
+    assert f"| Gradient descent | table1 | {gd:.1f} |" in page and "LwF + WPF 79.2" in page
+    assert "| scenario | lr=0.1 | lr=1.0 |" in page and "| domain | 91.2 | diverged |" in page
+    assert "| domain | 1.0 |  | no particle is left |" in page
+    assert "product-splitmnist-domain.json" not in (results / "table1.md").read_text()
