@@ -298,7 +298,7 @@ def test_tune_refuses_what_it_cannot_try(tmp_path):
     assert "known key, got 'x=1'" in refused(*command, "x", "1")
     assert "lr must be a positive number" in refused(*command, "lr", "0.1,-1")
     assert "at least one value" in refused(*command, "lr", ",")
-    assert "needs validation data" in refused(*command, "lr", "1", "--set", "validation=0")
+    assert "set validation=0.1" in refused(*command, "lr", "1", "--set", "validation=0")
     assert not (tmp_path / "run").exists()
 
 

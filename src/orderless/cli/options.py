@@ -102,11 +102,11 @@ Tensorboard = Annotated[bool, _option(SCALARS, name="--tensorboard")]
 
 # ---------------------------------------------------------------------- tune
 
-Tunable = Annotated[str, _word("splitmnist, splitcifar100 or intents", completion.tunable)]
-Key = Annotated[str, _word("Setting to choose: lr, ewc_tuned, si_tuned, ...")]
+Tunable = Annotated[str, _word("A benchmark, as for run.", completion.tunable)]
+Key = Annotated[str, _word("Setting to choose: lr, ewc_tuned, perturbation, ...")]
 Values = Annotated[str, _word("Comma-separated values to try.")]
-Chooser = Annotated[str, _option("Method that chooses.", completion.method)]
-Preset = Annotated[str, _option(", ".join(PRESETS), completion.presets)]
+CHOOSER = "Method that chooses [gd; ProcGen: ppo or bc]."
+Chooser = Annotated[str | None, _option(CHOOSER, completion.method)]
 
 # ---------------------------------------------------------------------- audit, data, expert
 

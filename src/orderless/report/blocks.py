@@ -48,6 +48,16 @@ def complete_block(places: Iterable[Place]) -> tuple[list[int], list[int]]:
     )
 
 
+def by_order_place(cell: CellRecord) -> dict[str, list[float | None]]:
+    """Plasticity by place in the order and, where curves were recorded, the return of each level
+    while it was learned: the area under its curve.
+    """
+    final = cell.final()
+    if cell.curves is None or final is None:
+        return cell.plasticity
+    return {**cell.plasticity, "return": final[cell.order].tolist()}
+
+
 def score_grid(
     cells: Cells, seeds: list[int], orders: list[int], combine: str = "accuracy"
 ) -> NDArray[np.float64] | None:

@@ -16,9 +16,10 @@ from ..experiments.record import CellRecord, Run, load_run
 from ..experiments.store import StoreError, read_cell
 from ..methods import table_order
 from ..storage.typed import Misfit, Setting, as_json, decode
-from .blocks import Cells, by_place, complete_block, score_grid
+from .blocks import Cells, by_order_place, by_place, complete_block, score_grid
 from .claims import judge_claims
 from .commands import joined
+from .plasticity import judge_plasticity
 from .summary import MethodSummary, ReportError, Summary
 
 T = TypeVar("T")
@@ -76,9 +77,13 @@ def _summarize_table(cells: list[CellRecord]) -> Summary:
         duration=float(sum(cell.duration for cell in cells)),
         notes=notes,
         expert=_shared(experts),
+        random_return=_mean(_mean(cell.scores["accuracy"][0]) for cell in cells)
+        if _shared(experts)
+        else None,
         claims=[],
     )
-    return replace(summary, claims=judge_claims(summary, cells))
+    claims = [*judge_claims(summary, cells), *judge_plasticity(summary, cells)]
+    return replace(summary, claims=claims)
 
 
 # measures of S[seed, order, task] and of R under their names in `metrics`
@@ -104,6 +109,7 @@ def _summarize_method(cells: Cells) -> MethodSummary:
         "task_averages": scores.mean(axis=(0, 1)),
         "place_averages": _place_averages(scores, used),
         "seed_averages": scores.mean(axis=(1, 2)),
+        "just_learned": _transfer(metrics.just_learned, used),
         "forgetting": _transfer(metrics.forgetting, used),
         "first_minus_last": _transfer(metrics.first_minus_last, used),
         "bwt": _transfer(metrics.backward_transfer, used),
@@ -123,7 +129,7 @@ def _summarize_method(cells: Cells) -> MethodSummary:
         "ess_final": _mean(cell.last("ess") if cell.ess is None else cell.ess for cell in used),
         "largest_weight_final": _mean(cell.last("largest_weight") for cell in used),
         **{n: _mean(getattr(c, n) for c in used) for n in ("log_evidence", "temperature", "alive")},
-        "plasticity": _plasticity(used),
+        **_plasticity(used),
         "weight_spread": _weight_spread(used),
         "settings": _shared_settings(used),
         "scoring_duration": None if scoring is None else scoring * len(cells),
@@ -199,14 +205,20 @@ def _placed(cell: CellRecord, name: str) -> Iterator[tuple[int, float]]:
                 yield math.ceil(step * len(cell.order) / max(steps)) - 1, value
 
 
-def _plasticity(cells: list[CellRecord]) -> dict[str, list[float]]:
-    """Each measure's mean over runs, by place in the sequence."""
+def _plasticity(cells: list[CellRecord]) -> dict[str, dict[str, list[float]]]:
+    """Each measure's mean over runs, by place in the order, and half its 95 % interval."""
     means: dict[str, list[float]] = {}
-    for name in cells[0].plasticity:
-        rows = [cell.plasticity.get(name, []) for cell in cells]
+    halves: dict[str, list[float]] = {}
+    places = [by_order_place(cell) for cell in cells]
+    for name in places[0]:
+        rows = [measures.get(name, []) for measures in places]
         if all(row and len(row) == len(rows[0]) and None not in row for row in rows):
-            means[name] = np.mean(np.array(rows, dtype=np.float64), axis=0).tolist()
-    return means
+            values = np.array(rows, dtype=np.float64)
+            means[name] = values.mean(axis=0).tolist()
+            if len(rows) > 1:
+                intervals = map(metrics.mean_interval, values.T)
+                halves[name] = [each.high - each.value for each in intervals]
+    return {"plasticity": means, "plasticity_half": halves}
 
 
 def _notes(methods: dict[str, MethodSummary]) -> list[str]:

@@ -117,6 +117,7 @@ def all_columns(summary: Summary) -> list[Column[MethodSummary]]:
         Column("order variance", variance("order_variance"), "variance", ORDER, "low", STEADIEST),
         _interval_column(summary, score),
         *(Column(h, value(n), score, words, better) for h, (n, better, words) in SCORES.items()),
+        *_clone_columns(summary),
         *(Column(h, variance(n), "variance", words, "low") for h, (n, words) in VARIANCES.items()),
         Column("ESS", value("ess_final"), "number", ESS),
         Column(
@@ -128,6 +129,19 @@ def all_columns(summary: Summary) -> list[Column[MethodSummary]]:
         ),
     ]
     return columns
+
+
+def _clone_columns(summary: Summary) -> list[Column[MethodSummary]]:
+    """What clones are worth beside the expert: at the end, and on the level just learned."""
+    if summary.expert is None:
+        return []
+    share = "Share of the way from untrained networks (0) to the expert (100 %)"
+    later = f"{share}, on each level right after it was learned."
+    of_expert = summary.of_expert
+    return [
+        Column("of expert", lambda e: of_expert(e.average), "score", f"{share}.", "high"),
+        Column("just learned", lambda e: of_expert(e.just_learned), "score", later, "high"),
+    ]
 
 
 def _interval_column(summary: Summary, score: str) -> Column[MethodSummary]:
