@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from docs.tools.sections import Source, page, provenance
+from docs.tools.sections import PROSE, Source, page, provenance
 
 from orderless.report import Summary
 from orderless.report.columns import percent, seen_variance, small, title
@@ -23,8 +23,8 @@ def exact_page(sources: list[Source]) -> str | None:
     if not chosen:
         return None
     parts = [f"## {_name(source.summary)}\n\n{provenance(source)}" for source in chosen]
-    rows = [_row(source.summary) for source in chosen]
-    return page("exact", "The exact filter, measured", markdown_table(HEADINGS, rows), *parts)
+    table = markdown_table(HEADINGS, [_row(source.summary) for source in chosen])
+    return page("The exact filter, measured", PROSE["exact"]["words"], table, *parts)
 
 
 def _row(summary: Summary) -> list[str]:

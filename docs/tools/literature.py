@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from docs.tools.sections import Source, page, provenance
+from docs.tools.sections import PROSE, Source, page, provenance
 
 from orderless.report import MethodSummary
 from orderless.report.columns import percent, title
@@ -33,7 +33,7 @@ def literature_page(sources: list[Source]) -> str | None:
         parts += [f"## {title(summary)}\n", provenance(source), markdown_table(HEADINGS, rows)]
         parts += _with_equal_seeds(summary.methods)
     heading = "SplitMNIST as the literature runs it"
-    return page("literature", heading, *parts) if parts else None
+    return page(heading, PROSE["literature"]["words"], *parts) if parts else None
 
 
 def _with_equal_seeds(methods: dict[str, MethodSummary]) -> list[str]:

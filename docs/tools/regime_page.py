@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from docs.tools.sections import WORDS
+from docs.tools.sections import PROSE
 
 from orderless.report.columns import percent, small
 from orderless.report.paper import method_label
@@ -24,7 +24,7 @@ from orderless.report.tables import markdown_table
 from orderless.storage.typed import decode
 
 NAME = "when-weighting-helps"
-TEXT = WORDS["regime"]
+TEXT = PROSE["regime"]
 ALIVE = 2.0  # an ESS below this is one particle in all but name
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from docs.tools.sections import WORDS, Source, claims_section, page, provenance, remarks
+from docs.tools.sections import PROSE, Source, claims_section, page, provenance, remarks
 
 from orderless.report import MethodSummary, Summary
 from orderless.report.columns import (
@@ -22,7 +22,7 @@ from orderless.report.tables import markdown_table
 
 # The paper's lifelong runs and cloning data: levels, steps (samples) each, particles, orders.
 PAPER_LEVELS, PAPER_STEPS, PAPER_PARTICLES, PAPER_ORDERS = 15, 2_000_000, 100, 10
-TEXT = WORDS["table2"]
+TEXT = PROSE["table2"]
 
 
 def table2_page(sources: list[Source]) -> str | None:
@@ -33,8 +33,8 @@ def table2_page(sources: list[Source]) -> str | None:
     summaries = [source.summary for source in sources]
     kinds = [[s for s in summaries if s.benchmark == benchmark] for benchmark in TABLE_2]
     parts = [*remarks(sources[0], "table2.remarks.txt"), *map(_section, sources)]
-    parts += [claims_section("table2", kinds), _cost_section(summaries)]
-    return page("table2", "Table 2, measured", *parts)
+    parts += [claims_section(kinds, f"{TEXT['claims']}\n"), _cost_section(summaries)]
+    return page("Table 2, measured", TEXT["words"], *parts)
 
 
 def _section(source: Source) -> str:

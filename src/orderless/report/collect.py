@@ -19,6 +19,7 @@ from ..storage.typed import Misfit, Setting, as_json, decode
 from .blocks import Cells, by_order_place, by_place, complete_block, score_grid
 from .claims import judge_claims
 from .commands import joined
+from .paper import released_scoring
 from .plasticity import judge_plasticity
 from .summary import MethodSummary, ReportError, Summary
 
@@ -138,6 +139,8 @@ def _summarize_method(cells: Cells) -> MethodSummary:
         found |= {name: getattr(metrics, name)(scores) for name in NORMALIZED}
         within = metrics.order_contributions(scores, within_seed=True)
         found["order_contributions_within_seed"] = within
+        released = score_grid(cells, seeds, orders, released_scoring(used[0].method))
+        found["average_released"] = _average(released)
     plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in found.items()}
     try:  # what is not finite becomes None, as in the file
         return decode(MethodSummary, as_json(plain))
