@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,16 @@ from . import completion
 
 if TYPE_CHECKING:
     import torch
+
+
+def named(text: str) -> Path:
+    """A path. That of an empty text would be the current folder."""
+    if not text:
+        raise typer.BadParameter("the name is empty: give . for the current folder")
+    return Path(text)
+
+
+PATH: Any = {"parser": named, "metavar": "PATH"}
 
 # ---------------------------------------------------------------------- several commands
 
@@ -108,7 +118,9 @@ AnyPreset = Annotated[
         autocompletion=completion.presets,
     ),
 ]
-RunDirectory = Annotated[Path | None, typer.Option(help="Run directory [runs/BENCHMARK-PRESET].")]
+RunDirectory = Annotated[
+    Path | None, typer.Option(help="Run directory [runs/BENCHMARK-PRESET].", **PATH)
+]
 Workers = Annotated[
     int | None,
     typer.Option(help="Processes, of one thread each, that compute cells [cores; GPU: 1]."),
@@ -153,7 +165,8 @@ Compare = Annotated[
     ),
 ]
 AuditFolder = Annotated[
-    Path | None, typer.Option(help="Folder for report.html, .md, .json and the runs to go on from.")
+    Path | None,
+    typer.Option(help="Folder for report.html, .md, .json and the runs to go on from.", **PATH),
 ]
 
 # ---------------------------------------------------------------------- data, expert

@@ -24,7 +24,7 @@ def tune(
     permutations: Annotated[int, typer.Option(help="Orders to average over.")] = 1,
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
-    out: Annotated[Path | None, typer.Option(help="Run directory.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory.", **options.PATH)] = None,
     plugin: options.Plugin = None,
     changes: options.Changes = None,
 ) -> None:
@@ -38,13 +38,16 @@ def tune(
     from rich.table import Table
 
     from ..experiments import Grid
-    from ..experiments.benchmarks import find_benchmark
+    from ..experiments.benchmarks import BENCHMARKS
     from ..experiments.progress import reporting
     from ..experiments.tuning import beyond, sweep
     from ..methods.plugins import load_plugins
 
     load_plugins(plugin or ())
-    scenario = scenario or find_benchmark(benchmark).scenarios[0]
+    known = [name for name, found in BENCHMARKS.items() if found.kind == "supervised"]
+    if benchmark not in known:
+        raise ValueError(f"tune takes {', '.join(known)}, got {benchmark!r}")
+    scenario = scenario or BENCHMARKS[benchmark].scenarios[0]
     texts = [text.strip() for text in values.split(",") if text.strip()]
     first = [f"{key}={text}" for text in texts[:1]]  # ewc-tuned, say, cannot be without one
     settings = find_preset(preset, benchmark).with_text(
