@@ -139,7 +139,7 @@ def test_running_out_of_memory_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr("orderless.experiments.run_grid", greedy)
     said = refused("run", "splitmnist", "--preset", "demo", "--out", tmp_path)
     assert "out of memory: use fewer --particles" in said
-    monkeypatch.setattr("orderless.cli.expert.train_expert", greedy)
+    monkeypatch.setattr("orderless.rl.experts.ExpertTraining", greedy)
     said = refused("expert", "train", "starpilot", "--out", tmp_path)
     assert "out of memory: use fewer --envs or a smaller --rollout" in said
 
@@ -298,7 +298,7 @@ def test_tune_refuses_what_it_cannot_try(tmp_path):
     assert "known key, got 'x=1'" in refused(*command, "x", "1")
     assert "lr must be a positive number" in refused(*command, "lr", "0.1,-1")
     assert "at least one value" in refused(*command, "lr", ",")
-    assert "needs validation data" in refused(*command, "lr", "1", "--set", "validation=0")
+    assert "set validation=0.1" in refused(*command, "lr", "1", "--set", "validation=0")
     assert not (tmp_path / "run").exists()
 
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.rl.tiny_policies import GAME, tiny_expert
 from typer.testing import CliRunner
@@ -156,3 +157,23 @@ def test_bad_input_is_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert sentence in refused(*arguments)
+
+
+def test_tune_chooses_on_a_seed_that_no_table_reports(tmp_path: Path) -> None:
+    small = ["--preset", "demo", "--device", "cpu"]
+    for change in ("levels=0,3", "steps_per_level=256", "envs=4", "rollout=32", "minibatches=2"):
+        small += ["--set", change]
+    command = ["tune", "procgen-lifelong", "ewc_strength", "5,x", *small, "--method", "ppo+ewc"]
+    command += ["--game", "fruitbot", "--out", tmp_path]
+    assert "ewc_strength needs a number" in refused(*command)
+    command[3] = "5,500"
+    result = orderless(*command)
+    assert result.exit_code == 0 and "best: ewc_strength=" in result.stdout, result.output
+    found = {}
+    for path in tmp_path.glob("*/cells/*.json"):
+        record = read_cell(path)
+        assert record["settings"]["first_seed"] == 100 and record["order_index"] == 0
+        found[path.parts[-3].partition("=")[2]] = np.mean(record["scores"]["accuracy"][-1])
+    assert {"5", "500"} <= found.keys()
+    assert f"best: ewc_strength={max(found, key=lambda value: found[value])}" in result.stdout
+    assert "on one game" in refused(*command, "--game", "all")
