@@ -51,7 +51,11 @@ points: list[dict] = []
 def note(**point: object) -> None:
     points.append(point)
     print(" ".join(f"{name}={value}" for name, value in point.items()), flush=True)
-    content = {"kind": f"product {args.what}", "device": machine(), "points": points}
+    content = {
+        "kind": f"product {args.what}",
+        "device": machine(torch.device(args.device)),
+        "points": points,
+    }
     args.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -30,6 +29,7 @@ from orderless.scenarios import Scenario, SplitMNIST
 from timing import machine
 
 DAMPINGS = (None, 1e-3, 1e-2, 1e-1, 1.0)
+STEPS = 200  # of conjugate gradients, at most
 Factors = list[tuple[Tensor, Tensor, Tensor]]  # (W_t, A_t, S_t) of every layer
 
 
@@ -76,37 +76,47 @@ def merged(start: nn.Module, tasks: list[Factors], damping: float | None) -> nn.
     """The product; without damping its input side alone."""
     network = copy.deepcopy(start)
     for place, layer in enumerate(linear_layers(network)):
-        w_0 = matrix(layer)
-        factors = []
+        factors, w_0 = [], matrix(layer)
         for w, a, s in (task[place] for task in tasks):
             eye = torch.eye(len(s), device=s.device, dtype=s.dtype)
-            factors.append(
-                (w, a, eye if damping is None else s + damping * s.trace() / len(s) * eye)
-            )
+            damped = eye if damping is None else s + damping * s.trace() / len(s) * eye
+            factors.append((w, a, damped))
         p_0 = 1e-3 * sum(a.diagonal().mean() * s.diagonal().mean() for _, a, s in factors)
-        target = p_0 * w_0 + sum(s @ w @ a for w, a, s in factors)
-        found = solved(
-            lambda w, p=p_0, f=factors: p * w + sum(s @ w @ a for _, a, s in f), target, w_0
-        )
+        found = solved(factors, p_0, w_0)
         with torch.no_grad():
             layer.weight.copy_(found[:, :-1])
             layer.bias.copy_(found[:, -1])
     return network
 
 
-def solved(apply: Callable[[Tensor], Tensor], target: Tensor, first: Tensor) -> Tensor:
-    """Conjugate gradients, at most 300 steps."""
-    found = first.clone()
+def solved(factors: Factors, p_0: Tensor, w_0: Tensor) -> Tensor:
+    """W, by conjugate gradients with (mean S)^-1 x (sum A)^-1 before them."""
+
+    def apply(w: Tensor) -> Tensor:
+        return p_0 * w + sum(s @ w @ a for _, a, s in factors)
+
+    inputs = sum(a for _, a, _ in factors)
+    outputs = sum(s for _, _, s in factors) / len(factors)
+    inputs.diagonal().add_(p_0 / outputs.diagonal().mean())
+    left_side, right_side = torch.linalg.cholesky(outputs), torch.linalg.cholesky(inputs)
+
+    def near(rest: Tensor) -> Tensor:
+        return torch.cholesky_solve(torch.cholesky_solve(rest, left_side).T, right_side).T
+
+    target = p_0 * w_0 + sum(s @ w @ a for w, a, s in factors)
+    found = w_0.clone()
     rest = target - apply(found)
-    way, size = rest.clone(), rest.square().sum()
-    for _ in range(300):
+    way = near(rest)
+    size = (rest * way).sum()
+    for _ in range(STEPS):
         image = apply(way)
         length = size / (way * image).sum()
         found, rest = found + length * way, rest - length * image
-        new = rest.square().sum()
-        if new < 1e-16 * target.square().sum():
+        if rest.norm() < 1e-8 * target.norm():
             break
-        way, size = rest + new / size * way, new
+        step = near(rest)
+        size, before = (rest * step).sum(), size
+        way = step + size / before * way
     return found
 
 
@@ -142,7 +152,11 @@ def main() -> None:
                     {"scenario": kind, "seed": seed, "damping": damping, "accuracy": score}
                 )
                 print(points[-1], flush=True)
-                content = {"kind": "product kronecker", "device": machine(), "points": points}
+                content = {
+                    "kind": "product kronecker",
+                    "device": machine(torch.device(args.device)),
+                    "points": points,
+                }
                 args.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

@@ -6,6 +6,8 @@ import ast
 import importlib.util
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,17 @@ def test_adapters_merged_without_an_order_forget_nothing(
     scores = run("merged_adapters", capsys)
     assert scores["product"] > 85 > 25 > scores["chain"]
     assert scores["same bits"]
+
+
+@pytest.mark.parametrize("options", [[], ["--ray"]])
+def test_tasks_learned_side_by_side_are_those_learned_one_after_another(options: list[str]) -> None:
+    if options:
+        pytest.importorskip("ray")
+    command = [sys.executable, str(EXAMPLES / "tasks_side_by_side.py"), *options]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "the same bits: True" in found.stdout, found.stderr
+    first, second = (line.split()[-3] for line in found.stdout.splitlines()[:2])
+    assert first == second and float(first) > 85
 
 
 def test_the_audited_learner_minds_the_order_more_than_the_seed() -> None:

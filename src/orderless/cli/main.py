@@ -21,6 +21,7 @@ from .report import report
 from .run import run
 from .settings import settings
 from .tune import tune
+from .verify_deletion import verify_deletion
 
 # In the order in which a newcomer meets them.
 EXAMPLES = (
@@ -30,6 +31,7 @@ EXAMPLES = (
     "audit my_module:make_learner --tasks my_module:tasks --out audit",
     "fit --data photos --out head.safetensors",
     "predict head.safetensors --data photos",
+    "verify-deletion after.safetensors retrained.safetensors",
     "tune splitmnist lr 1e-4,1e-3,1e-2",
     "settings ewc",
     "data fetch mnist",
@@ -43,7 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # "rich" would take [what stands in brackets] for a style
 )
-for command in (doctor, run, report, tune, settings, audit, fit, predict):
+for command in (doctor, run, report, tune, settings, audit, fit, predict, verify_deletion):
     app.command()(command)
 app.add_typer(data_app, name="data")
 app.add_typer(expert_app, name="expert")

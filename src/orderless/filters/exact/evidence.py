@@ -111,7 +111,7 @@ class NormalEquations:
         if not standardize:
             total = total - count / columns if classes else total
             mean, scale = torch.zeros_like(sums), torch.ones_like(sums)
-            matrix, right = gram[:, :-1, :-1], moments[:, :, :-1].mT
+            matrix, right = gram[:, :-1, :-1].clone(), moments[:, :, :-1].mT
             target_mean = targets * 0.0
         else:
             mean, target_mean = sums / count, targets / count
@@ -147,12 +147,15 @@ class NormalEquations:
         return squares - rows.sum(1).square().sum() / rows.shape[1] if self.classes else squares
 
     def at(
-        self, heads: list[int], ratios: list[float], beta: float | None = None
+        self, heads: list[int], ratios: list[float], beta: float | None = None, last: bool = False
     ) -> list[Solution]:
-        """The evidence of some heads, each at its own lambda; the best beta of each for None."""
+        """Some heads, each at its own lambda; the best beta of each for None. The `last` trial, of
+        all heads, needs no copy of the matrices: it overwrites them."""
         chosen = torch.tensor(heads, device=self.matrix.device)
-        matrices, right = (part.index_select(0, chosen) for part in (self.matrix, self.right))
-        factors = safe_cholesky(matrices, ratios)
+        right = self.right.index_select(0, chosen)
+        factors = safe_cholesky(
+            self.matrix if last else self.matrix.index_select(0, chosen), ratios
+        )
         solved = torch.linalg.solve_triangular(factors, right, upper=False)
         # Head by head: a sum's last bits must not depend on how many heads there are.
         explained = torch.stack([self.over_contrasts(part) for part in solved]).tolist()
@@ -194,7 +197,7 @@ class NormalEquations:
             units = part._units()
             if step == 1 and number > 1:
                 ratios = [unit * math.exp(peak) for unit, peak in zip(units, peaks, strict=True)]
-                return self.at(list(range(len(ratios))), ratios)
+                return self.at(list(range(len(ratios))), ratios, last=True)
             found = part._search(peaks) if number == 0 else part._search(peaks, 0.5, 0.05, trials=2)
             now = [math.log(s.ratio / unit) for s, unit in zip(found, units, strict=True)]
             # where the peak goes as features double; at first, as far as it usually goes
@@ -244,7 +247,7 @@ def solve_heads(
     every = list(range(len(equations.matrix)))
     if prior_precision is not None and noise_variance is not None:
         ratios = [prior_precision * noise_variance for _ in every]
-        solutions = equations.at(every, ratios, 1.0 / noise_variance)
+        solutions = equations.at(every, ratios, 1.0 / noise_variance, last=True)
     elif equations.informative:
         solutions = equations.best()
     else:  # one class so far, or one sample: nothing to tell features apart by

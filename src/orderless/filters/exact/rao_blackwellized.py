@@ -180,7 +180,8 @@ class RaoBlackwellizedFilter(DataAlgebra):
         return self._solved or []
 
     def _solve(self, some: slice, statistics: HeadStatistics) -> list[HeadPosterior]:
-        gram = torch.stack([words.value() for words in statistics.gram[some]])
+        grams = [words.value() for words in statistics.gram[some]]
+        gram = torch.stack(grams) if len(grams) > 1 else grams[0].unsqueeze(0)
         moments, squares = statistics.moments.value()[some], statistics.squares.value()
         if self.class_prior is not None:
             gram, moments, squares = reweighted(gram, moments, squares, self._ratios())
@@ -303,7 +304,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
     def _blocks(self, x: Tensor) -> Iterator[tuple[Tensor, int]]:
         """Features `[N, size, M]`, float64, and how many of them count. All blocks have one size,
         so that no bit of an answer depends on what else is asked."""
-        size = 1024 if self.particles.device.type == "cuda" else 128
+        size = 512 if self.particles.device.type == "cuda" else 128
         for (rows,) in self.grid.blocks(x):
             for part in self.grid(rows).split(size, 1):
                 count = part.shape[1]

@@ -1,0 +1,113 @@
+"""The page of the product of task posteriors: scores beside its peers', and where it works."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from docs.tools.sections import PROSE, Source, page, provenance
+
+from orderless.report.columns import percent, seen_variance, small, title
+from orderless.report.paper import TABLE_1, method_label
+from orderless.report.tables import markdown_table
+
+MEASURED = "product-measured.json"
+PEERS = ("gd", "adam", "wpf", "lwf", "joint", "rb")
+HEADINGS = ["method", "settings", "average", "probs", "order variance", "seed variance"]
+HEADINGS += ["seeds x orders", "from"]
+
+
+def of_product(source: Source) -> bool:
+    """Whether a report was made for this page; the others' tables leave it out."""
+    return source.path.stem.startswith("product-")
+
+
+def product_page(sources: list[Source]) -> str | None:
+    """All scenarios, then what was measured on held-out data; None without a report."""
+    chosen = [source for source in sources if of_product(source)]
+    if not chosen:
+        return None
+    parts = []
+    kinds = dict.fromkeys((s.summary.benchmark, s.summary.scenario) for s in chosen)
+    for benchmark, scenario in kinds:
+        same = [
+            s for s in sources if (s.summary.benchmark, s.summary.scenario) == (benchmark, scenario)
+        ]
+        rows = [row for source in same if of_product(source) for row in _rows(source)]
+        rows += [
+            row
+            for source in same
+            if not of_product(source) and source.summary.preset in ("table1", "table1-high")
+            for row in _rows(source, PEERS)
+        ]
+        name = title(same[0].summary).split(",")[0]
+        parts += [f"## {name}, {scenario}\n", markdown_table(HEADINGS, rows, left=2)]
+        if scenario == "domain":
+            paper = ", ".join(
+                f"{method_label(method)} {percent(average)}"
+                for method, (average, _) in TABLE_1[benchmark].items()
+            )
+            parts.append(f"The paper's own: {paper}.\n")
+    measured = chosen[0].path.with_name(MEASURED)
+    if measured.exists():
+        parts += _measured(json.loads(measured.read_text(encoding="utf-8")))
+    parts.append("## Commands\n")
+    parts += [provenance(source) for source in chosen]
+    return page("The product of task posteriors, measured", PROSE["product"]["words"], *parts)
+
+
+def _rows(source: Source, methods: tuple[str, ...] = ()) -> list[list[str]]:
+    summary = source.summary
+    changes = [word for word in summary.command.split("&&")[-1].split() if "=" in word]
+    return [
+        [
+            method_label(name),
+            summary.preset if methods else ", ".join([summary.preset, *changes]),
+            percent(entry.average),
+            percent(entry.average_probs),
+            small(seen_variance(entry, "order_variance")),
+            small(seen_variance(entry, "seed_variance")),
+            f"{entry.seeds} x {entry.orders}",
+            f"[JSON]({source.path.name})",
+        ]
+        for name, entry in summary.methods.items()
+        if not methods or name in methods
+    ]
+
+
+def _measured(content: dict[str, Any]) -> list[str]:
+    """Points of benchmarks/product.py and product_kronecker.py, as tables."""
+    parts = []
+    for section in content["sections"]:
+        parts.append(f"## {section['title']}\n\n{section['text']}\n")
+        points = section["points"]
+        if "rows" in section:
+            parts.append(_crossed(points, section["rows"], section["columns"]))
+        else:
+            keys = list(dict.fromkeys(key for point in points for key in point))
+            lines = [[_text(point.get(key)) for key in keys] for point in points]
+            parts.append(markdown_table(keys, lines, left=section.get("left", 1)))
+    return parts
+
+
+def _crossed(points: list[dict[str, Any]], rows: list[str], columns: list[str]) -> str:
+    """Accuracy, with some keys down the side and others along the top."""
+
+    def at(point: dict[str, Any], keys: list[str]) -> tuple[Any, ...]:
+        return tuple(point[key] for key in keys)
+
+    down = list(dict.fromkeys(at(point, rows) for point in points))
+    along = list(dict.fromkeys(at(point, columns) for point in points))
+    scores = {(at(p, rows), at(p, columns)): _text(p.get("accuracy", "diverged")) for p in points}
+    headings = [
+        *rows,
+        *(", ".join(f"{k}={v}" for k, v in zip(columns, c, strict=True)) for c in along),
+    ]
+    lines = [[*map(_text, row), *(scores.get((row, c), "") for c in along)] for row in down]
+    return markdown_table(headings, lines, left=len(rows))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    return "" if value is None else str(value)

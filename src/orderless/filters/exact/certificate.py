@@ -1,0 +1,105 @@
+"""Whether two saved filters hold the same data: all of their sums, and what is read off them.
+
+A filter from which data was deleted and one that was fed without them have the same sums to the
+bit. Then nothing that could ever be computed from the one differs from the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+
+from .evidence import NormalEquations, solve_heads
+from .statistics import HeadStatistics, Units
+
+SUMS = ("gram", "gram_carry", "moments", "moments_carry", "squares", "squares_carry")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that was compared: what each of the two has, and the largest difference."""
+
+    name: str
+    values: list[str]
+    difference: float | None = None  # of numbers
+
+    @property
+    def equal(self) -> bool:
+        return self.values[0] == self.values[1] and not self.difference
+
+
+def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Line]:
+    """Two states: of filters, or of what holds one (an estimator, a head of `orderless fit`)."""
+    pair = [_filter_state(state) for state in (first, second)]
+    around = [{**state, "filter": None, "calls_": None} for state in (first, second)]
+    if pair == [first, second]:
+        around = [{"targets": state["targets"]} for state in pair]
+    lines = [
+        Line("kind of maps and grid", [str(state["fingerprint"]) for state in pair]),
+        Line("maps", [_digest(state["particles"]) for state in pair]),
+        Line("classes and scales", [_digest(each) for each in around]),
+    ]
+    sums = [state["statistics"] or {} for state in pair]
+    for name in ("samples", "clipped", "columns"):
+        values = [each.get(name) for each in sums]
+        texts = [_digest(value) if isinstance(value, list) else str(value) for value in values]
+        lines.append(Line(name, texts))
+    for name in SUMS:
+        tensors = [each.get(name) for each in sums]
+        if any(tensor is not None for tensor in tensors):
+            lines.append(Line(name, [_digest(t) for t in tensors], _difference(*tensors)))
+    evidence = [_evidence(state) for state in pair]
+    words = [f"{value:.17g}" for value in evidence]
+    return [*lines, Line("log evidence", words, abs(evidence[0] - evidence[1]))]
+
+
+def _filter_state(state: Any) -> Mapping[str, Any]:
+    inner = state.get("filter", state) if isinstance(state, Mapping) else state
+    if not isinstance(inner, Mapping) or not {"fingerprint", "statistics"} <= inner.keys():
+        raise ValueError("this is no saved exact filter, and nothing that holds one")
+    return inner
+
+
+def _digest(value: Any) -> str:
+    """SHA-256 of plain values and of the bytes of tensors among them."""
+    leaves, tree = tree_flatten(value)
+    digest = hashlib.sha256(str(tree).encode())
+    for leaf in leaves:
+        if isinstance(leaf, Tensor):
+            digest.update(f"{leaf.dtype} {tuple(leaf.shape)}".encode())
+            digest.update(leaf.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        else:
+            digest.update(f"{leaf!r},".encode())
+    return digest.hexdigest()
+
+
+def _difference(first: Tensor | None, second: Tensor | None) -> float:
+    if first is None or second is None or first.shape != second.shape:
+        return float("inf")
+    return float((first - second).abs().max()) if first.numel() else 0.0
+
+
+def _evidence(state: Mapping[str, Any]) -> float:
+    """log p(data) of all maps together, under a prior chosen by the evidence itself."""
+    sums = state["statistics"]
+    if sums is None:
+        return 0.0
+    # The grid's unit is part of the maps' fingerprint; equal words are equal sums in any unit.
+    units = Units(2.0**-12, 1.0, 16)
+    statistics = HeadStatistics.from_state(sums, units, torch.device("cpu"))
+    gram = torch.stack([words.value() for words in statistics.gram])
+    equations = NormalEquations.of(
+        gram,
+        statistics.moments.value(),
+        statistics.squares.value(),
+        classes=state["targets"] == "Classes",
+        standardize=True,
+    )
+    values = [head.log_evidence for head in solve_heads(equations, None, None)]
+    return float(torch.tensor(values, dtype=torch.float64).sum())
