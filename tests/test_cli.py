@@ -293,6 +293,25 @@ def test_what_comes_after_the_end_of_a_grid(scores, following):
     assert beyond(list(scores.items())) == following
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "splitmnist", "--preset", "demo", "--out", ""],
+        ["tune", "splitmnist", "lr", "1", "--out="],
+        ["audit", "a:b", "--tasks", "a:c", "--out", ""],
+        ["expert", "train", "starpilot", "--out", ""],
+        ["expert", "collect", "starpilot", "--out", ""],
+        ["fit", "--data", ".", "--out", ""],
+        ["report", ""],
+    ],
+)
+def test_an_empty_name_is_not_the_current_folder(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = orderless(*words)
+    assert result.exit_code == 2 and "the name is empty" in result.output, result.output
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_tune_refuses_what_it_cannot_try(tmp_path):
     command = ["tune", "splitmnist", "--preset", "demo", "--out", tmp_path / "run"]
     assert "known key, got 'x=1'" in refused(*command, "x", "1")

@@ -42,9 +42,9 @@ def expert_train(
         int, typer.Option(help="Episodes of each copy (of at most 64) when measured.")
     ] = 4,
     device: options.Device = "auto",
-    out: Annotated[Path, typer.Option(help="Folder of the expert and its checkpoint.")] = Path(
-        "runs/experts"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Folder of the expert and its checkpoint.", **options.PATH)
+    ] = Path("runs/experts"),
     checkpoint_every: options.CheckpointEvery = 60.0,
 ) -> None:
     """Train an expert by PPO; the same command goes on where it stopped, also with more --steps.
@@ -133,7 +133,9 @@ def expert_collect(
     device: options.Device = "auto",
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the transitions (else where runs look for them)."),
+        typer.Option(
+            help="Folder for the transitions (else where runs look for them).", **options.PATH
+        ),
     ] = None,
 ) -> None:
     """Write what an expert sees and does on each level; files that are there are checked and kept.

@@ -28,6 +28,15 @@ def _word(help: str, offered: Completion | None = None) -> Any:
     return typer.Argument(help=help, autocompletion=offered)
 
 
+def named(text: str) -> Path:
+    """A path. That of an empty text would be the current folder."""
+    if not text:
+        raise typer.BadParameter("the name is empty: give . for the current folder")
+    return Path(text)
+
+
+PATH: Any = {"parser": named, "metavar": "PATH"}
+
 # ---------------------------------------------------------------------- several commands
 
 DataDir = Annotated[
@@ -85,7 +94,7 @@ Seeds = Annotated[int | None, _option("Seeds of networks and batches [1; table1:
 Particles = Annotated[int | None, _option("Networks in a filter.")]
 CHOICES = f"{', '.join(PRESETS)} [table1]; ProcGen: {', '.join(POLICY_PRESETS)} [gpu]."
 AnyPreset = Annotated[str | None, _option(CHOICES, completion.presets)]
-RunDirectory = Annotated[Path | None, _option("Run directory [runs/BENCHMARK-PRESET].")]
+RunDirectory = Annotated[Path | None, _option("Run directory [runs/BENCHMARK-PRESET].", **PATH)]
 Workers = Annotated[
     int | None, _option("Processes, of one thread each, that compute cells [cores; GPU: 1].")
 ]
@@ -114,7 +123,7 @@ Search = Annotated[int, _option("Runs more that look for the worst and the best 
 BESIDE = "Run beside it: wpf, averaging, product, rb."
 Compare = Annotated[str, _option(BESIDE, completion.comparisons)]
 AuditFolder = Annotated[
-    Path | None, _option("Folder for report.html, .md, .json and the runs to go on from.")
+    Path | None, _option("Folder for report.html, .md, .json and the runs to go on from.", **PATH)
 ]
 Dataset = Annotated[str, _word(", ".join(DATASETS), completion.data_sets)]
 AnyDataset = Annotated[str | None, _word("One data set; all without it.", completion.data_sets)]
