@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from docs.tools.sections import VERDICTS, Source, page, remarks
+from docs.tools.sections import PROSE, VERDICTS, Source, page, remarks
 
 from orderless.report import MethodSummary, Summary
 from orderless.report.columns import decimal, percent, row_label, seen_variance, small
@@ -15,42 +15,7 @@ from orderless.report.tables import markdown_table
 
 # The paper's lifelong runs and cloning data: levels, steps (samples) each, particles, orders.
 PAPER_LEVELS, PAPER_STEPS, PAPER_PARTICLES, PAPER_ORDERS = 15, 2_000_000, 100, 10
-
-NOT_COMPARABLE = (
-    "Absolute figures cannot be compared with the paper's, whose scale has another zero: its "
-    'filter without gradients, "essentially random guesses", scores 0.33 to 0.48, and random play '
-    "is at about -0.05 here. The levels were chosen by plain PPO's gain on them, which favours the "
-    "row PPO."
-)
-WORDS = (
-    "Scores are normalised returns, (R - R_min) / (R_max - R_min) of the game in hard mode. "
-    "*Lifelong learning*: the acting mixture's mean return while a level is learned, over equal "
-    "bins of its steps. *Behaviour cloning*: the weighted mean of the particles' own returns on "
-    "all levels after the last one; *of expert* is that as a share of the way from untrained "
-    "networks (0) to the expert (100 %), *just learned* the same share on each level right after "
-    "it was learned. Variances are over orders, per level and then averaged.\n"
-)
-CLAIMS = (
-    "*Yes*: the paired 95 % interval over orders (with fewer than five, Student's) lies wholly on "
-    "the claimed side of 0; *no*: it does not; *undecided*: a row broke off, or a variance has "
-    "fewer than five orders. Behind the semicolon the interval with the level as a random effect, "
-    "too: what it does not hold is excluded for levels of this kind. Plasticity is judged on the "
-    "levels of the second half of each order.\n"
-)
-BY_PLACE = (
-    "Plasticity by place in the order, means over runs with 95 % intervals, of the network that "
-    "weighs most:\n"
-)
-CAPTION = (
-    "*Figure 3: returns over environment steps, means over orders; shaded, for PPO and PPO + WPF, "
-    "from the lowest cell to the highest; dotted: a new level.*\n"
-)
-COSTS = (
-    "Steps are environment steps or, in cloning, samples. Hours are for all ten orders of one row "
-    "on the same device, as if time grew with steps and with particles in proportion, and with "
-    "clones scored on all levels after every level. Cells that were computed side by side waited "
-    "for each other; of several games the fastest is shown.\n"
-)
+TEXT = PROSE["table2"]
 
 
 def table2_page(sources: list[Source]) -> str | None:
@@ -63,12 +28,16 @@ def table2_page(sources: list[Source]) -> str | None:
         for benchmark in reversed(TABLE_2)
     }
     summaries = [source.summary for source in sources]
-    parts = [_figures(sources), WORDS]
+    parts = [_figures(sources), f"{TEXT['words']}\n"]
     for benchmark, found in kinds.items():
         if found:
             parts += [f"## {benchmark_label(benchmark)}\n", *map(_rows, found)]
             parts.append(_claims([source.summary for source in found]))
-    parts += [CLAIMS, _plasticity(summaries), *remarks(sources[0], "table2.remarks.txt")]
+    parts += [
+        f"{TEXT['claims']}\n",
+        _plasticity(summaries),
+        *remarks(sources[0], "table2.remarks.txt"),
+    ]
     parts += [
         _folded("How each table was made", "\n".join(map(_origin, sources))),
         _folded("What moves the weights", _weights(summaries)),
@@ -107,7 +76,7 @@ def _answer(summaries: list[Summary]) -> str:
         }
         if claims:
             sentences.append(_difference(claims, ours, theirs))
-    return " ".join([*sentences, *_kept(summaries), NOT_COMPARABLE])
+    return " ".join([*sentences, *_kept(summaries), TEXT["comparable"]])
 
 
 def _difference(claims: dict[str, Claim], ours: str, theirs: str) -> str:
@@ -153,7 +122,7 @@ def _listed(words: list[str], none: str = "") -> str:
 def _figures(sources: list[Source]) -> str:
     pictures = [Path(f"{source.path.with_suffix('')}-figure3.png") for source in sources]
     lines = [f"![Returns over environment steps]({p.name})" for p in pictures if p.exists()]
-    return "\n".join([*lines, "", CAPTION]) if lines else ""
+    return "\n".join([*lines, "", f"*{TEXT['caption']}*\n"]) if lines else ""
 
 
 # ---------------------------------------------------------------------- tables
@@ -218,7 +187,7 @@ def _plasticity(summaries: list[Summary]) -> str:
             if any(texts) and summary.benchmark == "procgen-lifelong":
                 rows.append([_name(summary), words, *texts])
     headings = ["game", "measure", *map(method_label, ROWS)]
-    return f"{BY_PLACE}\n{markdown_table(headings, rows, left=2)}" if rows else ""
+    return f"{TEXT['places']}\n\n{markdown_table(headings, rows, left=2)}" if rows else ""
 
 
 def _by_place(entry: MethodSummary | None, measure: str) -> str:
@@ -238,12 +207,8 @@ def _weights(summaries: list[Summary]) -> str:
         for name, entry in summary.methods.items()
         if entry.weight_spread
     ]
-    text = (
-        "How far an update's policy, value and entropy terms move the particles' log-weights "
-        "apart: standard deviation over particles, mean over updates, place by place.\n"
-    )
     table = markdown_table(["game", "method", *(f"by {term}" for term in terms)], rows, left=2)
-    return f"{text}\n{table}" if rows else ""
+    return f"{TEXT['spread']}\n\n{table}" if rows else ""
 
 
 # ---------------------------------------------------------------------- where it comes from
@@ -259,10 +224,9 @@ def _budget(summary: Summary) -> str:
         else f"{_amount(summary, 'steps_per_level'):,} environment steps per level"
     )
     theirs = f"{PAPER_STEPS:,} {'samples' if cloning else 'environment steps'} per level"
-    return (
-        f"{ours}, {summary.settings['particles']} particles; the paper: {PAPER_LEVELS} levels, "
-        f"{theirs}, {PAPER_PARTICLES} particles, {PAPER_ORDERS} orders.\n"
-    )
+    facts = {"particles": summary.settings["particles"], "paper_levels": PAPER_LEVELS}
+    facts |= {"paper_particles": PAPER_PARTICLES, "paper_orders": PAPER_ORDERS}
+    return TEXT["budget"].format(ours=ours, theirs=theirs, **facts) + "\n"
 
 
 def _amount(summary: Summary, setting: str) -> int:
@@ -295,17 +259,13 @@ def _expert(summary: Summary) -> str:
     if facts is None:
         return ""
     worth = {
-        (where, who): f"{measured.mean:.3f} +- {measured.standard_error:.3f}"
+        f"{where}_{who}": f"{measured.mean:.3f} +- {measured.standard_error:.3f}"
         for where, both in facts.returns.items()
         for who, measured in both.items()
     }
+    about = {"network": facts.network, "steps": facts.steps, "levels": facts.levels}
     on_levels = ", ".join(map(decimal, facts.level_returns))
-    return (
-        f" The expert: {facts.network}, PPO, {facts.steps:,} steps on {facts.levels} levels; the "
-        f"episodes that are cloned brought {on_levels} on these levels. Measured before: "
-        f"{worth['training', 'expert']} on its training levels, {worth['held_out', 'expert']} on "
-        f"levels it has never seen (at random {worth['held_out', 'random']})."
-    )
+    return " " + TEXT["expert"].format(on_levels=on_levels, **about, **worth)
 
 
 def _costs(summaries: list[Summary]) -> str:
@@ -322,7 +282,7 @@ def _costs(summaries: list[Summary]) -> str:
         for (label, name), (rate, hours, n, game) in fastest.items()
     ]
     headings = ["benchmark", "method", "particles", "steps/s", "hours at the paper's budget"]
-    return f"{COSTS}\n{markdown_table(headings, rows, left=2)}"
+    return f"{TEXT['cost']}\n\n{markdown_table(headings, rows, left=2)}"
 
 
 def _cost(summary: Summary, entry: MethodSummary) -> tuple[float, float]:
