@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,9 @@ from orderless.report.columns import title
 from orderless.report.tables import markdown_table
 
 COMMAND = "python -m docs.tools.results_page"
+PROSE: dict[str, dict[str, str]] = tomllib.loads(
+    Path(__file__).with_name("words.toml").read_text(encoding="utf-8")
+)
 VERDICTS = {True: "**yes**", False: "**no**", "not decidable": "undecided"}
 
 
@@ -46,11 +50,6 @@ def provenance(source: Source) -> str:
         f"{summary.device or 'an unnamed device'}; {versions or 'versions not recorded'}. "
         f"Data: [`{source.path.name}`]({source.path.name}).\n"
     )
-
-
-def claims_section(groups: list[list[Summary]], rule: str) -> str:
-    """First where each claim holds, a table for each group; then the numbers behind it all."""
-    return "\n".join([*verdicts(groups, rule), *evidence(groups)])
 
 
 def verdicts(groups: list[list[Summary]], rule: str) -> list[str]:

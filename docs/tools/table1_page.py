@@ -7,7 +7,7 @@ from pathlib import Path
 
 from docs.tools.exact_page import alone
 from docs.tools.product_page import of_product
-from docs.tools.sections import Source, evidence, page, provenance, remarks, verdicts
+from docs.tools.sections import PROSE, Source, evidence, page, provenance, remarks, verdicts
 
 from orderless.report import MethodSummary, Summary
 from orderless.report.columns import (
@@ -22,33 +22,7 @@ from orderless.report.columns import (
 from orderless.report.paper import TABLE_1, benchmark_label, method_label, released_scoring
 from orderless.report.tables import markdown_table
 
-FRONT = (
-    "Every figure with its command, and the evidence on every claim: "
-    "[all figures](table1-details.md)."
-)
-LEGEND = (
-    "Average accuracy in % after the last task, over tasks, orders and seeds, as the paper's text "
-    "has it (weighted mean of the particles' accuracies); after a slash, where it differs, *as the "
-    "released code scores the row* (weighted particles by logits). **Bold**: not below the "
-    "paper's. *Tuned*: the strength was chosen on a held-out tenth of the training data. *Of "
-    "order*: the variance over orders with the seed held fixed. In brackets: seeds x orders.\n"
-)
-WORDS = (
-    "Scores are percentages of test accuracy, averaged over tasks, orders and seeds; "
-    "*average* is the weighted mean of the particles' accuracies (as in the paper), *logits* "
-    "and *probs* score the weighted mean of the particles' outputs. Variances are of "
-    "fractions, per task and then averaged: *variance* over seeds and orders together, *of "
-    "order* and *of seed* with the other held fixed. *Normalized* divides by the squared mean "
-    "of the task; the paper gives no formula for its own. Intervals are 95 % bootstrap "
-    "intervals over orders and seeds."
-)
-CLAIMS = (
-    "*Yes*: the paired 95 % bootstrap interval over orders and seeds lies wholly on the claimed "
-    "side of 0. *No*: it does not. *Undecided*: a row is missing or broke off, or fewer than five "
-    "orders are "
-    "shared. Order-sensitivity is judged on the order variance; the total variance, where the "
-    "seed varies too, stands beside it because the paper's figures read like it.\n"
-)
+TEXT = PROSE["table1"]
 HEADINGS = ["method", "paper", "paper's norm. var.", "average", "95 % interval", "logits", "probs"]
 HEADINGS += ["variance", "of order", "of seed", "norm. var.", "norm. order", "worst order"]
 HEADINGS += ["forgetting", "ESS", "seeds x orders"]
@@ -70,8 +44,8 @@ def table1_page(sources: list[Source]) -> str | None:
         parts += [_overview(benchmark, shown)] if shown else []
     domain = [source.summary for source in sources if source.summary.scenario == "domain"]
     groups = [[summary for summary in domain if summary.benchmark == name] for name in TABLE_1]
-    parts += [LEGEND, *verdicts(groups, CLAIMS)]
-    return page("Table 1, measured", FRONT, *parts)
+    parts += [f"{TEXT['legend']}\n", *verdicts(groups, f"{TEXT['claims']}\n")]
+    return page("Table 1, measured", TEXT["front"], *parts)
 
 
 def table1_details(sources: list[Source]) -> str | None:
@@ -82,7 +56,7 @@ def table1_details(sources: list[Source]) -> str | None:
     parts = remarks(sources[0], "table1-details.remarks.txt")
     parts += map(_benchmark_section, sources)
     parts += evidence([[source.summary for source in sources]])
-    return page("Table 1: all figures", WORDS, *parts)
+    return page("Table 1: all figures", TEXT["words"], *parts)
 
 
 def _own(sources: list[Source]) -> list[Source]:
