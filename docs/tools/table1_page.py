@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from docs.tools.exact_page import alone
-from docs.tools.product_page import of_product
+from docs.tools.product_page import of_product, with_product
 from docs.tools.sections import PROSE, Source, evidence, page, provenance, remarks, verdicts
 
 from orderless.report import MethodSummary, Summary
@@ -14,7 +14,6 @@ from orderless.report.columns import (
     VARIED,
     decimal,
     percent,
-    seen_interval,
     seen_variance,
     small,
     title,
@@ -34,13 +33,14 @@ CAPTIONS = {
 
 def table1_page(sources: list[Source]) -> str | None:
     """What came out, one table for each benchmark, and where the paper's claims hold."""
-    sources = _own(sources)
+    everything, sources = sources, _own(sources)
     if not sources:
         return None
     parts = remarks(sources[0], "table1.remarks.txt", heading="")
     parts += next(filter(None, (_pictures(s, "figure2") for s in sources if _in_front(s))), [])
     for benchmark in TABLE_1:
         shown = [s.summary for s in sources if s.summary.benchmark == benchmark and _in_front(s)]
+        shown = [with_product(summary, everything) for summary in shown]
         parts += [_overview(benchmark, shown)] if shown else []
     domain = [source.summary for source in sources if source.summary.scenario == "domain"]
     groups = [[summary for summary in domain if summary.benchmark == name] for name in TABLE_1]
@@ -79,23 +79,28 @@ def _in_front(source: Source) -> bool:
 def _overview(benchmark: str, summaries: list[Summary]) -> str:
     """The paper's rows; for every setting the average, as the code scores it, and of the order."""
     headings, groups = ["method", "paper", "its norm. var."], []
+    more = ("product",) if any("product" in summary.methods for summary in summaries) else ()
+    names = (*TABLE_1[benchmark], *more, "joint")
     for summary in summaries:
         for kind in ("", "-tuned"):
-            rows = {n: summary.methods.get(_tuned(n, kind)) for n in (*TABLE_1[benchmark], "joint")}
-            entries = [entry for entry in rows.values() if entry is not None]
+            rows = {name: summary.methods.get(_tuned(name, kind)) for name in names}
+            entries = [e for name, e in rows.items() if e is not None and name != "product"]
             if entries:
                 groups.append(rows)
                 runs = f"{_range(e.seeds for e in entries)} x {_range(e.orders for e in entries)}"
                 headings += [f"{_setting(summary)}{kind.replace('-', ', ')} ({runs})", "of order"]
     lines = []
-    for name in (*TABLE_1[benchmark], "joint"):
+    for name in names:
         paper = TABLE_1[benchmark].get(name)
         line = ["-", "-"] if paper is None else [percent(paper[0]), f"{paper[1]:.3f}"]
         for rows in groups:
             entry = rows[name]
             line += ["", ""] if entry is None else _brief(name, entry, paper)
-        lines.append([method_label(name), *line])
-    return f"## {benchmark_label(benchmark)}\n\n{markdown_table(headings, lines)}"
+        own = " ([own settings](product.md))" if name == "product" else ""
+        lines.append([method_label(name) + own, *line])
+    return f"## {benchmark_label(benchmark)}
+
+{markdown_table(headings, lines)}"
 
 
 def _tuned(name: str, kind: str) -> str:
@@ -163,7 +168,7 @@ def _pictures(source: Source, *names: str) -> list[str]:
 def _figures(entry: MethodSummary) -> list[str]:
     return [
         percent(entry.average),
-        seen_interval(entry, percent),
+        "-" if entry.orders < 2 else ", ".join(map(percent, entry.interval)),
         *map(percent, (entry.average_logits, entry.average_probs)),
         *(small(seen_variance(entry, name)) for name in VARIED),
         *map(percent, (entry.worst_order, entry.forgetting)),
