@@ -77,7 +77,8 @@ def find_device(name: str) -> torch.device:
 Benchmark = Annotated[
     str,
     typer.Argument(
-        help="splitmnist, splitcifar100, intents, regime, procgen-bc or procgen-lifelong",
+        help="splitmnist, splitcifar100, intents, regime, procgen-bc, procgen-lifelong, or your "
+        "own: module:name",
         autocompletion=completion.benchmarks,
     ),
 ]

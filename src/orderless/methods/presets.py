@@ -20,6 +20,10 @@ PRESETS: dict[str, Settings] = {
         rb_features=512,
         rb_particles=2,
     ),
+    # for data of a user's own
+    "own": Settings(
+        hidden=100, batch_size=32, particles=20, lr=0.01, ewc_strength=10.0, si_strength=100.0
+    ),
     "table1": Settings(),
     "table1-low": Settings(lr=1e-4),
     "table1-high": Settings(lr=1e-1),  # where there is something to forget
@@ -36,6 +40,7 @@ PRESETS: dict[str, Settings] = {
 # (permutations, seeds) of a preset where the command line does not say
 GRIDS = {
     "demo": (3, 1),
+    "own": (5, 1),
     "table1": (10, 3),
     "table1-low": (10, 3),
     "table1-high": (10, 3),
@@ -124,6 +129,6 @@ def find_policy_preset(name: str, game: str) -> PolicySettings:
 
 def usual_grid(name: str, benchmark: str, scenario: str) -> tuple[SharedSettings, tuple[int, int]]:
     """A preset's settings, and its (permutations, seeds)."""
-    if benchmark.startswith("procgen"):
+    if benchmark.startswith("procgen-"):
         return find_policy_preset(name, scenario), POLICY_GRIDS[name]
     return find_preset(name, benchmark), GRIDS[name]
