@@ -1,6 +1,9 @@
 """The metrics against hand-computed arrays, plain loops, scipy and scikit-learn."""
 
 import itertools
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -322,3 +325,26 @@ def test_area_under_curve_is_a_mean_height_whatever_the_spacing():
 
 def test_mean_abs_weight_counts_entries_not_tensors():
     assert metrics.mean_abs_weight([[-1.0, 1.0, 1.0], [[5.0]]]) == pytest.approx(2.0)
+
+
+@pytest.mark.slow
+def test_the_effective_rank_of_a_cell_does_not_depend_on_the_number_of_cores():
+    """numpy's own threads are as many as the environment says, and change the last digits."""
+    code = (
+        "import numpy as np\n"
+        "from orderless.experiments.launch.local import one_thread\n"
+        "from orderless.metrics import effective_rank\n"
+        "draw = np.random.default_rng(0).normal\n"
+        "with one_thread():\n"
+        "    print([effective_rank(draw(size=size)) for size in [(900, 300), (400, 2000)]])\n"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "OMP_NUM_THREADS": threads},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for threads in ("1", "2", "3")
+    }
+    assert len(said) == 1, said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from docs.tools.sections import Source, page, provenance
+from docs.tools.sections import PROSE, Source, page, provenance
 
 from orderless.report import Summary
 from orderless.report.columns import percent, seen_variance, small, title
@@ -10,16 +10,6 @@ from orderless.report.tables import markdown_table
 
 HEADINGS = ["benchmark", "maps x features", "average", "logits", "probs", "order variance"]
 HEADINGS += ["seed variance", "disagreement", "seeds x orders", "seconds per order"]
-WORDS = (
-    "`rb`: random features, an exact Gaussian head on each map, uniform weights. *Average* is "
-    "the mean of the maps' own accuracies in %, *logits* and *probs* score their mean "
-    "prediction. *Disagreement* is the share of test samples on which two orders of the tasks "
-    "say different things. The seconds hold learning and every evaluation of all tasks. "
-    "*Seeds x orders* counts what was finished, which can be less than a command asks for. The "
-    "commands have settings of their own: give each an `--out` of its own, too. They are from "
-    "before dead leaves became the default: add `--set rb_map=relu` on SplitMNIST and "
-    "`--set rb_map=convolution` on SplitCIFAR100 to run them now."
-)
 
 
 def alone(summary: Summary) -> bool:
@@ -33,8 +23,8 @@ def exact_page(sources: list[Source]) -> str | None:
     if not chosen:
         return None
     parts = [f"## {_name(source.summary)}\n\n{provenance(source)}" for source in chosen]
-    rows = [_row(source.summary) for source in chosen]
-    return page("The exact filter, measured", WORDS, markdown_table(HEADINGS, rows), *parts)
+    table = markdown_table(HEADINGS, [_row(source.summary) for source in chosen])
+    return page("The exact filter, measured", PROSE["exact"]["words"], table, *parts)
 
 
 def _row(summary: Summary) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from docs.tools.sections import Source, page, provenance
+from docs.tools.sections import PROSE, Source, page, provenance
 
 from orderless.report.columns import percent, seen_variance, small, title
 from orderless.report.paper import TABLE_1, method_label
@@ -15,13 +15,6 @@ MEASURED = "product-measured.json"
 PEERS = ("gd", "adam", "wpf", "lwf", "joint", "rb")
 HEADINGS = ["method", "settings", "average", "probs", "order variance", "seed variance"]
 HEADINGS += ["seeds x orders", "from"]
-WORDS = (
-    "*Average* is the mean test accuracy in % of the networks, *probs* scores their mean "
-    "prediction. Variances are of fractions, per task and then averaged. *Settings* names the "
-    "preset and what differs from it. Every order was trained in full. All settings of the product "
-    "were chosen on a tenth of the training data. Peers stand below it with what this folder has "
-    "of them. When to use it, and when not, says [the method's own page](../methods/product.md)."
-)
 
 
 def of_product(source: Source) -> bool:
@@ -60,7 +53,7 @@ def product_page(sources: list[Source]) -> str | None:
         parts += _measured(json.loads(measured.read_text(encoding="utf-8")))
     parts.append("## Commands\n")
     parts += [provenance(source) for source in chosen]
-    return page("The product of task posteriors, measured", WORDS, *parts)
+    return page("The product of task posteriors, measured", PROSE["product"]["words"], *parts)
 
 
 def _rows(source: Source, methods: tuple[str, ...] = ()) -> list[list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from docs.tools.sections import Source, claims_section, page, provenance, remarks
+from docs.tools.sections import PROSE, Source, claims_section, page, provenance, remarks
 
 from orderless.report import MethodSummary, Summary
 from orderless.report.columns import (
@@ -22,26 +22,7 @@ from orderless.report.tables import markdown_table
 
 # The paper's lifelong runs and cloning data: levels, steps (samples) each, particles, orders.
 PAPER_LEVELS, PAPER_STEPS, PAPER_PARTICLES, PAPER_ORDERS = 15, 2_000_000, 100, 10
-
-WORDS = (
-    "Scores are normalised returns, (R - R_min) / (R_max - R_min) of the game in hard mode. "
-    "*Lifelong learning*: the mean return of the acting mixture while a level is learned, over "
-    "equal bins of its steps, then over levels. *Behaviour cloning*: the return on all levels "
-    "after the last one, with sampled actions; *average* is the weighted mean of the "
-    "particles' own returns, *probs* that of the mixture policy. Variances are per level and "
-    "then averaged. Intervals of averages are 95 % bootstrap intervals over orders; with three "
-    "orders they show the spread and little more."
-)
-CLAIMS = (
-    "*Yes*: the 95 % interval of the paired difference over orders lies wholly on the claimed side "
-    "of 0. *No*: it does not. With fewer than five orders a mean is judged by Student's interval, "
-    "and a variance is not judged at all: it is undecided.\n"
-)
-
-CAPTION = (
-    "Returns over environment steps, means over orders; shaded, for PPO and PPO + WPF, from the "
-    "lowest cell to the highest; dotted: a new level.\n"
-)
+TEXT = PROSE["table2"]
 
 
 def table2_page(sources: list[Source]) -> str | None:
@@ -52,8 +33,8 @@ def table2_page(sources: list[Source]) -> str | None:
     summaries = [source.summary for source in sources]
     kinds = [[s for s in summaries if s.benchmark == benchmark] for benchmark in TABLE_2]
     parts = [*remarks(sources[0], "table2.remarks.txt"), *map(_section, sources)]
-    parts += [claims_section(kinds, CLAIMS), _cost_section(summaries)]
-    return page("Table 2, measured", WORDS, *parts)
+    parts += [claims_section(kinds, f"{TEXT['claims']}\n"), _cost_section(summaries)]
+    return page("Table 2, measured", TEXT["words"], *parts)
 
 
 def _section(source: Source) -> str:
@@ -94,7 +75,7 @@ def _section(source: Source) -> str:
     lines.append(_along_the_order(summary))
     picture = Path(f"{source.path.with_suffix('')}-figure3.png")
     if picture.exists():
-        lines.append(f"![Returns over environment steps]({picture.name})\n\n{CAPTION}")
+        lines.append(f"![Returns over environment steps]({picture.name})\n\n{TEXT['caption']}\n")
     return "\n".join(line for line in lines if line)
 
 
@@ -111,13 +92,7 @@ def _along_the_order(summary: Summary) -> str:
         rows.append([row_label(name, methods), *map(decimal, entry.place_averages), *moved])
     headings = ["method", *(f"level at place {place}" for place in places)]
     headings += [f"weights by {term}" for term in terms]
-    text = "Averages by place in the order: the level that came first, second, ..."
-    if weighed:
-        text += (
-            " *Weights by*: how far an update's policy, value and entropy terms move the "
-            "particles' log-weights apart, as standard deviation over particles and mean over "
-            "updates, place by place."
-        )
+    text = f"{TEXT['places']} {TEXT['spread']}" if weighed else TEXT["places"]
     return f"{text}\n\n{markdown_table(headings, rows)}" if len(places) > 1 else ""
 
 
@@ -136,11 +111,17 @@ def _budget(summary: Summary) -> str:
         else f"{_amount(summary, 'steps_per_level'):,} environment steps per level"
     )
     theirs = f"{PAPER_STEPS:,} {'samples' if cloning else 'environment steps'} per level"
-    return (
-        f"Budget: {len(summary.task_names or [])} levels ({summary.settings['levels']}), {ours}, "
-        f"{summary.settings['particles']} particles. The paper's: {PAPER_LEVELS} levels, {theirs}, "
-        f"{PAPER_PARTICLES} particles, {PAPER_ORDERS} orders.\n"
+    words = TEXT["budget"].format(
+        tasks=len(summary.task_names or []),
+        levels=summary.settings["levels"],
+        ours=ours,
+        particles=summary.settings["particles"],
+        theirs=theirs,
+        paper_levels=PAPER_LEVELS,
+        paper_particles=PAPER_PARTICLES,
+        paper_orders=PAPER_ORDERS,
     )
+    return f"{words}\n"
 
 
 def _amount(summary: Summary, setting: str) -> int:
@@ -156,18 +137,13 @@ def _expert(summary: Summary) -> str:
     if facts is None:
         return ""
     worth = {
-        (where, who): f"{measured.mean:.3f} +- {measured.standard_error:.3f}"
+        f"{where}_{who}": f"{measured.mean:.3f} +- {measured.standard_error:.3f}"
         for where, both in facts.returns.items()
         for who, measured in both.items()
     }
     on_levels = ", ".join(map(decimal, facts.level_returns))
-    return (
-        f"The expert: {facts.network}, PPO, {facts.steps:,} steps on {facts.levels} "
-        f"levels. The episodes that are cloned brought {on_levels} on these levels. Measured "
-        f"before, mean and standard error: {worth['training', 'expert']} on its training levels "
-        f"(at random {worth['training', 'random']}), {worth['held_out', 'expert']} on levels it "
-        f"has never seen (at random {worth['held_out', 'random']}).\n"
-    )
+    about = {"network": facts.network, "steps": facts.steps, "levels": facts.levels}
+    return TEXT["expert"].format(**about, **worth, on_levels=on_levels) + "\n"
 
 
 def _cost_section(summaries: list[Summary]) -> str:
@@ -184,16 +160,8 @@ def _cost_section(summaries: list[Summary]) -> str:
         for (label, name), (rate, hours, n, game) in fastest.items()
     ]
     headings = ["benchmark", "method", "particles", "steps/s", "hours at the paper's budget"]
-    return (
-        "## What the preset `paper` would cost\n\n"
-        "Steps are environment steps or, in cloning, samples. Clones are scored by playing all "
-        "levels after every level; that time is counted apart and grows with how often they play. "
-        "Hours are for all ten orders of one row on the same device, as if time grew with steps "
-        "and with particles in proportion; larger ensembles fill a GPU better. Cells that were "
-        "computed side by side on one card (`--workers`) waited for each other, so of several "
-        "games the fastest is shown; alone it is faster still.\n\n"
-        + markdown_table(headings, rows, left=2)
-    )
+    table = markdown_table(headings, rows, left=2)
+    return f"## What the preset `paper` would cost\n\n{TEXT['cost']}\n\n{table}"
 
 
 def _cost(summary: Summary, entry: MethodSummary) -> tuple[float, float]:

@@ -397,12 +397,16 @@ def effective_rank(features: ArrayLike) -> float:
     """exp(-sum_k p_k log p_k) with p_k = s_k / sum s, the normalised singular values of features
     ``[B, D]``; 0 if all are 0.
     """
-    values = np.asarray(features, dtype=np.float64)
+    import torch
+
+    values = np.array(features, dtype=np.float64)
     if values.ndim != 2 or values.size == 0:
         raise ValueError(f"features must have shape [B, D], got {list(values.shape)}")
     wide = values.shape[0] < values.shape[1]
-    # their squares are eigenvalues of the smaller Gram matrix: several times faster
-    squares = np.linalg.eigvalsh(values @ values.T if wide else values.T @ values)
+    # their squares are eigenvalues of the smaller Gram matrix: several times faster. By torch,
+    # whose threads a cell fixes; numpy has as many as there are cores, and other last digits.
+    rows = torch.from_numpy(values)
+    squares = torch.linalg.eigvalsh(rows @ rows.T if wide else rows.T @ rows).numpy()
     rounding = squares.max() * len(squares) * np.finfo(np.float64).eps
     singular = np.sqrt(squares[squares > max(rounding, 0.0)])
     if not singular.any():

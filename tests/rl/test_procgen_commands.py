@@ -136,7 +136,11 @@ def test_an_expert_is_trained_and_collects(tmp_path: Path, monkeypatch: pytest.M
         (["run", "procgen-bc", "--methods", "ppo"], "not a method for this benchmark: 'ppo'"),
         (["run", "procgen-bc", "--set", "expert=nowhere"], "there is no expert for starpilot"),
         (["run", "splitmnist", "--game", "starpilot"], "--game belongs to the ProcGen benchmarks"),
-        (["run", "splitmnist", "--levels", "0"], "--set takes key=value with a known key"),
+        (["run", "splitmnist", "--levels", "0"], "--levels is not for splitmnist: leave it out"),
+        (
+            ["run", "splitmnist", "--steps-per-level", "9"],
+            "--steps-per-level is not for splitmnist: leave it out",
+        ),
         (["run", "splitmnist", "--methods", "ppo"], "not a method for this benchmark: 'ppo'"),
         (["expert", "train", "pong"], "game must be one of starpilot, fruitbot, dodgeball"),
         (["expert", "train", "starpilot", "--steps", "0"], "steps must be at least 1, got 0"),

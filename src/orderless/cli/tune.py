@@ -24,7 +24,7 @@ def tune(
     permutations: Annotated[int, typer.Option(help="Orders to average over.")] = 1,
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
-    out: Annotated[Path | None, typer.Option(help="Run directory.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory.", **options.PATH)] = None,
     plugin: options.Plugin = None,
     changes: options.Changes = None,
 ) -> None:

@@ -28,6 +28,7 @@ from .summary import Claim, Summary
 MINIMUM_ORDERS = 5
 FEWEST_ORDERS = 3  # for Student's interval
 NEAR_CHANCE = 0.03
+COMPETING = 0.01
 ROUNDING = 1e-12  # a difference below this is floating-point noise, not a finding
 
 Measure = Literal["mean", "variance", "order_variance"]
@@ -75,9 +76,11 @@ def judge_claims(summary: Summary, cells: Sequence[CellRecord]) -> list[Claim]:
     judge = Judge(summary, cells)
     claims = [judge.compare(comparison) for comparison in _comparisons(benchmark)]
     if not summary.returns:
-        claims.append(judge.near_chance())
+        claims += [judge.near_chance("bootstrap"), judge.near_chance("gd"), judge.front()]
     if benchmark == "splitmnist":
         claims.append(judge.best_of_all())
+    if benchmark == "splitcifar100":
+        claims.append(judge.competes())
     return claims
 
 
@@ -127,20 +130,20 @@ class Judge:
             evidence=self._sentence(comparison, found, verdict),
         )
 
-    def near_chance(self) -> Claim:
+    def near_chance(self, name: str) -> Claim:
         chance = CHANCE[self.summary.benchmark].get(self.summary.scenario)
         claim = Claim(
-            claim="Baseline particle filter is near chance",
+            claim=f"{method_label(name)} is near chance",
             measure=MEASURES["mean"],
             holds="not decidable",
-            evidence="Not measured: bootstrap.",
-            paper=_percent(TABLE_1[self.summary.benchmark]["bootstrap"][0]),
+            evidence=unfit(self.summary, name) or "",
+            paper=_percent(TABLE_1[self.summary.benchmark][name][0]),
         )
-        entry = self.summary.methods.get("bootstrap")
-        if entry is None or chance is None:
+        if claim.evidence or chance is None:
             return claim
+        entry = self.summary.methods[name]
         if entry.orders < MINIMUM_ORDERS:
-            few = f"bootstrap has {count(entry.orders, 'order')}; a verdict needs {MINIMUM_ORDERS}."
+            few = f"{name} has {count(entry.orders, 'order')}; a verdict needs {MINIMUM_ORDERS}."
             return replace(claim, evidence=few)
         low, high = entry.interval
         return replace(
@@ -148,10 +151,47 @@ class Judge:
             holds=abs(entry.average - chance) <= NEAR_CHANCE,
             difference=entry.average - chance,
             interval=[low - chance, high - chance],
-            evidence=f"bootstrap {_percent(entry.average)} "
+            evidence=f"{name} {_percent(entry.average)} "
             f"[{100 * low:.1f}, {100 * high:.1f}], chance {_percent(chance)}; "
             f"near means within {100 * NEAR_CHANCE:.0f} points.",
         )
+
+    def front(self) -> Claim:
+        """ "The bottom right of Figure 2 is dominated by WPF or X + WPF": its Pareto front is."""
+        table, methods = TABLE_1[self.summary.benchmark], self.summary.methods
+        claim = Claim(
+            claim="The bottom right of Figure 2 belongs to rows with WPF",
+            measure="average and normalized variance",
+            holds="not decidable",
+            evidence=unfit(self.summary, *table) or "",
+        )
+        if claim.evidence:
+            return claim
+        rows = {n: (methods[n].average, -(methods[n].normalized_variance or 0.0)) for n in table}
+        best = [
+            name
+            for name, (mean, steady) in rows.items()
+            if not any(m > mean and s > steady for m, s in rows.values())
+        ]
+        words = ", ".join(
+            f"{n} ({_percent(rows[n][0])}, {-rows[n][1]:.2g})"
+            for n in sorted(best, key=lambda n: -rows[n][0])
+        )
+        evidence = f"No other row is both higher and steadier than: {words}."
+        return replace(claim, holds=all(n.endswith("wpf") for n in best), evidence=evidence)
+
+    def competes(self) -> Claim:
+        """ "WPF competes with LwF on SplitCIFAR100": it is at most so much below."""
+        claim = replace(
+            self.compare(Comparison("wpf", "lwf")),
+            claim="Weighted particle filter competes with LwF on "
+            f"{benchmark_label('splitcifar100')}",
+        )
+        if claim.interval is None:
+            return claim
+        words = f" To compete means to lose at most {100 * COMPETING:.0f} point."
+        holds = claim.interval[0] >= -COMPETING
+        return replace(claim, holds=holds, evidence=claim.evidence + words)
 
     def best_of_all(self) -> Claim:
         """ "WPF outperforms all other methods": against the best of the paper's other rows."""
@@ -237,20 +277,27 @@ class Judge:
         return f"{_percent(ours[0])} against {_percent(theirs[0])}"
 
 
-def shared_block(
-    summary: Summary, cells: Sequence[CellRecord], left: str, right: str, needed: int
-) -> tuple[Cells, Cells, list[int], list[int]] | str:
-    """Two methods' cells, the seeds and the orders that both have; or why nothing can be judged."""
-    missing = [name for name in (left, right) if name not in summary.methods]
+def unfit(summary: Summary, *names: str) -> str | None:
+    """Why these rows cannot be judged: one is missing or broke off."""
+    missing = [name for name in names if name not in summary.methods]
     if missing:
         return f"Not measured: {', '.join(missing)}."
-    for name in (left, right):
+    for name in names:
         entry = summary.methods[name]
         if entry.died:
             return (
                 f"In {entry.died} of {entry.cells} cells of {name} no particle kept a finite "
                 "loss: rows that broke off say nothing about the method."
             )
+    return None
+
+
+def shared_block(
+    summary: Summary, cells: Sequence[CellRecord], left: str, right: str, needed: int
+) -> tuple[Cells, Cells, list[int], list[int]] | str:
+    """Two methods' cells, the seeds and the orders that both have; or why nothing can be judged."""
+    if reason := unfit(summary, left, right):
+        return reason
     ours, theirs = by_place(cells, left), by_place(cells, right)
     seeds, orders = complete_block(ours.keys() & theirs.keys())
     if len(orders) < needed:

@@ -85,6 +85,12 @@ SCORES = {  # heading -> (name, which end is better, explanation)
     "worst order": ("worst_order", "high", "The average under the order that suited it least."),
     "by logits": ("average_logits", "high", MIXED.format("outputs")),
     "by probs": ("average_probs", "high", MIXED.format("probabilities")),
+    "by code": (
+        "average_released",
+        "high",
+        "As the paper's released code scores each row: weighted particles by logits, others by "
+        "accuracy.",
+    ),
     "forgetting": ("forgetting", "low", "A task's best score ever minus its score at the end."),
 }
 VARIANCES = {  # heading -> (name, explanation)

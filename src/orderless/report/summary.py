@@ -21,7 +21,7 @@ class MethodSummary:
     variance, with all seeds together and within each seed. `task_averages`, `place_averages`: by
     task, and by when it came. `plasticity`: measure -> by place in the order, with half of its 95 %
     interval over runs in `plasticity_half`. `weight_spread`: term of the loss -> how
-    far it moves log-weights apart, by place.
+    far it moves log-weights apart, by place. `average_released`: see `paper.released_scoring`.
     """
 
     average: float
@@ -68,6 +68,7 @@ class MethodSummary:
     weight_spread: dict[str, list[float]] = field(default_factory=dict)
     settings: dict[str, Setting] = field(default_factory=dict)
     scoring_duration: float | None = optional()
+    average_released: float | None = optional()
 
 
 @dataclass(frozen=True, kw_only=True)

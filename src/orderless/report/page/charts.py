@@ -148,6 +148,9 @@ def range_chart(
 
     def draw(axes: Axes) -> None:
         draw_ranges(axes, ranges, styles)
+        low, high = axes.get_xlim()  # less than two points apart, ticks would all read alike
+        spare = max(0.0, 2.0 - (high - low)) / 2
+        axes.set_xlim(max(low - spare, -1.0), min(high + spare, 101.0))
         names = [plain(name if len(name) < 16 else f"{name[:15]}…") for name in tasks]
         axes.set_yticks(range(len(tasks)), names)
         axes.set_xlabel("accuracy after the last task, %")
