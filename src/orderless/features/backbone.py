@@ -151,6 +151,8 @@ class Backbone(nn.Module):
     def _run(self, x: Tensor) -> Tensor:
         """The network in blocks of one size, the last filled up: every sample meets the same
         kernels."""
+        if torch.compiler.is_exporting():  # to a program for batches of any size
+            return self._frozen(x)
         size = 256 if x.is_cuda else 8
         flags = torch.backends.cudnn.flags(
             enabled=True, benchmark=False, deterministic=True, allow_tf32=False
