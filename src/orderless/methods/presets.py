@@ -20,10 +20,6 @@ PRESETS: dict[str, Settings] = {
         rb_features=512,
         rb_particles=2,
     ),
-    # for data of a user's own
-    "own": Settings(
-        hidden=100, batch_size=32, particles=20, lr=0.01, ewc_strength=10.0, si_strength=100.0
-    ),
     "table1": Settings(),
     "table1-low": Settings(lr=1e-4),
     "table1-high": Settings(lr=1e-1),  # where there is something to forget
@@ -34,19 +30,23 @@ PRESETS: dict[str, Settings] = {
     "strong": Settings(
         assign="random", optimizer="adam", iterations=2000, particles=1, fisher_samples=None
     ),
+    # for data of a user's own
+    "own": Settings(
+        hidden=100, batch_size=32, particles=20, lr=0.01, ewc_strength=10.0, si_strength=100.0
+    ),
 }
 
 
 # (permutations, seeds) of a preset where the command line does not say
 GRIDS = {
     "demo": (3, 1),
-    "own": (5, 1),
     "table1": (10, 3),
     "table1-low": (10, 3),
     "table1-high": (10, 3),
     "table1-adam": (10, 3),
     "paper": (10, 1),
     "strong": (1, 20),  # van de Ven draws which classes make a task anew for each seed
+    "own": (5, 1),
 }
 
 
