@@ -37,7 +37,7 @@ def test_everything_is_on_the_page(open_page, audit_page):
     assert len(cells) == len(TASKS) ** 2  # the untrained learner was not asked
     assert find(browser, "#command").text.startswith("orderless audit a:b")
     hidden = {section.get_attribute("id") for section in find_all(browser, "section[hidden]")}
-    assert hidden == {"weights", "curves", "density", "claims"}
+    assert hidden == {"weights", "curves", "plasticity", "density", "claims"}
 
 
 def test_the_slider_shows_another_order(open_page, audit_page):

@@ -54,6 +54,13 @@ def test_the_table_holds_the_decomposition_and_the_verdict(audited, shown) -> No
     assert column(shown, "p")["rb"][1] == "-"
 
 
+def test_the_verdict_is_the_headline_and_chance_is_named(audited, shown) -> None:
+    assert shown.headline.startswith("mine is sensitive to the order")
+    named = replace(audited, chance=0.25)
+    (result,) = audit_page(named, Path("folder")).results
+    assert "the best constant answer has 25.0." in result.notes[0]
+
+
 def test_every_verdict_has_a_colour() -> None:
     from orderless.audit.words import VERDICTS
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ... import metrics
 from ...audit import LearnerAudit, OrderSensitivity
-from ...audit.words import VERDICTS, comparison_note, findings, probability
+from ...audit.words import VERDICTS, comparison_note, findings, probability, scale
 from ...storage import versions
 from ..charts import Range, Spot, Style, method_styles
 from ..columns import MISSING, STEADIEST, Column
@@ -42,6 +42,7 @@ def audit_page(audit: OrderSensitivity, folder: Path, command: str = "") -> Page
     result = Result(
         benchmark=f"Order sensitivity of {audit.learner.name}",
         subtitle=f"{len(audit.tasks)} tasks, {len(orders)} orders x {audit.seeds} seeds",
+        headline=findings(audit, audit.learner)[0],
         score="accuracy",
         tasks=list(audit.tasks),
         orders={str(index): list(order) for index, order in enumerate(orders)},
@@ -63,7 +64,7 @@ def audit_page(audit: OrderSensitivity, folder: Path, command: str = "") -> Page
             )
             for name, each in learners.items()
         ],
-        notes=list(filter(None, [comparison_note(audit)])),
+        notes=list(filter(None, [scale(audit), comparison_note(audit)])),
         command=command or None,
         device=platform.machine(),
         versions=versions(),
