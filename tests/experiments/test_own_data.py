@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 import orderless as ol
 from orderless.cli.main import app
-from orderless.experiments.own import as_scenario, own_benchmark
+from orderless.experiments.benchmarks import own_benchmark
+from orderless.experiments.own import as_scenario
 from orderless.methods.settings import Settings
 from orderless.scenarios import Scenario, Task
 

@@ -170,13 +170,24 @@ BENCHMARKS: dict[str, Benchmark] = {
 def find_benchmark(name: str, *others: str) -> Benchmark:
     """A benchmark by its name, or a user's own; `others` could have been asked for as well."""
     if ":" in name:
-        from .own import own_benchmark
-
         return own_benchmark(name)
     if name not in BENCHMARKS:
         known = ", ".join([*BENCHMARKS, *others])
         raise ValueError(f"unknown benchmark {name!r}: choose from {known} or your own module:name")
     return BENCHMARKS[name]
+
+
+@lru_cache(maxsize=4)
+def own_benchmark(reference: str) -> Benchmark:
+    """The benchmark that `module:name` stands for."""
+    from .own import find_tasks, make_scenario
+
+    given = find_tasks(reference)
+    usual = getattr(given, "kind", "domain")
+    kinds = usual, *(kind for kind in ("domain", "task", "class") if kind != usual)
+    build = partial(make_scenario, reference, given)
+    options: Any = {"scenarios": kinds, "tasks": len(given)}
+    return Benchmark(reference, "tasks of your own", build, mlp_network, **options)
 
 
 @dataclass

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from ..methods.plugins import find_object
-from .benchmarks import Benchmark, mlp_network
 
 if TYPE_CHECKING:
     from ..methods.settings import Settings
@@ -18,11 +16,9 @@ HELD_OUT = 0.2  # of a task without test data
 MOST_OUTPUTS = 256  # records keep predictions as bytes
 
 
-@lru_cache(maxsize=4)
-def own_benchmark(reference: str) -> Benchmark:
-    """The benchmark that `module:name` stands for; a function is called for it, once."""
+def find_tasks(reference: str) -> Any:
+    """The scenario or list that `module:name` stands for; a function is called for it."""
     from ..scenarios import Scenario
-    from ..scenarios.scenario import Kind
 
     given = find_object(reference, "your own tasks")
     if callable(given):
@@ -35,13 +31,10 @@ def own_benchmark(reference: str) -> Benchmark:
             f"{reference} must be a Scenario, a list of tasks, or a function without arguments "
             f"that makes one, got {_kind_of(given)}"
         )
-    usual = given.kind if isinstance(given, Scenario) else "domain"
-    kinds = usual, *(kind for kind in get_args(Kind) if kind != usual)
-    build = partial(_scenario, reference, given)
-    return Benchmark(reference, "tasks of your own", build, mlp_network, kinds, tasks=len(given))
+    return given
 
 
-def _scenario(
+def make_scenario(
     reference: str,
     given: Any,
     kind: Any,
@@ -50,6 +43,7 @@ def _scenario(
     root: str | None,
     device: str,
 ) -> Scenario:
+    """What a `Benchmark` asks for."""
     if settings.assign != "fixed":
         raise ValueError(f"assign={settings.assign} is not for tasks of your own: leave it out")
     try:
