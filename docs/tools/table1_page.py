@@ -98,9 +98,7 @@ def _overview(benchmark: str, summaries: list[Summary]) -> str:
             line += ["", ""] if entry is None else _brief(name, entry, paper)
         own = " ([own settings](product.md))" if name == "product" else ""
         lines.append([method_label(name) + own, *line])
-    return f"## {benchmark_label(benchmark)}
-
-{markdown_table(headings, lines)}"
+    return f"## {benchmark_label(benchmark)}\n\n{markdown_table(headings, lines)}"
 
 
 def _tuned(name: str, kind: str) -> str:
