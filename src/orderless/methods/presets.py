@@ -14,7 +14,7 @@ PRESETS: dict[str, Settings] = {
         lr=3e-3,
         ewc_strength=10.0,  # the literature's strengths are for Adam: with SGD nothing would move
         si_strength=0.1,
-        rb_features=1536,
+        rb_features=768,
         rb_particles=3,
     ),
     "table1": Settings(),
