@@ -1,9 +1,11 @@
-"""Which levels of a game does plain PPO learn? Those that preset `gpu` has were chosen by this.
+"""Which levels of a game does plain PPO learn? Those of the presets `gpu` and `gpu-12` were chosen
+by this.
 
     python benchmarks/procgen_levels.py starpilot --levels 0-19 [--network compact] [--workers 2]
 
 Each level by itself, at the settings of `gpu` but for the network, from a seed that no table uses.
-Prints normalised returns: of a random policy, of PPO's last fifth of episodes, and the gain.
+Prints normalised returns: of a random policy, of PPO's last fifth of episodes, and the gain; then
+the `--pick` levels of largest gain.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def measure(level: int, *, game: str, steps: int, network: str) -> tuple[int, fl
         store = Store(Path(folder) / "run")
         store.prepare()
         tasks = find_benchmark(cell.benchmark).scenario(game, settings, SEED, folder, DEVICE)
-        (final,) = runner_of(cell, tasks, store).run()["final_returns"]
+        (final,) = runner_of(cell, tasks, store).run().final_returns or [None]
     random = mean_return(random_policy(), game, level, 1, 32, 1, 0, DEVICE)["mean"]
     return level, random, random if final is None else final  # no episode ended: nothing learned
 
@@ -54,6 +56,7 @@ def main() -> None:
     arguments.add_argument("--steps", type=int, default=150_000)
     arguments.add_argument("--network", default="impala", choices=sorted(NETWORKS))
     arguments.add_argument("--workers", type=int, default=1)
+    arguments.add_argument("--pick", type=int, default=12)
     options = arguments.parse_args()
     one = partial(measure, game=options.game, steps=options.steps, network=options.network)
     with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
@@ -63,6 +66,8 @@ def main() -> None:
     print(f"{machine(torch.device(DEVICE))}\n")
     rows = [[str(k), f"{r:.3f}", f"{f:.3f}", f"{f - r:+.3f}"] for k, r, f in found]
     print_table(["level", "random", "PPO, last fifth", "gain"], rows)
+    chosen = sorted(level for level, *_ in found[: options.pick])
+    print(f"\n--levels {','.join(map(str, chosen))}")
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ def test_running_out_of_memory_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr("orderless.experiments.run_grid", greedy)
     said = refused("run", "splitmnist", "--preset", "demo", "--out", tmp_path)
     assert "out of memory: use fewer --particles" in said
-    monkeypatch.setattr("orderless.cli.expert.train_expert", greedy)
+    monkeypatch.setattr("orderless.rl.experts.ExpertTraining", greedy)
     said = refused("expert", "train", "starpilot", "--out", tmp_path)
     assert "out of memory: use fewer --envs or a smaller --rollout" in said
 
@@ -293,12 +293,31 @@ def test_what_comes_after_the_end_of_a_grid(scores, following):
     assert beyond(list(scores.items())) == following
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "splitmnist", "--preset", "demo", "--out", ""],
+        ["tune", "splitmnist", "lr", "1", "--out="],
+        ["audit", "a:b", "--tasks", "a:c", "--out", ""],
+        ["expert", "train", "starpilot", "--out", ""],
+        ["expert", "collect", "starpilot", "--out", ""],
+        ["fit", "--data", ".", "--out", ""],
+        ["report", ""],
+    ],
+)
+def test_an_empty_name_is_not_the_current_folder(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = orderless(*words)
+    assert result.exit_code == 2 and "the name is empty" in result.output, result.output
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_tune_refuses_what_it_cannot_try(tmp_path):
     command = ["tune", "splitmnist", "--preset", "demo", "--out", tmp_path / "run"]
     assert "known key, got 'x=1'" in refused(*command, "x", "1")
     assert "lr must be a positive number" in refused(*command, "lr", "0.1,-1")
     assert "at least one value" in refused(*command, "lr", ",")
-    assert "needs validation data" in refused(*command, "lr", "1", "--set", "validation=0")
+    assert "set validation=0.1" in refused(*command, "lr", "1", "--set", "validation=0")
     assert not (tmp_path / "run").exists()
 
 

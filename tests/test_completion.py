@@ -55,7 +55,8 @@ def test_the_script_for_the_shell_is_shown(shell: str, monkeypatch) -> None:
 
 def test_help_has_an_example_of_every_command() -> None:
     result = CliRunner().invoke(app, ["--help"], prog_name="orderless")
-    commands = {each.name or each.callback.__name__ for each in app.registered_commands}
+    callbacks = [(each.name, each.callback.__name__) for each in app.registered_commands]
+    commands = {name or called.replace("_", "-") for name, called in callbacks}
     commands |= {group.name for group in app.registered_groups}
     assert {example.split()[0] for example in EXAMPLES} == commands
     for example in EXAMPLES:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import orderless as ol
 from orderless.cli.main import app
-from orderless.distributed.head import Head, look_through
+from orderless.distributed.head import Head, Recipe, look_through
 from orderless.scenarios.files import find_files
 
 pandas = pytest.importorskip("pandas")
@@ -201,6 +201,13 @@ def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
             said = run(*words).output
     right, _, every = said.split()[:3]
     assert int(every) == 400 and int(right) > 380
+
+
+@pytest.mark.parametrize("wrong", [{"maps": 2**62}, {"count": -1}, {"scale": [0.0]}, {"mean": []}])
+def test_a_recipe_that_makes_no_sense_is_refused(wrong):
+    plain = {"columns": ["a"], "mean": [0.0], "scale": [1.0]}
+    with pytest.raises(ValueError, match=r"must lie between .* got|a mean and a scale"):
+        Recipe("relu", **{"count": 8, "maps": 1, "seed": 0, "classes": ["x"], **plain, **wrong})
 
 
 def make(folder):

@@ -1,6 +1,9 @@
 """The metrics against hand-computed arrays, plain loops, scipy and scikit-learn."""
 
 import itertools
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -151,6 +154,36 @@ def test_a_difference_that_hangs_on_the_seed_has_an_interval_that_says_so():
     assert result.low == pytest.approx(0.0051) and result.high == pytest.approx(0.0551)
 
 
+def test_across_tasks_and_orders_an_interval_covers_what_it_should():
+    """Crossed random effects of known size: about 95 of 100 intervals hold the truth, 0."""
+    generator = np.random.default_rng(0)
+    for orders, tasks, sizes in ((3, 12, (0.1, 0.02, 0.08)), (3, 3, (0.05, 0.05, 0.05))):
+        task, order, rest = (
+            size * generator.normal(size=(400, *shape))
+            for size, shape in zip(sizes, ((1, tasks), (orders, 1), (orders, tasks)), strict=True)
+        )
+        found = [
+            metrics.difference_across([d], np.zeros((1, orders, tasks)))
+            for d in task + order + rest
+        ]
+        covered = np.mean([each.low <= 0 <= each.high for each in found])
+        assert 0.92 < covered < 0.995
+
+
+def test_across_tasks_alone_it_is_students_interval():
+    """Where the order does nothing, tasks are what was drawn; and the other way round."""
+    by_task = np.random.default_rng(1).normal(size=8)
+    scores = np.tile(by_task, (1, 3, 1))
+    expected = scipy.stats.ttest_1samp(by_task, 0).confidence_interval()
+    for grid in (scores, scores.swapaxes(1, 2)):
+        found = metrics.difference_across(grid, 0 * grid)
+        assert found[1:] == pytest.approx(expected, abs=1e-3)
+    assert metrics.mean_interval(by_task)[1:] == pytest.approx(expected, abs=1e-3)
+    assert metrics.difference_across(scores, scores) == (0, 0, 0)
+    for freedom, quantile in enumerate(metrics.STUDENT, start=1):
+        assert quantile == pytest.approx(scipy.stats.t.ppf(0.975, freedom), abs=5e-4)
+
+
 def test_paired_difference_refuses_grids_that_do_not_match():
     with pytest.raises(ValueError, match="same seeds, orders and tasks"):
         metrics.paired_difference(random_scores(), random_scores()[:, :5])
@@ -174,6 +207,11 @@ def test_transfer_and_forgetting_worked_out_by_hand():
     # The best of task 2 was .95 in row 2, after its own training; the last task counts not.
     assert metrics.forgetting(MATRIX, ORDER) == pytest.approx(((0.95 - 0.75) + (0.8 - 0.7)) / 2)
     assert metrics.first_minus_last(MATRIX, ORDER) == pytest.approx(0.125)
+
+
+def test_just_learned_is_the_diagonal():
+    matrix = np.arange(12.0).reshape(4, 3)  # R[i, j] = 3 i + j
+    assert metrics.just_learned(matrix, [2, 0, 1]) == pytest.approx(((3 + 2) + 6 + (9 + 1)) / 3)
 
 
 def test_a_task_that_is_best_at_the_end_has_negative_forgetting():
@@ -287,3 +325,26 @@ def test_area_under_curve_is_a_mean_height_whatever_the_spacing():
 
 def test_mean_abs_weight_counts_entries_not_tensors():
     assert metrics.mean_abs_weight([[-1.0, 1.0, 1.0], [[5.0]]]) == pytest.approx(2.0)
+
+
+@pytest.mark.slow
+def test_the_effective_rank_of_a_cell_does_not_depend_on_the_number_of_cores():
+    """numpy's own threads are as many as the environment says, and change the last digits."""
+    code = (
+        "import numpy as np\n"
+        "from orderless.experiments.launch.local import one_thread\n"
+        "from orderless.metrics import effective_rank\n"
+        "draw = np.random.default_rng(0).normal\n"
+        "with one_thread():\n"
+        "    print([effective_rank(draw(size=size)) for size in [(900, 300), (400, 2000)]])\n"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "OMP_NUM_THREADS": threads},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for threads in ("1", "2", "3")
+    }
+    assert len(said) == 1, said

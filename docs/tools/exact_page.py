@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from docs.tools.sections import Source, page, provenance
+from docs.tools.sections import PROSE, Source, page, provenance
 
 from orderless.report import Summary
 from orderless.report.columns import percent, seen_variance, small, title
@@ -10,20 +10,6 @@ from orderless.report.tables import markdown_table
 
 HEADINGS = ["benchmark", "map", "maps x features", "average", "probs", "order variance"]
 HEADINGS += ["disagreement", "ECE", "seeds x orders", "seconds per order"]
-WORDS = (
-    "`rb`: fixed features, an exact Gaussian head on each map, uniform weights. Images come as "
-    "they are, without augmentation. *Class*: a column per class. *Domain*: a column per (task, "
-    "label), of which the highest decides about the label: that uses the tasks of the training "
-    "data, which a method with one column per label does not. *Leaves* have seen no photograph; "
-    "*lite2* was trained on ImageNet. *Average* is the mean of the maps' own accuracies in %, "
-    "*probs* scores their mean prediction. *Disagreement* is the share of test samples on which "
-    "two orders of the tasks say different things. *ECE* is the calibration error of *probs*, a "
-    "mean over tasks. The seconds hold learning and every evaluation of all tasks. *Seeds x "
-    "orders* counts what was finished. The commands have settings of their own: give each an "
-    "`--out` of its own, too. Some rows are of earlier settings: those of *convolution* (the "
-    "commands need `--set rb_map=convolution` now, and the ridge came from the evidence), and those "
-    "of *lite2*, whose parts had a scale each; now they have one, which probes found better."
-)
 
 
 def alone(summary: Summary) -> bool:
@@ -38,8 +24,8 @@ def exact_page(sources: list[Source]) -> str | None:
     if not chosen:
         return None
     parts = [f"## {_name(source.summary)}\n\n{provenance(source)}" for source in chosen]
-    rows = [_row(source.summary) for source in chosen]
-    return page("The exact filter, measured", WORDS, markdown_table(HEADINGS, rows), *parts)
+    table = markdown_table(HEADINGS, [_row(source.summary) for source in chosen])
+    return page("The exact filter, measured", PROSE["exact"]["words"], table, *parts)
 
 
 def _row(summary: Summary) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from docs.tools.sections import Source, page, provenance
+from docs.tools.sections import PROSE, Source, page, provenance
 
 from orderless.report import MethodSummary
 from orderless.report.columns import percent, title
@@ -11,10 +11,6 @@ from orderless.report.paper import HSU_2018, VAN_DE_VEN, method_label
 from orderless.report.tables import markdown_table
 
 HEADINGS = ["method", "ours", "+-", "Hsu et al.", "van de Ven", "seeds x orders"]
-WORDS = (
-    "Average accuracy in %, with the standard deviation over runs. Published: Hsu et al. "
-    "2018, Table 2 (10 runs); van de Ven's tutorial, read off its figure."
-)
 
 
 def literature_page(sources: list[Source]) -> str | None:
@@ -36,7 +32,8 @@ def literature_page(sources: list[Source]) -> str | None:
         ]
         parts += [f"## {title(summary)}\n", provenance(source), markdown_table(HEADINGS, rows)]
         parts += _with_equal_seeds(summary.methods)
-    return page("SplitMNIST as the literature runs it", WORDS, *parts) if parts else None
+    heading = "SplitMNIST as the literature runs it"
+    return page(heading, PROSE["literature"]["words"], *parts) if parts else None
 
 
 def _with_equal_seeds(methods: dict[str, MethodSummary]) -> list[str]:

@@ -1,15 +1,15 @@
 """The result pages of the documentation, written from the JSON of finished reports and from
 nothing else.
 
-``python -m docs.tools.results_page`` writes ``docs/results/table1.md`` (and ``table2.md``
-where reports of the ProcGen benchmarks are there, ``literature.md`` where one of the preset
-``strong`` is, ``exact-filter.md`` where one holds `rb` alone, ``product.md`` where files are named
-``product-*.json``, ``when-weighting-helps.md`` where the map of ``orderless run regime`` lies
-beside it, ``order-free.md`` from ``order-free-*.json`` and ``equality.md`` from
+``python -m docs.tools.results_page`` writes ``docs/results/table1.md`` and ``table1-details.md``
+(and ``table2.md`` where reports of the ProcGen benchmarks are there, ``literature.md`` where one of
+the preset ``strong`` is, ``exact-filter.md`` where one holds `rb` alone, ``product.md`` where files
+are named ``product-*.json``, ``when-weighting-helps.md`` where the map of ``orderless run regime``
+lies beside it, ``order-free.md`` from ``order-free-*.json`` and ``equality.md`` from
 ``equality.json``) from ``docs/results/*.json``; with ``--check`` it writes nothing and exits 1 when
 a page differs from what the JSON says.
-``table1.remarks.txt`` and ``table2.remarks.txt`` beside the JSON, if they exist, are printed in the
-pages: why a figure is what it is cannot be computed.
+``table1.remarks.txt`` and the like beside the JSON, if they exist, are printed in the pages: why a
+figure is what it is cannot be computed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from docs.tools.exact_page import exact_page
 from docs.tools.literature import literature_page
 from docs.tools.product_page import product_page
 from docs.tools.sections import COMMAND, Source
-from docs.tools.table1_page import table1_page
+from docs.tools.table1_page import table1_details, table1_page
 from docs.tools.table2_page import table2_page
 
 from orderless.report import Summary
@@ -50,6 +50,7 @@ def read_sources(directory: Path) -> list[Source]:
 
 PAGES: dict[str, Callable[[list[Source]], str | None]] = {
     "table1.md": table1_page,
+    "table1-details.md": table1_details,
     "table2.md": table2_page,
     "literature.md": literature_page,
     "exact-filter.md": exact_page,

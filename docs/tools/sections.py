@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,9 @@ from orderless.report.columns import title
 from orderless.report.tables import markdown_table
 
 COMMAND = "python -m docs.tools.results_page"
+PROSE: dict[str, dict[str, str]] = tomllib.loads(
+    Path(__file__).with_name("words.toml").read_text(encoding="utf-8")
+)
 VERDICTS = {True: "**yes**", False: "**no**", "not decidable": "undecided"}
 
 
@@ -26,11 +30,11 @@ def page(heading: str, words: str, *parts: str) -> str:
     return "\n".join([f"# {heading}\n", generated, f"{words}\n", *parts])
 
 
-def remarks(source: Source, name: str) -> list[str]:
+def remarks(source: Source, name: str, heading: str = "## Remarks\n\n") -> list[str]:
     """What somebody wrote beside the JSON, as a section of its own."""
     path = source.path.with_name(name)
     text = path.read_text(encoding="utf-8").strip() if path.exists() else ""
-    return [f"## Remarks\n\n{text}\n"] if text else []
+    return [f"{heading}{text}\n"] if text else []
 
 
 def provenance(source: Source) -> str:
@@ -48,19 +52,23 @@ def provenance(source: Source) -> str:
     )
 
 
-def claims_section(groups: list[list[Summary]], rule: str) -> str:
-    """First where each claim holds, a table for each group; then the numbers behind it all."""
-    parts = ["## The paper's claims, one by one\n", rule]
-    groups = [[summary for summary in group if summary.claims] for group in groups]
-    parts += [_overview(group) for group in groups if group]
+def verdicts(groups: list[list[Summary]], rule: str) -> list[str]:
+    """Where each claim holds."""
+    judged = ([summary for summary in group if summary.claims] for group in groups)
+    return ["## The paper's claims, one by one\n", rule, *map(_overview, filter(None, judged))]
+
+
+def evidence(groups: list[list[Summary]]) -> list[str]:
+    """The numbers behind the verdicts."""
     headings = ["claim", "judged on", "holds", "evidence", "paper"]
-    for summary in (summary for group in groups for summary in group):
+    parts = []
+    for summary in (summary for group in groups for summary in group if summary.claims):
         rows = [
             [each.claim, each.measure, VERDICTS[each.holds], each.evidence, each.paper or ""]
             for each in summary.claims
         ]
         parts += [f"### Evidence: {title(summary)}\n", markdown_table(headings, rows, left=5)]
-    return "\n".join(parts)
+    return parts
 
 
 def _overview(judged: list[Summary]) -> str:

@@ -1,14 +1,14 @@
-"""Table 1: our accuracies and variances beside the paper's, then its claims one by one."""
+"""Table 1: what came out beside the paper's, its claims one by one; and a page of all figures."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from docs.tools.exact_page import alone
-from docs.tools.product_page import of_product
-from docs.tools.sections import Source, claims_section, page, provenance, remarks
+from docs.tools.product_page import of_product, with_product
+from docs.tools.sections import PROSE, Source, evidence, page, provenance, remarks, verdicts
 
-from orderless.report import MethodSummary
+from orderless.report import MethodSummary, Summary
 from orderless.report.columns import (
     VARIED,
     decimal,
@@ -18,25 +18,10 @@ from orderless.report.columns import (
     small,
     title,
 )
-from orderless.report.paper import TABLE_1, method_label
+from orderless.report.paper import TABLE_1, benchmark_label, method_label, released_scoring
 from orderless.report.tables import markdown_table
 
-WORDS = (
-    "Scores are percentages of test accuracy, averaged over tasks, orders and seeds; "
-    "*average* is the weighted mean of the particles' accuracies (as in the paper), *logits* "
-    "and *probs* score the weighted mean of the particles' outputs. Variances are of "
-    "fractions, per task and then averaged: *variance* over seeds and orders together, *of "
-    "order* and *of seed* with the other held fixed. *Normalized* divides by the squared mean "
-    "of the task; the paper gives no formula for its own. Intervals are 95 % bootstrap "
-    "intervals over orders and seeds."
-)
-CLAIMS = (
-    "*Yes*: the paired 95 % bootstrap interval over orders and seeds lies wholly on the claimed "
-    "side of 0. *No*: it does not. *Undecided*: a row is missing or broke off, or fewer than five "
-    "orders are "
-    "shared. Order-sensitivity is judged on the order variance; the total variance, where the "
-    "seed varies too, stands beside it because the paper's figures read like it.\n"
-)
+TEXT = PROSE["table1"]
 HEADINGS = ["method", "paper", "paper's norm. var.", "average", "95 % interval", "logits", "probs"]
 HEADINGS += ["variance", "of order", "of seed", "norm. var.", "norm. order", "worst order"]
 HEADINGS += ["forgetting", "ESS", "seeds x orders"]
@@ -47,8 +32,35 @@ CAPTIONS = {
 
 
 def table1_page(sources: list[Source]) -> str | None:
-    """Our figures beside the paper's Table 1, then claim by claim; None without a report."""
-    sources = [
+    """What came out, one table for each benchmark, and where the paper's claims hold."""
+    everything, sources = sources, _own(sources)
+    if not sources:
+        return None
+    parts = remarks(sources[0], "table1.remarks.txt", heading="")
+    parts += _pictures(sources[0], "figure2")
+    for benchmark in TABLE_1:
+        shown = [s.summary for s in sources if s.summary.benchmark == benchmark and _in_front(s)]
+        shown = [with_product(summary, everything) for summary in shown]
+        parts += [_overview(benchmark, shown)] if shown else []
+    groups = [[s.summary for s in sources if s.summary.benchmark == name] for name in TABLE_1]
+    parts += [f"{TEXT['legend']}\n", *verdicts(groups, f"{TEXT['claims']}\n")]
+    return page("Table 1, measured", TEXT["front"], *parts)
+
+
+def table1_details(sources: list[Source]) -> str | None:
+    """Every figure with its command, and the evidence on every claim."""
+    sources = _own(sources)
+    if not sources:
+        return None
+    parts = remarks(sources[0], "table1-details.remarks.txt")
+    parts += map(_benchmark_section, sources)
+    parts += evidence([[source.summary for source in sources]])
+    return page("Table 1: all figures", TEXT["words"], *parts)
+
+
+def _own(sources: list[Source]) -> list[Source]:
+    """The reports of the paper's Table 1."""
+    return [
         source
         for source in sources
         if source.summary.preset != "strong"
@@ -56,12 +68,57 @@ def table1_page(sources: list[Source]) -> str | None:
         and not alone(source.summary)
         and not of_product(source)
     ]
-    if not sources:
-        return None
-    parts = remarks(sources[0], "table1.remarks.txt")
-    parts += map(_benchmark_section, sources)
-    parts.append(claims_section([[source.summary for source in sources]], CLAIMS))
-    return page("Table 1, measured", WORDS, *parts)
+
+
+def _in_front(source: Source) -> bool:
+    """At the low rate nothing is learned yet; other scenarios have no column in the paper."""
+    return source.summary.scenario == "domain" and not source.summary.preset.endswith("-low")
+
+
+def _overview(benchmark: str, summaries: list[Summary]) -> str:
+    """The paper's rows; for every setting the average, as the code scores it, and of the order."""
+    headings = ["method", "paper", "its norm. var."]
+    groups: list[tuple[Summary, str]] = []
+    for summary in summaries:
+        for kind in ("", "-tuned"):
+            if any(kind in name for name in summary.methods):
+                groups.append((summary, kind))
+                headings += [_setting(summary) + kind.replace("-", ", "), "of order"]
+    rows = []
+    more = ("product",) if any("product" in summary.methods for summary in summaries) else ()
+    for name in (*TABLE_1[benchmark], *more, "joint"):
+        paper = TABLE_1[benchmark].get(name)
+        row = ["-", "-"] if paper is None else [percent(paper[0]), f"{paper[1]:.3f}"]
+        for summary, kind in groups:
+            base, plus, rest = name.partition("+")
+            entry = summary.methods.get(f"{base}{kind}{plus}{rest}")
+            row += ["", ""] if entry is None else _brief(name, entry, paper)
+        own = " ([own settings](product.md))" if name == "product" else ""
+        rows.append([method_label(name) + own, *row])
+    return f"## {benchmark_label(benchmark)}\n\n{markdown_table(headings, rows)}"
+
+
+def _setting(summary: Summary) -> str:
+    """The optimizer, and what else differs from `table1`."""
+    settings = summary.settings
+    adam = settings.get("optimizer") == "adam"
+    parts = [f"Adam {settings.get('adam_lr'):g}" if adam else f"SGD {settings.get('lr'):g}"]
+    parts += [f"batch {settings['batch_size']}"] if settings.get("batch_size", 128) != 128 else []
+    parts += ["plain images"] if settings.get("augment") == "none" else []
+    return ", ".join(parts)
+
+
+def _brief(name: str, entry: MethodSummary, paper: list[float] | None) -> list[str]:
+    """ "average / as the code scores it", bold where that is not below the paper's."""
+    by_code = entry.average_logits if released_scoring(name) == "logits" else entry.average
+    words = [percent(entry.average)]
+    if by_code is not None and percent(by_code) != words[0]:
+        words.append(percent(by_code))
+    text = " / ".join(words)
+    if entry.died:
+        text += f" ({entry.died} of {entry.cells} broke off)"
+    reached = paper is not None and max(entry.average, by_code or 0.0) >= paper[0]
+    return [f"**{text}**" if reached else text, small(seen_variance(entry, "order_variance"))]
 
 
 def _benchmark_section(source: Source) -> str:
@@ -82,10 +139,14 @@ def _benchmark_section(source: Source) -> str:
         lines.append(f"Below the paper's average: {', '.join(below) or 'no row'}.\n")
     if summary.notes:
         lines.append("".join(f"- {note}\n" for note in summary.notes))
+    return "\n".join([*lines, *_pictures(source, *CAPTIONS)])
+
+
+def _pictures(source: Source, *names: str) -> list[str]:
+    """The pictures beside the JSON."""
     stem = source.path.with_suffix("")
-    pictures = {Path(f"{stem}-{name}.png"): caption for name, caption in CAPTIONS.items()}
-    lines += [f"![{caption}]({p.name})\n" for p, caption in pictures.items() if p.exists()]
-    return "\n".join(lines)
+    found = {name: Path(f"{stem}-{name}.png") for name in names}
+    return [f"![{CAPTIONS[n]}]({p.name})\n" for n, p in found.items() if p.exists()]
 
 
 def _figures(entry: MethodSummary) -> list[str]:

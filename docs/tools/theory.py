@@ -17,6 +17,7 @@ from docs.tools.theory_demonstration import (
     measure_halvings,
 )
 
+from orderless.report.tables import markdown_table
 from orderless.theory.measure import OrderDependence, plot_order_dependence
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 ROUNDING = 1e-12  # discrepancies below this are rounding, and differ between machines
 HALVINGS = [2.0**-power for power in range(3, 10)]
 SIZES, NOISES = [32, 256, 2048], [SIGMA2, 2.0**-30]
+SWAPS = [1, 4, 8, 14, 20, 28]  # shown in the table
 
 
 def number(value: float) -> str:
@@ -34,47 +36,43 @@ def number(value: float) -> str:
 
 def curves_table(curves: Mapping[str, OrderDependence]) -> str:
     """Mean discrepancy at a few numbers of swaps, as Markdown."""
-    shown = [1, 4, 8, 14, 20, 28]
-    lines = ["| filter and losses | " + " | ".join(f"N = {swaps}" for swaps in shown) + " |"]
-    lines.append("|---" * (len(shown) + 1) + "|")
+    rows = []
     for label, curve in curves.items():
         means = dict(zip(*curve.by_swaps(), strict=True))
-        lines.append(f"| {label} | " + " | ".join(number(means[n]) for n in shown) + " |")
-    return "\n".join(lines)
+        rows.append([label, *(number(means[swaps]) for swaps in SWAPS)])
+    return markdown_table(["filter and losses", *(f"N = {swaps}" for swaps in SWAPS)], rows)
 
 
 def halvings_table(gaps: Mapping[str, np.ndarray]) -> str:
     """Factor by which the gap falls at each halving of sigma^2, as Markdown."""
-    lines = ["| sigma^2 | " + " | ".join(f"{kind}: D | falls by" for kind in gaps) + " |"]
-    lines.append("|---" * (2 * len(gaps) + 1) + "|")
+    rows = []
     for row, sigma2 in enumerate(HALVINGS):
-        cells = []
-        for gap in gaps.values():
-            cells += [number(gap[row]), f"{gap[row - 1] / gap[row]:.2f}" if row else ""]
-        lines.append(f"| 1/{round(1 / sigma2)} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        falls = [f"{gap[row - 1] / gap[row]:.2f}" if row else "" for gap in gaps.values()]
+        pairs = zip((number(gap[row]) for gap in gaps.values()), falls, strict=True)
+        rows.append([f"1/{round(1 / sigma2)}", *(text for pair in pairs for text in pair)])
+    return markdown_table(
+        ["sigma^2", *(text for kind in gaps for text in (f"{kind}: D", "falls by"))], rows
+    )
 
 
 def bootstrap_table(gaps: np.ndarray) -> str:
     """The bootstrap filter's gap against its number of particles, as Markdown."""
-    lines = ["| noise variance | " + " | ".join(f"{n} particles" for n in SIZES) + " |"]
-    lines.append("|---" * (len(SIZES) + 1) + "|")
-    for noise, row in zip(NOISES, gaps, strict=True):
-        lines.append(f"| 2^{round(np.log2(noise))} | " + " | ".join(map(number, row)) + " |")
-    return "\n".join(lines)
-
-
-def bounds_table(rows: list[CheckedBound]) -> str:
-    """Theorem 1 with the constants of its own proof, as Markdown."""
-    lines = [
-        "| losses | reading | C | epsilon | Theorem 1 | direct bound | measured D |",
-        "|---" * 7 + "|",
+    rows = [
+        [f"2^{round(np.log2(noise))}", *map(number, row)]
+        for noise, row in zip(NOISES, gaps, strict=True)
     ]
-    for row in rows:
+    return markdown_table(["noise variance", *(f"{n} particles" for n in SIZES)], rows)
+
+
+def bounds_table(checked: list[CheckedBound]) -> str:
+    """Theorem 1 with the constants of its own proof, as Markdown."""
+    rows = []
+    for row in checked:
         C = f"{row.constants.C:.3g}" if row.constants.C else "none"  # no two sets to compare
-        values = [number(v) for v in (row.constants.epsilon, row.bound, row.direct, row.measured)]
-        lines.append(f"| {row.losses} | {row.reading} | {C} | " + " | ".join(values) + " |")
-    return "\n".join(lines)
+        values = (row.constants.epsilon, row.bound, row.direct, row.measured)
+        rows.append([row.losses, row.reading, C, *map(number, values)])
+    headings = ["losses", "reading", "C", "epsilon", "Theorem 1", "direct bound", "measured D"]
+    return markdown_table(headings, rows, left=2)
 
 
 def draw(curves: Mapping[str, OrderDependence], gaps: Mapping[str, np.ndarray]) -> Figure:
@@ -104,9 +102,8 @@ def draw(curves: Mapping[str, OrderDependence], gaps: Mapping[str, np.ndarray]) 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m docs.tools.theory", description=__doc__)
-    parser.add_argument(
-        "--figure", type=Path, default=Path("discrepancy_vs_swaps.png"), help="where to write it"
-    )
+    figure = Path("discrepancy_vs_swaps.png")
+    parser.add_argument("--figure", type=Path, default=figure, help="where to write it")
     parser.add_argument("--orders", type=int, default=4, help="orders per number of swaps")
     options = parser.parse_args(arguments)
     if options.orders < 1:
@@ -117,13 +114,11 @@ def main(arguments: list[str] | None = None) -> None:
     gaps = {label: measure_halvings(kind, HALVINGS) for kind, label in kinds.items()}
     options.figure.parent.mkdir(parents=True, exist_ok=True)
     draw(curves, gaps).savefig(options.figure, dpi=130)
-    tables = (
-        curves_table(curves),
-        halvings_table(gaps),
-        bootstrap_table(measure_bootstrap(SIZES, NOISES)),
-        bounds_table(check_theorem_1()),
+    print(curves_table(curves), halvings_table(gaps), sep="\n")
+    print(
+        bootstrap_table(measure_bootstrap(SIZES, NOISES)), bounds_table(check_theorem_1()), sep="\n"
     )
-    print("\n\n".join(tables), f"\nwrote {options.figure}", sep="\n")
+    print(f"wrote {options.figure}")
 
 
 if __name__ == "__main__":

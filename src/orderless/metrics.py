@@ -26,8 +26,13 @@ from numpy.typing import ArrayLike, NDArray
 Array = NDArray[np.float64]
 
 
+# Student's 97.5 % quantiles for 1, 2, ... degrees of freedom; for more than 20 the last is wide.
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179,
+           2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)  # fmt: skip
+
+
 class Difference(NamedTuple):
-    """A difference between two learners and its paired bootstrap interval over orders and seeds."""
+    """A difference between two learners and its paired 95 % interval."""
 
     value: float
     low: float
@@ -213,6 +218,46 @@ def paired_difference(
     return Difference(value, *_percentiles(differences, level))
 
 
+def mean_interval(values: ArrayLike) -> Difference:
+    """The mean of independent values ``[K]``, K > 1, with Student's 95 % interval."""
+    sample = np.asarray(values, dtype=np.float64)
+    half = _quantile(len(sample) - 1) * sample.std(ddof=1) / len(sample) ** 0.5
+    return Difference(
+        float(sample.mean()), float(sample.mean() - half), float(sample.mean() + half)
+    )
+
+
+def _quantile(freedom: float) -> float:
+    return STUDENT[min(int(freedom), len(STUDENT)) - 1]
+
+
+def difference_across(scores_a: ArrayLike, scores_b: ArrayLike) -> Difference:
+    """mean(a) - mean(b) as it would be on *other tasks* in other orders, with its 95 % interval.
+
+    Tasks and orders are crossed random effects: with d[o, j] the differences (means over seeds),
+
+        V_task = Var_j(mean_o d) / T,   V_order = Var_o(mean_j d) / O
+        Var(mean) = max(V_task + V_order - V_rest, V_task, V_order)
+
+    where V_rest, that of what neither explains, is part of both.
+    Student's interval with Satterthwaite's degrees of freedom. Both are ``S[seed, order, task]``
+    with at least two orders and two tasks.
+    """
+    gaps = (_score_grid(scores_a) - _score_grid(scores_b)).mean(axis=0)
+    orders, tasks = gaps.shape
+    by_order, by_task, mean = gaps.mean(axis=1), gaps.mean(axis=0), float(gaps.mean())
+    rest = ((gaps - by_order[:, None] - by_task + mean) ** 2).sum() / (orders * tasks)
+    parts = np.array([by_task.var(ddof=1) / tasks, by_order.var(ddof=1) / orders])
+    freedom = np.array([tasks - 1, orders - 1])
+    rest /= freedom.prod()
+    variance = max(parts.sum() - rest, *parts)
+    if variance == 0:
+        return Difference(mean, mean, mean)
+    degrees = variance**2 / ((parts**2 / freedom).sum() + rest**2 / freedom.prod())
+    half = float(_quantile(max(degrees, freedom.min())) * variance**0.5)
+    return Difference(mean, mean - half, mean + half)
+
+
 # --- one run: R[i, j] ---------------------------------------------------------------------------
 
 
@@ -251,6 +296,13 @@ def forward_transfer(matrix: ArrayLike, order: Sequence[int]) -> float:
     identities = _task_order(order, rows.shape[1])
     gains = [rows[seen, j] - rows[0, j] for seen, j in enumerate(identities[1:], start=1)]
     return float(np.mean(gains)) if gains else float("nan")
+
+
+def just_learned(matrix: ArrayLike, order: Sequence[int]) -> float:
+    """mean_j R[pos(j), j]: the score on each task right after it was learned."""
+    rows = _score_matrix(matrix)
+    identities = _task_order(order, rows.shape[1])
+    return float(np.mean([rows[place, j] for place, j in enumerate(identities, start=1)]))
 
 
 def forgetting(matrix: ArrayLike, order: Sequence[int]) -> float:
@@ -345,12 +397,16 @@ def effective_rank(features: ArrayLike) -> float:
     """exp(-sum_k p_k log p_k) with p_k = s_k / sum s, the normalised singular values of features
     ``[B, D]``; 0 if all are 0.
     """
-    values = np.asarray(features, dtype=np.float64)
+    import torch
+
+    values = np.array(features, dtype=np.float64)
     if values.ndim != 2 or values.size == 0:
         raise ValueError(f"features must have shape [B, D], got {list(values.shape)}")
     wide = values.shape[0] < values.shape[1]
-    # their squares are eigenvalues of the smaller Gram matrix: several times faster
-    squares = np.linalg.eigvalsh(values @ values.T if wide else values.T @ values)
+    # their squares are eigenvalues of the smaller Gram matrix: several times faster. By torch,
+    # whose threads a cell fixes; numpy has as many as there are cores, and other last digits.
+    rows = torch.from_numpy(values)
+    squares = torch.linalg.eigvalsh(rows @ rows.T if wide else rows.T @ rows).numpy()
     rounding = squares.max() * len(squares) * np.finfo(np.float64).eps
     singular = np.sqrt(squares[squares > max(rounding, 0.0)])
     if not singular.any():

@@ -27,6 +27,7 @@ def test_everything_is_on_the_page(open_page, audit_page):
     assert find(browser, "#subtitle").text == "3 tasks, 5 orders x 3 seeds"
     assert "Order sensitivity of mine" in browser.title
     assert len(find_all(browser, "#table tbody tr")) == 2
+    assert find(browser, "#findings").location["y"] < find(browser, "#results").location["y"]
     verdicts = [verdict.text for verdict in find_all(browser, "#findings .verdict")]
     assert verdicts == ["mine: yes", "rb: not at all"]
     assert "rb does not depend on the order" in find(browser, "#findings-list").text
@@ -36,7 +37,7 @@ def test_everything_is_on_the_page(open_page, audit_page):
     assert len(cells) == len(TASKS) ** 2  # the untrained learner was not asked
     assert find(browser, "#command").text.startswith("orderless audit a:b")
     hidden = {section.get_attribute("id") for section in find_all(browser, "section[hidden]")}
-    assert hidden == {"weights", "curves", "density", "claims"}
+    assert hidden == {"weights", "curves", "plasticity", "density", "claims"}
 
 
 def test_the_slider_shows_another_order(open_page, audit_page):

@@ -268,3 +268,17 @@ def test_features_of_a_data_set_are_computed_once_under_the_same_conditions(
     cached(maps, images, lambda *counts: told.append(counts))
     cached(maps, images[:20], lambda *counts: told.append(counts))
     assert told[1:] == [(21, 21), (20, 20)]
+
+
+def test_a_backbone_runs_where_convolutions_and_recurrences_round_differently():
+    """torch's older switch for TF32 raises then, and was asked."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision
+    x = torch.randn(3, 3, 8, 8)
+    backbone = Backbone(nn.Conv2d(3, 4, 3), inputs=x)
+    expected = backbone(x)
+    try:
+        cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision = "ieee", "tf32"
+        assert torch.equal(backbone(x), expected)
+    finally:
+        cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision = before

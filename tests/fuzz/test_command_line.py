@@ -14,8 +14,8 @@ pytestmark = pytest.mark.slow
 
 # What would compute, download or take a look at this machine: the words are what is tested.
 WORK = (
-    *("cli.audit.run_audit", "cli.doctor.examine", "cli.run.draw_map"),
-    *("cli.expert.train_expert", "cli.expert.collect_levels"),
+    *("audit.order_sensitivity", "cli.doctor.examine", "cli.run.draw_map"),
+    *("rl.experts.ExpertTraining", "rl.experts.load_expert"),
     *("experiments.run_grid", "experiments.estimate.estimate", "experiments.tuning.sweep"),
     *("scenarios.fetch", "scenarios.check", "scenarios.files.find_files"),
 )

@@ -16,21 +16,26 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from docs.tools import results_page
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from safetensors.torch import save as serialize
 from tests.experiments.tiny import make_run, result_of, tiny_cell, tiny_grid
 from tests.fuzz.cases import Watch, altered, anything, cases, edited
 from tests.report.synthetic_cells import make_cell
 
 import orderless as ol
-from orderless.audit.runs import AuditWork, Memory, Place
+from orderless.audit.runs import AuditWork, Kept, Place
+from orderless.distributed.head import Head, Recipe, look_through
+from orderless.distributed.parts import Parts
 from orderless.experiments import Store, StoreError
 from orderless.experiments.engine import unfinished
 from orderless.experiments.store import read_cell
+from orderless.filters.exact.certificate import compare
 from orderless.report import ReportError, load_run, summarize
 from orderless.report.density import load_frames, read_snapshots
 from orderless.report.page import data as page
@@ -40,8 +45,10 @@ from orderless.rl.networks import Compact
 from orderless.rl.transitions import read_transitions
 from orderless.scenarios import DataError
 from orderless.scenarios.download import extract
+from orderless.scenarios.files import find_files, read_images
 from orderless.scenarios.formats import read_idx, unpickle
 from orderless.storage import saving as storage
+from orderless.storage.typed import as_json
 
 pytestmark = pytest.mark.slow
 
@@ -165,6 +172,37 @@ def extract_here(path: Path):
         assert all(p.is_relative_to(inside) and not p.is_symlink() for p in new)
 
 
+def png_file() -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(np.arange(300, dtype=np.uint8).reshape(10, 10, 3)).save(buffer, "png")
+    return buffer.getvalue()
+
+
+def parquet_file() -> bytes:
+    frame = pandas.DataFrame({"a": [1.0, 2.0, 3.5], "b": [4, 5, 6], "label": ["x", "y", "x"]})
+    return written_by(lambda folder: frame.to_parquet(folder / "x"))
+
+
+RECIPE = Recipe("relu", 8, 1, 0, ["x", "y"], label="label", columns=["a"], mean=[0.0], scale=[1.0])
+
+
+def head_state() -> dict[str, object]:
+    rb = RECIPE.make_filter()
+    rb.update(torch.arange(6.0).reshape(6, 1), torch.arange(6) % 2)
+    return {"recipe": as_json(RECIPE), "filter": rb.state_dict()}
+
+
+def part_file() -> bytes:
+    return saved(head_state()["filter"]["statistics"])
+
+
+def read_part(path: Path) -> None:
+    """A part that cannot be used is computed again, and the sums are right in any case."""
+    x, y = torch.arange(6.0).reshape(6, 1), torch.arange(6) % 2
+    parts = Parts(RECIPE.make_filter, RECIPE.read, path.parent, RECIPE.make_filter().fingerprint)
+    assert torch.equal(parts.sums(x, y, path).moments.low, parts.sums(x, y, None).moments.low)
+
+
 def check_results(path: Path):
     assert results_page.main(["--check", "--directory", str(path.parent)]) in (0, 1, 2)
 
@@ -195,6 +233,27 @@ READERS = {
         name: (content, read_transitions_around, ValueError, 60)
         for name, content in TRANSITIONS.items()
     },
+    "head.safetensors": (saved(head_state()), Head.load, ValueError, 60),
+    "part.safetensors": (part_file(), read_part, (), 60),
+    "certificate.st": (
+        saved(head_state()),
+        lambda path: compare(ol.load(path), head_state()),
+        ValueError,
+        40,
+    ),
+    "photo.png": (png_file(), lambda path: read_images([path], 8), DataError, 150),
+    "table.csv": (
+        b"a,b,label\n1.5,2,x\n3,4,y\n-5e3,6,x\n",
+        lambda path: look_through(find_files(path), "label", []),
+        DataError,
+        150,
+    ),
+    "table.parquet": (
+        parquet_file(),
+        lambda path: look_through(find_files(path), "label", []),
+        DataError,
+        150,
+    ),
     "expert.safetensors": (
         expert_file(),
         lambda path: load_expert("starpilot", path),
@@ -264,6 +323,20 @@ def test_a_senseless_state_with_the_right_checksum_is_refused(tmp_path, record_p
                 assert str(path) in str(error)
 
     with watch.all_cases(record_property, "senseless states"):
+        every()
+
+
+def test_a_senseless_head_with_the_right_checksum_is_refused(tmp_path, record_property):
+    watch, state, path = Watch(), head_state(), tmp_path / "head.st"
+
+    @cases(120)
+    @given(altered(state["recipe"]))
+    def every(recipe):
+        storage.save(path, {"recipe": recipe, "filter": state["filter"]})
+        with watch.case(), suppress(ValueError):
+            Head.load(path)
+
+    with watch.all_cases(record_property, "senseless heads"):
         every()
 
 
@@ -364,12 +437,13 @@ class Zeros:
         return torch.zeros(len(x), dtype=torch.int64)
 
 
-def test_a_senseless_run_of_an_audit_is_refused(record_property):
+def test_a_senseless_run_of_an_audit_is_refused(tmp_path, record_property):
     """Also one whose labels unpack to a thousand times their size."""
     x, y = torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64)
-    place, task = Place("mine", 0, 0), ol.Task(x, y, x, y, name="a")
-    work = AuditWork({"mine": lambda seed: Zeros()}, {"mine": {"tasks": "a"}}, [task], [[0]])
-    store, watch = Memory(), Watch()
+    place, task = Place("mine", 0, (0,), 0), ol.Task(x, y, x, y, name="a")
+    work = AuditWork({"mine": lambda seed: Zeros()}, {"mine": {"tasks": "a"}}, [task])
+    store, watch = Kept(tmp_path), Watch()
+    store.prepare()
     work.compute(place, store, lambda *_: None)
     good = store.finished()[place.name]
     packer = zlib.compressobj(1)
@@ -378,7 +452,7 @@ def test_a_senseless_run_of_an_audit_is_refused(record_property):
     def refused_or_read(record):
         with watch.case(), suppress(*storage.INVALID_STATE):  # what the engine sets aside
             run = work.read(record)
-            assert run.labels.shape == (4,) and run.matrix.shape == (1, 1)
+            assert run.answers.shape == (4,) and run.matrix.shape == (1, 1)
 
     @cases(100)
     @given(altered(good))

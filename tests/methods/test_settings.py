@@ -90,8 +90,8 @@ def test_presets_are_the_protocols():
         preset = find_preset(name, "splitmnist")
         assert {key: preset.flat()[key] for key in values} == values
 
-    has("demo", source="embedded", network="mlp", hidden=100, batch_size=8, optimizer="sgd")
-    has("demo", particles=20)
+    has("demo", source="embedded", network="mlp", hidden=100, batch_size=32, optimizer="sgd")
+    has("demo", particles=8)
     full = {"source": "full", "network": "mlp", "hidden": 400, "batch_size": 128, "epochs": 1}
     for name in ("table1", "table1-low"):
         has(name, **full, optimizer="sgd", init="fresh", particles=100, weighting="trapezoid")

@@ -14,8 +14,10 @@ from markdown import Markdown
 from tests.report.synthetic_audit import TASKS, make_audit
 
 from orderless.audit import OrderSensitivity, order_p_value
+from orderless.report.charts import Range, method_styles
 from orderless.report.page import write_audit_page
 from orderless.report.page.audit import KINDS, audit_page, audit_spot, task_range
+from orderless.report.page.charts import range_chart
 from orderless.report.page.data import Result
 
 
@@ -52,6 +54,13 @@ def test_the_table_holds_the_decomposition_and_the_verdict(audited, shown) -> No
     assert column(shown, "p")["rb"][1] == "-"
 
 
+def test_the_verdict_is_the_headline_and_chance_is_named(audited, shown) -> None:
+    assert shown.headline.startswith("mine is sensitive to the order")
+    named = replace(audited, chance=0.25)
+    (result,) = audit_page(named, Path("folder")).results
+    assert "the best constant answer has 25.0." in result.notes[0]
+
+
 def test_every_verdict_has_a_colour() -> None:
     from orderless.audit.words import VERDICTS
 
@@ -64,6 +73,14 @@ def test_which_task_suffers_in_which_order(audited) -> None:
         entry, values = task_range(audited.learner, task), means[:, task]
         assert (entry.low_order, entry.high_order) == (values.argmin(), values.argmax())
         assert (entry.low, entry.high) == (values.min(), values.max())
+
+
+def test_scores_that_hardly_differ_have_an_axis_whose_ticks_can_be_told_apart() -> None:
+    ranges = [Range(0, "mine", 0.1651, 0.165, 0.166, 0, 1)]
+    chart = range_chart(ranges, method_styles(["mine"]), ["monday"], ["monday"] * 2)
+    ticks = re.findall(r">([0-9.]+)</text>", chart["tasks-wide"])
+    assert len(ticks) >= 3 and len(set(ticks)) == len(ticks)
+    assert float(ticks[-1]) - float(ticks[0]) >= 1
 
 
 def test_the_matrices_are_means_over_seeds(audited, shown) -> None:

@@ -48,7 +48,7 @@ def test_in_the_papers_world_all_its_claims_hold_but_the_one_its_table_contradic
     (summary,) = summarize(built(write_cells, the_papers_world))
     held = [c for c in summary.claims if c.holds is True]
     (failed,) = [c for c in summary.claims if c.holds is not True]
-    assert len(held) == 15
+    assert len(held) == 17
     assert failed.claim == ("Weighted particle filter outperforms all other methods on SplitMNIST")
     assert failed.holds is False
     assert "lwf+wpf" in failed.evidence and "the opposite is seen" in failed.evidence
@@ -168,3 +168,32 @@ def test_other_benchmarks_have_no_claims(write_cells):
     cells = [make_cell("gd", order, 0, benchmark="mine") for order in range(6)]
     (summary,) = summarize(write_cells(cells))
     assert summary.claims == []
+
+
+def test_gradient_descent_near_chance_is_judged_like_the_baseline(write_cells):
+    (summary,) = summarize(built(write_cells, lambda name, *_: np.full(5, 0.79), ["gd"]))
+    claim = verdict(summary, "Gradient descent is near chance", "average")
+    assert claim.holds is False and "gd 79.0 % [79.0, 79.0], chance 50.0 %" in claim.evidence
+    baseline = verdict(summary, "Baseline particle filter is near chance", "average")
+    assert baseline.holds == "not decidable" and baseline.evidence == "Not measured: bootstrap."
+
+
+FRONT = "The bottom right of Figure 2 belongs to rows with WPF"
+
+
+def test_the_bottom_right_of_figure_2_is_its_pareto_front(write_cells):
+    def law(name, order, seed):  # LwF is steadiest, LwF + WPF highest, the others beaten by both
+        mean, spread = {"lwf": (0.7, 0.001), "lwf+wpf": (0.8, 0.02)}.get(name, (0.6, 0.05))
+        return mean + spread * noise(name, order, seed)
+
+    (summary,) = summarize(built(write_cells, law))
+    claim = verdict(summary, FRONT, "average and normalized variance")
+    assert claim.holds is False
+    assert "lwf+wpf (80." in claim.evidence and ", lwf (70." in claim.evidence
+    assert claim.evidence.count("%") == 2
+
+
+def test_a_front_of_some_rows_is_undecided(write_cells):
+    (part,) = summarize(built(write_cells, the_papers_world, ["wpf", "lwf"]))
+    claim = verdict(part, FRONT, "average and normalized variance")
+    assert claim.holds == "not decidable" and "Not measured: averaging" in claim.evidence

@@ -129,6 +129,23 @@ def test_many_snapshots_are_thinned_to_the_panels_first_and_last_kept():
     assert titles == ["step 0", "step 500", "step 1000"]
 
 
+def test_particles_are_placed_by_one_thread_whatever_the_machine_offers(monkeypatch):
+    import sklearn.manifold
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    seen = []
+
+    class Watched(sklearn.manifold.TSNE):
+        def fit_transform(self, points):
+            seen.extend(pool["num_threads"] for pool in threadpool_info())
+            return super().fit_transform(points)
+
+    monkeypatch.setattr(sklearn.manifold, "TSNE", Watched)
+    with threadpool_limits(2):
+        place_snapshots("run", *snapshots(particles=10, moments=2))
+    assert seen and set(seen) == {1}
+
+
 def test_snapshots_of_the_wrong_shape_are_refused():
     positions, log_weights, steps = snapshots()
     with pytest.raises(ReportError, match=r"log_weights \[S, N\]"):

@@ -28,7 +28,7 @@ def run(folder, *options):
 
 def test_the_page_shows_our_figures_beside_the_papers(results):
     assert run(results) == 0
-    page = (results / "table1.md").read_text()
+    page = (results / "table1-details.md").read_text()
     summary = json.loads((results / "splitmnist-table1.json").read_text())
     rows = {line.split(" | ")[0].strip("| "): line for line in page.splitlines()[::-1]}
     for label, method in (("LwF + WPF", "lwf+wpf"), ("Gradient descent", "gd")):
@@ -84,7 +84,7 @@ def test_json_of_other_kinds_is_passed_over_and_broken_json_named(results, capsy
 
 def test_rows_below_the_papers_average_are_named(results):
     run(results)
-    page = (results / "table1.md").read_text()
+    page = (results / "table1-details.md").read_text()
     summary = json.loads((results / "splitmnist-table1.json").read_text())
     (line,) = [row for row in page.splitlines() if row.startswith("Below the paper's average")]
     for method, (average, _) in TABLE_1["splitmnist"].items():
@@ -94,11 +94,30 @@ def test_rows_below_the_papers_average_are_named(results):
 
 def test_remarks_and_figures_beside_the_json_are_shown(results):
     (results / "table1.remarks.txt").write_text("EWC is weak at this learning rate.\n")
+    (results / "table1-details.remarks.txt").write_text("Five orders.\n")
     (results / "splitmnist-table1-figure2.png").write_bytes(b"")
     run(results)
     page = (results / "table1.md").read_text()
     assert "EWC is weak at this learning rate." in page
     assert "](splitmnist-table1-figure2.png)" in page and "figure1.png" not in page
+    assert "## Remarks\n\nFive orders.\n" in (results / "table1-details.md").read_text()
+
+
+def test_the_front_page_sets_each_setting_beside_the_paper(results):
+    summary = json.loads((results / "splitmnist-table1.json").read_text())
+    methods = summary["methods"]
+    methods["ewc-tuned"] = methods["ewc"] | {"average": 0.6631, "average_logits": 0.1}
+    methods["wpf"] |= {"average": 0.51, "average_logits": 0.7204, "order_variance": 0.0123}
+    methods["si"] |= {"average": 0.3, "died": 2}
+    (results / "splitmnist-table1.json").write_text(json.dumps(summary))
+    run(results)
+    lines = (results / "table1.md").read_text().splitlines()
+    rows = {line.split(" | ")[0].strip("| "): line for line in lines[::-1]}
+    assert rows["Weighted particle filter"].startswith(
+        "| Weighted particle filter | 72.0 | 0.002 | **51.0 / 72.0** | 0.012 |"
+    )
+    assert "| **66.3** |" in rows["EWC"]  # one network: not scored by logits
+    assert "| 30.0 (2 of " in rows["SI"]
 
 
 def test_several_reports_stand_side_by_side_in_the_list_of_claims(results):
@@ -155,7 +174,7 @@ def test_the_module_is_a_command(results):
         [*command, "--directory", str(results)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert done.stderr.count("\n") == 1 and "differs" in done.stderr
+    assert done.stderr.count("\n") == 2 and "differs" in done.stderr
 
 
 def test_the_exact_filter_by_itself_has_a_page_of_its_own(results):

@@ -12,7 +12,10 @@ import pytest
 from docs.tools.results_page import main
 from scipy import stats
 
+from orderless import metrics
+from orderless.experiments.record import load_run
 from orderless.report import format_json, summarize, write_report
+from orderless.report.page import page_data
 from orderless.report.paper import TABLE_2
 from orderless.report.tables import format_table
 from orderless.storage.typed import as_json
@@ -136,8 +139,9 @@ def test_places_of_the_order_and_what_moved_the_weights(write_cells: Any, tmp_pa
     assert entry.weight_spread == {"policy": pytest.approx([4.0, 17.0, 202.0])}
     (tmp_path / "lifelong.json").write_text(format_json([summary]))
     assert main(["--directory", str(tmp_path)]) == 0
-    row = " | ".join(f"{value:.3f}" for value in by_place)
-    assert f"| PPO + WPF | {row} | 4 / 17 / 2e+02 | - | - |" in (tmp_path / "table2.md").read_text()
+    page = (tmp_path / "table2.md").read_text()
+    assert " | " + " / ".join(f"{value:.3f}" for value in by_place) + " | " in page
+    assert "| PPO + WPF | 4 / 17 / 2e+02 | - | - |" in page
 
 
 def test_the_page_sets_our_returns_beside_the_papers(results: Path) -> None:
@@ -153,7 +157,9 @@ def test_the_page_sets_our_returns_beside_the_papers(results: Path) -> None:
             mean, variance = table[name]
             assert f"| {mean:.2f} | {variance:.2f} | {entry['average']:.3f} |" in page
         for claim in summary["claims"]:
-            assert claim["evidence"] in page
+            if claim["holds"] != "not decidable":
+                low, high = claim["interval"]
+                assert f"{claim['difference']:+.3f} [{low:+.3f}, {high:+.3f}]" in page
     assert "1,000 environment steps per level" in page and "500 transitions per level" in page
     # 3 cells x 3 levels x 1000 steps in 30 s; 10 orders x 15 levels x 2M steps with 12.5 times more
     hours = 10 * 15 * 2e6 / 300 * 12.5 / 3600
@@ -162,8 +168,76 @@ def test_the_page_sets_our_returns_beside_the_papers(results: Path) -> None:
     hours = 10 * (15 * 2e6 / 250 + 16 * 15 / 12 * 4) / 3600
     assert re.search(rf"\| Behaviour cloning \| 1 \| 250 \| {hours:,.0f} \|", page)
     assert "impala, PPO, 5,000,000 steps on 200 levels" in page
+    # the answer comes first
+    assert "**A difference between PPO + WPF and PPO is shown on Starpilot**" in page[:1000]
+    assert "another zero" in page and "chosen by plain PPO's gain" in page
     assert "brought 0.700, -, 0.500 on these levels" in page and "0.610 +- 0.020 on levels" in page
     assert main(["--directory", str(results), "--check"]) == 0
+
+
+def test_with_the_level_as_a_random_effect_it_says_which_effects_are_excluded(
+    write_cells: Any,
+) -> None:
+    methods = ("ppo", "ppo+wpf")
+    cells = [make_cell(m, o, "procgen-lifelong", "starpilot") for m in methods for o in range(3)]
+    (summary,) = summarize(write_cells(cells))
+    (claim,) = [c for c in summary.claims if c.claim == "PPO + WPF is above PPO" and c.across]
+    ours, theirs = ([[returns_of(m, o) for o in range(3)]] for m in ("ppo+wpf", "ppo"))
+    found = metrics.difference_across(ours, theirs)
+    assert claim.across == pytest.approx([found.low, found.high])
+    half = (found.high - found.low) / 2
+    paper = 0.55 - 0.38
+    excluded = "is not excluded" if abs(paper - found.value) <= half else "is excluded"
+    words = f"half-width {half:.3f}; an effect of the paper's size, +0.17, {excluded}."
+    assert words in claim.evidence
+
+
+def test_plasticity_is_told_by_place_and_judged_late_in_the_order(write_cells: Any) -> None:
+    dormant = {"ppo": [0.2, 0.5, 0.9], "ppo+averaging": [0.2, 0.4, 0.5], "ppo+wpf": [0.2, 0.5, 0.5]}
+    cells = []
+    for method, values in dormant.items():
+        for order in range(3):
+            cell = make_cell(method, order, "procgen-lifelong", "starpilot")
+            moved = [value + 0.01 * order * (1 + len(method)) for value in values]
+            cells.append(cell | {"plasticity": {"dormant": moved}})
+    run = load_run(write_cells(cells))
+    (summary,) = summarize(run)
+    entry = summary.methods["ppo+wpf"]
+    assert entry.plasticity["return"] == pytest.approx(entry.place_averages)
+    last = [0.5 + 0.01 * order * 8 for order in range(3)]
+    expected = stats.ttest_1samp(last, 0).confidence_interval()
+    mean, half = entry.plasticity["dormant"][2], entry.plasticity_half["dormant"][2]
+    assert (mean - half, mean + half) == pytest.approx(tuple(expected), abs=1e-4)
+    claims = {(c.claim, c.measure.partition(",")[0]): c for c in summary.claims}
+    keeps = "PPO + WPF keeps more plasticity than PPO"
+    assert claims[keeps, "dormant units"].holds is True  # 0.5 against 0.9
+    assert claims[keeps, "area under a level's curve"].holds is True
+    assert claims[f"{keeps} + averaging", "dormant units"].holds is False
+    assert "no difference is shown" in claims[f"{keeps} + averaging", "dormant units"].evidence
+    assert claims[keeps, "effective rank"].evidence == "Not recorded: effective_rank."
+    page = page_data(run, [summary])
+    assert page.results[0].values["plasticity-dormant"].unit == "place"
+    assert page.results[0].values["plasticity-dormant"].steps == [1, 2, 3]
+    assert {"plasticity-dormant-wide", "plasticity-return-narrow"} <= page.charts[0].keys()
+    assert "plasticity-effective_rank-wide" not in page.charts[0]
+
+
+def test_clones_are_measured_from_random_play_to_the_expert(write_cells: Any) -> None:
+    cells = [make_cell("bc", order, "procgen-bc", "fruitbot") for order in range(3)]
+    for cell in cells:
+        rows = np.full((LEVELS + 1, LEVELS), 0.1)  # untrained 0.1, just learned 0.4, at the end 0.2
+        rows[-1] = 0.2
+        for place, level in enumerate(cell["order"], start=1):
+            rows[place, level] = 0.4
+        cell["scores"] = {"accuracy": rows.tolist()}
+        cell["expert"] = EXPERT | {"level_returns": [0.6, 0.5, 0.4]}
+    (summary,) = summarize(write_cells(cells))
+    entry = summary.methods["bc"]
+    assert summary.random_return == pytest.approx(0.1)
+    assert entry.just_learned == pytest.approx((0.4 + 0.4 + 0.4) / 3)
+    assert summary.of_expert(0.1) == pytest.approx(0) and summary.of_expert(0.5) == pytest.approx(1)
+    text = format_table(summary, "markdown")
+    assert "of expert" in text and "just learned" in text and "| 75.0 |" in text
 
 
 def test_clones_of_two_experts_are_told_apart(write_cells: Any) -> None:

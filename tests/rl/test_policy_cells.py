@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,38 @@ def test_batch_seed_changes_what_is_played_and_leaves_networks_alone(tmp_path: P
     assert torch.equal(plain, same) and not torch.equal(plain, other)
     for ours, *theirs in zip(start, same_start, other_start, strict=True):
         assert all(torch.equal(ours, each) for each in theirs)
+
+
+def test_orders_may_have_seeds_of_their_own(tmp_path: Path) -> None:
+    def start(index: int, **changes: Any) -> list[torch.Tensor]:
+        cell = replace(tiny_cell(LIFELONG, "ppo", **changes), order_index=index)
+        with (run := make_run(cell, tmp_path)).opened:
+            return [p.detach().clone() for p in run.filter.particles.parameters()]
+
+    def same(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
+        return all(torch.equal(*pair) for pair in zip(ours, theirs, strict=True))
+
+    assert same(start(0), start(2)) and same(start(0), start(0, seeds_by="order"))
+    assert not same(start(0), start(2, seeds_by="order"))
+    assert same(start(2, seeds_by="order"), start(0, first_seed=2000))
+
+
+def test_trac_tells_how_far_it_goes(tmp_path: Path) -> None:
+    run = make_run(tiny_cell(LIFELONG, "ppo+trac"), tmp_path)
+    record = run.run()
+    assert len(record.trace["scale"]) == len(record.trace["step"])
+    assert record.trace["scale"][-1] == float(run.filter.optimizer.scale)
+
+
+def test_what_only_clones_read_does_not_tell_players_apart() -> None:
+    played, cloned = tiny_cell(LIFELONG, "ppo"), tiny_cell(CLONING, "bc")
+    for cell, other, same in (
+        (played, {"envs": 8}, {"transitions": 64, "epochs": 3}),
+        (cloned, {"epochs": 3}, {"envs": 8}),
+    ):
+        record = cell.describe()
+        assert replace(cell, settings=cell.settings.changed(**same)).differs(record) is None
+        assert replace(cell, settings=cell.settings.changed(**other)).differs(record)
 
 
 @pytest.mark.slow

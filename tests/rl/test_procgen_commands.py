@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.rl.tiny_policies import GAME, tiny_expert
 from typer.testing import CliRunner
@@ -135,7 +136,11 @@ def test_an_expert_is_trained_and_collects(tmp_path: Path, monkeypatch: pytest.M
         (["run", "procgen-bc", "--methods", "ppo"], "not a method for this benchmark: 'ppo'"),
         (["run", "procgen-bc", "--set", "expert=nowhere"], "there is no expert for starpilot"),
         (["run", "splitmnist", "--game", "starpilot"], "--game belongs to the ProcGen benchmarks"),
-        (["run", "splitmnist", "--levels", "0"], "--set takes key=value with a known key"),
+        (["run", "splitmnist", "--levels", "0"], "--levels is not for splitmnist: leave it out"),
+        (
+            ["run", "splitmnist", "--steps-per-level", "9"],
+            "--steps-per-level is not for splitmnist: leave it out",
+        ),
         (["run", "splitmnist", "--methods", "ppo"], "not a method for this benchmark: 'ppo'"),
         (["expert", "train", "pong"], "game must be one of starpilot, fruitbot, dodgeball"),
         (["expert", "train", "starpilot", "--steps", "0"], "steps must be at least 1, got 0"),
@@ -156,3 +161,23 @@ def test_bad_input_is_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert sentence in refused(*arguments)
+
+
+def test_tune_chooses_on_a_seed_that_no_table_reports(tmp_path: Path) -> None:
+    small = ["--preset", "demo", "--device", "cpu"]
+    for change in ("levels=0,3", "steps_per_level=256", "envs=4", "rollout=32", "minibatches=2"):
+        small += ["--set", change]
+    command = ["tune", "procgen-lifelong", "ewc_strength", "5,x", *small, "--method", "ppo+ewc"]
+    command += ["--game", "fruitbot", "--out", tmp_path]
+    assert "ewc_strength needs a number" in refused(*command)
+    command[3] = "5,500"
+    result = orderless(*command)
+    assert result.exit_code == 0 and "best: ewc_strength=" in result.stdout, result.output
+    found = {}
+    for path in tmp_path.glob("*/cells/*.json"):
+        record = read_cell(path)
+        assert record["settings"]["first_seed"] == 100 and record["order_index"] == 0
+        found[path.parts[-3].partition("=")[2]] = np.mean(record["scores"]["accuracy"][-1])
+    assert {"5", "500"} <= found.keys()
+    assert f"best: ewc_strength={max(found, key=lambda value: found[value])}" in result.stdout
+    assert "on one game" in refused(*command, "--game", "all")

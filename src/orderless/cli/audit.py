@@ -7,16 +7,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ..methods.plugins import import_module
 from . import options
 from .errors import problems_as_sentences
-
-if TYPE_CHECKING:
-    from ..audit import OrderSensitivity
 
 
 @problems_as_sentences()
@@ -39,37 +36,6 @@ def audit(
 
     Example: orderless audit my_module:make_learner --tasks my_module:tasks --out audit
     """
-    result, paths = run_audit(
-        learner,
-        tasks,
-        orders=orders,
-        seeds=seeds,
-        search=search,
-        compare=compare,
-        out=out,
-        command=options.as_typed(),
-    )
-    typer.echo(result.json() if json else result.text(), nl=not json)
-    for path in paths:
-        typer.echo(f"wrote {path}", err=json)
-
-
-def run_audit(
-    learner: str,
-    tasks: str,
-    *,
-    orders: int = 10,
-    seeds: int = 3,
-    search: int = 0,
-    compare: str = "",
-    out: Path | None = None,
-    command: str = "",
-) -> tuple[OrderSensitivity, list[Path]]:
-    """Audit `module:function` on `module:tasks`; returns the result and the reports written.
-
-    What stands for the tasks is a list of `ol.Task`, a `Scenario`, or a function that makes one.
-    With `out` finished runs are kept there, and what is there already is not run again.
-    """
     from ..audit import order_sensitivity
     from ..experiments.progress import Countdown
     from ..report.page import write_audit_page
@@ -82,7 +48,6 @@ def run_audit(
         except (Exception, SystemExit) as error:
             raise ValueError(f"{tasks} failed: {type(error).__name__}: {error}") from error
     names = [name.strip() for name in compare.split(",") if name.strip()]
-    _, _, name = learner.partition(":")
     with Countdown() as progress, _stoppable(out):
         result = order_sensitivity(
             make_learner,
@@ -91,14 +56,17 @@ def run_audit(
             seeds,
             search=search,
             compare=tuple(dict.fromkeys(names)),
-            name=name,
+            name=learner.partition(":")[2],
             progress=progress.tell,
             out=out,
             key=_version_of(learner),
         )
-    if out is None:
-        return result, []
-    return result, [write_audit_page(result, out, command), *result.save(out)]
+    paths = []
+    if out is not None:
+        paths = [write_audit_page(result, out, options.as_typed()), *result.save(out)]
+    typer.echo(result.json() if json else result.text(), nl=not json)
+    for path in paths:
+        typer.echo(f"wrote {path}", err=json)
 
 
 @contextmanager

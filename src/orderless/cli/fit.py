@@ -22,7 +22,7 @@ KINDS = ("auto", "relu", "leaves", "convolution", "lite0", "lite1", "lite2")
 @problems_as_sentences("fewer --workers, a smaller --count or fewer --maps")
 def fit(
     data: Data,
-    out: Annotated[Path, typer.Option(help="The file to write: head.safetensors, say.")],
+    out: Annotated[Path, typer.Option(help="The file to write.", **options.PATH)],
     features: Annotated[str, typer.Option(help=", ".join(KINDS))] = "auto",
     count: Annotated[
         int | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,40 +13,47 @@ from ..methods.presets import POLICY_PRESETS, PRESETS
 from ..rl.games import GAMES
 from ..scenarios import DATASETS
 from . import completion
+from .completion import Completion
 
 if TYPE_CHECKING:
     import torch
+
+
+def _option(help: str, offered: Completion | None = None, name: str = "", **more: Any) -> Any:
+    """What `--name` means, and what the shell offers; `name` where the parameter's is another."""
+    return typer.Option(*filter(None, [name]), help=help, autocompletion=offered, **more)
+
+
+def _word(help: str, offered: Completion | None = None) -> Any:
+    return typer.Argument(help=help, autocompletion=offered)
+
+
+def named(text: str) -> Path:
+    """A path. That of an empty text would be the current folder."""
+    if not text:
+        raise typer.BadParameter("the name is empty: give . for the current folder")
+    return Path(text)
+
+
+PATH: Any = {"parser": named, "metavar": "PATH"}
 
 # ---------------------------------------------------------------------- several commands
 
 DataDir = Annotated[
     Path | None,
-    typer.Option(help="Where data sets lie (else $ORDERLESS_DATA).", exists=True, file_okay=False),
+    _option("Where data sets lie (else $ORDERLESS_DATA).", exists=True, file_okay=False),
 ]
 DataTarget = Annotated[
-    Path | None, typer.Option("--data-dir", help="Where to put it (else $ORDERLESS_DATA).")
+    Path | None, _option("Where to put it (else $ORDERLESS_DATA).", name="--data-dir")
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda", autocompletion=completion.devices)]
-Kind = Annotated[
-    str | None,
-    typer.Option(
-        help="domain, task or class; domain unless the benchmark is intents",
-        autocompletion=completion.scenarios,
-    ),
-]
-Changes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        help="Change a setting: key=value; `orderless settings` lists them.",
-        autocompletion=completion.settings,
-    ),
-]
-Plugin = Annotated[
-    list[str] | None, typer.Option("--plugin", help="A module of your own that registers methods.")
-]
-CheckpointEvery = Annotated[float, typer.Option(help="Seconds between checkpoints.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+Device = Annotated[str, _option("auto, cpu, cuda", completion.devices)]
+KINDS = "domain, task or class; domain unless the benchmark is intents"
+Kind = Annotated[str | None, _option(KINDS, completion.scenarios)]
+CHANGE = "Change a setting: key=value; `orderless settings` lists them."
+Changes = Annotated[list[str] | None, _option(CHANGE, completion.settings, "--set")]
+Plugin = Annotated[list[str] | None, _option("A module of your own that registers methods.")]
+CheckpointEvery = Annotated[float, _option("Seconds between checkpoints.")]
+Json = Annotated[bool, _option("Print JSON and nothing else.", name="--json")]
 
 
 def as_typed() -> str:
@@ -74,95 +81,50 @@ def find_device(name: str) -> torch.device:
 
 # ---------------------------------------------------------------------- run
 
-Benchmark = Annotated[
-    str,
-    typer.Argument(
-        help="splitmnist, splitcifar100, intents, regime, procgen-bc or procgen-lifelong",
-        autocompletion=completion.benchmarks,
-    ),
-]
-Methods = Annotated[
-    str, typer.Option(help="Comma-separated methods, or 'all'.", autocompletion=completion.methods)
-]
-Game = Annotated[
-    str | None,
-    typer.Option(
-        help=f"ProcGen: {', '.join(GAMES)} or all [{GAMES[0]}].", autocompletion=completion.games
-    ),
-]
-Levels = Annotated[str | None, typer.Option(help="ProcGen: the levels, 0,1,2 or 0-14 [preset].")]
-StepsPerLevel = Annotated[
-    int | None, typer.Option(help="procgen-lifelong: environment steps [preset].")
-]
-Permutations = Annotated[
-    int | None, typer.Option(help="Orders of the tasks [10; demo: 3 or 2; gpu: 3; strong: 1].")
-]
-Seeds = Annotated[
-    int | None, typer.Option(help="Seeds of networks and batches [1; table1: 3; strong: 20].")
-]
-Particles = Annotated[int | None, typer.Option(help="Networks in a filter.")]
-AnyPreset = Annotated[
-    str | None,
-    typer.Option(
-        help=f"{', '.join(PRESETS)} [table1]; ProcGen: {', '.join(POLICY_PRESETS)} [gpu].",
-        autocompletion=completion.presets,
-    ),
-]
-RunDirectory = Annotated[Path | None, typer.Option(help="Run directory [runs/BENCHMARK-PRESET].")]
+BENCHMARKS = "splitmnist, splitcifar100, intents, regime, procgen-bc or procgen-lifelong"
+Benchmark = Annotated[str, _word(BENCHMARKS, completion.benchmarks)]
+Methods = Annotated[str, _option("Comma-separated methods, or 'all'.", completion.methods)]
+PLAYED = f"ProcGen: {', '.join(GAMES)} or all [{GAMES[0]}]."
+Game = Annotated[str | None, _option(PLAYED, completion.games)]
+Levels = Annotated[str | None, _option("ProcGen: the levels, 0,1,2 or 0-14 [preset].")]
+StepsPerLevel = Annotated[int | None, _option("procgen-lifelong: environment steps [preset].")]
+ORDERS = "Orders of the tasks [10; demo: 3 or 2; gpu: 3; strong: 1]."
+Permutations = Annotated[int | None, _option(ORDERS)]
+Seeds = Annotated[int | None, _option("Seeds of networks and batches [1; table1: 3; strong: 20].")]
+Particles = Annotated[int | None, _option("Networks in a filter.")]
+CHOICES = f"{', '.join(PRESETS)} [table1]; ProcGen: {', '.join(POLICY_PRESETS)} [gpu]."
+AnyPreset = Annotated[str | None, _option(CHOICES, completion.presets)]
+RunDirectory = Annotated[Path | None, _option("Run directory [runs/BENCHMARK-PRESET].", **PATH)]
 Workers = Annotated[
-    int | None,
-    typer.Option(help="Processes, of one thread each, that compute cells [cores; GPU: 1]."),
+    int | None, _option("Processes, of one thread each, that compute cells [cores; GPU: 1].")
 ]
-Launcher = Annotated[str, typer.Option(help="Where cells run: local or ray.")]
+Launcher = Annotated[str, _option("Where cells run: local or ray.")]
 RayAddress = Annotated[
-    str | None, typer.Option(help="A Ray cluster [$RAY_ADDRESS, else one on this machine].")
+    str | None, _option("A Ray cluster [$RAY_ADDRESS, else one on this machine].")
 ]
-GpusPerCell = Annotated[
-    float, typer.Option(help="With ray and cuda: 0.25 puts four cells on one GPU.")
-]
-DryRun = Annotated[bool, typer.Option(help="Say what would be done.")]
-Deterministic = Annotated[
-    bool, typer.Option("--deterministic", help="The same bits again on a GPU, too; slower there.")
-]
-Tensorboard = Annotated[
-    bool, typer.Option("--tensorboard", help="Write scalars to OUT/tensorboard as well.")
-]
+GpusPerCell = Annotated[float, _option("With ray and cuda: 0.25 puts four cells on one GPU.")]
+DryRun = Annotated[bool, _option("Say what would be done.")]
+SAME_BITS = "The same bits again on a GPU, too; slower there."
+Deterministic = Annotated[bool, _option(SAME_BITS, name="--deterministic")]
+SCALARS = "Write scalars to OUT/tensorboard as well."
+Tensorboard = Annotated[bool, _option(SCALARS, name="--tensorboard")]
 
 # ---------------------------------------------------------------------- tune
 
-Tunable = Annotated[
-    str,
-    typer.Argument(help="splitmnist, splitcifar100 or intents", autocompletion=completion.tunable),
-]
-Key = Annotated[str, typer.Argument(help="Setting to choose: lr, ewc_tuned, si_tuned, ...")]
-Values = Annotated[str, typer.Argument(help="Comma-separated values to try.")]
-Chooser = Annotated[
-    str, typer.Option(help="Method that chooses.", autocompletion=completion.method)
-]
-Preset = Annotated[str, typer.Option(help=", ".join(PRESETS), autocompletion=completion.presets)]
+Tunable = Annotated[str, _word("A benchmark, as for run.", completion.tunable)]
+Key = Annotated[str, _word("Setting to choose: lr, ewc_tuned, perturbation, ...")]
+Values = Annotated[str, _word("Comma-separated values to try.")]
+CHOOSER = "Method that chooses [gd; ProcGen: ppo or bc]."
+Chooser = Annotated[str | None, _option(CHOOSER, completion.method)]
 
-# ---------------------------------------------------------------------- audit
+# ---------------------------------------------------------------------- audit, data, expert
 
-Search = Annotated[
-    int, typer.Option(help="So many runs more look for the worst and the best order.")
-]
-Compare = Annotated[
-    str,
-    typer.Option(
-        help="Run beside it: wpf, averaging, product, rb.", autocompletion=completion.comparisons
-    ),
-]
+Search = Annotated[int, _option("Runs more that look for the worst and the best order.")]
+BESIDE = "Run beside it: wpf, averaging, product, rb."
+Compare = Annotated[str, _option(BESIDE, completion.comparisons)]
 AuditFolder = Annotated[
-    Path | None, typer.Option(help="Folder for report.html, .md, .json and the runs to go on from.")
+    Path | None, _option("Folder for report.html, .md, .json and the runs to go on from.", **PATH)
 ]
-
-# ---------------------------------------------------------------------- data, expert
-
-Dataset = Annotated[
-    str, typer.Argument(help=", ".join(DATASETS), autocompletion=completion.data_sets)
-]
-AnyDataset = Annotated[
-    str | None,
-    typer.Argument(help="One data set; all without it.", autocompletion=completion.data_sets),
-]
-OneGame = Annotated[str, typer.Argument(help=", ".join(GAMES))]
+Dataset = Annotated[str, _word(", ".join(DATASETS), completion.data_sets)]
+AnyDataset = Annotated[str | None, _word("One data set; all without it.", completion.data_sets)]
+OneGame = Annotated[str, _word(", ".join(GAMES))]

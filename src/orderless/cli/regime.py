@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from .options import as_typed
 
 if TYPE_CHECKING:
     import torch
@@ -16,21 +18,17 @@ NAME = "when-weighting-helps"
 
 def draw_map(
     preset: str,
-    *,
-    permutations: int | None = None,
-    seeds: int | None = None,
-    particles: int | None = None,
-    changes: list[str] | None = None,
-    device: torch.device | str = "cpu",
-    root: str | None = None,
-    out: Path | None = None,
-    dry_run: bool = False,
-    command: str = "",
-    say: Callable[[str], None] = print,
-) -> list[Path]:
-    """Train what is missing, then write the map's JSON and figure; returns their paths."""
-    import torch
+    sizes: dict[str, int | None],
+    changes: list[str],
+    device: torch.device,
+    root: str | None,
+    out: Path | None,
+    dry_run: bool,
+) -> Iterator[str]:
+    """Train what is missing, then write the map's JSON and figure; what there is to say.
 
+    `sizes`: permutations, seeds and particles, None for the preset's.
+    """
     from ..experiments.engine import counting
     from ..experiments.estimate import estimate
     from ..experiments.progress import Countdown
@@ -43,23 +41,30 @@ def draw_map(
     from ..storage.typed import as_json
 
     regime = find_regime(preset)
-    regime = dataclasses.replace(
+    orders, seeds, particles = (sizes[key] for key in ("permutations", "seeds", "particles"))
+    regime = replace(
         regime,
-        settings=regime.settings.with_text(changes or []),
+        settings=regime.settings.with_text(changes),
         particles=regime.particles if particles is None else (particles,),
-        permutations=regime.permutations if permutations is None else permutations,
+        permutations=regime.permutations if orders is None else orders,
         seeds=regime.seeds if seeds is None else seeds,
     )
     store = Store(out or Path("runs") / f"regime-{preset}")
     if dry_run:
-        say(estimate(regime, store, root, torch.device(device)))
-        return []
+        yield estimate(regime, store, root, device)
+        return
     with Countdown() as progress:
         records = run_regime(
-            regime, store, root=root, device=device, command=command, report=counting(progress.tell)
+            regime,
+            store,
+            root=root,
+            device=device,
+            command=as_typed(),
+            report=counting(progress.tell),
         )
     summary = summarize_regime(records)
     data, picture = (store.directory / f"{NAME}.{end}" for end in ("json", "png"))
     text = json.dumps(as_json(summary), indent=1, allow_nan=False) + "\n"
     write_atomically(data, text.encode())
-    return [data, save(regime_figure(summary), picture)]
+    yield f"wrote {data}"
+    yield f"wrote {save(regime_figure(summary), picture)}"

@@ -13,7 +13,8 @@ from .errors import problems_as_sentences
 
 @problems_as_sentences()
 def report(
-    directory: Annotated[Path, typer.Argument(help="A run directory.")], json: options.Json = False
+    directory: Annotated[Path, typer.Argument(help="A run directory.", **options.PATH)],
+    json: options.Json = False,
 ) -> None:
     """Tables, figures and one page of a run: text, Markdown, CSV, LaTeX, JSON, PNG, HTML.
 

@@ -8,7 +8,7 @@ import typer
 
 from . import options
 from .errors import problems_as_sentences
-from .options import as_typed, data_root, find_device
+from .options import data_root, find_device
 from .regime import draw_map
 from .report import show_report
 
@@ -61,6 +61,8 @@ def run(
 
     load_plugins(plugin or ())
     check_launch(benchmark, launcher, workers, checkpoint_every)
+    named = {"particles": particles, "levels": levels, "steps_per_level": steps_per_level}
+    root, changes = data_root(data_dir), list(changes or [])
     if benchmark == "regime":
         refuse(
             "regime",
@@ -73,24 +75,11 @@ def run(
             deterministic=deterministic,
             tensorboard=tensorboard,
         )
-        paths = draw_map(
-            # table1's settings, all of the map
-            "full" if preset in (None, "table1") else preset,
-            permutations=permutations,
-            seeds=seeds,
-            particles=particles,
-            changes=changes,
-            device=find_device(device),
-            root=data_root(data_dir),
-            out=out,
-            dry_run=dry_run,
-            command=as_typed(),
-            say=typer.echo,
-        )
-        for path in paths:
-            typer.echo(f"wrote {path}")
+        which = "full" if preset in (None, "table1") else preset  # table1's settings, all of it
+        sizes = {"permutations": permutations, "seeds": seeds, "particles": particles}
+        for line in draw_map(which, sizes, changes, find_device(device), root, out, dry_run):
+            typer.echo(line)
         return
-    named = {"particles": particles, "levels": levels, "steps_per_level": steps_per_level}
     grids = plan(
         benchmark,
         preset=preset,
@@ -99,10 +88,7 @@ def run(
         game=game,
         permutations=permutations,
         seeds=seeds,
-        changes=[
-            *(f"{key}={value}" for key, value in named.items() if value is not None),
-            *(changes or []),
-        ],
+        changes=[*(f"{key}={v}" for key, v in named.items() if v is not None), *changes],
     )
     # a cluster may have what this machine lacks
     there = (launcher, device) == ("ray", "cuda")
@@ -111,7 +97,7 @@ def run(
     store = Store(out or Path("runs") / f"{benchmark}-{grids[0].preset}")
     if dry_run:
         for grid in grids if rank() == 0 else []:
-            typer.echo(estimate(grid, store, data_root(data_dir), where, workers))
+            typer.echo(estimate(grid, store, root, where, workers))
         return
     computed = 0
     with joined(where) as group:
@@ -120,7 +106,7 @@ def run(
                 computed += run_grid(
                     grid,
                     store,
-                    root=data_root(data_dir),
+                    root=root,
                     device=where,
                     workers=workers,
                     ray=ray if launcher == "ray" else None,

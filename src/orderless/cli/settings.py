@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -23,6 +24,7 @@ What = Annotated[
         autocompletion=completion.one_of(*METHODS, *BENCHMARKS, *PRESETS),
     ),
 ]
+Section = tuple[str, SharedSettings, list[type[Any]]]  # title, values, configurations
 
 
 @problems_as_sentences()
@@ -35,9 +37,14 @@ def settings(what: What = None, plugin: options.Plugin = None) -> None:
     Example: orderless settings ewc
     """
     load_plugins(plugin or ())
-    for title, values, parts in _sections(what):
+    found = list(_sections(what))
+    if not found:
+        known = ", ".join(dict.fromkeys([*METHODS, *BENCHMARKS, *PRESETS, *POLICY_PRESETS]))
+        raise ValueError(f"no method, benchmark or preset is called {what!r}: choose from {known}")
+    for title, shared, parts in found:
         typer.echo(f"{title}\n")
-        for part in parts:
+        values = shared.flat()
+        for part in parts or [type(shared), *shared.configs()]:
             said = sentences(part)
             for key in kinds(part):
                 if key != "own":
@@ -45,31 +52,19 @@ def settings(what: What = None, plugin: options.Plugin = None) -> None:
         typer.echo("")
 
 
-def _sections(what: str | None) -> list[tuple[str, dict[str, Any], list[type[Any]]]]:
-    """(title, values by key, configurations) of what is asked for."""
+def _sections(what: str | None) -> Iterator[Section]:
+    """What is asked for; no configurations: all of them."""
     both: dict[str, SharedSettings] = {"supervised": Settings(), "ProcGen": PolicySettings()}
     if what is None:
-        return [(f"Benchmarks: {name}", s.flat(), _parts(s)) for name, s in both.items()]
-    found: list[tuple[str, dict[str, Any], list[type[Any]]]] = []
-    if what in METHODS:
-        method = METHODS[what]
-        usual = next(s for s in both.values() if method.kind in s.method_kinds)
-        title = f"{what}: {method.description}"
-        found.append((title, usual.flat(), [method.config, type(usual)]))
-    if what in BENCHMARKS:
-        benchmark = BENCHMARKS[what]
-        usual = next(s for s in both.values() if benchmark.kind in s.method_kinds)
-        found.append((f"{what}: {benchmark.description}", usual.flat(), _parts(usual)))
-    for presets in (PRESETS, POLICY_PRESETS):
-        if what in presets:
-            preset: SharedSettings = presets[what]  # type: ignore[assignment]
-            kind = "ProcGen" if presets is POLICY_PRESETS else "supervised"
-            found.append((f"Preset {what}, {kind}", preset.flat(), _parts(preset)))
-    if not found:
-        known = ", ".join(dict.fromkeys([*METHODS, *BENCHMARKS, *PRESETS, *POLICY_PRESETS]))
-        raise ValueError(f"no method, benchmark or preset is called {what!r}: choose from {known}")
-    return found
-
-
-def _parts(settings: SharedSettings) -> list[type[Any]]:
-    return [type(settings), *settings.configs()]
+        yield from ((f"Benchmarks: {name}", shared, []) for name, shared in both.items())
+        return
+    for known in (METHODS, BENCHMARKS):
+        if what in known:
+            each: Any = known[what]
+            usual = next(shared for shared in both.values() if each.kind in shared.method_kinds)
+            parts = [each.config, type(usual)] if known is METHODS else []
+            yield f"{what}: {each.description}", usual, parts
+    presets: tuple[Any, Any] = (PRESETS, POLICY_PRESETS)
+    for kind, table in zip(both, presets, strict=True):
+        if what in table:
+            yield f"Preset {what}, {kind}", table[what], []

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ..methods.presets import find_preset
 from . import options
 from .errors import problems_as_sentences
 from .options import data_root, find_device
@@ -18,17 +17,20 @@ def tune(
     benchmark: options.Tunable,
     key: options.Key,
     values: options.Values,
-    method: options.Chooser = "gd",
+    method: options.Chooser = None,
     scenario: options.Kind = None,
-    preset: options.Preset = "table1",
+    game: options.Game = None,
+    preset: options.AnyPreset = None,
     permutations: Annotated[int, typer.Option(help="Orders to average over.")] = 1,
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
-    out: Annotated[Path | None, typer.Option(help="Run directory.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory.", **options.PATH)] = None,
     plugin: options.Plugin = None,
     changes: options.Changes = None,
 ) -> None:
     """Choose a setting by the average on held-out training data; test data is not touched.
+
+    In games, by the average return from a seed that no table reports.
 
     Where the best value is the largest or smallest, the grid goes on by its own ratio.
 
@@ -37,26 +39,39 @@ def tune(
     from rich.console import Console
     from rich.table import Table
 
-    from ..experiments import Grid
     from ..experiments.benchmarks import find_benchmark
+    from ..experiments.plan import plan
     from ..experiments.progress import reporting
     from ..experiments.tuning import beyond, sweep
     from ..methods.plugins import load_plugins
+    from ..methods.policy_settings import PolicySettings
+    from ..methods.settings import Settings
 
     load_plugins(plugin or ())
-    scenario = scenario or find_benchmark(benchmark).scenarios[0]
+    kind = find_benchmark(benchmark).kind
+    held_out = (Settings if kind == "supervised" else PolicySettings).held_out
     texts = [text.strip() for text in values.split(",") if text.strip()]
     first = [f"{key}={text}" for text in texts[:1]]  # ewc-tuned, say, cannot be without one
-    settings = find_preset(preset, benchmark).with_text(
-        ["validation=0.1", *(changes or []), *first]
+    grid, *others = plan(
+        benchmark,
+        preset=preset,
+        methods=method or {"supervised": "gd", "cloning": "bc", "lifelong": "ppo"}[kind],
+        scenario=scenario,
+        game=game,
+        permutations=permutations,
+        seeds=1,
+        changes=[held_out, *(changes or []), *first],
     )
-    grid = Grid(benchmark, scenario, preset, (method,), permutations, 1, settings)
-    folder = out or Path("runs") / f"tune-{benchmark}-{scenario}-{preset}-{method}-{key}"
+    if others:
+        raise ValueError("a setting is chosen on one game: name it with --game")
+    words = [benchmark, grid.scenario, grid.preset, *grid.methods, key]
+    folder = out or Path("runs") / "-".join(["tune", *words])
     where: Any = {"root": data_root(data_dir), "device": find_device(device)}
     results = sweep(grid, key, texts, folder, progress=reporting, **where)
-    table = Table(key, "validation average")
+    supervised = kind == "supervised"
+    table = Table(key, "validation average" if supervised else f"average return, {held_out}")
     for text, score in results:
-        table.add_row(text, f"{100 * score:.2f}")
+        table.add_row(text, f"{100 * score:.2f}" if supervised else f"{score:.3f}")
     Console().print(table)
     best = max(results, key=lambda pair: pair[1])[0]
     if added := [text for text, _ in results[len(texts) :]]:

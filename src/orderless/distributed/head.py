@@ -42,6 +42,15 @@ class Recipe:
     mean: list[float] = field(default_factory=list)
     scale: list[float] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        numbers = {"maps": (1, 1000), "count": (0, 10**5), "size": (0, 1024), "seed": (0, 2**31)}
+        for name, (least, most) in numbers.items():
+            if not least <= getattr(self, name) <= most:
+                value = getattr(self, name)
+                raise ValueError(f"{name} must lie between {least} and {most}, got {value}")
+        if not len(self.columns) == len(self.mean) == len(self.scale) or 0.0 in self.scale:
+            raise ValueError("a recipe needs a mean and a scale other than 0 for every column")
+
     def make_filter(self) -> RaoBlackwellizedFilter:
         options: Any = {"weights": "uniform", "classes": len(self.classes)}
         if self.features.startswith("lite"):
@@ -102,7 +111,7 @@ class Head:
         state = load(path)
         try:
             recipe = decode(Recipe, state["recipe"])
-        except (KeyError, TypeError, Misfit):
+        except (KeyError, TypeError, Misfit):  # what else is wrong says so itself
             raise ValueError(f"{path} was not written by `orderless fit`") from None
         rb = recipe.make_filter()
         rb.load_state_dict(state["filter"])

@@ -33,6 +33,8 @@ def plan(
     if found.kind == "supervised":
         if game is not None:
             raise ValueError(f"--game belongs to the ProcGen benchmarks, not to {benchmark}")
+        own = {text.partition("=")[0] for text in changes or ()}
+        refuse(benchmark, levels="levels" in own, steps_per_level="steps_per_level" in own)
         names, preset = (scenario or found.scenarios[0],), preset or "table1"
     else:
         if scenario is not None:

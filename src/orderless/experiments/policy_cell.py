@@ -20,6 +20,7 @@ from ..methods.learners.continual import heaviest_representation
 from ..methods.learners.policy import PolicyLearner
 from ..methods.policy_settings import PolicySettings
 from ..methods.policy_setup import PolicySetup
+from ..optim import TRAC
 from ..particles import Ensemble
 from ..rl import BehaviourCloning, Episode, UpdateInfo
 from ..rl.cloning import COMBINES, play_both
@@ -47,7 +48,8 @@ class PolicyRunner(CellRunner):
         assert isinstance(cell.settings, PolicySettings)
         self.tasks, self.settings, self.task_names = tasks, cell.settings, tasks.task_names
         network = find_benchmark(cell.benchmark).network(tasks, cell.settings)
-        self.setup = PolicySetup(tasks, self.settings, network, cell.seed)
+        self.seed = self.settings.seed_of(cell.seed, cell.order_index)
+        self.setup = PolicySetup(tasks, self.settings, network, self.seed)
         self.learner = find_method(cell.method).build(self.setup)
         self.stages = self.plan(cell.settings)
 
@@ -162,7 +164,7 @@ class CloningRunner(PolicyRunner):
         rows: dict[str, list[float | None]] = {name: [] for name in self.combines}
         for level in self.tasks.levels:
             self.env.switch(level)
-            found = play_both(self.filter, self.env, combines=self._played(), seed=self.cell.seed)
+            found = play_both(self.filter, self.env, combines=self._played(), seed=self.seed)
             for name in self.combines:  # one particle is its own mixture
                 rows[name].append(found.get(name, found["accuracy"]).mean)
         for name, row in rows.items():
@@ -236,7 +238,11 @@ class LifelongRunner(PolicyRunner):
         every = math.ceil(count / steps / TRACES) * steps
         if info is not None and (self.progress.batch % every == 0 or self.progress.batch == count):
             loss = info.policy + info.value + info.entropy
-            self._trace(**_figures(info), loss=self._weighted(loss))
+            optimizer = getattr(self.filter, "optimizer", None)
+            figures = _figures(info)
+            if isinstance(optimizer, TRAC):
+                figures["scale"] = self._weighted(optimizer.scale)
+            self._trace(**figures, loss=self._weighted(loss))
 
     def _finish_stage(self, seen: list[int]) -> None:
         self._check()

@@ -1,4 +1,4 @@
-"""Choosing one setting by its average on held-out training data."""
+"""Choosing one setting by its average on held-out data, or on a seed that is not reported."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ def sweep(
             smallest; each goes on by the grid's own ratio, at most tenfold.
         progress: from what is tried now to what `run_grid` reports to.
     """
-    if not getattr(grid.settings, "validation", 0) > 0:
-        raise ValueError("a sweep needs validation data: set validation, e.g. to 0.1")
+    name = grid.settings.held_out.partition("=")[0]
+    if not getattr(grid.settings, name):
+        raise ValueError(f"a sweep must not see what is reported: set {grid.settings.held_out}")
     if not values:
         raise ValueError(f"name at least one value of {key} to try")
 

@@ -6,7 +6,8 @@ import copy
 import hashlib
 import math
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -151,12 +152,11 @@ class Backbone(nn.Module):
     def _run(self, x: Tensor) -> Tensor:
         """The network in blocks of one size, the last filled up: every sample meets the same
         kernels."""
+        if torch.compiler.is_exporting():  # to a program for batches of any size
+            return self._frozen(x)
         size = 256 if x.is_cuda else 8
-        flags = torch.backends.cudnn.flags(
-            enabled=True, benchmark=False, deterministic=True, allow_tf32=False
-        )
         outputs = []
-        with flags, matrix_precision("float32", x.device):
+        with _same_kernels(), matrix_precision("float32", x.device):
             for part in x.split(size):
                 filled = torch.cat([part, part[:1].expand(size - len(part), *part.shape[1:])])
                 outputs.append(self._frozen(filled)[: len(part)])
@@ -168,6 +168,21 @@ class Backbone(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self._frozen.checksum[:16]}, mirror={self.mirror}"
+
+
+@contextmanager
+def _same_kernels() -> Iterator[None]:
+    """cuDNN neither tries several kernels nor takes one that adds in any order.
+
+    Not by `cudnn.flags`: it asks for TF32 in torch's older way, which fails after the newer one.
+    """
+    cudnn: Any = torch.backends.cudnn
+    before = cudnn.benchmark, cudnn.deterministic
+    cudnn.benchmark, cudnn.deterministic = False, True
+    try:
+        yield
+    finally:
+        cudnn.benchmark, cudnn.deterministic = before
 
 
 def conditions(device: torch.device) -> str:

@@ -73,6 +73,8 @@ class PatchFeatures(nn.Module, ABC):
         expected = (self.channels, self.size, self.size)
         if tuple(x.shape[1:]) != expected:
             raise ValueError(f"each sample must be an image {expected}, got {tuple(x.shape[1:])}")
+        if torch.compiler.is_exporting():  # to a program for batches of any size
+            return self._features(x)
         # The responses are large; a few images at a time keep them small. No bit depends on it.
         room = 1 << (28 if x.is_cuda else 20)
         count = max(1, room // (self.filters * self.places**2))

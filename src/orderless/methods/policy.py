@@ -54,6 +54,13 @@ class PolicyEWCSettings(Config):
     """EWC's lambda."""
 
 
+# What only one of the two benchmarks reads: no difference between cells of the other.
+OF_CLONING = ("transitions", "expert", "collect_seed", "batch_size", "episodes", "epochs",
+              "iterations")  # fmt: skip
+OF_PLAYING = ("steps_per_level", "envs", "rollout", "minibatches", "ppo_epochs", "act", "weigh_by",
+              "bins")  # fmt: skip
+
+
 def _register(
     name: str,
     title: str,
@@ -77,6 +84,7 @@ def _register(
             style=over.style or style,
             base=name if suffix == "+wpf" else None,
             config=config or over.config,
+            ignores=OF_PLAYING if kind == "cloning" else OF_CLONING,
         )(lambda setup, suffix=suffix: build(setup, suffix))
 
 

@@ -48,6 +48,7 @@ def _product(setup: Setup) -> ProductLearner:
     "product+particles",
     "the same with many networks",
     particles=True,
+    slow=True,
     label="Product of task posteriors, particles",
     style=STYLE,
     config=ProductSettings,

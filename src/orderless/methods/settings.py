@@ -27,6 +27,8 @@ class SharedSettings(Config):
     """
 
     method_kinds: ClassVar[tuple[str, ...]] = ()
+    # what keeps a choice of settings apart from what is reported
+    held_out: ClassVar[str] = "validation=0.1"
 
     particles: Size = 100
     """N, for the methods that have particles."""

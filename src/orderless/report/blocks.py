@@ -33,33 +33,29 @@ def complete_block(places: Iterable[Place]) -> tuple[list[int], list[int]]:
     for seed, order in places:
         orders_of.setdefault(seed, set()).add(order)
         seeds_of.setdefault(order, set()).add(seed)
-    if len(orders_of) <= len(seeds_of):
-        blocks = [(chosen, common) for chosen, common in _candidates(orders_of)]
-    else:
-        blocks = [(common, chosen) for chosen, common in _candidates(seeds_of)]
-    best = max(
-        blocks,
+    by_seed = len(orders_of) <= len(seeds_of)
+    partners = orders_of if by_seed else seeds_of
+    fullest = sorted(partners, key=lambda member: (-len(partners[member]), member))
+    sizes = range(1, len(fullest) + 1)
+    subsets: Iterable[Iterable[int]] = (fullest[:size] for size in sizes)
+    if len(fullest) <= 12:
+        subsets = itertools.chain(*(itertools.combinations(fullest, size) for size in sizes))
+    sides = [(sorted(s), sorted(set.intersection(*map(partners.__getitem__, s)))) for s in subsets]
+    return max(
+        sides if by_seed else [(common, chosen) for chosen, common in sides],
         key=lambda b: (len(b[0]) * len(b[1]), len(b[1]), [-i for i in b[0]], [-i for i in b[1]]),
         default=([], []),
     )
-    return best
 
 
-def _candidates(partners: dict[int, set[int]]) -> list[tuple[list[int], list[int]]]:
-    """Subsets of one side, each with all partners its members have in common."""
-    fullest_first = sorted(partners, key=lambda member: (-len(partners[member]), member))
-    sizes = range(1, len(fullest_first) + 1)
-    subsets: Iterable[tuple[int, ...]]
-    if len(fullest_first) <= 12:
-        subsets = itertools.chain.from_iterable(
-            itertools.combinations(fullest_first, size) for size in sizes
-        )
-    else:
-        subsets = (tuple(fullest_first[:size]) for size in sizes)
-    return [
-        (sorted(subset), sorted(set.intersection(*(partners[member] for member in subset))))
-        for subset in subsets
-    ]
+def by_order_place(cell: CellRecord) -> dict[str, list[float | None]]:
+    """Plasticity by place in the order and, where curves were recorded, the return of each level
+    while it was learned: the area under its curve.
+    """
+    final = cell.final()
+    if cell.curves is None or final is None:
+        return cell.plasticity
+    return {**cell.plasticity, "return": final[cell.order].tolist()}
 
 
 def score_grid(

@@ -9,6 +9,8 @@ likely reading) and on the order variance alone, which is what order-sensitivity
 
 Mean returns in games, which few can afford to measure under many orders, are judged from 3 orders
 on: with fewer than ``MINIMUM_ORDERS`` by Student's interval, which is as wide as so few orders are.
+A second interval, ``across``, takes the levels for a sample as well: it says which effects on the
+game are excluded.
 """
 
 from __future__ import annotations
@@ -17,18 +19,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from .. import metrics
 from ..experiments.record import CellRecord
-from .blocks import by_place, complete_block, score_grid
+from .blocks import Cells, by_place, complete_block, score_grid
 from .paper import CHANCE, TABLE_1, TABLE_2, benchmark_label, method_label, published
 from .summary import Claim, Summary
 
 MINIMUM_ORDERS = 5
-STUDENT = {3: 4.303, 4: 3.182}  # 97.5 % quantiles, by the number of orders
+FEWEST_ORDERS = 3  # for Student's interval
 NEAR_CHANCE = 0.03
+COMPETING = 0.01
 ROUNDING = 1e-12  # a difference below this is floating-point noise, not a finding
 
 Measure = Literal["mean", "variance", "order_variance"]
@@ -37,7 +37,7 @@ MEASURES: dict[Measure, str] = {
     "variance": "total variance",
     "order_variance": "order variance",
 }
-Array = NDArray[np.float64]
+SEEN = {True: "", False: "; the opposite is seen", None: "; no difference is shown"}
 
 
 class Comparison(NamedTuple):
@@ -76,9 +76,11 @@ def judge_claims(summary: Summary, cells: Sequence[CellRecord]) -> list[Claim]:
     judge = Judge(summary, cells)
     claims = [judge.compare(comparison) for comparison in _comparisons(benchmark)]
     if not summary.returns:
-        claims.append(judge.near_chance())
+        claims += [judge.near_chance("bootstrap"), judge.near_chance("gd"), judge.front()]
     if benchmark == "splitmnist":
         claims.append(judge.best_of_all())
+    if benchmark == "splitcifar100":
+        claims.append(judge.competes())
     return claims
 
 
@@ -89,6 +91,7 @@ class Evidence(NamedTuple):
     difference: metrics.Difference
     seeds: int
     orders: int
+    across: metrics.Difference | None = None
 
 
 def holds(measure: Measure, difference: metrics.Difference) -> bool | None:
@@ -123,24 +126,24 @@ class Judge:
             holds=verdict is True,
             difference=found.difference.value,
             interval=[found.difference.low, found.difference.high],
+            across=None if found.across is None else [found.across.low, found.across.high],
             evidence=self._sentence(comparison, found, verdict),
         )
 
-    def near_chance(self) -> Claim:
+    def near_chance(self, name: str) -> Claim:
         chance = CHANCE[self.summary.benchmark].get(self.summary.scenario)
         claim = Claim(
-            claim="Baseline particle filter is near chance",
+            claim=f"{method_label(name)} is near chance",
             measure=MEASURES["mean"],
             holds="not decidable",
-            evidence="Not measured: bootstrap.",
-            paper=_percent(TABLE_1[self.summary.benchmark]["bootstrap"][0]),
+            evidence=unfit(self.summary, name) or "",
+            paper=_percent(TABLE_1[self.summary.benchmark][name][0]),
         )
-        entry = self.summary.methods.get("bootstrap")
-        if entry is None or chance is None:
+        if claim.evidence or chance is None:
             return claim
+        entry = self.summary.methods[name]
         if entry.orders < MINIMUM_ORDERS:
-            count = _count(entry.orders, "order")
-            few = f"bootstrap has {count}; a verdict needs {MINIMUM_ORDERS}."
+            few = f"{name} has {count(entry.orders, 'order')}; a verdict needs {MINIMUM_ORDERS}."
             return replace(claim, evidence=few)
         low, high = entry.interval
         return replace(
@@ -148,10 +151,47 @@ class Judge:
             holds=abs(entry.average - chance) <= NEAR_CHANCE,
             difference=entry.average - chance,
             interval=[low - chance, high - chance],
-            evidence=f"bootstrap {_percent(entry.average)} "
+            evidence=f"{name} {_percent(entry.average)} "
             f"[{100 * low:.1f}, {100 * high:.1f}], chance {_percent(chance)}; "
             f"near means within {100 * NEAR_CHANCE:.0f} points.",
         )
+
+    def front(self) -> Claim:
+        """ "The bottom right of Figure 2 is dominated by WPF or X + WPF": its Pareto front is."""
+        table, methods = TABLE_1[self.summary.benchmark], self.summary.methods
+        claim = Claim(
+            claim="The bottom right of Figure 2 belongs to rows with WPF",
+            measure="average and normalized variance",
+            holds="not decidable",
+            evidence=unfit(self.summary, *table) or "",
+        )
+        if claim.evidence:
+            return claim
+        rows = {n: (methods[n].average, -(methods[n].normalized_variance or 0.0)) for n in table}
+        best = [
+            name
+            for name, (mean, steady) in rows.items()
+            if not any(m > mean and s > steady for m, s in rows.values())
+        ]
+        words = ", ".join(
+            f"{n} ({_percent(rows[n][0])}, {-rows[n][1]:.2g})"
+            for n in sorted(best, key=lambda n: -rows[n][0])
+        )
+        evidence = f"No other row is both higher and steadier than: {words}."
+        return replace(claim, holds=all(n.endswith("wpf") for n in best), evidence=evidence)
+
+    def competes(self) -> Claim:
+        """ "WPF competes with LwF on SplitCIFAR100": it is at most so much below."""
+        claim = replace(
+            self.compare(Comparison("wpf", "lwf")),
+            claim="Weighted particle filter competes with LwF on "
+            f"{benchmark_label('splitcifar100')}",
+        )
+        if claim.interval is None:
+            return claim
+        words = f" To compete means to lose at most {100 * COMPETING:.0f} point."
+        holds = claim.interval[0] >= -COMPETING
+        return replace(claim, holds=holds, evidence=claim.evidence + words)
 
     def best_of_all(self) -> Claim:
         """ "WPF outperforms all other methods": against the best of the paper's other rows."""
@@ -175,31 +215,24 @@ class Judge:
     def _measure(self, comparison: Comparison) -> Evidence | str:
         """The evidence, or why there is none."""
         left, right, measure = comparison
-        missing = [name for name in (left, right) if name not in self.summary.methods]
-        if missing:
-            return f"Not measured: {', '.join(missing)}."
-        for name in (left, right):
-            entry = self.summary.methods[name]
-            if entry.died:
-                return (
-                    f"In {entry.died} of {entry.cells} cells of {name} no particle kept a finite "
-                    "loss: rows that broke off say nothing about the method."
-                )
-        ours, theirs = by_place(self.cells, left), by_place(self.cells, right)
-        seeds, orders = complete_block(ours.keys() & theirs.keys())
-        needed = min(STUDENT) if self.summary.returns and measure == "mean" else MINIMUM_ORDERS
-        if len(orders) < needed:
-            shared = _count(len(orders), "order")
-            return f"{left} and {right} share {shared}; a verdict needs {needed}."
+        games = self.summary.returns and measure == "mean"
+        shared = shared_block(
+            self.summary, self.cells, left, right, FEWEST_ORDERS if games else MINIMUM_ORDERS
+        )
+        if isinstance(shared, str):
+            return shared
+        ours, theirs, seeds, orders = shared
         first, second = (score_grid(cells, seeds, orders) for cells in (ours, theirs))
         assert first is not None and second is not None  # load_run has checked every final row
         if len(orders) < MINIMUM_ORDERS:
-            difference = _students(first, second)
+            by_order = metrics.order_averages(first) - metrics.order_averages(second)
+            difference = metrics.mean_interval(by_order)
         else:
             difference = metrics.paired_difference(first, second, measure)
         statistic = metrics.average if measure == "mean" else getattr(metrics, measure)
         values = statistic(first), statistic(second)
-        return Evidence(values, difference, len(seeds), len(orders))
+        across = metrics.difference_across(first, second) if games and first.shape[2] > 1 else None
+        return Evidence(values, difference, len(seeds), len(orders), across)
 
     def _sentence(self, comparison: Comparison, found: Evidence, verdict: bool | None) -> str:
         fractions = comparison.measure == "mean" and not self.summary.returns
@@ -208,12 +241,27 @@ class Judge:
         value, low, high = (
             f"{100 * v:+.2f}" if fractions else f"{v:+{form}}" for v in found.difference
         )
-        seen = {True: "", False: "; the opposite is seen", None: "; no difference is shown"}
         return (
             f"{comparison.left} {ours}, {comparison.right} {theirs}; difference "
             f"{value}{' points' if fractions else ''} [{low}, {high}] over "
-            f"{_count(found.seeds, 'seed')} x {_count(found.orders, 'order')}{seen[verdict]}."
+            f"{count(found.seeds, 'seed')} x {count(found.orders, 'order')}{SEEN[verdict]}."
+            + self._excluded(comparison, found.across)
         )
+
+    def _excluded(self, comparison: Comparison, across: metrics.Difference | None) -> str:
+        """Which effects on the game, not only on these levels, the measurements exclude."""
+        if across is None:
+            return ""
+        text = (
+            f" With the level as a random effect, too: [{across.low:+.3f}, {across.high:+.3f}], "
+            f"half-width {(across.high - across.low) / 2:.3f}"
+        )
+        table = published(self.summary.benchmark, self.summary.scenario)
+        if not {comparison.left, comparison.right} <= table.keys():
+            return f"{text}."
+        effect = table[comparison.left][0] - table[comparison.right][0]
+        seen = "is not excluded" if across.low <= effect <= across.high else "is excluded"
+        return f"{text}; an effect of the paper's size, {effect:+.2f}, {seen}."
 
     def _in_the_paper(self, comparison: Comparison) -> str | None:
         table = published(self.summary.benchmark, self.summary.scenario)
@@ -229,17 +277,38 @@ class Judge:
         return f"{_percent(ours[0])} against {_percent(theirs[0])}"
 
 
-def _students(first: Array, second: Array) -> metrics.Difference:
-    """The difference of means with Student's 95 % interval over 3 or 4 orders."""
-    by_order = metrics.order_averages(first) - metrics.order_averages(second)
-    half = float(STUDENT[len(by_order)] * by_order.std(ddof=1) / len(by_order) ** 0.5)
-    mean = float(by_order.mean())
-    return metrics.Difference(mean, mean - half, mean + half)
+def unfit(summary: Summary, *names: str) -> str | None:
+    """Why these rows cannot be judged: one is missing or broke off."""
+    missing = [name for name in names if name not in summary.methods]
+    if missing:
+        return f"Not measured: {', '.join(missing)}."
+    for name in names:
+        entry = summary.methods[name]
+        if entry.died:
+            return (
+                f"In {entry.died} of {entry.cells} cells of {name} no particle kept a finite "
+                "loss: rows that broke off say nothing about the method."
+            )
+    return None
+
+
+def shared_block(
+    summary: Summary, cells: Sequence[CellRecord], left: str, right: str, needed: int
+) -> tuple[Cells, Cells, list[int], list[int]] | str:
+    """Two methods' cells, the seeds and the orders that both have; or why nothing can be judged."""
+    if reason := unfit(summary, left, right):
+        return reason
+    ours, theirs = by_place(cells, left), by_place(cells, right)
+    seeds, orders = complete_block(ours.keys() & theirs.keys())
+    if len(orders) < needed:
+        shared = count(len(orders), "order")
+        return f"{left} and {right} share {shared}; a verdict needs {needed}."
+    return ours, theirs, seeds, orders
 
 
 def _percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

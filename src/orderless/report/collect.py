@@ -16,9 +16,11 @@ from ..experiments.record import CellRecord, Run, load_run
 from ..experiments.store import StoreError, read_cell
 from ..methods import table_order
 from ..storage.typed import Misfit, Setting, as_json, decode
-from .blocks import Cells, by_place, complete_block, score_grid
+from .blocks import Cells, by_order_place, by_place, complete_block, score_grid
 from .claims import judge_claims
 from .commands import joined
+from .paper import released_scoring
+from .plasticity import judge_plasticity
 from .summary import MethodSummary, ReportError, Summary
 
 T = TypeVar("T")
@@ -76,9 +78,18 @@ def _summarize_table(cells: list[CellRecord]) -> Summary:
         duration=float(sum(cell.duration for cell in cells)),
         notes=notes,
         expert=_shared(experts),
+        random_return=_mean(_mean(cell.scores["accuracy"][0]) for cell in cells)
+        if _shared(experts)
+        else None,
         claims=[],
     )
-    return replace(summary, claims=judge_claims(summary, cells))
+    claims = [*judge_claims(summary, cells), *judge_plasticity(summary, cells)]
+    return replace(summary, claims=claims)
+
+
+# measures of S[seed, order, task] and of R under their names in `metrics`
+MEASURES = ("average", "variance", "order_variance", "seed_variance", "worst_order", "interval")
+NORMALIZED = ("normalized_variance", "normalized_order_variance", "order_contributions")
 
 
 def _summarize_method(cells: Cells) -> MethodSummary:
@@ -86,62 +97,53 @@ def _summarize_method(cells: Cells) -> MethodSummary:
     used = [cells[seed, order] for seed in seeds for order in orders]
     scores = score_grid(cells, seeds, orders)
     assert scores is not None  # load_run has checked every final row
-    fractions = used[0].score_kind == "accuracy"
-    worst = int(metrics.order_averages(scores).argmin())
+    by_order = metrics.order_averages(scores)
+    worst = orders[int(by_order.argmin())]
     scoring = _mean(cell.scoring_duration for cell in cells.values())
-
-    def normalized(measure: Callable[[Array], T]) -> T | None:
-        return measure(scores) if fractions else None  # dividing makes no sense for returns
-
-    found = MethodSummary(
-        average=metrics.average(scores),
-        average_logits=_average(score_grid(cells, seeds, orders, "logits")),
-        average_probs=_average(score_grid(cells, seeds, orders, "probs")),
-        variance=metrics.variance(scores),
-        order_variance=metrics.order_variance(scores),
-        seed_variance=metrics.seed_variance(scores),
-        normalized_variance=normalized(metrics.normalized_variance),
-        normalized_order_variance=normalized(metrics.normalized_order_variance),
-        worst_order=metrics.worst_order(scores),
-        order_averages=metrics.order_averages(scores).tolist(),
-        order_contributions=normalized(lambda s: metrics.order_contributions(s).tolist()),
-        order_contributions_within_seed=normalized(
-            lambda s: metrics.order_contributions(s, within_seed=True).tolist()
-        ),
-        worst_order_index=orders[worst],
-        worst_order_tasks=cells[seeds[0], orders[worst]].order,
-        interval=list(metrics.interval(scores)),
-        task_averages=scores.mean(axis=(0, 1)).tolist(),
-        place_averages=_place_averages(scores, used),
-        seed_averages=scores.mean(axis=(1, 2)).tolist(),
-        forgetting=_transfer(metrics.forgetting, used),
-        first_minus_last=_transfer(metrics.first_minus_last, used),
-        bwt=_transfer(metrics.backward_transfer, used),
-        fwt=_transfer(metrics.forward_transfer, used),
-        nll=_mean(_mean(cell.nll) for cell in used),
-        ece=_mean(_mean(cell.ece) for cell in used),
-        disagreement=_disagreement(cells, seeds, orders),
-        orders=len(orders),
-        seeds=len(seeds),
-        order_indices=orders,
-        seed_values=seeds,
-        cells=len(cells),
-        died=sum(cell.died_at is not None for cell in cells.values()),
-        duration=float(sum(cell.duration for cell in cells.values())),
-        particles=_shared([cell.particles for cell in used]),
+    found: dict[str, object] = {
+        **{name: getattr(metrics, name)(scores) for name in MEASURES},
+        "average_logits": _average(score_grid(cells, seeds, orders, "logits")),
+        "average_probs": _average(score_grid(cells, seeds, orders, "probs")),
+        "order_averages": by_order,
+        "worst_order_index": worst,
+        "worst_order_tasks": cells[seeds[0], worst].order,
+        "task_averages": scores.mean(axis=(0, 1)),
+        "place_averages": _place_averages(scores, used),
+        "seed_averages": scores.mean(axis=(1, 2)),
+        "just_learned": _transfer(metrics.just_learned, used),
+        "forgetting": _transfer(metrics.forgetting, used),
+        "first_minus_last": _transfer(metrics.first_minus_last, used),
+        "bwt": _transfer(metrics.backward_transfer, used),
+        "fwt": _transfer(metrics.forward_transfer, used),
+        "nll": _mean(_mean(cell.nll) for cell in used),
+        "ece": _mean(_mean(cell.ece) for cell in used),
+        "disagreement": _disagreement(cells, seeds, orders),
+        "orders": len(orders),
+        "seeds": len(seeds),
+        "order_indices": orders,
+        "seed_values": seeds,
+        "cells": len(cells),
+        "died": sum(cell.died_at is not None for cell in cells.values()),
+        "duration": float(sum(cell.duration for cell in cells.values())),
+        "particles": _shared([cell.particles for cell in used]),
         # of the weights that answer; those of the trace are by evidence for the exact filter
-        ess_final=_mean(cell.last("ess") if cell.ess is None else cell.ess for cell in used),
-        largest_weight_final=_mean(cell.last("largest_weight") for cell in used),
-        log_evidence=_mean(cell.log_evidence for cell in used),
-        temperature=_mean(cell.temperature for cell in used),
-        alive=_mean(cell.alive for cell in used),
-        plasticity=_plasticity(used),
-        weight_spread=_weight_spread(used),
-        settings=_shared_settings(used),
-        scoring_duration=None if scoring is None else scoring * len(cells),
-    )
+        "ess_final": _mean(cell.last("ess") if cell.ess is None else cell.ess for cell in used),
+        "largest_weight_final": _mean(cell.last("largest_weight") for cell in used),
+        **{n: _mean(getattr(c, n) for c in used) for n in ("log_evidence", "temperature", "alive")},
+        **_plasticity(used),
+        "weight_spread": _weight_spread(used),
+        "settings": _shared_settings(used),
+        "scoring_duration": None if scoring is None else scoring * len(cells),
+    }
+    if used[0].score_kind == "accuracy":  # dividing by a mean makes no sense for returns
+        found |= {name: getattr(metrics, name)(scores) for name in NORMALIZED}
+        within = metrics.order_contributions(scores, within_seed=True)
+        found["order_contributions_within_seed"] = within
+        released = score_grid(cells, seeds, orders, released_scoring(used[0].method))
+        found["average_released"] = _average(released)
+    plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in found.items()}
     try:  # what is not finite becomes None, as in the file
-        return decode(MethodSummary, as_json(found))
+        return decode(MethodSummary, as_json(plain))
     except Misfit as misfit:
         raise ReportError(
             f"The scores of {used[0].method} are too large: {misfit} is not finite."
@@ -206,47 +208,48 @@ def _placed(cell: CellRecord, name: str) -> Iterator[tuple[int, float]]:
                 yield math.ceil(step * len(cell.order) / max(steps)) - 1, value
 
 
-def _plasticity(cells: list[CellRecord]) -> dict[str, list[float]]:
-    """Each measure's mean over runs, by place in the sequence."""
+def _plasticity(cells: list[CellRecord]) -> dict[str, dict[str, list[float]]]:
+    """Each measure's mean over runs, by place in the order, and half its 95 % interval."""
     means: dict[str, list[float]] = {}
-    for name in cells[0].plasticity:
-        rows = [cell.plasticity.get(name, []) for cell in cells]
+    halves: dict[str, list[float]] = {}
+    places = [by_order_place(cell) for cell in cells]
+    for name in places[0]:
+        rows = [measures.get(name, []) for measures in places]
         if all(row and len(row) == len(rows[0]) and None not in row for row in rows):
-            means[name] = np.mean(np.array(rows, dtype=np.float64), axis=0).tolist()
-    return means
+            values = np.array(rows, dtype=np.float64)
+            means[name] = values.mean(axis=0).tolist()
+            if len(rows) > 1:
+                intervals = map(metrics.mean_interval, values.T)
+                halves[name] = [each.high - each.value for each in intervals]
+    return {"plasticity": means, "plasticity_half": halves}
 
 
 def _notes(methods: dict[str, MethodSummary]) -> list[str]:
     """What a reader must know before comparing rows."""
     by_text: dict[str, list[str]] = {}
-    for name, entry in methods.items():
-        left_out = entry.cells - entry.orders * entry.seeds
-        if left_out:
-            text = (
-                f"{entry.cells} cells are finished; the row uses the largest complete block, "
-                f"{entry.seeds} seeds x {entry.orders} orders, and leaves out {left_out}."
-            )
-            by_text.setdefault(text, []).append(name)
-        if entry.died:
-            text = (
-                f"in {entry.died} of {entry.cells} cells no particle kept a finite loss; "
-                "scores are those of the networks as they stood before that step."
-            )
-            by_text.setdefault(text, []).append(name)
+    for name, e in methods.items():
+        left_out = e.cells - e.orders * e.seeds
+        partial = (
+            f"{e.cells} cells are finished; the row uses the largest complete block, "
+            f"{e.seeds} seeds x {e.orders} orders, and leaves out {left_out}."
+        )
+        broken = (
+            f"in {e.died} of {e.cells} cells no particle kept a finite loss; "
+            "scores are those of the networks as they stood before that step."
+        )
+        for text, said in ((partial, left_out), (broken, e.died)):
+            if said:
+                by_text.setdefault(text, []).append(name)
     notes = [f"{', '.join(names)}: {text}" for text, names in by_text.items()]
-    blocks = {(tuple(e.seed_values), tuple(e.order_indices)) for e in methods.values()}
-    if len(blocks) > 1:
+    if len({(tuple(e.seed_values), tuple(e.order_indices)) for e in methods.values()}) > 1:
         most = max(entry.cells for entry in methods.values())
         fewer = [name for name, entry in methods.items() if entry.cells < most]
         notes.append(f"The rows do not all stand on the same seeds and orders{_named(fewer)}.")
-    for what, count, unseen in (
-        ("order", lambda e: e.orders, "order variance and intervals cannot be seen"),
-        ("seed", lambda e: e.seeds, "seed variance cannot be seen"),
-    ):
-        ones = [name for name, entry in methods.items() if count(entry) == 1]
+    for what, unseen in (("order", "order variance and intervals"), ("seed", "seed variance")):
+        ones = [name for name, entry in methods.items() if getattr(entry, f"{what}s") == 1]
         if ones:
             which = _named(ones if len(ones) < len(methods) else [])
-            notes.append(f"One {what} only{which}: {unseen}.")
+            notes.append(f"One {what} only{which}: {unseen} cannot be seen.")
     return notes
 
 

@@ -85,6 +85,12 @@ SCORES = {  # heading -> (name, which end is better, explanation)
     "worst order": ("worst_order", "high", "The average under the order that suited it least."),
     "by logits": ("average_logits", "high", MIXED.format("outputs")),
     "by probs": ("average_probs", "high", MIXED.format("probabilities")),
+    "by code": (
+        "average_released",
+        "high",
+        "As the paper's released code scores each row: weighted particles by logits, others by "
+        "accuracy.",
+    ),
     "forgetting": ("forgetting", "low", "A task's best score ever minus its score at the end."),
 }
 VARIANCES = {  # heading -> (name, explanation)
@@ -117,6 +123,7 @@ def all_columns(summary: Summary) -> list[Column[MethodSummary]]:
         Column("order variance", variance("order_variance"), "variance", ORDER, "low", STEADIEST),
         _interval_column(summary, score),
         *(Column(h, value(n), score, words, better) for h, (n, better, words) in SCORES.items()),
+        *_clone_columns(summary),
         *(Column(h, variance(n), "variance", words, "low") for h, (n, words) in VARIANCES.items()),
         Column("ESS", value("ess_final"), "number", ESS),
         Column(
@@ -128,6 +135,19 @@ def all_columns(summary: Summary) -> list[Column[MethodSummary]]:
         ),
     ]
     return columns
+
+
+def _clone_columns(summary: Summary) -> list[Column[MethodSummary]]:
+    """What clones are worth beside the expert: at the end, and on the level just learned."""
+    if summary.expert is None:
+        return []
+    share = "Share of the way from untrained networks (0) to the expert (100 %)"
+    later = f"{share}, on each level right after it was learned."
+    of_expert = summary.of_expert
+    return [
+        Column("of expert", lambda e: of_expert(e.average), "score", f"{share}.", "high"),
+        Column("just learned", lambda e: of_expert(e.just_learned), "score", later, "high"),
+    ]
 
 
 def _interval_column(summary: Summary, score: str) -> Column[MethodSummary]:

@@ -121,6 +121,7 @@ def _embed(snapshots: Array, seed: int) -> Array:
     """[S, N, P] -> [S, N, 2] by one t-SNE over all S * N points: the moments share their axes."""
     try:
         from sklearn.manifold import TSNE  # type: ignore[import-untyped]
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
     except ImportError as error:
         raise ReportError(
             "Figure 1 needs scikit-learn; install it with `pip install 'orderless[report]'`."
@@ -129,8 +130,9 @@ def _embed(snapshots: Array, seed: int) -> Array:
     if len(points) < 4:
         raise ReportError(f"Figure 1 needs at least 4 particles x snapshots, got {len(points)}.")
     perplexity = min(30.0, (len(points) - 1) / 3)
-    embedding = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
-    return np.asarray(embedding, dtype=np.float64).reshape(*snapshots.shape[:2], 2)
+    with threadpool_limits(1):  # threads that wait for each other on a busy machine cost minutes
+        placed = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
+    return np.asarray(placed, dtype=np.float64).reshape(*snapshots.shape[:2], 2)
 
 
 def _unit(places: Array) -> Array:

@@ -57,3 +57,9 @@ def method_label(name: str) -> str:
 def benchmark_label(name: str) -> str:
     """How a benchmark is called in a printed table."""
     return BENCHMARK_LABELS.get(name, name)
+
+
+def released_scoring(name: str) -> str:
+    """How the paper's released code scores a row: weighted particles by their weighted logits,
+    averaging by the mean of single accuracies, gradient descent by one particle."""
+    return "logits" if name.split("+")[-1] == "wpf" else "accuracy"

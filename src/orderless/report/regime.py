@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -18,7 +17,8 @@ COMBINES = ("accuracy", "logits", "probs")  # as `evaluation.score_task` combine
 Array = NDArray[np.float64]
 
 
-class Variant(NamedTuple):
+@dataclass(frozen=True)
+class Variant:
     """A method at one place of the map, and how its particles are weighed."""
 
     method: str
@@ -39,7 +39,7 @@ class Scores:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class Point(Variant):
     """One method at one place of the map.
 
     `moved` is the mean over its particles of |x_T - x_0| / |x_0|, `ess` the effective sample size
@@ -49,12 +49,6 @@ class Point:
     bootstrap interval over orders.
     """
 
-    method: str
-    rate: float | None
-    init: str | None
-    n: int
-    loss_scale: float
-    min_ess: float | None
     moved: float
     ess: float
     power: float
@@ -66,7 +60,8 @@ class Point:
     order_gain: dict[str, list[float]] | None = optional()
 
     def scores(self, combine: str) -> Scores:
-        return {"accuracy": self.accuracy, "logits": self.logits, "probs": self.probs}[combine]
+        found: Scores = getattr(self, combine)
+        return found
 
     def gains(self, combine: str) -> list[float]:
         return (self.gain or {})[combine]
@@ -90,7 +85,7 @@ class RegimeSummary:
     duration: float
 
 
-Found = tuple[TrainingRecord, ReadingRecord]
+Places = dict[tuple[int, int], tuple[TrainingRecord, ReadingRecord]]  # by (seed, order)
 Grids = dict[Variant, dict[str, Array]]  # combination -> S[seed, order, task]
 
 
@@ -102,19 +97,11 @@ def summarize_regime(records: list[dict[str, Json]]) -> RegimeSummary:
         trainings = [decode(TrainingRecord, record) for record in records]
     except Misfit as misfit:
         raise ReportError(f"A training of the map makes no sense: {misfit}.") from None
-    readings: dict[Variant, dict[tuple[int, int], Found]] = {}
-    for training in trainings:
-        for reading in training.readings:
-            variant = Variant(
-                reading.method,
-                training.rate,
-                training.init,
-                reading.n,
-                reading.loss_scale,
-                reading.min_ess,
-            )
-            place = training.seed, training.order_index
-            readings.setdefault(variant, {})[place] = training, reading
+    found: dict[Variant, Places] = {}
+    for t in trainings:
+        for r in t.readings:
+            variant = Variant(r.method, t.rate, t.init, r.n, r.loss_scale, r.min_ess)
+            found.setdefault(variant, {})[t.seed, t.order_index] = t, r
     seeds = sorted({training.seed for training in trainings})
     orders = sorted({training.order_index for training in trainings})
     try:
@@ -125,52 +112,44 @@ def summarize_regime(records: list[dict[str, Json]]) -> RegimeSummary:
                 )
                 for combine in COMBINES
             }
-            for variant, places in readings.items()
+            for variant, places in found.items()
         }
     except KeyError:
         raise ReportError(
             "The map is not complete: some orders or seeds are missing; run the same command again."
         ) from None
-    first = trainings[0]
+    settings = trainings[0].settings.items()
     return RegimeSummary(
         orders=len(orders),
         seeds=len(seeds),
         trainings=len(trainings),
-        settings={
-            key: value
-            for key, value in first.settings.items()
-            if all(training.settings.get(key) == value for training in trainings)
-        },
-        points=[_point(variant, [*places.values()], grids) for variant, places in readings.items()],
+        settings={k: v for k, v in settings if all(t.settings.get(k) == v for t in trainings)},
+        points=[_point(variant, places, grids) for variant, places in found.items()],
         command=" && ".join(dict.fromkeys(t.command for t in trainings if t.command)),
         device=", ".join(dict.fromkeys(training.device for training in trainings)),
-        versions=first.versions,
+        versions=trainings[0].versions,
         duration=float(sum(training.duration for training in trainings)),
     )
 
 
-def _point(
-    variant: Variant, found: list[tuple[TrainingRecord, ReadingRecord]], grids: Grids
-) -> Point:
-    def mean(value: Callable[[ReadingRecord], float]) -> float:
-        return float(np.mean([value(reading) for _, reading in found]))
-
+def _point(variant: Variant, places: Places, grids: Grids) -> Point:
     gain = order_gain = None
     if variant.method == "wpf":
-        other = variant._replace(method="averaging", loss_scale=0.0, min_ess=None)
+        other = replace(variant, method="averaging", loss_scale=0.0, min_ess=None)
         gain = _differences(grids[variant], grids[other], "mean")
     if variant.method in ("wpf", "averaging"):
-        other = variant._replace(method="gd", n=1, loss_scale=1.0, min_ess=None)
+        other = replace(variant, method="gd", n=1, loss_scale=1.0, min_ess=None)
         order_gain = _differences(grids[variant], grids[other], "order_variance")
+    readings, grid = [reading for _, reading in places.values()], grids[variant]
     return Point(
-        **variant._asdict(),
-        moved=mean(lambda reading: reading.moved),
-        ess=mean(lambda reading: reading.ess),
-        power=mean(lambda reading: reading.power),
-        died=sum(training.died_at is not None for training, _ in found),
-        accuracy=_scores(grids[variant]["accuracy"]),
-        logits=_scores(grids[variant]["logits"]),
-        probs=_scores(grids[variant]["probs"]),
+        **vars(variant),
+        moved=float(np.mean([reading.moved for reading in readings])),
+        ess=float(np.mean([reading.ess for reading in readings])),
+        power=float(np.mean([reading.power for reading in readings])),
+        died=sum(training.died_at is not None for training, _ in places.values()),
+        accuracy=_scores(grid["accuracy"]),
+        logits=_scores(grid["logits"]),
+        probs=_scores(grid["probs"]),
         gain=gain,
         order_gain=order_gain,
     )
@@ -197,19 +176,20 @@ class Weighing(NamedTuple):
     min_ess: float | None = None
 
 
+PLAIN = Weighing()
+
+
 def chosen(
     points: list[Point],
     method: str,
     *,
     init: str | None = None,
     n: int | None = None,
-    weighing: Weighing | None = None,
+    weighing: Weighing = PLAIN,
 ) -> list[Point]:
     """A method's points by rate."""
-    weighing = weighing or Weighing()
-    scale = weighing.loss_scale
-    if scale is None:
-        scale = 0.0 if method == "averaging" else 1.0
+    usual = 0.0 if method == "averaging" else 1.0
+    scale = usual if weighing.loss_scale is None else weighing.loss_scale
     found = [
         p
         for p in points
@@ -231,10 +211,11 @@ def inits(points: list[Point]) -> list[str]:
 
 def weighings(points: list[Point]) -> list[Weighing]:
     """How the filter was weighed: the paper's way first."""
-    scales = sorted({p.loss_scale for p in points if p.method == "wpf"} - {1.0})
-    shares = sorted({p.min_ess for p in points if p.method == "wpf" and p.min_ess is not None})
+    weighed = [p for p in points if p.method == "wpf"]
+    scales = sorted({p.loss_scale for p in weighed} - {1.0})
+    shares = sorted({p.min_ess for p in weighed if p.min_ess is not None})
     return [
-        Weighing(),
-        *[Weighing(f"loss_scale={c:g}", loss_scale=c) for c in scales],
-        *[Weighing(f"min_ess={share:g} N", min_ess=share) for share in shares],
+        PLAIN,
+        *(Weighing(f"loss_scale={c:g}", loss_scale=c) for c in scales),
+        *(Weighing(f"min_ess={share:g} N", min_ess=share) for share in shares),
     ]

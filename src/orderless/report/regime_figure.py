@@ -20,25 +20,30 @@ COMBINE_COLOURS = {"accuracy": "#D55E00", "logits": "#009E73", "probs": "#0072B2
 
 def regime_figure(summary: RegimeSummary) -> Figure:
     """Four panels: where weighting gains, which weights gain, accuracy and order variance."""
-    points = summary.points
-    figure = new_figure(12.5, 9.2)
-    ((top_left, top_right), (bottom_left, bottom_right)) = figure.subplots(2, 2)
-    _gain_against_movement(figure, top_left, points)
-    _gain_against_ess(top_right, points)
-    settings = summary.settings
+    points, settings = summary.points, summary.settings
     batch = settings.get("batch_size")
-    _by_rate(bottom_left, points, "average", 100.0, batch)
-    bottom_left.set_ylabel("average accuracy, %")
-    bottom_left.set_title("Accuracy", loc="left", fontsize=10)
-    _by_rate(bottom_right, points, "order_variance", 1.0, batch)
-    variance_scale(bottom_right, [p.accuracy.order_variance for p in points], tiny=1e-7)
-    bottom_right.set_ylabel("variance of the order alone")
-    bottom_right.set_title("Order variance", loc="left", fontsize=10)
-    bottom_right.legend(
-        loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=8, borderaxespad=0
-    )
-    for axes in (top_left, top_right, bottom_left, bottom_right):
+    figure = new_figure(12.5, 9.2)
+    panels = moved, ess, accuracy, variance = figure.subplots(2, 2).flatten()
+    _gain_against_movement(figure, moved, points)
+    _gain_against_ess(ess, points)
+    _by_rate(accuracy, points, "average", 100.0, batch)
+    accuracy.set_ylabel("average accuracy, %")
+    _by_rate(variance, points, "order_variance", 1.0, batch)
+    variance_scale(variance, [p.accuracy.order_variance for p in points], tiny=1e-7)
+    variance.set_ylabel("variance of the order alone")
+    titles = ("Where weighting helps", "Other weights, other ways to combine", "Accuracy")
+    for axes, title in zip(panels, (*titles, "Order variance"), strict=True):
+        axes.set_title(title, loc="left", fontsize=10)
         tidy(axes)
+    moved.legend(frameon=False, fontsize=8)
+    for axes in (ess, variance):
+        axes.legend(
+            loc="center left",
+            bbox_to_anchor=(1.02, 0.5),
+            frameon=False,
+            fontsize=8,
+            borderaxespad=0,
+        )
     figure.suptitle(
         f"SplitMNIST ({settings.get('source')}), domain, batch {batch}, "
         f"{summary.orders} orders x {summary.seeds} seeds",
@@ -76,8 +81,6 @@ def _gain_against_movement(figure: Figure, axes: Axes, points: list[Point]) -> N
     axes.set_xscale("log")
     axes.set_xlabel("how far particles moved, mean |x_T - x_0| / |x_0|")
     axes.set_ylabel("gain of weighting over averaging, points of accuracy")
-    axes.set_title("Where weighting helps", loc="left", fontsize=10)
-    axes.legend(frameon=False, fontsize=8)
     if image is not None:
         bar = figure.colorbar(image, ax=axes, pad=0.01)
         bar.set_label("effective sample size at the end", fontsize=8)
@@ -104,26 +107,19 @@ def _gain_against_ess(axes: Axes, points: list[Point]) -> None:
     axes.set_xscale("log")
     axes.set_xlabel(f"effective sample size of the weights that answer, of N={n}")
     axes.set_ylabel("gain over averaging, points")
-    axes.set_title("Other weights, other ways to combine", loc="left", fontsize=10)
-    axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=8)
 
 
 def _by_rate(axes: Axes, points: list[Point], measure: str, factor: float, batch: Setting) -> None:
     """One line per method; the Gaussian-sum filter at its first step's rate, B sigma^2."""
     n, init = max(sizes(points)), inits(points)[0]
     first = batch if isinstance(batch, int) else 1
-    lines: list[tuple[str, str, list[Point]]] = [
-        ("wpf", "accuracy", chosen(points, "wpf", init=init, n=n)),
-        ("wpf", "probs", chosen(points, "wpf", init=init, n=n)),
-        ("averaging", "accuracy", chosen(points, "averaging", init=init, n=n)),
-        ("averaging", "probs", chosen(points, "averaging", init=init, n=n)),
-        ("gd", "accuracy", chosen(points, "gd", init=init)),
-        ("adam", "accuracy", chosen(points, "adam", init=init)),
-        ("gsf", "accuracy", chosen(points, "gsf")),
-    ]
-    for method, combine, found in lines:
+    lines = [(m, c) for m in ("wpf", "averaging") for c in ("accuracy", "probs")]
+    lines += [(method, "accuracy") for method in ("gd", "adam", "gsf")]
+    for method, combine in lines:
         colour, marker, *_ = method_styles([method])[method]
         many = method in ("wpf", "averaging")
+        where = None if method == "gsf" else init
+        found = chosen(points, method, init=where, n=n if many else None)
         axes.plot(
             [(p.rate or 0.0) * (first if method == "gsf" else 1) for p in found],
             [factor * getattr(p.scores(combine), measure) for p in found],

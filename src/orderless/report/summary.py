@@ -19,8 +19,9 @@ class MethodSummary:
 
     Scores are fractions or returns. `order_contributions`: each order's share of the normalized
     variance, with all seeds together and within each seed. `task_averages`, `place_averages`: by
-    task, and by when it came. `weight_spread`: term of the loss -> how far it moves log-weights
-    apart, by place.
+    task, and by when it came. `plasticity`: measure -> by place in the order, with half of its 95 %
+    interval over runs in `plasticity_half`. `weight_spread`: term of the loss -> how
+    far it moves log-weights apart, by place. `average_released`: see `paper.released_scoring`.
     """
 
     average: float
@@ -41,6 +42,7 @@ class MethodSummary:
     task_averages: list[float]
     place_averages: list[float] = field(default_factory=list)
     seed_averages: list[float]
+    just_learned: float | None = optional()
     forgetting: float | None
     first_minus_last: float | None
     bwt: float | None
@@ -62,14 +64,19 @@ class MethodSummary:
     temperature: float | None
     alive: float | None
     plasticity: dict[str, list[float]] = field(default_factory=dict)
+    plasticity_half: dict[str, list[float]] = field(default_factory=dict)
     weight_spread: dict[str, list[float]] = field(default_factory=dict)
     settings: dict[str, Setting] = field(default_factory=dict)
     scoring_duration: float | None = optional()
+    average_released: float | None = optional()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A claim of the paper, judged; `paper` says in numbers what its own table shows."""
+    """A claim of the paper, judged; `paper` says in numbers what its own table shows.
+
+    `interval`: of the difference on these tasks; `across`: on others of the kind, in other orders.
+    """
 
     claim: str
     measure: str
@@ -77,6 +84,7 @@ class Claim:
     evidence: str
     difference: float | None = None
     interval: list[float] | None = None
+    across: list[float] | None = optional()
     paper: str | None = None
 
 
@@ -97,11 +105,20 @@ class Summary:
     duration: float
     notes: list[str]
     expert: ExpertFacts | None = optional()
+    random_return: float | None = optional()
     claims: list[Claim]
 
     @property
     def table(self) -> Table:
         return self.benchmark, self.scenario, self.preset
+
+    def of_expert(self, score: float | None) -> float | None:
+        """A clone's score as a share of the way from untrained networks (0) to the expert (1)."""
+        shown = self.expert.level_returns if self.expert else []
+        known = [value for value in shown if value is not None]
+        if score is None or self.random_return is None or not known or len(known) < len(shown):
+            return None
+        return (score - self.random_return) / (sum(known) / len(known) - self.random_return)
 
     @property
     def returns(self) -> bool:

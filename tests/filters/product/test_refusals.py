@@ -70,7 +70,7 @@ def fails(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 BAD_DATA = {
-    "another shape": ((X[:, :4], Y), {}, RuntimeError, "size"),
+    "another shape": ((X[:, :4], Y), {}, ValueError, r"networks do not take data \[24, 4\]"),
     "no pair": (X, {}, TypeError, "two tensors"),
     "a number": (3, {}, TypeError, "got int"),
     "other lengths": ((X, Y[:3]), {}, ValueError, "as many labels"),

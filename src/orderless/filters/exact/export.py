@@ -24,14 +24,19 @@ class ExportedHead(nn.Module):
     inverse_scale: Tensor
     sharpness: Tensor
 
-    def __init__(self, head: HeadPosterior, sharpness: float, probabilities: bool) -> None:
+    def __init__(
+        self, head: HeadPosterior, sharpness: float, probabilities: bool, portable: bool
+    ) -> None:
         super().__init__()
         names = ["weight", "intercept"]
         names += ["factor", "mean", "inverse_scale"] if probabilities else []
         for name in names:
             self.register_buffer(name, getattr(head, name).clone())
         self.noise_variance, self.constant = head.noise_variance, head.intercept_leverage
-        self.probabilities = probabilities
+        self.probabilities, self.portable = probabilities, portable
+        if probabilities and portable:
+            whole = torch.eye(len(self.mean), dtype=self.factor.dtype, device=self.factor.device)
+            self.factor = torch.linalg.solve_triangular(self.factor, whole, upper=False)
         # a tensor, as in the filter: a number divided by a tensor is rounded twice
         self.register_buffer("sharpness", head.weight.new_tensor(sharpness))
 
@@ -40,7 +45,10 @@ class ExportedHead(nn.Module):
         if not self.probabilities:
             return means
         rows = (features - self.mean) * self.inverse_scale
-        solved = torch.linalg.solve_triangular(self.factor, rows.T, upper=False)
+        if self.portable:
+            solved = self.factor @ rows.T
+        else:
+            solved = torch.linalg.solve_triangular(self.factor, rows.T, upper=False)
         leverage = solved.square().sum(0) + self.constant
         variance = self.noise_variance * (1.0 + leverage)
         return means * (self.sharpness / variance.sqrt()).unsqueeze(1)
@@ -56,7 +64,7 @@ class ExportedFilter(nn.Module):
     weights: Tensor
     table: Tensor
 
-    def __init__(self, rb: RaoBlackwellizedFilter, probabilities: bool) -> None:
+    def __init__(self, rb: RaoBlackwellizedFilter, probabilities: bool, portable: bool) -> None:
         super().__init__()
         if rb.particles.shard.group is not None:
             raise ValueError("a sharded filter cannot be exported: load its state into a whole one")
@@ -67,7 +75,7 @@ class ExportedFilter(nn.Module):
         maps = [rb.particles[i] for i in range(rb.particles.n)]
         self.maps = nn.ModuleList(maps).requires_grad_(False).eval()
         self.heads = nn.ModuleList(
-            [ExportedHead(head, rb.sharpness, probabilities) for head in rb.heads]
+            [ExportedHead(head, rb.sharpness, probabilities, portable) for head in rb.heads]
         )
         self.limit, self.scale, self.floats = rb.grid.limit, rb.grid.scale, rb.grid.padded
         self.across = rb.across_tasks if probabilities else None

@@ -339,13 +339,14 @@ class RaoBlackwellizedFilter(DataAlgebra):
             parts.append(torch.stack([novelty(head, f, classes)[:count] for head, f in pairs]))
         return self.mixture(torch.cat(parts, 1), self.weights)
 
-    def export(self, *, probabilities: bool = False) -> ExportedFilter:
+    def export(self, *, probabilities: bool = False, portable: bool = False) -> ExportedFilter:
         """Maps and heads as one `nn.Module` that gives `predictive(x).mean`, or `predict(x)`.
 
         With `probabilities` it holds the factors too, 8 N M^2 bytes: a sample's logits depend on
-        the head's variance there. Further updates do not change it.
+        the head's variance there. Further updates do not change it. `portable` inverts the factors
+        beforehand, for runtimes that cannot solve (ONNX); the same up to rounding, not to the bit.
         """
-        return ExportedFilter(self, probabilities)
+        return ExportedFilter(self, probabilities, portable)
 
 
 def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:

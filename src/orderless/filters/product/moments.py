@@ -18,7 +18,8 @@ from .layers import Layer
 Data = tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
 Losses = Callable[[Tensor, Tensor], Tensor]  # (outputs [N, B, ...], y) -> [N]
 PATCHES = 1 << 24  # so many numbers of patches are made at a time, for all particles
-INPUTS, MOST = 1 << 25, 4096  # numbers (for all particles) and samples that are looked at at once
+INPUTS = 1 << 25  # of data in one piece, so many numbers are looked at at once by all particles
+MOST, WORDS = 4096, 512  # samples, at most; of words less, since an embedding makes them wide
 
 
 @dataclass
@@ -55,7 +56,7 @@ def task_moments(
     )
     with particles.evaluating(), _watching(particles, layers, moments.heads):
         for x, y in batches(data, particles.n):
-            outputs, grams, counts = particles(x.to(device))
+            outputs, grams, counts = _looked_at(particles, x.to(device))
             for name, gram in grams.items():
                 moments.grams[name] += gram
             for place, count in counts.items():
@@ -67,6 +68,15 @@ def task_moments(
     if not moments.samples:
         raise ValueError("the data holds no samples: end_task needs at least one")
     return moments
+
+
+def _looked_at(particles: Ensemble, x: Tensor) -> Any:
+    try:
+        return particles(x)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise ValueError(f"the networks do not take data {list(x.shape)}: {error}") from error
 
 
 @contextmanager
@@ -156,7 +166,8 @@ def batches(data: Data, n: int) -> Iterator[tuple[Tensor, Tensor]]:
             raise ValueError(EXPECTED)
         size = len(batch[0])
         if pair:
-            size = min(MOST, INPUTS // max(1, n * batch[0][:1].numel()))
+            most = MOST if batch[0].is_floating_point() else WORDS
+            size = min(most, INPUTS // max(1, n * batch[0][:1].numel()))
         size = max(1, size)
         yield from zip(batch[0].split(size), batch[1].split(size), strict=True)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from ... import metrics
 from ...audit import LearnerAudit, OrderSensitivity
-from ...audit.words import VERDICTS, comparison_note, findings, probability
+from ...audit.words import VERDICTS, comparison_note, findings, probability, scale
 from ...storage import versions
 from ..charts import Range, Spot, Style, method_styles
-from ..columns import MISSING, Column
+from ..columns import MISSING, STEADIEST, Column
 from ..summary import ReportError
 from .charts import range_chart, scatter_charts
 from .data import Finding, Page, Result, looks, rounded
@@ -42,6 +42,7 @@ def audit_page(audit: OrderSensitivity, folder: Path, command: str = "") -> Page
     result = Result(
         benchmark=f"Order sensitivity of {audit.learner.name}",
         subtitle=f"{len(audit.tasks)} tasks, {len(orders)} orders x {audit.seeds} seeds",
+        headline=findings(audit, audit.learner)[0],
         score="accuracy",
         tasks=list(audit.tasks),
         orders={str(index): list(order) for index, order in enumerate(orders)},
@@ -63,7 +64,7 @@ def audit_page(audit: OrderSensitivity, folder: Path, command: str = "") -> Page
             )
             for name, each in learners.items()
         ],
-        notes=list(filter(None, [comparison_note(audit)])),
+        notes=list(filter(None, [scale(audit), comparison_note(audit)])),
         command=command or None,
         device=platform.machine(),
         versions=versions(),
@@ -121,73 +122,39 @@ MATTERS = (
     "seed matters as much. not shown: it may be chance. not at all: every order gave the same "
     "bits. undecided: too few runs to tell."
 )
+AVERAGE = "Mean accuracy over tasks, orders and seeds after the last task."
+WORST = "The average under the order that suited the learner least."
+ORDER = "Variance over orders while the seed is held fixed: order effect + interaction."
+SEED = "Variance over seeds while the order is held fixed: seed effect + interaction."
 TEST = "Permutation test of “the order has no effect”: order labels shuffled within each seed."
-VARIANCES: dict[str, tuple[Callable[[LearnerAudit], float | None], str]] = {
-    "seed variance": (
-        lambda each: each.seed_variance,
-        "Variance over seeds while the order is held fixed: seed effect + interaction.",
-    ),
-    "total variance": (lambda each: each.parts.variance, "The sum of the next three."),
-    "order effect": (
-        lambda each: each.parts.order_effect,
-        "What an order does with every seed alike.",
-    ),
-    "seed effect": (
-        lambda each: each.parts.seed_effect,
-        "What a seed does in every order alike.",
-    ),
-    "interaction": (
-        lambda each: each.parts.interaction,
-        "What an order does with one seed only.",
-    ),
+DISAGREE = "Share of test samples on which two orders, on average, predict different labels."
+PARTS = {
+    "total variance": ("variance", "The sum of the next three."),
+    "order effect": ("order_effect", "What an order does with every seed alike."),
+    "seed effect": ("seed_effect", "What a seed does in every order alike."),
+    "interaction": ("interaction", "What an order does with one seed only."),
 }
+
+
+def _part(name: str) -> Callable[[LearnerAudit], float | None]:
+    return lambda each: getattr(each.parts, name)
+
+
+def _p_value(each: LearnerAudit) -> str:
+    return MISSING if each.p_value is None else probability(each.p_value)
+
+
+def _verdict(each: LearnerAudit) -> float:
+    return list(KINDS).index(each.verdict)
+
+
 COLUMNS: list[Column[LearnerAudit]] = [
-    Column(
-        "order matters",
-        lambda each: list(KINDS).index(each.verdict),
-        "number",
-        MATTERS,
-        write=lambda each: VERDICTS[each.verdict],
-    ),
-    Column(
-        "order variance",
-        lambda each: each.order_variance,
-        "variance",
-        "Variance over orders while the seed is held fixed: order effect + interaction.",
-        "low",
-        "lowest order variance",
-    ),
-    Column(
-        "average",
-        lambda each: each.parts.average,
-        "score",
-        "Mean accuracy over tasks, orders and seeds after the last task.",
-        "high",
-        "highest average",
-    ),
-    Column(
-        "worst order",
-        lambda each: float(each.order_averages.min()),
-        "score",
-        "The average under the order that suited the learner least.",
-        "high",
-    ),
-    Column(
-        "p",
-        lambda each: each.p_value,
-        "number",
-        TEST,
-        write=lambda each: MISSING if each.p_value is None else probability(each.p_value),
-    ),
-    *(
-        Column(heading, value, "variance", words, "low")
-        for heading, (value, words) in VARIANCES.items()
-    ),
-    Column(
-        "disagreement",
-        lambda each: each.mean_disagreement,
-        "score",
-        "Share of test samples on which two orders, on average, predict different labels.",
-        "low",
-    ),
+    Column("order matters", _verdict, "number", MATTERS, write=lambda e: VERDICTS[e.verdict]),
+    Column("order variance", lambda e: e.order_variance, "variance", ORDER, "low", STEADIEST),
+    Column("average", _part("average"), "score", AVERAGE, "high", "highest average"),
+    Column("worst order", lambda e: float(e.order_averages.min()), "score", WORST, "high"),
+    Column("p", lambda e: e.p_value, "number", TEST, write=_p_value),
+    Column("seed variance", lambda e: e.seed_variance, "variance", SEED, "low"),
+    *(Column(h, _part(name), "variance", words, "low") for h, (name, words) in PARTS.items()),
+    Column("disagreement", lambda e: e.mean_disagreement, "score", DISAGREE, "low"),
 ]

@@ -94,7 +94,12 @@ def scatter_charts(
 
 
 def series_chart(
-    key: str, data: Series, styles: dict[str, Style], labels: Mapping[str, str], scale: str
+    key: str,
+    data: Series,
+    styles: dict[str, Style],
+    labels: Mapping[str, str],
+    scale: str,
+    over: str = "training step",
 ) -> dict[str, str]:
     """A line per method; the script reads values at a step, so the axes' place is told."""
 
@@ -110,7 +115,7 @@ def series_chart(
             axes.yaxis.set_minor_formatter("{x:g}" if max(data.highest, 1) < 10 else "")
         elif scale == "share":
             axes.set_ylim(0, 1)
-        axes.set_xlabel("training step")
+        axes.set_xlabel(over)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.grid(True, color="#E5E5E5", linewidth=0.6)
 
@@ -118,7 +123,7 @@ def series_chart(
     for place, name in enumerate(data.lines):
         for part in ("line", "band"):
             tags[f"{part}-{place}"] = [{"class": part, "data-method": name}]
-    told = f"{data.title} against training step; arrow keys read the values"
+    told = f"{data.title} against {over}; arrow keys read the values"
     role = {"role": "img", "tabindex": "0", "aria-label": told}
     return _both(key, draw, role, tags, height=0.62, half=True)
 
@@ -143,6 +148,9 @@ def range_chart(
 
     def draw(axes: Axes) -> None:
         draw_ranges(axes, ranges, styles)
+        low, high = axes.get_xlim()  # less than two points apart, ticks would all read alike
+        spare = max(0.0, 2.0 - (high - low)) / 2
+        axes.set_xlim(max(low - spare, -1.0), min(high + spare, 101.0))
         names = [plain(name if len(name) < 16 else f"{name[:15]}…") for name in tasks]
         axes.set_yticks(range(len(tasks)), names)
         axes.set_xlabel("accuracy after the last task, %")

@@ -19,6 +19,7 @@ from ..charts import Series, method_styles, scatter_spots, series
 from ..columns import columns_of, learning_rate, row_label
 from ..density import Frames
 from ..paper import benchmark_label, method_label
+from ..plasticity import plasticity_series
 from ..reading import UPPER_BOUND, competing, headline, readable, telling_pair
 from ..summary import Claim, ReportError, Summary
 from .charts import icon, scatter_charts, series_chart
@@ -48,6 +49,7 @@ class Values:
     title: str
     steps: list[float]
     lines: dict[str, list[float | None]]
+    unit: str = "step"
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,10 @@ def _with_charts(
         if data is not None:
             charts |= series_chart(key, data, styles, labels, scale)
             values[key] = _values(data)
+    for name, data in plasticity_series(summary).items():
+        key = f"plasticity-{name}"
+        charts |= series_chart(key, data, styles, labels, "linear", "place in the order")
+        values[key] = replace(_values(data), unit="place")
     return replace(result, dots=normalized, values=values), charts
 
 

@@ -127,7 +127,7 @@ function brief(value) {
 }
 
 // A line across the chart names all values at one step, by pointer or by arrow keys.
-function readable(picture, result, { title, steps, lines }) {
+function readable(picture, result, { title, steps, lines, unit }) {
   const last = steps.length - 1;
   const [left, right, top, bottom] = ["left", "right", "top", "bottom"].map((side) => Number(picture.dataset[side]));
   const cross = drawing("line", { class: "cross", y1: top, y2: bottom, visibility: "hidden" });
@@ -145,7 +145,7 @@ function readable(picture, result, { title, steps, lines }) {
       .sort(([, one], [, other]) => other[now] - one[now])
       .map(([name, means]) => `${result.methods[name].label}: ${brief(means[now])}`);
     const corner = picture.getBoundingClientRect();
-    tooltip.show([`${title}, step ${Math.round(steps[now])}`, ...texts], corner.left + at * scale(), clientY ?? corner.top + top);
+    tooltip.show([`${title}, ${unit} ${Math.round(steps[now])}`, ...texts], corner.left + at * scale(), clientY ?? corner.top + top);
   };
   const leave = () => {
     now = -1;

@@ -15,6 +15,8 @@ function showResult(number) {
   showMatrices(result);
   showSeries("weights", "weights-legend", result, number, { "weights-left": "ess", "weights-right": "largest" });
   showSeries("curves", "curves-legend", result, number, { "curves-chart": "curves" });
+  const plasticity = ["return", "dormant", "effective_rank", "mean_abs_weight"].map((name) => `plasticity-${name}`);
+  showSeries("plasticity", "plasticity-legend", result, number, Object.fromEntries(plasticity.map((name) => [name, name])));
   showDensity(result);
   showClaims(result);
   showSettings(result, data.directory);

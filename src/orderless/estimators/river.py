@@ -1,0 +1,140 @@
+"""river: one sample at a time, a dictionary of features each; the exact filter inside.
+
+    z = sum over features of value * code(name) / input_scale        code(name) in {-1, +1}^256
+
+A sample becomes 256 numbers by random signs that the *names* of its features decide, so that
+features may come and go and no order of samples changes what a feature means. A text value counts
+as a feature of its own, `name=value`, with value 1. Then random ReLU features and an exact head, as
+in `ParticleClassifier`: two models that learned the same samples in any order are equal to the bit.
+Values should be about standardised, by known units: a scaler that learns from the stream makes the
+features, and with them the result, depend on the order again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from .classifier import ParticleClassifier
+from .regressor import ParticleRegressor
+
+try:
+    from river import base
+except ImportError as error:
+    raise ImportError(
+        "orderless.estimators.river needs river: pip install 'orderless[river]'"
+    ) from error
+
+
+@lru_cache(maxsize=2**16)
+def _code(name: str) -> np.ndarray:
+    """256 signs."""
+    digest = np.frombuffer(hashlib.sha256(name.encode()).digest(), np.uint8)
+    return 2.0 * np.unpackbits(digest) - 1.0
+
+
+def _row(x: dict[Any, Any]) -> np.ndarray:
+    """One sample `[1, 256]`; features are summed in the order of their names."""
+    named = {
+        f"{key}={value}" if isinstance(value, str) else str(key): value for key, value in x.items()
+    }
+    row = np.zeros(256)
+    for name, value in sorted(named.items()):
+        row += _code(name) * (1.0 if isinstance(value, str) else float(value))
+    return row[None]
+
+
+@dataclass(eq=False, repr=False)
+class _Stream:
+    """The parameters of both, and how they learn.
+
+    Args:
+        n_particles, n_features: random maps, and features of each.
+        input_scale: about the square root of the number of standardised features of a sample.
+        seed: of the random features.
+    """
+
+    n_particles: int = 2
+    n_features: int = 128
+    input_scale: float = 2.0
+    seed: int = 0
+    estimator: Any = field(default=None, init=False)
+
+    def _options(self) -> Any:
+        return {
+            "n_particles": self.n_particles,
+            "n_features": self.n_features,
+            "input_scale": self.input_scale,
+            "random_state": self.seed,
+        }
+
+    def learn_one(self, x: dict[Any, Any], y: Any) -> None:
+        """Learn one sample."""
+        if self.estimator is None:
+            self.estimator = self._make()
+        self.estimator.partial_fit(_row(x), [y])
+
+    def unlearn_one(self, x: dict[Any, Any], y: Any) -> None:
+        """Forget a sample that was learned, exactly: a sliding window, say."""
+        self.estimator.forget(_row(x), [y])
+
+    def _make(self) -> Any:
+        raise NotImplementedError
+
+
+class StreamClassifier(_Stream, base.Classifier):
+    """`ParticleClassifier` for river: labels of any number, known when they come.
+
+    `estimator` is the scikit-learn estimator inside, which adds, saves and forgets.
+
+    >>> model = StreamClassifier(n_features=32)
+    >>> for hour in range(24):
+    ...     model.learn_one({"hour": hour / 12 - 1}, "day" if 6 < hour < 20 else "night")
+    >>> model.predict_one({"hour": 0.0})
+    'day'
+    """
+
+    def _make(self) -> ParticleClassifier:
+        return ParticleClassifier(**self._options())
+
+    def predict_proba_one(self, x: dict[Any, Any], **kwargs: Any) -> dict[Any, float]:
+        """Probabilities of the labels that came; none before the first."""
+        if self.estimator is None:
+            return {}
+        shares = self.estimator.predict_proba(_row(x))[0].tolist()
+        return dict(zip(self.estimator.classes_.tolist(), shares, strict=True))
+
+    @property
+    def _multiclass(self) -> bool:
+        return True
+
+
+@dataclass(eq=False, repr=False)
+class StreamRegressor(_Stream, base.Regressor):
+    """`ParticleRegressor` for river.
+
+    Targets are learned as (y - target_mean) / target_scale and must lie within 16 scales.
+
+    >>> model = StreamRegressor(n_features=32)
+    >>> for hour in range(24):
+    ...     model.learn_one({"hour": hour / 12 - 1}, 10.0 + hour)
+    >>> round(model.predict_one({"hour": 0.0}))
+    22
+    """
+
+    target_mean: float = 0.0
+    target_scale: float = 16.0
+
+    def _make(self) -> ParticleRegressor:
+        targets: Any = {"target_mean": self.target_mean, "target_scale": self.target_scale}
+        return ParticleRegressor(**self._options(), **targets)
+
+    def predict_one(self, x: dict[Any, Any], **kwargs: Any) -> float:
+        """The mean; `target_mean` before the first sample."""
+        if self.estimator is None:
+            return self.target_mean
+        return float(self.estimator.predict(_row(x))[0])
