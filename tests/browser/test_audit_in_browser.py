@@ -63,7 +63,7 @@ def test_a_task_names_its_worst_and_best_order_by_keyboard(open_page, audit_page
     assert lines[0] == "mine, tuesday"
     assert lines[2].startswith("worst: ") and lines[3].startswith("best: ") and "→" in lines[3]
     names = [text.text for text in find_all(browser, "#tasks-chart .axis")]
-    assert names == ["accuracy after the last task, %", "task"]
+    assert names == ["accuracy after the last task, %; dashed: chance", "task"]
 
 
 @pytest.mark.parametrize("width", [320, 390, 768])

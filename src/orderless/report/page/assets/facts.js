@@ -25,7 +25,7 @@ function showHeading(result) {
     ["computing time", duration(result.duration)],
   ];
   pairs(byId("figures"), entries);
-  const word = result.score === "accuracy" ? "accuracy" : "return";
+  const word = result.score;
   for (const node of document.querySelectorAll(".score-name")) {
     node.textContent = node.closest("h2") ? word[0].toUpperCase() + word.slice(1) : word;
   }
