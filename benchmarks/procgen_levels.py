@@ -44,7 +44,7 @@ def measure(level: int, *, game: str, steps: int, network: str) -> tuple[int, fl
         store = Store(Path(folder) / "run")
         store.prepare()
         tasks = find_benchmark(cell.benchmark).scenario(game, settings, SEED, folder, DEVICE)
-        (final,) = runner_of(cell, tasks, store).run()["final_returns"]
+        (final,) = runner_of(cell, tasks, store).run().final_returns or [None]
     random = mean_return(random_policy(), game, level, 1, 32, 1, 0, DEVICE)["mean"]
     return level, random, random if final is None else final  # no episode ended: nothing learned
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from docs.tools.sections import PROSE, Source, page, provenance
 
+from orderless.report import Summary
 from orderless.report.columns import percent, seen_variance, small, title
 from orderless.report.paper import TABLE_1, method_label
 from orderless.report.tables import markdown_table
 
 MEASURED = "product-measured.json"
+OWN = ("product", "product+particles")
 PEERS = ("gd", "adam", "wpf", "lwf", "joint", "rb")
 HEADINGS = ["method", "settings", "average", "probs", "order variance", "seed variance"]
 HEADINGS += ["seeds x orders", "from"]
@@ -28,16 +32,16 @@ def product_page(sources: list[Source]) -> str | None:
     if not chosen:
         return None
     parts = []
-    kinds = dict.fromkeys((s.summary.benchmark, s.summary.scenario) for s in chosen)
-    for benchmark, scenario in kinds:
-        same = [
-            s for s in sources if (s.summary.benchmark, s.summary.scenario) == (benchmark, scenario)
-        ]
-        rows = [row for source in same if of_product(source) for row in _rows(source)]
+    kinds = {_kind(source.summary) for source in chosen}
+    for benchmark, scenario in product(TABLE_1, ("domain", "class", "task")):
+        if (benchmark, scenario) not in kinds:
+            continue
+        same = [s for s in sources if _kind(s.summary) == (benchmark, scenario)]
+        rows = [row for source in same for row in _rows(source, OWN)]
         rows += [
             row
             for source in same
-            if not of_product(source) and source.summary.preset in ("table1", "table1-high")
+            if source.summary.preset in ("table1", "table1-high")
             for row in _rows(source, PEERS)
         ]
         name = title(same[0].summary).split(",")[0]
@@ -56,13 +60,25 @@ def product_page(sources: list[Source]) -> str | None:
     return page("The product of task posteriors, measured", PROSE["product"]["words"], *parts)
 
 
-def _rows(source: Source, methods: tuple[str, ...] = ()) -> list[list[str]]:
+def with_product(summary: Summary, sources: list[Source]) -> Summary:
+    """A report with one row more, where the product was run with its preset."""
+    for own in (source.summary for source in sources if of_product(source)):
+        if (*_kind(own), own.preset) == (*_kind(summary), summary.preset) and OWN[0] in own.methods:
+            return replace(summary, methods={**summary.methods, OWN[0]: own.methods[OWN[0]]})
+    return summary
+
+
+def _kind(summary: Summary) -> tuple[str, str]:
+    return summary.benchmark, summary.scenario
+
+
+def _rows(source: Source, methods: tuple[str, ...]) -> list[list[str]]:
     summary = source.summary
     changes = [word for word in summary.command.split("&&")[-1].split() if "=" in word]
     return [
         [
             method_label(name),
-            summary.preset if methods else ", ".join([summary.preset, *changes]),
+            ", ".join([summary.preset, *changes]) if methods == OWN else summary.preset,
             percent(entry.average),
             percent(entry.average_probs),
             small(seen_variance(entry, "order_variance")),
@@ -71,7 +87,7 @@ def _rows(source: Source, methods: tuple[str, ...] = ()) -> list[list[str]]:
             f"[JSON]({source.path.name})",
         ]
         for name, entry in summary.methods.items()
-        if not methods or name in methods
+        if name in methods
     ]
 
 

@@ -52,11 +52,6 @@ def provenance(source: Source) -> str:
     )
 
 
-def claims_section(groups: list[list[Summary]], rule: str) -> str:
-    """First where each claim holds, a table for each group; then the numbers behind it all."""
-    return "\n".join([*verdicts(groups, rule), *evidence(groups)])
-
-
 def verdicts(groups: list[list[Summary]], rule: str) -> list[str]:
     """Where each claim holds."""
     judged = ([summary for summary in group if summary.claims] for group in groups)

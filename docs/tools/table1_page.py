@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from docs.tools.exact_page import alone
-from docs.tools.product_page import of_product
+from docs.tools.product_page import of_product, with_product
 from docs.tools.sections import PROSE, Source, evidence, page, provenance, remarks, verdicts
 
 from orderless.report import MethodSummary, Summary
@@ -13,7 +13,6 @@ from orderless.report.columns import (
     VARIED,
     decimal,
     percent,
-    seen_interval,
     seen_variance,
     small,
     title,
@@ -33,13 +32,14 @@ CAPTIONS = {
 
 def table1_page(sources: list[Source]) -> str | None:
     """What came out, one table for each benchmark, and where the paper's claims hold."""
-    sources = _own(sources)
+    everything, sources = sources, _own(sources)
     if not sources:
         return None
     parts = remarks(sources[0], "table1.remarks.txt", heading="")
     parts += _pictures(sources[0], "figure2")
     for benchmark in TABLE_1:
         shown = [s.summary for s in sources if s.summary.benchmark == benchmark and _in_front(s)]
+        shown = [with_product(summary, everything) for summary in shown]
         parts += [_overview(benchmark, shown)] if shown else []
     groups = [[s.summary for s in sources if s.summary.benchmark == name] for name in TABLE_1]
     parts += [f"{TEXT['legend']}\n", *verdicts(groups, f"{TEXT['claims']}\n")]
@@ -84,14 +84,16 @@ def _overview(benchmark: str, summaries: list[Summary]) -> str:
                 groups.append((summary, kind))
                 headings += [_setting(summary) + kind.replace("-", ", "), "of order"]
     rows = []
-    for name in (*TABLE_1[benchmark], "joint"):
+    more = ("product",) if any("product" in summary.methods for summary in summaries) else ()
+    for name in (*TABLE_1[benchmark], *more, "joint"):
         paper = TABLE_1[benchmark].get(name)
         row = ["-", "-"] if paper is None else [percent(paper[0]), f"{paper[1]:.3f}"]
         for summary, kind in groups:
             base, plus, rest = name.partition("+")
             entry = summary.methods.get(f"{base}{kind}{plus}{rest}")
             row += ["", ""] if entry is None else _brief(name, entry, paper)
-        rows.append([method_label(name), *row])
+        own = " ([own settings](product.md))" if name == "product" else ""
+        rows.append([method_label(name) + own, *row])
     return f"## {benchmark_label(benchmark)}\n\n{markdown_table(headings, rows)}"
 
 
@@ -149,7 +151,7 @@ def _pictures(source: Source, *names: str) -> list[str]:
 def _figures(entry: MethodSummary) -> list[str]:
     return [
         percent(entry.average),
-        seen_interval(entry, percent),
+        "-" if entry.orders < 2 else ", ".join(map(percent, entry.interval)),
         *map(percent, (entry.average_logits, entry.average_probs)),
         *(small(seen_variance(entry, name)) for name in VARIED),
         *map(percent, (entry.worst_order, entry.forgetting)),

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
-from docs.tools.sections import PROSE, Source, claims_section, page, provenance, remarks
+from docs.tools.sections import PROSE, VERDICTS, Source, page, remarks
 
 from orderless.report import MethodSummary, Summary
-from orderless.report.columns import (
-    decimal,
-    row_label,
-    seen_interval,
-    seen_variance,
-    small,
-    title,
-)
+from orderless.report.columns import decimal, percent, row_label, seen_variance, small
 from orderless.report.paper import TABLE_2, benchmark_label, method_label, published
+from orderless.report.plasticity import MEASURES, ROWS
 from orderless.report.summary import Claim
 from orderless.report.tables import markdown_table
 
@@ -30,75 +23,195 @@ def table2_page(sources: list[Source]) -> str | None:
     sources = [source for source in sources if source.summary.benchmark in TABLE_2]
     if not sources:
         return None
+    kinds = {
+        benchmark: [source for source in sources if source.summary.benchmark == benchmark]
+        for benchmark in reversed(TABLE_2)
+    }
     summaries = [source.summary for source in sources]
-    kinds = [[s for s in summaries if s.benchmark == benchmark] for benchmark in TABLE_2]
-    parts = [*remarks(sources[0], "table2.remarks.txt"), *map(_section, sources)]
-    parts += [claims_section(kinds, f"{TEXT['claims']}\n"), _cost_section(summaries)]
-    return page("Table 2, measured", TEXT["words"], *parts)
+    parts = [_figures(sources), f"{TEXT['words']}\n"]
+    for benchmark, found in kinds.items():
+        if found:
+            parts += [f"## {benchmark_label(benchmark)}\n", *map(_rows, found)]
+            parts.append(_claims([source.summary for source in found]))
+    parts += [
+        f"{TEXT['claims']}\n",
+        _plasticity(summaries),
+        *remarks(sources[0], "table2.remarks.txt"),
+    ]
+    parts += [
+        _folded("How each table was made", "\n".join(map(_origin, sources))),
+        _folded("What moves the weights", _weights(summaries)),
+        _folded("What the preset `paper` would cost", _costs(summaries)),
+    ]
+    return page("Table 2, measured", _answer(summaries), *(part for part in parts if part))
 
 
-def _section(source: Source) -> str:
+def _folded(heading: str, text: str) -> str:
+    """Shown when asked for, by GitHub and by the documentation's site."""
+    opening = f'<details markdown="1"><summary>{heading.replace("`", "")}</summary>\n'
+    return f"{opening}\n{text}\n</details>\n" if text else ""
+
+
+def _name(summary: Summary) -> str:
+    """A game and its budget, in few words."""
+    passes = _amount(summary, "epochs")
+    cloned = f", {passes} {'pass' if passes == 1 else 'passes'}"
+    what = cloned if summary.benchmark == "procgen-bc" else ""
+    return f"{summary.scenario.capitalize()}, {len(summary.task_names or [])} levels{what}"
+
+
+# ---------------------------------------------------------------------- the answer
+
+
+def _answer(summaries: list[Summary]) -> str:
+    """What came out, in five sentences."""
+    sentences = []
+    for ours in ("PPO + WPF", "Behaviour cloning + WPF"):
+        theirs = ours.removesuffix(" + WPF")
+        claims = {
+            summary.scenario.capitalize(): claim  # with most levels, where a game has several
+            for summary in sorted(summaries, key=lambda s: len(s.task_names or []))
+            for claim in summary.claims
+            if claim.claim == f"{ours} is above {theirs}" and claim.across
+        }
+        if claims:
+            sentences.append(_difference(claims, ours, theirs))
+    return " ".join([*sentences, *_kept(summaries), TEXT["comparable"]])
+
+
+def _difference(claims: dict[str, Claim], ours: str, theirs: str) -> str:
+    """Where a difference is shown, and where one of the paper's size is excluded."""
+    games, shown, excluded = [], [], []
+    for game, claim in claims.items():
+        low, high = claim.across or (0.0, 0.0)
+        games.append(f"{game} {claim.difference:+.3f} [{low:+.3f}, {high:+.3f}]")
+        shown += [] if low <= 0 <= high else [game]
+        excluded += [game] if "is excluded" in claim.evidence else []
+    return (
+        f"**A difference between {ours} and {theirs} is shown on {_listed(shown, 'no game')}**: "
+        f"{', '.join(games)} (95 % intervals with levels and orders as random effects); one of the "
+        f"paper's size is excluded on {_listed(excluded, 'no game')}."
+    )
+
+
+def _kept(summaries: list[Summary]) -> list[str]:
+    """What is left of the paper's figure 3."""
+    judged = [
+        (summary, claim)
+        for summary in summaries
+        for claim in summary.claims
+        if claim.paper == "figure 3" and claim.holds != "not decidable"
+    ]
+    kept = []
+    for summary, claim in judged:
+        if claim.holds:
+            same = (f"{claim.claim} + averaging", claim.measure)
+            (other,) = [c for c in summary.claims if (c.claim, c.measure) == same]
+            what = f"{claim.measure.partition(',')[0]} on {summary.scenario.capitalize()}"
+            alone = ", where particles without weights are no worse" if not other.holds else ""
+            kept.append(f"{what}: {claim.difference:+.3f}{alone}")
+    more = f" ({_listed(kept)})" if kept else ""
+    sentence = "That weighted particles keep more plasticity than PPO, the paper's figure 3, holds "
+    return [f"{sentence}in {len(kept)} of {len(judged)} comparisons{more}."] if judged else []
+
+
+def _listed(words: list[str], none: str = "") -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]]).removeprefix(" and ") if words else none
+
+
+def _figures(sources: list[Source]) -> str:
+    pictures = [Path(f"{source.path.with_suffix('')}-figure3.png") for source in sources]
+    lines = [f"![Returns over environment steps]({p.name})" for p in pictures if p.exists()]
+    return "\n".join([*lines, "", f"*{TEXT['caption']}*\n"]) if lines else ""
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def _rows(source: Source) -> str:
+    """One game: the paper's figures, ours, by level and by place."""
     summary = source.summary
-    table = published(summary.benchmark, summary.scenario)
-    levels = summary.task_names or []
-    cloning = summary.benchmark == "procgen-bc"
+    table, cloning = published(summary.benchmark, summary.scenario), summary.expert is not None
     rows = []
     for name, entry in summary.methods.items():
         paper = [f"{number:.2f}" for number in table[name]] if name in table else ["-", "-"]
+        ends = min(entry.order_averages), max(entry.order_averages)
+        shares = [summary.of_expert(entry.average), summary.of_expert(entry.just_learned)]
         rows.append(
             [
-                method_label(name),
+                row_label(name, summary.methods),
                 *paper,
                 decimal(entry.average),
-                seen_interval(entry, decimal),
-                *([decimal(entry.average_probs)] if cloning else []),
-                small(seen_variance(entry, "variance")),
+                " to ".join(map(decimal, ends)),
                 small(seen_variance(entry, "order_variance")),
-                *(decimal(average) for average in entry.task_averages),
+                *(map(percent, shares) if cloning else ()),
+                " / ".join(map(decimal, entry.task_averages)),
+                " / ".join(map(decimal, entry.place_averages)),
                 decimal(entry.ess_final, 1),
-                f"{entry.seeds} x {entry.orders}",
             ]
         )
-    headings = ["method", "paper", "paper's variance", "average", "95 % interval"]
-    headings += [*(["probs"] if cloning else []), "variance", "of order", *levels, "ESS"]
-    lines = [f"## {title(summary)}\n", _budget(summary), _expert(summary), provenance(source)]
-    lines.append(markdown_table([*headings, "seeds x orders"], rows))
-    differences = [
-        [claim.claim.replace(" is above ", " - "), _interval(claim)]
-        for claim in summary.claims
-        if claim.measure == "average" and claim.difference is not None
+    headings = ["method", "paper", "paper's variance", "average", "range over orders", "variance"]
+    headings += ["of expert, %", "just learned, %"] if cloning else []
+    headings += [f"levels {summary.settings['levels']}", "by place in the order", "ESS"]
+    notes = "".join(f"- {note}\n" for note in summary.notes if "One seed" not in note)
+    heading = f"### {_name(summary)}\n\n{_budget(summary)}"
+    return f"{heading}\n{markdown_table(headings, rows)}{notes and chr(10) + notes}"
+
+
+def _claims(summaries: list[Summary]) -> str:
+    """Every claim that is decided on one of these, with its evidence."""
+    found = [{(c.claim, c.measure): c for c in s.claims} for s in summaries]
+    keys = dict.fromkeys(key for claims in found for key in claims)
+    rows = [
+        [*key, *(_verdict(claims.get(key)) for claims in found)]
+        for key in keys
+        if any(key in claims and claims[key].holds != "not decidable" for claims in found)
     ]
-    if differences:
-        heading = ["paired difference of averages", "value and 95 % interval"]
-        lines.append(markdown_table(heading, differences))
-    lines.append("".join(f"- {note}\n" for note in summary.notes))
-    lines.append(_along_the_order(summary))
-    picture = Path(f"{source.path.with_suffix('')}-figure3.png")
-    if picture.exists():
-        lines.append(f"![Returns over environment steps]({picture.name})\n\n{TEXT['caption']}\n")
-    return "\n".join(line for line in lines if line)
+    return markdown_table(["claim", "judged on", *map(_name, summaries)], rows, left=2)
 
 
-def _along_the_order(summary: Summary) -> str:
-    """Returns by place in the order and, where weights move, which terms of the loss move them."""
-    places = range(1, len(summary.task_names or []) + 1)
-    methods = summary.methods
-    weighed = any(entry.weight_spread for entry in methods.values())
-    terms = ("policy", "value", "entropy") if weighed else ()
+def _verdict(claim: Claim | None) -> str:
+    if claim is None or claim.difference is None or claim.interval is None:
+        return "" if claim is None else VERDICTS[claim.holds]
+    low, high = claim.interval
+    text = f"{VERDICTS[claim.holds]} {claim.difference:+.3f} [{low:+.3f}, {high:+.3f}]"
+    return text + ("; [{:+.3f}, {:+.3f}]".format(*claim.across) if claim.across else "")
+
+
+def _plasticity(summaries: list[Summary]) -> str:
     rows = []
-    for name, entry in methods.items():
-        spreads = [entry.weight_spread.get(term, []) for term in terms]
-        moved = [" / ".join(map(small, by_place)) or "-" for by_place in spreads]
-        rows.append([row_label(name, methods), *map(decimal, entry.place_averages), *moved])
-    headings = ["method", *(f"level at place {place}" for place in places)]
-    headings += [f"weights by {term}" for term in terms]
-    text = f"{TEXT['places']} {TEXT['spread']}" if weighed else TEXT["places"]
-    return f"{text}\n\n{markdown_table(headings, rows)}" if len(places) > 1 else ""
+    for summary in summaries:
+        entries = [summary.methods.get(name) for name in ROWS]
+        for measure, (words, _) in MEASURES.items():
+            texts = [_by_place(entry, measure) for entry in entries]
+            if any(texts) and summary.benchmark == "procgen-lifelong":
+                rows.append([_name(summary), words, *texts])
+    headings = ["game", "measure", *map(method_label, ROWS)]
+    return f"{TEXT['places']}\n\n{markdown_table(headings, rows, left=2)}" if rows else ""
 
 
-def _interval(claim: Claim) -> str:
-    low, high = claim.interval or (math.nan, math.nan)
-    return f"{claim.difference:+.3f} [{low:+.3f}, {high:+.3f}]"
+def _by_place(entry: MethodSummary | None, measure: str) -> str:
+    if entry is None or measure not in entry.plasticity_half:
+        return ""
+    pairs = zip(entry.plasticity[measure], entry.plasticity_half[measure], strict=True)
+    return " / ".join(f"{mean:.3g} ± {half:.2g}" for mean, half in pairs)
+
+
+def _weights(summaries: list[Summary]) -> str:
+    """Which terms of the loss move the weights."""
+    terms = ("policy", "value", "entropy")
+    rows = [
+        [_name(summary), method_label(name)]
+        + [" / ".join(map(small, entry.weight_spread.get(term, []))) or "-" for term in terms]
+        for summary in summaries
+        for name, entry in summary.methods.items()
+        if entry.weight_spread
+    ]
+    table = markdown_table(["game", "method", *(f"by {term}" for term in terms)], rows, left=2)
+    return f"{TEXT['spread']}\n\n{table}" if rows else ""
+
+
+# ---------------------------------------------------------------------- where it comes from
 
 
 def _budget(summary: Summary) -> str:
@@ -111,17 +224,9 @@ def _budget(summary: Summary) -> str:
         else f"{_amount(summary, 'steps_per_level'):,} environment steps per level"
     )
     theirs = f"{PAPER_STEPS:,} {'samples' if cloning else 'environment steps'} per level"
-    words = TEXT["budget"].format(
-        tasks=len(summary.task_names or []),
-        levels=summary.settings["levels"],
-        ours=ours,
-        particles=summary.settings["particles"],
-        theirs=theirs,
-        paper_levels=PAPER_LEVELS,
-        paper_particles=PAPER_PARTICLES,
-        paper_orders=PAPER_ORDERS,
-    )
-    return f"{words}\n"
+    facts = {"particles": summary.settings["particles"], "paper_levels": PAPER_LEVELS}
+    facts |= {"paper_particles": PAPER_PARTICLES, "paper_orders": PAPER_ORDERS}
+    return TEXT["budget"].format(ours=ours, theirs=theirs, **facts) + "\n"
 
 
 def _amount(summary: Summary, setting: str) -> int:
@@ -129,6 +234,23 @@ def _amount(summary: Summary, setting: str) -> int:
     if not isinstance(value, int):
         raise ValueError(f"{setting} must be a number, got {value!r}")
     return value
+
+
+def _origin(source: Source) -> str:
+    """Command, device, time, versions and, of clones, the expert."""
+    summary = source.summary
+    command = summary.command or "command not recorded"
+    if summary.benchmark == "procgen-bc":  # the preset's own budget was smaller once
+        for key in ("transitions", "epochs"):
+            if f"{key}=" not in command:
+                command += f" --set {key}={_amount(summary, key)}"
+    versions = ", ".join(f"{name} {version}" for name, version in summary.versions.items())
+    cells = sum(entry.cells for entry in summary.methods.values())
+    return (
+        f"- [`{source.path.name}`]({source.path.name}): `{command}`; {cells} cells, "
+        f"{summary.duration / 60:.0f} min of cell time on {summary.device or 'an unnamed device'}; "
+        f"{versions or 'versions not recorded'}.{_expert(summary)}"
+    )
 
 
 def _expert(summary: Summary) -> str:
@@ -141,12 +263,12 @@ def _expert(summary: Summary) -> str:
         for where, both in facts.returns.items()
         for who, measured in both.items()
     }
-    on_levels = ", ".join(map(decimal, facts.level_returns))
     about = {"network": facts.network, "steps": facts.steps, "levels": facts.levels}
-    return TEXT["expert"].format(**about, **worth, on_levels=on_levels) + "\n"
+    on_levels = ", ".join(map(decimal, facts.level_returns))
+    return " " + TEXT["expert"].format(on_levels=on_levels, **about, **worth)
 
 
-def _cost_section(summaries: list[Summary]) -> str:
+def _costs(summaries: list[Summary]) -> str:
     """Throughput as measured, and hours for the paper's budget at that rate."""
     fastest: dict[tuple[str, str], tuple[float, float, int, str]] = {}
     for summary in summaries:
@@ -160,8 +282,7 @@ def _cost_section(summaries: list[Summary]) -> str:
         for (label, name), (rate, hours, n, game) in fastest.items()
     ]
     headings = ["benchmark", "method", "particles", "steps/s", "hours at the paper's budget"]
-    table = markdown_table(headings, rows, left=2)
-    return f"## What the preset `paper` would cost\n\n{TEXT['cost']}\n\n{table}"
+    return f"{TEXT['cost']}\n\n{markdown_table(headings, rows, left=2)}"
 
 
 def _cost(summary: Summary, entry: MethodSummary) -> tuple[float, float]:

@@ -79,11 +79,7 @@ def linear_losses(length: int = LENGTH, dimension: int = 1, seed: int = 0) -> li
     """L_t(x) = g_t . x + b_t with standard normal g_t and b_t."""
     generator = torch.Generator().manual_seed(seed)
     draws = torch.randn(length, dimension + 1, generator=generator, dtype=torch.float64)
-
-    def make(draw: Tensor) -> Loss:
-        return lambda x: x @ draw[:-1] + draw[-1]
-
-    return [make(draw) for draw in draws]
+    return [lambda x, draw=draw: x @ draw[:-1] + draw[-1] for draw in draws]  # type: ignore[misc]
 
 
 def logistic_losses(length: int = LENGTH, dimension: int = 1, seed: int = 0) -> list[Loss]:
@@ -101,10 +97,7 @@ def logistic_losses(length: int = LENGTH, dimension: int = 1, seed: int = 0) -> 
 def as_closures(losses: list[Loss]) -> list[ParticleLoss]:
     """Losses of positions as losses of an ensemble, for `measure_order_dependence`."""
 
-    def make(loss: Loss) -> ParticleLoss:
-        return lambda particles: loss(positions_of(particles))
-
-    return [make(loss) for loss in losses]
+    return [lambda particles, loss=loss: loss(positions_of(particles)) for loss in losses]  # type: ignore[misc]
 
 
 def some_orders(length: int = LENGTH, per_distance: int = 4) -> list[list[int]]:

@@ -37,7 +37,7 @@ def test_everything_is_on_the_page(open_page, audit_page):
     assert len(cells) == len(TASKS) ** 2  # the untrained learner was not asked
     assert find(browser, "#command").text.startswith("orderless audit a:b")
     hidden = {section.get_attribute("id") for section in find_all(browser, "section[hidden]")}
-    assert hidden == {"weights", "curves", "density", "claims"}
+    assert hidden == {"weights", "curves", "plasticity", "density", "claims"}
 
 
 def test_the_slider_shows_another_order(open_page, audit_page):
@@ -63,7 +63,7 @@ def test_a_task_names_its_worst_and_best_order_by_keyboard(open_page, audit_page
     assert lines[0] == "mine, tuesday"
     assert lines[2].startswith("worst: ") and lines[3].startswith("best: ") and "→" in lines[3]
     names = [text.text for text in find_all(browser, "#tasks-chart .axis")]
-    assert names == ["accuracy after the last task, %", "task"]
+    assert names == ["accuracy after the last task, %; dashed: chance", "task"]
 
 
 @pytest.mark.parametrize("width", [320, 390, 768])

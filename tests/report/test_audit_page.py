@@ -54,10 +54,20 @@ def test_the_table_holds_the_decomposition_and_the_verdict(audited, shown) -> No
     assert column(shown, "p")["rb"][1] == "-"
 
 
-def test_every_verdict_has_a_colour() -> None:
-    from orderless.audit.words import VERDICTS
+def test_every_verdict_has_a_colour_and_a_headline() -> None:
+    from orderless.audit.words import HEADLINES, VERDICTS
 
-    assert set(KINDS) == set(VERDICTS)
+    assert set(KINDS) == set(VERDICTS) == set(HEADLINES)
+
+
+def test_the_answer_stands_on_top_with_the_chance_level(audited) -> None:
+    result = audit_page(replace(audited, chance=0.335), Path("folder")).results[0]
+    low, high = (100 * f(audited.learner.order_averages) for f in (np.min, np.max))
+    assert result.headline == (
+        f"The order matters to mine: {low:.1f} % in the worst order tried, {high:.1f} % in the "
+        "best, where a constant answer has 33.5 %."
+    )
+    assert "the best constant answer has 33.5." in result.notes[0]
 
 
 def test_which_task_suffers_in_which_order(audited) -> None:
@@ -70,7 +80,8 @@ def test_which_task_suffers_in_which_order(audited) -> None:
 
 def test_scores_that_hardly_differ_have_an_axis_whose_ticks_can_be_told_apart() -> None:
     ranges = [Range(0, "mine", 0.1651, 0.165, 0.166, 0, 1)]
-    chart = range_chart(ranges, method_styles(["mine"]), ["monday"], ["monday"] * 2)
+    styles, monday = method_styles(["mine"]), ["monday"]
+    chart = range_chart(ranges, styles, monday, monday * 2, "accuracy", 0.5)
     ticks = re.findall(r">([0-9.]+)</text>", chart["tasks-wide"])
     assert len(ticks) >= 3 and len(set(ticks)) == len(ticks)
     assert float(ticks[-1]) - float(ticks[0]) >= 1

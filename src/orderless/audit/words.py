@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..escaping import markdown as escape
 from ..escaping import printable
+from .comparison import COMPARISONS
 from .decomposition import LEVEL
 
 if TYPE_CHECKING:
@@ -80,6 +81,29 @@ seeds, mean over orders (population variances, per task, then averaged). `p`: pe
 on which two orders, on average, predict different labels."""
 
 
+HEADLINES = {
+    "sensitive": "The order matters to {}",
+    "below reseeding": "The order matters to {}, but no more than the seed does",
+    "not shown": "No effect of the order on {} was shown",
+    "none": "The order does not matter to {} at all",
+    "undecided": "These are too few runs to tell whether the order matters to {}",
+}
+
+
+def headline(result: OrderSensitivity) -> str:
+    """The answer in a sentence, with how far the orders tried are apart."""
+    learner, tails = result.learner, result.tails
+    ends = [learner.order_averages.min(), learner.order_averages.max()]
+    if tails is not None:
+        ends = [tails.worst.average, tails.best.average]
+    low, high = map(_percent, ends)
+    scores = (
+        f"{low} %" if low == high else f"{low} % in the worst order tried, {high} % in the best"
+    )
+    claim = HEADLINES[learner.verdict].format(learner.name)
+    return f"{claim}: {scores}, where a constant answer has {_percent(result.chance)} %."
+
+
 def scale(result: OrderSensitivity) -> str:
     """What scores are, and what chance is."""
     what = "accuracies" if result.score == "accuracy" else f"{result.score}, at least -100,"
@@ -88,7 +112,7 @@ def scale(result: OrderSensitivity) -> str:
 
 def comparison_note(result: OrderSensitivity) -> str:
     """What the rows beside the learner can tell, and what not; empty without one."""
-    beside = " and ".join(each.name for each in result.learners[1:])
+    beside = " and ".join(each.name for each in result.comparisons if each.name in COMPARISONS)
     return beside and (
         f"The package's own learners ({beside}) were set up from the shape of the data alone: they "
         "show what is possible, not which method is better at equal settings."

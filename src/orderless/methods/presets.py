@@ -60,7 +60,7 @@ LEVELS = {"starpilot": "8,9,16", "fruitbot": "5,18,19", "dodgeball": "15,17,18"}
 TWELVE = {
     "starpilot": "0,3,4,6,8,9,11,13,15,16,17,18",
     "fruitbot": "2,3,5,8,9,10,11,12,15,17,18,19",
-    "dodgeball": "1,3,4,7,10,12,14,15,17,18,20,21",
+    "dodgeball": "1,3,4,7,10,12,14,15,17,18,21,22",
 }
 # four times as many updates as ProcGen's 256 steps would give: the budget is short
 GPU = PolicySettings(rollout=64, transitions=100_000, epochs=20, episodes=64)
@@ -70,7 +70,7 @@ POLICY_PRESETS = {
         network="compact",
         particles=4,
         levels="0-1",
-        steps_per_level=8192,
+        steps_per_level=6144,
         envs=16,
         rollout=64,
         transitions=2048,

@@ -25,7 +25,7 @@ MEASURES = {
     "return": ("area under a level's curve", "high"),
     "dormant": ("dormant units", "low"),
     "effective_rank": ("effective rank", "high"),
-    "mean_abs_weight": ("mean |w|", None),
+    "mean_abs_weight": ("mean size of weights", None),
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ... import metrics
 from ...audit import LearnerAudit, OrderSensitivity
-from ...audit.words import VERDICTS, comparison_note, findings, probability
+from ...audit.words import VERDICTS, comparison_note, findings, headline, probability, scale
 from ...storage import versions
 from ..charts import Range, Spot, Style, method_styles
 from ..columns import MISSING, STEADIEST, Column
@@ -42,7 +42,8 @@ def audit_page(audit: OrderSensitivity, folder: Path, command: str = "") -> Page
     result = Result(
         benchmark=f"Order sensitivity of {audit.learner.name}",
         subtitle=f"{len(audit.tasks)} tasks, {len(orders)} orders x {audit.seeds} seeds",
-        score="accuracy",
+        headline=headline(audit),
+        score=audit.score,
         tasks=list(audit.tasks),
         orders={str(index): list(order) for index, order in enumerate(orders)},
         pair=[audit.learners[0].name, audit.learners[-1].name],
@@ -63,7 +64,7 @@ def audit_page(audit: OrderSensitivity, folder: Path, command: str = "") -> Page
             )
             for name, each in learners.items()
         ],
-        notes=list(filter(None, [comparison_note(audit)])),
+        notes=list(filter(None, [scale(audit), comparison_note(audit)])),
         command=command or None,
         device=platform.machine(),
         versions=versions(),
@@ -88,11 +89,13 @@ def _with_charts(
         styles,
         audit.tasks,
         [" → ".join(audit.tasks[task] for task in order) for order in audit.orders],
+        audit.score,
+        audit.chance,
     )
     normalized = all(each.scores.mean(axis=(0, 1)).all() for each in learners)
     spots = [audit_spot(each, normalized) for each in learners]
     labels = {name: name for name in styles}
-    charts |= scatter_charts(spots, styles, labels, returns=False, normalized=normalized)
+    charts |= scatter_charts(spots, styles, labels, audit.score, normalized=normalized)
     return replace(result, dots=normalized), charts
 
 
@@ -121,7 +124,7 @@ MATTERS = (
     "seed matters as much. not shown: it may be chance. not at all: every order gave the same "
     "bits. undecided: too few runs to tell."
 )
-AVERAGE = "Mean accuracy over tasks, orders and seeds after the last task."
+AVERAGE = "Mean score over tasks, orders and seeds after the last task."
 WORST = "The average under the order that suited the learner least."
 ORDER = "Variance over orders while the seed is held fixed: order effect + interaction."
 SEED = "Variance over seeds while the order is held fixed: seed effect + interaction."

@@ -48,11 +48,12 @@ def scatter_charts(
     spots: Sequence[Spot],
     styles: dict[str, Style],
     labels: Mapping[str, str],
+    score: str,
     *,
-    returns: bool,
     normalized: bool,
 ) -> dict[str, str]:
     """Average against variance, of the order alone and in total, on the same axes."""
+    returns = score == "return"
     prefix, factor = "normalized " if normalized else "", 1.0 if returns else 100.0
     everything = [*spots, *(dot for spot in spots for dot in spot.dots)]
     middles = [factor * each.average for each in everything]
@@ -71,7 +72,7 @@ def scatter_charts(
             variance_scale(axes, [value for each in spots for value in (each.total, each.order)])
             axes.set_xlim(min(middles) - margin, max(middles) + margin)
             axes.set_ylim(top=1.3 * top or 1.0)
-            axes.set_xlabel("average return" if returns else "average accuracy, %")
+            axes.set_xlabel(f"average {score}{'' if returns else ', %'}")
             axes.set_ylabel(name)
 
         tags: dict[str, Sequence[Attributes]] = {}
@@ -129,9 +130,14 @@ def series_chart(
 
 
 def range_chart(
-    ranges: Sequence[Range], styles: dict[str, Style], tasks: Sequence[str], orders: Sequence[str]
+    ranges: Sequence[Range],
+    styles: dict[str, Style],
+    tasks: Sequence[str],
+    orders: Sequence[str],
+    score: str,
+    chance: float,
 ) -> dict[str, str]:
-    """Of an audit: how far the order moves each learner on each task."""
+    """Of an audit: how far the order moves each learner on each task; a dashed line at chance."""
 
     def tip(each: Range) -> str:
         ends = {"worst": (each.low, each.low_order), "best": (each.high, each.high_order)}
@@ -150,10 +156,11 @@ def range_chart(
         draw_ranges(axes, ranges, styles)
         low, high = axes.get_xlim()  # less than two points apart, ticks would all read alike
         spare = max(0.0, 2.0 - (high - low)) / 2
-        axes.set_xlim(max(low - spare, -1.0), min(high + spare, 101.0))
+        axes.set_xlim(low - spare, min(high + spare, 101.0))
         names = [plain(name if len(name) < 16 else f"{name[:15]}…") for name in tasks]
         axes.set_yticks(range(len(tasks)), names)
-        axes.set_xlabel("accuracy after the last task, %")
+        axes.axvline(100 * chance, color="#999999", linewidth=1, linestyle="--", zorder=0)
+        axes.set_xlabel(f"{score} after the last task, %; dashed: chance")
         axes.set_ylabel("task")
 
     tags = {
@@ -163,7 +170,7 @@ def range_chart(
         ]
         for place, each in enumerate(ranges)
     }
-    role = {"role": "group", "aria-label": "Accuracy on each task in its worst and its best order"}
+    role = {"role": "group", "aria-label": "Score on each task in its worst and its best order"}
     rows = len(tasks) * len(styles)
     longest = max(map(len, tasks))
     left = 40 + 7 * min(longest, 16)

@@ -193,8 +193,8 @@ def _with_charts(
         entry.normalized_variance is not None for entry in summary.methods.values()
     )
     spots = scatter_spots(summary.methods, normalized=normalized)
-    scattered = {"returns": summary.returns, "normalized": normalized}
-    charts = scatter_charts(spots, styles, labels, **scattered) if spots else {}
+    score = summary.score_kind
+    charts = scatter_charts(spots, styles, labels, score, normalized=normalized) if spots else {}
     shown = [cell for cell in cells if cell.method in styles]
     many = [cell for cell in shown if cell.particles != 1]  # the weight of one network is always 1
     found = {

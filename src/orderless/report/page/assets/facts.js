@@ -25,7 +25,7 @@ function showHeading(result) {
     ["computing time", duration(result.duration)],
   ];
   pairs(byId("figures"), entries);
-  const word = result.score === "accuracy" ? "accuracy" : "return";
+  const word = result.score;
   for (const node of document.querySelectorAll(".score-name")) {
     node.textContent = node.closest("h2") ? word[0].toUpperCase() + word.slice(1) : word;
   }
@@ -60,6 +60,7 @@ function claimItem(claim) {
 // Of an audit: what may be claimed of each learner, and the sentences behind it.
 function showFindings(result) {
   byId("findings").hidden = result.findings.length === 0;
+  byId("ranked").hidden = result.findings.length > 0; // an audit begins with the learner audited
   const items = result.findings.map(({ method, verdict, kind, sentences }) => {
     const [claim, ...more] = sentences.map((text) => element("p", {}, text));
     for (const evidence of more) evidence.className = "evidence";

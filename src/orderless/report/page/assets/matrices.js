@@ -14,7 +14,7 @@ function cividis(share) {
 
 function score(result, value, digits = 1) {
   if (value === null) return "–";
-  return result.score === "accuracy" ? `${(100 * value).toFixed(digits)} %` : value.toFixed(2);
+  return result.score !== "return" ? `${(100 * value).toFixed(digits)} %` : value.toFixed(2);
 }
 
 function showMatrices(result) {
@@ -73,7 +73,7 @@ function heatmap(result, method, index, low, high) {
       if (value === null) return cell;
       const shade = cividis((value - low) / (high - low || 1));
       const light = 0.3 * shade[0] + 0.59 * shade[1] + 0.11 * shade[2] > 120;
-      cell.textContent = result.score === "accuracy" ? (100 * value).toFixed(0) : value.toFixed(2);
+      cell.textContent = result.score !== "return" ? (100 * value).toFixed(0) : value.toFixed(2);
       cell.style.backgroundColor = `rgb(${shade})`;
       cell.style.color = light ? "#101418" : "#ffffff";
       return cell;
