@@ -82,7 +82,7 @@ def test_a_command_on_a_page_can_be_given(page: str, command: str) -> None:
     if str(parsed.get("benchmark")).startswith("split"):  # others have settings of their own
         preset = find_preset(parsed["preset"] or "table1", parsed["benchmark"])
         preset.with_text(list(parsed["changes"] or ()))
-        methods = parsed.get("methods", parsed.get("method")).split(",")
+        methods = (parsed.get("methods") or parsed.get("method") or "gd").split(",")
         assert parsed.get("plugin") or set(methods) <= {*METHODS, "all", "NAME"}
 
 

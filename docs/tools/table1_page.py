@@ -13,7 +13,6 @@ from orderless.report.columns import (
     VARIED,
     decimal,
     percent,
-    seen_interval,
     seen_variance,
     small,
     title,
@@ -152,7 +151,7 @@ def _pictures(source: Source, *names: str) -> list[str]:
 def _figures(entry: MethodSummary) -> list[str]:
     return [
         percent(entry.average),
-        seen_interval(entry, percent),
+        "-" if entry.orders < 2 else ", ".join(map(percent, entry.interval)),
         *map(percent, (entry.average_logits, entry.average_probs)),
         *(small(seen_variance(entry, name)) for name in VARIED),
         *map(percent, (entry.worst_order, entry.forgetting)),

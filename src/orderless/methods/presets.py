@@ -30,6 +30,10 @@ PRESETS: dict[str, Settings] = {
     "strong": Settings(
         assign="random", optimizer="adam", iterations=2000, particles=1, fisher_samples=None
     ),
+    # for data of a user's own
+    "own": Settings(
+        hidden=100, batch_size=32, particles=20, lr=0.01, ewc_strength=10.0, si_strength=100.0
+    ),
 }
 
 
@@ -42,6 +46,7 @@ GRIDS = {
     "table1-adam": (10, 3),
     "paper": (10, 1),
     "strong": (1, 20),  # van de Ven draws which classes make a task anew for each seed
+    "own": (5, 1),
 }
 
 
@@ -60,7 +65,7 @@ LEVELS = {"starpilot": "8,9,16", "fruitbot": "5,18,19", "dodgeball": "15,17,18"}
 TWELVE = {
     "starpilot": "0,3,4,6,8,9,11,13,15,16,17,18",
     "fruitbot": "2,3,5,8,9,10,11,12,15,17,18,19",
-    "dodgeball": "1,3,4,7,10,12,14,15,17,18,20,21",
+    "dodgeball": "1,3,4,7,10,12,14,15,17,18,21,22",
 }
 # four times as many updates as ProcGen's 256 steps would give: the budget is short
 GPU = PolicySettings(rollout=64, transitions=100_000, epochs=20, episodes=64)
@@ -70,7 +75,7 @@ POLICY_PRESETS = {
         network="compact",
         particles=4,
         levels="0-1",
-        steps_per_level=8192,
+        steps_per_level=6144,
         envs=16,
         rollout=64,
         transitions=2048,
@@ -124,6 +129,6 @@ def find_policy_preset(name: str, game: str) -> PolicySettings:
 
 def usual_grid(name: str, benchmark: str, scenario: str) -> tuple[SharedSettings, tuple[int, int]]:
     """A preset's settings, and its (permutations, seeds)."""
-    if benchmark.startswith("procgen"):
+    if benchmark.startswith("procgen-"):
         return find_policy_preset(name, scenario), POLICY_GRIDS[name]
     return find_preset(name, benchmark), GRIDS[name]

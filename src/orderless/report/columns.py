@@ -45,11 +45,6 @@ def seen_variance(entry: MethodSummary, name: str) -> float | None:
     return value if varied else None
 
 
-def seen_interval(entry: MethodSummary, write: Callable[[float], str], dash: str = ", ") -> str:
-    """A row's interval; nothing where there was one order only."""
-    return MISSING if entry.orders < 2 else dash.join(map(write, entry.interval))
-
-
 # ---------------------------------------------------------------------- columns
 
 
