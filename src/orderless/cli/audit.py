@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from ..methods.plugins import import_module
+from ..methods.plugins import find_object
 from . import options
 from .errors import problems_as_sentences
 
@@ -94,16 +94,3 @@ def _version_of(reference: str) -> str:
     path = getattr(sys.modules[module], "__file__", None)
     text = Path(path).read_bytes() if path and path.endswith(".py") else b""
     return f"{reference} {hashlib.sha256(text).hexdigest()}"
-
-
-def find_object(reference: str, what: str) -> Any:
-    """What `module:name` stands for; modules in the current directory are found, too."""
-    module_name, colon, name = reference.partition(":")
-    if not colon or not module_name or not name:
-        raise ValueError(f"{what} must be given as module:name, got {reference!r}")
-    found: Any = import_module(module_name)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise ValueError(f"module {module_name} has no {name!r}: is it spelled so there?")
-        found = getattr(found, part)
-    return found

@@ -81,7 +81,10 @@ def find_device(name: str) -> torch.device:
 
 # ---------------------------------------------------------------------- run
 
-BENCHMARKS = "splitmnist, splitcifar100, intents, regime, procgen-bc or procgen-lifelong"
+BENCHMARKS = (
+    "splitmnist, splitcifar100, intents, regime, procgen-bc, procgen-lifelong; or your own tasks, "
+    "as module:name"
+)
 Benchmark = Annotated[str, _word(BENCHMARKS, completion.benchmarks)]
 Methods = Annotated[str, _option("Comma-separated methods, or 'all'.", completion.methods)]
 PLAYED = f"ProcGen: {', '.join(GAMES)} or all [{GAMES[0]}]."

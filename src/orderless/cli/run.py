@@ -94,7 +94,7 @@ def run(
     there = (launcher, device) == ("ray", "cuda")
     where = torch.device("cuda") if there else find_device(device)
     ray = Ray(ray_address, gpus_per_cell if where.type == "cuda" else 0.0, workers)
-    store = Store(out or Path("runs") / f"{benchmark}-{grids[0].preset}")
+    store = Store(out or Path("runs") / f"{benchmark.replace(':', '-')}-{grids[0].preset}")
     if dry_run:
         for grid in grids if rank() == 0 else []:
             typer.echo(estimate(grid, store, root, where, workers))

@@ -29,7 +29,7 @@ class Benchmark:
 
     `scenarios` names what may be asked for: ways to split a data set, or games; the first is usual.
     `kind` tells which methods belong to it: "supervised", "cloning" or "lifelong".
-    `prepare(scenario, say)` gets what all its cells need.
+    `prepare(scenario, say)` gets what all its cells need. `tasks`: how many, where that is known.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Benchmark:
     scenarios: tuple[str, ...] = ("domain", "task", "class")
     kind: str = "supervised"
     prepare: Callable[[Any, Callable[[str], None]], None] = lambda scenario, say: None
+    tasks: int | None = None
 
 
 def _split(name: str, **own: Callable[[Settings], Any]) -> Callable[..., Scenario]:
@@ -167,11 +168,26 @@ BENCHMARKS: dict[str, Benchmark] = {
 
 
 def find_benchmark(name: str, *others: str) -> Benchmark:
-    """A benchmark by its name; `others` are what else could have been asked for."""
+    """A benchmark by its name, or a user's own; `others` could have been asked for as well."""
+    if ":" in name:
+        return own_benchmark(name)
     if name not in BENCHMARKS:
         known = ", ".join([*BENCHMARKS, *others])
-        raise ValueError(f"unknown benchmark {name!r}: choose from {known}")
+        raise ValueError(f"unknown benchmark {name!r}: choose from {known} or your own module:name")
     return BENCHMARKS[name]
+
+
+@lru_cache(maxsize=4)
+def own_benchmark(reference: str) -> Benchmark:
+    """The benchmark that `module:name` stands for."""
+    from .own import find_tasks, make_scenario
+
+    given = find_tasks(reference)
+    usual = getattr(given, "kind", "domain")
+    kinds = usual, *(kind for kind in ("domain", "task", "class") if kind != usual)
+    build = partial(make_scenario, reference, given)
+    options: Any = {"scenarios": kinds, "tasks": len(given)}
+    return Benchmark(reference, "tasks of your own", build, mlp_network, **options)
 
 
 @dataclass

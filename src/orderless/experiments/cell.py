@@ -157,4 +157,7 @@ class SupervisedRunner(CellRunner):
     def _record(self) -> CellRecord:
         kept = ("nll", "ece", "predictions")
         found: Any = {name: [getattr(score, name) for score in self.last] for name in kept}
-        return replace(super()._record(), **found)
+        return replace(super()._record(), data=self.scenario.digest, **found)
+
+    def _identity(self) -> dict[str, object]:
+        return {**super()._identity(), "data": self.scenario.digest}

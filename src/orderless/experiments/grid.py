@@ -144,6 +144,10 @@ class GridWork:
         self, directory: Path, name: str, record: dict[str, Any], cell: Cell | None
     ) -> str | None:
         reason: str | None = self.grid.refuse(directory, name, record, cell)
+        if reason is None and cell is not None:
+            digest = getattr(self.here[cell.seed], "digest", None)
+            if record.get("data") != digest:
+                return f"{directory} holds {name} of other data: choose another --out"
         return reason
 
     def prepare(self, say: Callable[[str], None]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ..methods import METHODS
 from ..methods.policy_settings import PolicySettings
 from ..methods.presets import usual_grid
@@ -35,7 +37,8 @@ def plan(
             raise ValueError(f"--game belongs to the ProcGen benchmarks, not to {benchmark}")
         own = {text.partition("=")[0] for text in changes or ()}
         refuse(benchmark, levels="levels" in own, steps_per_level="steps_per_level" in own)
-        names, preset = (scenario or found.scenarios[0],), preset or "table1"
+        usual_preset = "table1" if found.tasks is None else "own"
+        names, preset = (scenario or found.scenarios[0],), preset or usual_preset
     else:
         if scenario is not None:
             raise ValueError(f"{benchmark} has games instead of a scenario: use --game")
@@ -46,6 +49,8 @@ def plan(
         settings = usual.with_text(changes or [])
         if isinstance(settings, PolicySettings) and settings.orders == "cyclic":
             orders = min(orders, len(parse_levels(settings.levels)))  # there are no more
+        if found.tasks is not None:
+            orders = min(orders, math.factorial(found.tasks))
         orders = orders if permutations is None else permutations
         starts = starts if seeds is None else seeds
         chosen = _methods(methods, settings, found.kind)
@@ -66,7 +71,7 @@ def check_launch(
 ) -> None:
     """Refuse what does not go together."""
     regime = benchmark == "regime"
-    alone = regime or benchmark.startswith("procgen")
+    alone = regime or benchmark.startswith("procgen-")
     if ranks() > 1 and (alone or workers not in (None, 1)):
         what = benchmark if alone else "--workers"
         raise ValueError(f"{what} is for one process: leave it out, or torchrun")

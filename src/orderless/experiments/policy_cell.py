@@ -171,7 +171,7 @@ class CloningRunner(PolicyRunner):
             self.progress.scores[name].append(row)
         self.progress.scoring += time.monotonic() - begun
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, object]:
         return {**super()._identity(), "expert": self.tasks.expert.digest}
 
     def _record(self) -> CellRecord:

@@ -61,7 +61,8 @@ class CellRecord:
     task and after every one; `accuracy` is always there. `trace`, `curves`: one list per quantity,
     `step` among them. `plasticity`: one number per task learned. `predictions`: labels on each
     task's test set, base64 of bytes. `died_at`: the step at which no particle was left.
-    `described`: the method, for a report where it is not registered.
+    `described`: the method, for a report where it is not registered. `data`: a checksum of what was
+    learned, where that is a user's own.
     """
 
     format: int = 1
@@ -74,6 +75,7 @@ class CellRecord:
     seed: int
     settings: dict[str, Setting] = field(default_factory=dict)
     described: Description | None = optional()
+    data: str | None = optional()
     particles: int | None = None
     log_evidence: float | None = None
     temperature: float | None = None

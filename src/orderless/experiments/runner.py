@@ -243,7 +243,7 @@ class CellRunner(ABC):
         }
         self.store.save_checkpoint(self.cell.name, state)
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, object]:
         """What must be the same, beside the cell, for a checkpoint to be of use."""
         return {"versions": versions()}
 

@@ -1,4 +1,4 @@
-"""Methods of others: modules named on the command line, and installed packages."""
+"""What others wrote: modules named on the command line, and installed packages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from importlib.metadata import entry_points
 from types import ModuleType
+from typing import Any
 
 GROUP = "orderless.methods"  # of the entry points of installed packages
 
@@ -44,3 +45,16 @@ def import_module(name: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         text = f"module {name} cannot be imported: {type(error).__name__}: {error}"
         raise ValueError(text) from error
+
+
+def find_object(reference: str, what: str) -> Any:
+    """What `module:name` stands for; modules in the current directory are found, too."""
+    module_name, colon, name = reference.partition(":")
+    if not colon or not module_name or not name:
+        raise ValueError(f"{what} must be given as module:name, got {reference!r}")
+    found: Any = import_module(module_name)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"module {module_name} has no {name!r}: is it spelled so there?")
+        found = getattr(found, part)
+    return found

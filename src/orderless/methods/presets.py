@@ -30,6 +30,10 @@ PRESETS: dict[str, Settings] = {
     "strong": Settings(
         assign="random", optimizer="adam", iterations=2000, particles=1, fisher_samples=None
     ),
+    # for data of a user's own
+    "own": Settings(
+        hidden=100, batch_size=32, particles=20, lr=0.01, ewc_strength=10.0, si_strength=100.0
+    ),
 }
 
 
@@ -42,6 +46,7 @@ GRIDS = {
     "table1-adam": (10, 3),
     "paper": (10, 1),
     "strong": (1, 20),  # van de Ven draws which classes make a task anew for each seed
+    "own": (5, 1),
 }
 
 
@@ -124,6 +129,6 @@ def find_policy_preset(name: str, game: str) -> PolicySettings:
 
 def usual_grid(name: str, benchmark: str, scenario: str) -> tuple[SharedSettings, tuple[int, int]]:
     """A preset's settings, and its (permutations, seeds)."""
-    if benchmark.startswith("procgen"):
+    if benchmark.startswith("procgen-"):
         return find_policy_preset(name, scenario), POLICY_GRIDS[name]
     return find_preset(name, benchmark), GRIDS[name]

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from ..storage.saving import checksum
 from .streams import count_batches, keyed_generator, orders, shuffled_batches
 from .task import SizedDataset, Task, task_from_datasets
 
@@ -47,6 +48,8 @@ class Scenario:
     >>> [tuple(batch.shape) for batch, _ in scenario.batches(1, batch_size=16, seed=0)]
     [(16, 8), (16, 8)]
     """
+
+    digest: str | None = None  # of data that may be other data the next time
 
     def __init__(
         self,
@@ -118,6 +121,12 @@ class Scenario:
             f"{type(self).__name__}({self.name!r}, kind={self.kind!r}, tasks={len(self)}, "
             f"classes_per_task={self.classes_per_task}, outputs={self.outputs})"
         )
+
+    def fingerprint(self) -> str:
+        """Of the names and data of all tasks."""
+        parts = ("x", "y", "x_test", "y_test")
+        data = {f"{k} {p}": getattr(t, p).cpu() for k, t in enumerate(self.tasks) for p in parts}
+        return checksum(repr(self.task_names), data)
 
     @property
     def device(self) -> torch.device:

@@ -73,7 +73,10 @@ class Task:
 def task_from_datasets(
     training: SizedDataset, test: SizedDataset, *, name: str = "", relabel: bool = False
 ) -> Task:
-    """Read two datasets into one task; `relabel` makes its labels, in ascending order, 0, 1, ..."""
+    """Read two datasets, or pairs (x, y) of tensors or arrays, into one task.
+
+    `relabel` makes its labels, in ascending order, 0, 1, ...
+    """
     (x, y), (x_test, y_test) = _read(training), _read(test)
     if relabel:
         known = torch.cat([y, y_test]).unique()
@@ -81,7 +84,18 @@ def task_from_datasets(
     return Task(x, y, x_test, y_test, name)
 
 
+def is_array(value: object) -> bool:
+    """Whether this is all of the inputs or labels at once."""
+    return isinstance(value, Tensor | np.ndarray)
+
+
 def _read(dataset: SizedDataset) -> tuple[Tensor, Tensor]:
+    if isinstance(dataset, tuple | list) and len(dataset) == 2 and is_array(dataset[0]):
+        x, y = dataset
+        kind = y.dtype if is_array(y) else type(y).__name__
+        if "int" not in str(kind):  # other numbers would be ranked by `relabel`
+            raise ValueError(f"labels must be integers of shape [n], got {kind}")
+        return torch.as_tensor(x), torch.as_tensor(y)
     if not len(dataset):
         raise ValueError(f"a dataset must have at least one sample, got an empty {type(dataset)}")
     items = [dataset[index] for index in range(len(dataset))]
