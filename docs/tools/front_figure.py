@@ -17,6 +17,7 @@ ROWS = [  # label, report, method
     ("gradient descent, 0.003", "splitmnist-table1", "gd"),
     ("weighted particle filter, 0.003", "splitmnist-table1", "wpf"),
     ("LwF + weighted particle filter, 0.003", "splitmnist-table1", "lwf+wpf"),
+    ("product of task posteriors", "product-splitmnist-domain-wide", "product"),
     ("exact filter", "rb-splitmnist-domain", "rb"),
 ]
 

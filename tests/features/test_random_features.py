@@ -106,6 +106,8 @@ def test_all_parameters_stay_put() -> None:
 
 
 def test_wrong_sizes_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"one of shape \[50\]: use x\[None\]"):
+        RandomReLU(50, 3)(torch.zeros(50))
     with pytest.raises(ValueError, match="50 values, got 49"):
         RandomReLU(50, 3)(torch.zeros(2, 49))
     with pytest.raises(ValueError, match=r"\(3, 12, 12\), got \(1, 12, 12\)"):

@@ -127,8 +127,9 @@ def order_sensitivity(
             before += len(wanted)
             return [work.read(read_cell(store.cell_path(place.name))) for place in wanted]
 
-        rows = np.array(runs(places), dtype=object).reshape(len(makers), seeds, len(sequences))
-        audits = [_audit(label, grid, checked) for label, grid in zip(makers, rows, strict=True)]
+        found = iter(runs(places))
+        grids = [[[next(found) for _ in sequences] for _ in range(seeds)] for _ in makers]
+        audits = [_audit(label, grid, checked) for label, grid in zip(makers, grids, strict=True)]
         tails = _search(own, audits[0], sequences, runs, search) if search else None
     progress(everything, everything, "done")
     names = tuple(task.name for task in checked)
@@ -216,11 +217,11 @@ def _checked(tasks: Any) -> list[Task]:
     return named
 
 
-def _audit(name: str, rows: Any, tasks: Sequence[Task]) -> LearnerAudit:
+def _audit(name: str, rows: list[list[Run]], tasks: Sequence[Task]) -> LearnerAudit:
     """One learner's runs `[S, O]`."""
     y = np.concatenate([as_array(task.y_test) for task in tasks])
     answers = np.stack([[run.answers for run in row] for row in rows])  # [S, O, B]
-    bits = np.array([[run.bits for run in row] for row in rows])
+    bits = np.array([[run.record.bits for run in row] for row in rows])
     seeds = len(rows)
     between_seeds = [differences(row, y).sum() for row in answers.swapaxes(0, 1)]
     return LearnerAudit(
@@ -230,7 +231,7 @@ def _audit(name: str, rows: Any, tasks: Sequence[Task]) -> LearnerAudit:
         seed_disagreement=float(np.mean(between_seeds) / (seeds * (seeds - 1))),
         ignores_seed=bool((bits == bits[:1]).all()),
         same_in_every_order=bool((bits == bits[:, :1]).all()),
-        broken_runs=sum(run.broken for row in rows for run in row),
-        seconds=sum(run.seconds for row in rows for run in row),
-        changed_by_predict=rows[0][0].changes,
+        broken_runs=sum(run.record.broken for row in rows for run in row),
+        seconds=sum(run.record.duration for row in rows for run in row),
+        changed_by_predict=rows[0][0].record.changes,
     )

@@ -80,16 +80,12 @@ class Record:
     """Whether the learner answered otherwise when it was asked at other times; tried once."""
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
-    """What one learner predicts after it has learned all tasks in one order; see `Record`."""
+class Run(NamedTuple):
+    """A record, and of what it holds the answers `[B]` and the matrix `[T, T]` as arrays."""
 
+    record: Record
     answers: Answers
-    bits: str
-    broken: bool
     matrix: Array
-    seconds: float
-    changes: bool = False
 
 
 class Kept(Directory):
@@ -122,20 +118,35 @@ class AuditWork:
         return 0
 
     def compute(self, place: Place, store: Directory, tick: Tick) -> None:
-        run = _run(place, self.makers[place.learner], self.tasks)
+        """A learner that learns the tasks in an order and is asked about all of them after each.
+
+        `predict` must leave the learner as it is. The first run tries that: another learner, asked
+        twice at the end and never before, must give the same bits both times.
+        """
+        begun, tasks = time.monotonic(), self.tasks
+        make_learner = self.makers[place.learner]
+        asked = _lessons(place, make_learner, tasks)
+        seconds = time.monotonic() - begun
+        answers, bits, broken = asked[-1]
+        quiet: list[Asked] = []
+        if place.number == place.seed == 0:
+            quiet = _lessons(place, make_learner, tasks, times=[0] * (len(tasks) - 1) + [2])
         record = Record(
             learner=place.learner,
             seed=place.seed,
             order_index=place.number,
             order=list(place.order),
             maker=self.made_by[place.learner],
-            labels=base64.b64encode(zlib.compress(run.answers.tobytes())).decode(),
-            bits=run.bits,
-            broken=run.broken,
-            matrix=run.matrix.tolist(),
-            duration=run.seconds,
+            labels=base64.b64encode(zlib.compress(np.concatenate(answers).tobytes())).decode(),
+            bits=bits,
+            broken=broken,
+            matrix=[
+                [score(found, as_array(t.y_test)) for found, t in zip(answers, tasks, strict=True)]
+                for answers, _, _ in asked
+            ],
+            duration=seconds,
             versions=versions(),
-            changes=run.changes,
+            changes=any(other != bits for _, other, _ in quiet),
         )
         store.write_cell(place.name, record)
 
@@ -150,8 +161,7 @@ class AuditWork:
             raise ValueError(f"labels: {error}") from None
         answers = np.frombuffer(packed, "<f8" if self.tasks[0].values else "<i8")
         matrix = np.array(record.matrix, float).reshape(len(self.tasks), len(self.tasks))
-        kept = record.bits, record.broken, matrix, record.duration, record.changes
-        return Run(answers.reshape(samples), *kept)
+        return Run(record, answers.reshape(samples), matrix)
 
     def refuse(self, directory: Path, name: str, record: Any, cell: Place | None) -> str | None:
         """Why a run does not belong to this audit."""
@@ -184,27 +194,6 @@ def fingerprint(tasks: Sequence[Task]) -> str:
             digest.update(repr((array.dtype.str, array.shape)).encode())
             digest.update(array.data)
     return digest.hexdigest()
-
-
-def _run(place: Place, make_learner: MakeLearner, tasks: Sequence[Task]) -> Run:
-    """A learner that learns the tasks in this order and is asked about all of them after each.
-
-    `predict` must leave the learner as it is. The first run tries that: another learner, asked
-    twice at the end and never before, must give the same bits both times.
-    """
-    begun = time.monotonic()
-    asked = _lessons(place, make_learner, tasks)
-    seconds = time.monotonic() - begun
-    answers, bits, broken = asked[-1]
-    matrix = [
-        [score(found, as_array(t.y_test)) for found, t in zip(answers, tasks, strict=True)]
-        for answers, _, _ in asked
-    ]
-    changes = False
-    if place.number == place.seed == 0:
-        quiet = _lessons(place, make_learner, tasks, times=[0] * (len(tasks) - 1) + [2])
-        changes = any(other != bits for _, other, _ in quiet)
-    return Run(np.concatenate(answers), bits, broken, np.array(matrix), seconds, changes)
 
 
 Asked = tuple[list[Answers], str, bool]

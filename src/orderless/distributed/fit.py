@@ -8,11 +8,12 @@ part that was computed twice because its worker was lost changes a bit of the re
 
 from __future__ import annotations
 
+import pickle
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -95,24 +96,18 @@ def _folder(directory: str | Path | None, temporary: bool) -> Iterator[Path | No
         yield None
 
 
-@dataclass(frozen=True)
-class _Shard:
-    """A cell of the engine's."""
-
-    content: Any
-    name: str
-    slow: bool = False
-
-    @property
-    def title(self) -> str:
-        return self.name
-
-
 def _fit_shards(
     parts: Parts, shards: Sequence[Any], workers: int | None, progress: Progress
 ) -> HeadStatistics | None:
     """On processes of this machine; what they have computed comes back as files."""
-    cells = [_Shard(shard, f"shard {number}") for number, shard in enumerate(shards)]
+    cells = [
+        SimpleNamespace(content=shard, name=str(number), title=str(number), slow=False)
+        for number, shard in enumerate(shards)
+    ]
+    work: Any = parts  # of the engine's work, what a launcher needs
+    launcher = Processes(workers)
+    if launcher.count(len(cells), work) > 1:
+        _check_sendable(parts)
     done, samples, total = 0, 0, None
 
     def tick(more: int) -> None:
@@ -120,12 +115,21 @@ def _fit_shards(
         samples += more
         progress(done, len(cells), f"{samples:,} samples")
 
-    work: Any = parts  # of the engine's work, what a launcher needs
-    for _, files in Processes(workers).launch(cells, work, None, Report(tick=tick)):
+    for _, files in launcher.launch(cells, work, None, Report(tick=tick)):
         total = merged([total, *map(parts.load, files)])
         done += 1
         tick(0)
     return total
+
+
+def _check_sendable(parts: Parts) -> None:
+    try:
+        pickle.dumps(parts)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise TypeError(
+            f"other processes cannot get make_filter or read ({error}): make them functions of a "
+            "module, or use workers=1"
+        ) from None
 
 
 def _columns(batch: dict[str, Any]) -> Piece:

@@ -111,8 +111,9 @@ class Parts:
 
 def merged(parts: Iterable[HeadStatistics | None]) -> HeadStatistics | None:
     """The sums of all; None of none."""
-    there = [part for part in parts if part is not None]
-    return reduce(HeadStatistics.plus, there) if there else None
+    there = (part for part in parts if part is not None)
+    first = next(there, None)
+    return None if first is None else reduce(HeadStatistics.plus, there, first)
 
 
 def _tensor(values: Any) -> Tensor:

@@ -2,21 +2,12 @@
 
     z = (x - input_mean) / input_scale, clipped to +-4
 
-**Scaling and order.** The exact filter's features lie on a grid, so inputs need a scale, and where
-the scale comes from decides whether the order of the data can matter:
-
-- Given (`input_scale` a number, or one per column): nothing about it depends on the data. With
-  `method="rb"`, `fit`, `partial_fit` in any order, in any batches, all give the same bits.
-- `input_scale=None`, `fit`: mean and standard deviation of every column of the data, computed from
-  its *sorted* values, so the order of the rows cannot change a bit of them.
-- `input_scale=None`, `partial_fit` from the start: scale 1 and mean 0, whatever comes. A scale
-  taken from the first batch would make the result depend on which batch came first; one updated
-  as data comes would change features that were already summed. So a stream is expected to be
-  about standardised (by a `StandardScaler` fitted on other data, by known units), or to be given
-  its scale; a warning says when much of it is clipped.
-- `partial_fit` after `fit` keeps the scale of `fit`.
-
-The regressor's targets are treated alike: `target_mean`, `target_scale`.
+The exact filter's features lie on a grid, so inputs need a scale. A given `input_scale` depends on
+no data: `fit` and `partial_fit`, in any order and batches, give the same bits. Without one, `fit`
+takes mean and deviation of every column from its *sorted* values, which no order of rows changes,
+and `partial_fit` after it keeps them; a stream that begins with `partial_fit` has scale 1 and mean
+0, since a scale from its first batch would depend on which batch came first. The regressor's
+targets are treated alike: `target_mean`, `target_scale`.
 """
 
 try:

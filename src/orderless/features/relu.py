@@ -56,6 +56,10 @@ class RandomReLU(nn.Module):
         self.bias.copy_(bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.dim() < 2:
+            raise ValueError(
+                f"samples come in batches [B, ...], got one of shape {list(x.shape)}: use x[None]"
+            )
         x = x.flatten(1)
         if x.shape[1] != self.in_features:
             raise ValueError(f"each sample must have {self.in_features} values, got {x.shape[1]}")
