@@ -8,8 +8,8 @@ from orderless.report import Summary
 from orderless.report.columns import percent, seen_variance, small, title
 from orderless.report.tables import markdown_table
 
-HEADINGS = ["benchmark", "maps x features", "average", "logits", "probs", "order variance"]
-HEADINGS += ["seed variance", "disagreement", "seeds x orders", "seconds per order"]
+HEADINGS = ["benchmark", "map", "maps x features", "average", "probs", "order variance"]
+HEADINGS += ["disagreement", "ECE", "seeds x orders", "seconds per order"]
 
 
 def alone(summary: Summary) -> bool:
@@ -20,6 +20,7 @@ def alone(summary: Summary) -> bool:
 def exact_page(sources: list[Source]) -> str | None:
     """Reports of `rb` by itself in one table; None without one."""
     chosen = [source for source in sources if alone(source.summary)]
+    chosen.sort(key=lambda source: source.summary.scenario != "class")
     if not chosen:
         return None
     parts = [f"## {_name(source.summary)}\n\n{provenance(source)}" for source in chosen]
@@ -29,12 +30,15 @@ def exact_page(sources: list[Source]) -> str | None:
 
 def _row(summary: Summary) -> list[str]:
     entry, settings = summary.methods["rb"], summary.settings
+    kind = settings.get("rb_map")  # older reports do not say
     return [
         _name(summary),
+        {"auto": "leaves", None: "convolution"}.get(kind, kind),
         f"{settings['rb_particles']} x {settings['rb_features']}",
-        *map(percent, (entry.average, entry.average_logits, entry.average_probs)),
-        *(small(seen_variance(entry, name)) for name in ("order_variance", "seed_variance")),
+        *map(percent, (entry.average, entry.average_probs)),
+        small(seen_variance(entry, "order_variance")),
         small(entry.disagreement),
+        "-" if entry.ece is None else f"{entry.ece:.3f}",
         f"{entry.seeds} x {entry.orders}",
         f"{summary.duration / entry.cells:.0f}",
     ]

@@ -5,8 +5,9 @@ nothing else.
 (and ``table2.md`` where reports of the ProcGen benchmarks are there, ``literature.md`` where one of
 the preset ``strong`` is, ``exact-filter.md`` where one holds `rb` alone, ``product.md`` where files
 are named ``product-*.json``, ``when-weighting-helps.md`` where the map of ``orderless run regime``
-lies beside it, and ``equality.md`` from ``equality.json``) from ``docs/results/*.json``; with
-``--check`` it writes nothing and exits 1 when a page differs from what the JSON says.
+lies beside it, ``order-free.md`` from ``order-free-*.json`` and ``equality.md`` from
+``equality.json``) from ``docs/results/*.json``; with ``--check`` it writes nothing and exits 1 when
+a page differs from what the JSON says.
 ``table1.remarks.txt`` and the like beside the JSON, if they exist, are printed in the pages: why a
 figure is what it is cannot be computed.
 """
@@ -19,7 +20,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.tools import equality_page, regime_page
+from docs.tools import equality_page, order_free_page, regime_page
 from docs.tools.exact_page import exact_page
 from docs.tools.literature import literature_page
 from docs.tools.product_page import product_page
@@ -67,6 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         sources = read_sources(options.directory)
         pages = {name: render(sources) for name, render in PAGES.items()}
         pages[f"{regime_page.NAME}.md"] = regime_page.regime_page(options.directory)
+        pages[f"{order_free_page.NAME}.md"] = order_free_page.order_free_page(options.directory)
         pages[f"{equality_page.NAME}.md"] = equality_page.equality_page(options.directory)
     except (OSError, ValueError, KeyError) as error:
         print(f"The results in {options.directory} cannot be read: {error}.", file=sys.stderr)

@@ -354,6 +354,26 @@ def test_returns_bring_learning_curves(open_page, tmp_path):
     assert find(browser, "#variance h2").text == "Return against variance"
 
 
+def test_lifelong_runs_show_plasticity_by_place(open_page, tmp_path):
+    from selenium.webdriver.common.keys import Keys
+
+    cells = [
+        make_cell(method, order, 0, benchmark="procgen-lifelong", scenario="starpilot")
+        | {"score_kind": "return", "curves": {"step": [0, 10], "return": [0.0, 0.5]}}
+        | {"plasticity": {"dormant": [0.1, 0.2, 0.3, 0.4, 0.5 + 0.1 * order]}}
+        for method in ("ppo", "ppo+wpf")
+        for order in range(3)
+    ]
+    browser = open_page(write_page(tmp_path / "run", cells))
+    assert find(browser, "#plasticity").is_displayed()
+    names = [text.text for text in find_all(browser, "#plasticity-dormant .axis")]
+    assert names == ["place in the order", "dormant units"]
+    assert len(find_all(browser, "#plasticity-return .line")) == 2
+    assert not find_all(browser, "#plasticity-effective_rank svg")
+    find(browser, "#plasticity-dormant svg").send_keys(Keys.END)
+    assert find(browser, "#tooltip").text.splitlines()[0] == "dormant units, place 5"
+
+
 def test_scores_of_the_way_have_no_matrix_and_the_optimizers_own_rate(open_page, tmp_path):
     scores = {"accuracy": [[None] * 5] * 5 + [[0.1, 0.2, 0.3, 0.4, 0.5]]}
     settings = {"optimizer": "adam", "lr": 1e-3, "adam_lr": 5e-4}

@@ -166,7 +166,7 @@ def test_snapshots_are_taken_of_one_cell_at_every_task(tmp_path):
 
 
 def test_a_penalty_too_strong_ends_learning_and_the_cell_says_when(tmp_path):
-    run = make_run(tiny_cell("ewc", (0, 1, 2), ewc_strength=1e30), tmp_path)
+    run = make_run(tiny_cell("lwf", (0, 1, 2), lwf_strength=1e30), tmp_path)
     record = as_json(run.run())
     first = STEPS[0]
     assert first < record["died_at"] <= first + STEPS[1]

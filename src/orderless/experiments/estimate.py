@@ -120,7 +120,7 @@ def _part_of(cell: Cell, tasks: Any, share: float, folder: Path) -> tuple[Cell, 
 
     values: dict[str, Any] = cell.settings.flat(find_method(cell.method))
     steps = WARM[tasks.device.type] + TIMED
-    changes: dict[str, Any] = {"min_ess": None, "iterations": steps}
+    changes: dict[str, int | None] = {"min_ess": None, "iterations": steps}
     for key in {"particles", "rb_particles"} & set(values):
         changes[key] = part(values[key], 2)  # many remain many
     per_step = per_rest = 1.0

@@ -73,7 +73,7 @@ class Store(Directory):
         folder = self.directory / "checkpoints"
         return [folder / f"{name}.{k}.st" for k in (0, 1)]
 
-    def save_checkpoint(self, name: str, state: dict[str, Any]) -> None:
+    def save_checkpoint(self, name: str, state: dict[str, object]) -> None:
         """Write over the older of the two, or over one that `load_checkpoint` passed over."""
         (path, *_) = (p for p in self._checkpoints(name) if p != self._newest.get(name))
         with self.space():

@@ -86,11 +86,11 @@ class Frozen:
 class Backbone(nn.Module):
     """Features of a frozen network: pooled outputs of some of its parts, then random ReLUs.
 
-        f(x) = [mean over space of part_t(x) / s_t for t in taps]    averaged over x and its mirror
+        f(x) = [mean over space of part_t(x) / s for t in taps]    averaged over x and its mirror
         phi(x) = max(W f(x), 0)              W ~ N(0, 1 / number of features), exact on its grid
 
-    The scale s_t of a part belongs to the backbone: the deviation of all its outputs on dead-leaves
-    images, as a power of two. No data is looked at, and a scale per feature would be worse.
+    The scale s belongs to the backbone: the deviation of all these outputs on dead-leaves images,
+    as a power of two. No data is looked at, and a scale per feature or per tap would be worse.
 
     The network is shared: an `Ensemble` draws a projection per particle and runs the network once.
     It runs in evaluation mode, in blocks of fixed size, without TF32 and without cuDNN's trials.
@@ -104,7 +104,7 @@ class Backbone(nn.Module):
             T, and of several outputs the first is taken.
         project: so many random ReLU features of them; None leaves f(x) as it is.
         mirror: average f over the image and its mirror image (the last axis reversed).
-        inputs: made-up inputs on which the scales are measured; dead-leaves images
+        inputs: made-up inputs on which the scale is measured; dead-leaves images
             `[64, 3, 224, 224]` of mean 0 and deviation 1 unless given.
         scales: the deviations, if they are known: one per tap.
     """
@@ -127,7 +127,7 @@ class Backbone(nn.Module):
         self._frozen = Frozen(module, taps)
         measured = self._frozen.pooled(_made_up_images() if inputs is None else inputs)
         if scales is None:
-            scales = [part.double().std().item() for part in measured]
+            scales = [torch.cat(measured, dim=1).double().std().item()] * len(measured)
         if len(scales) != len(measured) or not all(0.0 < s < float("inf") for s in scales):
             raise ValueError(f"{len(measured)} taps need a positive scale each, got {scales}")
         self._frozen.scales = tuple(2.0 ** round(math.log2(scale)) for scale in scales)

@@ -34,8 +34,7 @@ _VARIANTS = {
     1: (1.0, 1.1, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"),
     2: (1.1, 1.2, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"),
 }
-# deviations of the last six blocks and of the head on dead-leaves images, as powers of two
-_SCALES = (2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 0.5)
+_SCALE = 2.0  # deviation of the last six blocks and of the head on dead-leaves images
 
 
 class _Convolution(nn.Sequential):
@@ -137,7 +136,7 @@ def efficientnet_lite(
         project=project,
         mirror=mirror,
         inputs=torch.zeros(1, 3, 32, 32, dtype=torch.uint8),
-        scales=_SCALES,
+        scales=[_SCALE] * 7,
     )
 
 

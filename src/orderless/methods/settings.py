@@ -156,7 +156,7 @@ class SharedSettings(Config):
     def with_text(self, assignments: list[str]) -> Self:
         """Apply `key=value` texts from the command line, with types checked."""
         known = {**kinds(type(self)), **self._own_kinds()}
-        changes: dict[str, Any] = {}
+        changes: dict[str, Value] = {}
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
             if not equals or key not in self.keys():

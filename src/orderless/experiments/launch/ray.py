@@ -111,7 +111,7 @@ def _connected(ray: ModuleType, where: Ray) -> Iterator[None]:
         yield
         return
     address = where.address or os.environ.get("RAY_ADDRESS") or "local"
-    own: dict[str, Any] = {}
+    own: dict[str, int] = {}
     if address == "local":
         own = {"include_dashboard": False, "object_store_memory": OBJECTS}
     try:

@@ -21,6 +21,7 @@ class ContinualLearner(ABC):
     """
 
     joint = False
+    parts: tuple[str, ...] = ("filter",)  # attributes that are saved, those of them that are set
 
     def __init__(self, scenario: Scenario, filter: Predictor) -> None:
         self.scenario, self.filter = scenario, filter
@@ -60,12 +61,8 @@ class ContinualLearner(ABC):
         """What the output layer of the heaviest particle sees, `[B, M]`, and its parameters."""
         return heaviest_representation(self.filter, x)
 
-    def parts(self) -> dict[str, Any]:
-        """What is saved, by the name of its attribute."""
-        return {"filter": self.filter}
-
     def state_dict(self) -> dict[str, Any]:
-        parts = self.parts().items()
+        parts = ((name, getattr(self, name)) for name in self.parts)
         return {name: part.state_dict() for name, part in parts if part is not None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

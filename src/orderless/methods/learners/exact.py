@@ -26,7 +26,9 @@ def feature_map(kind: str, shape: tuple[int, ...], features: int) -> Callable[[]
     image = len(shape) == 3 and shape[1] == shape[2]
     if kind == "auto":
         kind = "leaves" if image else "relu"
-    if kind not in ("leaves", "convolution"):
+    if kind.startswith("lite"):  # a network's outputs have longer tails than pixels
+        return partial(RandomReLU, math.prod(shape), features, input_limit=8.0)
+    if kind == "relu":
         return partial(RandomReLU, math.prod(shape), features)
     if not image:
         raise ValueError(f"rb_map={kind} takes square images, got inputs of shape {shape}")

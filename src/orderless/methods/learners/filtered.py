@@ -23,6 +23,7 @@ class Learner(ContinualLearner):
     `closed` is what `filter.register` is told about the consolidation.
     """
 
+    parts = ("filter", "consolidation", "replay")
     filter: SteppedFilter
 
     def __init__(
@@ -115,6 +116,3 @@ class Learner(ContinualLearner):
     def check(self) -> None:
         """Raise if no particle is left."""
         self.filter.check(now=True)
-
-    def parts(self) -> dict[str, Any]:
-        return {**super().parts(), "consolidation": self.consolidation, "replay": self.replay}

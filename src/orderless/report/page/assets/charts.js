@@ -129,6 +129,7 @@ function brief(value) {
 // A line across the chart names all values at one step, by pointer or by arrow keys.
 function readable(picture, result, { title, steps, lines, unit }) {
   const last = steps.length - 1;
+  const stride = last < 20 ? 1 : 2;
   const [left, right, top, bottom] = ["left", "right", "top", "bottom"].map((side) => Number(picture.dataset[side]));
   const cross = drawing("line", { class: "cross", y1: top, y2: bottom, visibility: "hidden" });
   picture.append(cross);
@@ -161,9 +162,9 @@ function readable(picture, result, { title, steps, lines, unit }) {
   picture.addEventListener("pointerleave", leave);
   picture.addEventListener("blur", leave);
   picture.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 2, ArrowLeft: -2, Home: -last, End: last }[event.key];
+    const step = { ArrowRight: stride, ArrowLeft: -stride, Home: -last, End: last }[event.key];
     if (step === undefined) return;
     event.preventDefault();
-    read(now < 0 && step > 0 && step < last ? 0 : now + step);
+    read(now < 0 && step < last ? 0 : Math.max(now, 0) + step);
   });
 }
