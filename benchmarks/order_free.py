@@ -257,11 +257,11 @@ def main() -> None:
             seconds.append(time.perf_counter() - start)
             del learner
         answers = [each.argmax(1) for each in scores]
-        right = torch.stack([(a == y.cpu()).double().mean() for a in answers])
+        right = torch.stack([(a == y.cpu()).sum().double() for a in answers])
         row = {
             "method": name,
-            "accuracy": 100 * right.mean().item(),
-            "order_variance": right.var().item(),
+            "accuracy": 100 * right.mean().item() / len(y),
+            "order_variance": right.var().item() / len(y) ** 2,
             "flipped": max(int((a != b).sum()) for a in answers for b in answers),
             "equal_bits": all(torch.equal(each, scores[0]) for each in scores),
             "seconds": sum(seconds) / len(seconds),

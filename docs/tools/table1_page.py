@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from docs.tools.exact_page import alone
@@ -36,12 +37,13 @@ def table1_page(sources: list[Source]) -> str | None:
     if not sources:
         return None
     parts = remarks(sources[0], "table1.remarks.txt", heading="")
-    parts += _pictures(sources[0], "figure2")
+    parts += next(filter(None, (_pictures(s, "figure2") for s in sources if _in_front(s))), [])
     for benchmark in TABLE_1:
         shown = [s.summary for s in sources if s.summary.benchmark == benchmark and _in_front(s)]
         shown = [with_product(summary, everything) for summary in shown]
         parts += [_overview(benchmark, shown)] if shown else []
-    groups = [[s.summary for s in sources if s.summary.benchmark == name] for name in TABLE_1]
+    domain = [source.summary for source in sources if source.summary.scenario == "domain"]
+    groups = [[summary for summary in domain if summary.benchmark == name] for name in TABLE_1]
     parts += [f"{TEXT['legend']}\n", *verdicts(groups, f"{TEXT['claims']}\n")]
     return page("Table 1, measured", TEXT["front"], *parts)
 
@@ -76,25 +78,38 @@ def _in_front(source: Source) -> bool:
 
 def _overview(benchmark: str, summaries: list[Summary]) -> str:
     """The paper's rows; for every setting the average, as the code scores it, and of the order."""
-    headings = ["method", "paper", "its norm. var."]
-    groups: list[tuple[Summary, str]] = []
+    headings, groups = ["method", "paper", "its norm. var."], []
+    more = ("product",) if any("product" in summary.methods for summary in summaries) else ()
+    names = (*TABLE_1[benchmark], *more, "joint")
     for summary in summaries:
         for kind in ("", "-tuned"):
-            if any(kind in name for name in summary.methods):
-                groups.append((summary, kind))
-                headings += [_setting(summary) + kind.replace("-", ", "), "of order"]
-    rows = []
-    more = ("product",) if any("product" in summary.methods for summary in summaries) else ()
-    for name in (*TABLE_1[benchmark], *more, "joint"):
+            rows = {name: summary.methods.get(_tuned(name, kind)) for name in names}
+            entries = [e for name, e in rows.items() if e is not None and name != "product"]
+            if entries:
+                groups.append(rows)
+                runs = f"{_range(e.seeds for e in entries)} x {_range(e.orders for e in entries)}"
+                headings += [f"{_setting(summary)}{kind.replace('-', ', ')} ({runs})", "of order"]
+    lines = []
+    for name in names:
         paper = TABLE_1[benchmark].get(name)
-        row = ["-", "-"] if paper is None else [percent(paper[0]), f"{paper[1]:.3f}"]
-        for summary, kind in groups:
-            base, plus, rest = name.partition("+")
-            entry = summary.methods.get(f"{base}{kind}{plus}{rest}")
-            row += ["", ""] if entry is None else _brief(name, entry, paper)
+        line = ["-", "-"] if paper is None else [percent(paper[0]), f"{paper[1]:.3f}"]
+        for rows in groups:
+            entry = rows[name]
+            line += ["", ""] if entry is None else _brief(name, entry, paper)
         own = " ([own settings](product.md))" if name == "product" else ""
-        rows.append([method_label(name) + own, *row])
-    return f"## {benchmark_label(benchmark)}\n\n{markdown_table(headings, rows)}"
+        lines.append([method_label(name) + own, *line])
+    return f"## {benchmark_label(benchmark)}\n\n{markdown_table(headings, lines)}"
+
+
+def _tuned(name: str, kind: str) -> str:
+    """ewc+wpf -> ewc-tuned+wpf."""
+    base, plus, rest = name.partition("+")
+    return f"{base}{kind}{plus}{rest}"
+
+
+def _range(counts: Iterable[int]) -> str:
+    ends = sorted(set(counts))
+    return str(ends[0]) if len(ends) == 1 else f"{ends[0]}-{ends[-1]}"
 
 
 def _setting(summary: Summary) -> str:

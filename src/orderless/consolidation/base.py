@@ -1,13 +1,4 @@
-r"""What EWC, SI and LwF share: the hooks that filters call, saving, and a quadratic penalty.
-
-A quadratic penalty is the logarithm of a Gaussian, so its step is closed. With metric sigma^2 (the
-learning rate), g the gradient of the loss, and penalty 1/2 c (theta - m)^2,
-
-    theta <- (theta - sigma^2 g + sigma^2 c m) / (1 + sigma^2 c)
-
-which overshoots at no strength; the step along the penalty's gradient does at sigma^2 c > 2. The
-two differ by sigma^4 c g + O(c^2).
-"""
+"""What EWC, SI and LwF share: the hooks that filters call, saving, and a quadratic penalty."""
 
 from __future__ import annotations
 
@@ -124,10 +115,16 @@ class Consolidation(ABC):
 
 
 class QuadraticConsolidation(Consolidation):
-    """A penalty 1/2 sum c (theta - m)^2: a filter's steps apply it in closed form, or its gradient.
+    """A penalty 1/2 sum c (theta - m)^2: filters' steps apply it in closed form, or its gradient.
 
     `pf.register(self)` says which. Where steps are closed it is enough; `penalty` that goes to
-    `pf.step` besides is reported and weighed, and has no gradient while the step is taken.
+    `pf.step` besides is reported and weighed, and has no gradient while the step is taken. With
+    sigma^2 the learning rate and g the gradient of the loss the closed step is
+
+        theta <- (theta - sigma^2 g + sigma^2 c m) / (1 + sigma^2 c)
+
+    which overshoots at no strength; the step along the gradient does where sigma^2 c > 2. The two
+    differ by sigma^4 c g + O(c^2).
     """
 
     closed = False  # whether a step is being taken that is closed for this penalty

@@ -5,40 +5,25 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from ..particles import Ensemble
 from .base import Link
-from .move import Move, choose_move, closes_by_default
+from .move import (
+    Move,
+    QuadraticPenalty,
+    UpdateHooks,
+    check_closed,
+    choose_move,
+    closes_by_default,
+)
 from .optimizers import check_optimizer, check_state
 from .step import Closure, Step, StepInfo, SteppedFilter
 from .weights import is_finite
-
-
-class UpdateHooks(Protocol):
-    """What `register` takes: called around `optimizer.step()` while gradients are set."""
-
-    def before_update(self) -> None: ...
-    def after_update(self) -> None: ...
-
-
-@runtime_checkable
-class QuadraticPenalty(UpdateHooks, Protocol):
-    """A penalty 1/2 sum c (x - m)^2, whose step is closed; see `consolidation.base`.
-
-    `anchor(parameter)` is (c, m) or None, once it `holds` anything. `closed` is True while a step
-    is taken that applies it.
-    """
-
-    closed: bool
-
-    @property
-    def holds(self) -> bool: ...
-    def anchor(self, parameter: nn.Parameter) -> tuple[Tensor, Tensor] | None: ...
 
 
 class Weighting(ABC):
@@ -244,23 +229,20 @@ class GradientFilter(SteppedFilter):
         `step(penalty=...)`. Strengths in the literature are meant for Adam and a penalty in the
         gradient.
         """
-        if closed and not isinstance(consolidation, QuadraticPenalty):
-            raise ValueError(f"a {type(consolidation).__name__} has no closed step: closed=None")
-        known = (torch.optim.SGD, torch.optim.Adam)  # AdamW is one
-        if closed and not isinstance(self.optimizer, known):
-            raise ValueError(
-                f"closed steps are known for SGD and Adam, not for "
-                f"{type(self.optimizer).__name__}: closed=False"
-            )
+        if closed:
+            check_closed(consolidation, self.optimizer)
         self.consolidations.append(consolidation)
         self._closed[consolidation] = closed
 
     def closed_penalties(self) -> list[QuadraticPenalty]:
         """The registered penalties that steps apply in closed form."""
         usual = closes_by_default(self.optimizer)
-        wanted = [c for c in self.consolidations if isinstance(c, QuadraticPenalty)]
-        given = ((c, self._closed.get(c)) for c in wanted)
-        return [c for c, closed in given if (usual if closed is None else closed)]
+        return [
+            each
+            for each in self.consolidations
+            if isinstance(each, QuadraticPenalty)
+            and (usual if (closed := self._closed.get(each)) is None else closed)
+        ]
 
     # ------------------------------------------------------------------ one step
 

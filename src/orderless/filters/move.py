@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from ..particles.rules import ParameterReads
 from .step import Step
 
 if TYPE_CHECKING:
-    from .gradient import GradientFilter, QuadraticPenalty
+    from .gradient import GradientFilter
 
 
 class Move:
@@ -91,24 +91,12 @@ class Move:
         new = [tensor for tensor in self._states() if id(tensor) not in known]
         # State that this first step created was zero before it.
         self.step.held += [(tensor, torch.zeros_like(tensor)) for tensor in new]
-        for group in self.optimizer.param_groups if self.quadratics else ():
-            for parameter in group["params"]:
-                self._pull(parameter, metric(self.optimizer, group, parameter))
+        pull(self.optimizer, self.quadratics)
 
     def _moved(self) -> list[nn.Parameter]:
         """What the step changes: who has a gradient; with a closed penalty, everything held."""
         groups = self.optimizer.param_groups if self.quadratics else ()
         return [p for group in groups for p in group["params"]] or self.moving()
-
-    def _pull(self, parameter: nn.Parameter, variance: Tensor | float | None) -> None:
-        """x <- (x + sigma^2 c m) / (1 + sigma^2 c): the Gaussian update by each penalty in turn."""
-        for quadratic in self.quadratics:
-            anchor = quadratic.anchor(parameter)
-            if anchor is not None and variance is not None:
-                curvature, center = anchor
-                gain = 1 / (1 + 1 / (variance * curvature))  # also where c is 0 or overflows
-                parameter.lerp_(center, gain)
-                variance = variance * (1 - gain)
 
     def _states(self) -> list[Tensor]:
         """Optimizer state: of particles, `[N, ...]`, or shared by them, such as step counts."""
@@ -229,6 +217,40 @@ def plain_descent(optimizer: torch.optim.Optimizer) -> bool:
     )
 
 
+# ---------------------------------------------------------------------- penalties
+
+
+class UpdateHooks(Protocol):
+    """What `register` takes: called around `optimizer.step()` while gradients are set."""
+
+    def before_update(self) -> None: ...
+    def after_update(self) -> None: ...
+
+
+@runtime_checkable
+class QuadraticPenalty(UpdateHooks, Protocol):
+    """A penalty 1/2 sum c (x - m)^2, whose step is closed; see `consolidation.base`.
+
+    `anchor(parameter)` is (c, m) or None, once it `holds` anything. `closed` is True while a step
+    is taken that applies it.
+    """
+
+    closed: bool
+
+    @property
+    def holds(self) -> bool: ...
+    def anchor(self, parameter: nn.Parameter) -> tuple[Tensor, Tensor] | None: ...
+
+
+def check_closed(consolidation: UpdateHooks, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse closed steps where there are none."""
+    if not isinstance(consolidation, QuadraticPenalty):
+        raise ValueError(f"a {type(consolidation).__name__} has no closed step: closed=None")
+    if not isinstance(optimizer, torch.optim.SGD | torch.optim.Adam):  # AdamW is an Adam
+        kind = type(optimizer).__name__
+        raise ValueError(f"closed steps are known for SGD and Adam, not for {kind}: closed=False")
+
+
 def closes_by_default(optimizer: torch.optim.Optimizer) -> bool:
     """Whether penalties take closed steps unless told otherwise: the metric is the rate alone."""
     ascends = any(group.get("maximize") for group in optimizer.param_groups)
@@ -253,3 +275,20 @@ def metric(
     second = state.get("max_exp_avg_sq", state["exp_avg_sq"])
     bias = 1 - group["betas"][1] ** state["step"].to(second.device, torch.float64)
     return rate / ((second / bias).sqrt() + group["eps"])
+
+
+def pull(optimizer: torch.optim.Optimizer, quadratics: Sequence[QuadraticPenalty]) -> None:
+    """After the optimizer's own step, take in each penalty as a Gaussian measurement.
+
+    x <- x + k (m - x),   k = sigma^2 c / (1 + sigma^2 c),   sigma^2 <- (1 - k) sigma^2
+    """
+    for group in optimizer.param_groups if quadratics else ():
+        for parameter in group["params"]:
+            variance = metric(optimizer, group, parameter)
+            for quadratic in quadratics:
+                anchor = quadratic.anchor(parameter)
+                if anchor is not None and variance is not None:
+                    curvature, center = anchor
+                    gain = 1 / (1 + 1 / (variance * curvature))  # also where c is 0 or overflows
+                    parameter.lerp_(center, gain)
+                    variance = variance * (1 - gain)

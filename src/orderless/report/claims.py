@@ -189,9 +189,9 @@ class Judge:
         )
         if claim.interval is None:
             return claim
-        words = f" To compete means to lose at most {100 * COMPETING:.0f} point."
-        holds = claim.interval[0] >= -COMPETING
-        return replace(claim, holds=holds, evidence=claim.evidence + words)
+        numbers = claim.evidence.partition(";")[0] + ";" + claim.evidence.split(";")[1].rstrip(".")
+        words = f"{numbers}; to compete means to lose at most {100 * COMPETING:.0f} point."
+        return replace(claim, holds=claim.interval[0] >= -COMPETING, evidence=words)
 
     def best_of_all(self) -> Claim:
         """ "WPF outperforms all other methods": against the best of the paper's other rows."""

@@ -194,7 +194,8 @@ def row_label(name: str, methods: Mapping[str, MethodSummary]) -> str:
 def title(summary: Summary) -> str:
     """One line that names the table."""
     parts = [benchmark_label(summary.benchmark), summary.scenario, summary.preset]
-    return ", ".join([*parts, *learning_rate(summary)])
+    plain = ["plain images"] if summary.settings.get("augment") == "none" else []
+    return ", ".join([*parts, *learning_rate(summary), *plain])
 
 
 def learning_rate(summary: Summary) -> list[str]:

@@ -21,7 +21,8 @@ discriminants, streaming LDA (Hayes and Kanan, 2020). New are the weighted *set*
 evidence, the predictive variance and the mergeable exact sums.
 
 Memory: 16 N M^2 bytes (sums and, once read, factors), whatever the number of samples; 20 where sums
-need a second word, which ReLU features of about unit size do after millions of samples.
+need a second word, which ReLU features of about unit size do after millions of samples. Samples
+that are kept (`kept.py`) come on top and grow with the data: N M / 8 bytes per sample by default.
 """
 
 from __future__ import annotations
