@@ -12,7 +12,8 @@ from orderless.methods import METHODS
 from orderless.methods.presets import find_preset
 from orderless.storage import load
 
-SETTINGS = find_preset("demo", "splitmnist").changed(**SMALL, ewc_tuned=2.0, ewc_step="gradient")
+THEN = {"lr": 0.003, "batch_size": 8, "perturbation": 0.01, "ewc_step": "gradient"}
+SETTINGS = find_preset("demo", "splitmnist").changed(**SMALL, **THEN, ewc_tuned=2.0)
 FINISHED = ("gd", "ewc-tuned+wpf", "rb")
 
 

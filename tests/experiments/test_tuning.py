@@ -46,7 +46,7 @@ def test_a_sweep_reads_its_own_cells_only(held_out, tmp_path):
 
 
 def test_a_sweep_without_held_out_data_or_with_a_bad_value_runs_nothing(tmp_path):
-    with pytest.raises(ValueError, match="needs validation data"):
+    with pytest.raises(ValueError, match="must not see what is reported: set validation=0.1"):
         sweep(tiny_grid(), "lr", ["0.1"], tmp_path / "a")
     with pytest.raises(ValueError, match="lr must be a positive number, got -1"):
         sweep(tiny_grid(validation=0.2), "lr", ["0.1", "-1"], tmp_path / "a")
