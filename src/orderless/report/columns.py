@@ -23,7 +23,8 @@ VARIED: dict[str, tuple[str, ...]] = {
 
 def percent(value: float | None) -> str:
     """A fraction as a percentage with one decimal."""
-    return MISSING if value is None else f"{100 * value:.1f}"
+    # rounded first: two sums of the same numbers must not end on two sides of a half
+    return MISSING if value is None else f"{round(100 * value, 6):.1f}"
 
 
 def decimal(value: float | None, digits: int = 3) -> str:
