@@ -23,8 +23,7 @@ VARIED: dict[str, tuple[str, ...]] = {
 
 def percent(value: float | None) -> str:
     """A fraction as a percentage with one decimal."""
-    # rounded first: two sums of the same numbers must not end on two sides of a half
-    return MISSING if value is None else f"{round(100 * value, 6):.1f}"
+    return MISSING if value is None else f"{100 * value:.1f}"
 
 
 def decimal(value: float | None, digits: int = 3) -> str:
