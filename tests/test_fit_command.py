@@ -117,6 +117,7 @@ def test_scales_are_those_of_exact_arithmetic(tables):
         assert found["scale"][place] == pytest.approx(frame[name].std(ddof=0), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_images_are_learned_and_predicted(images, tmp_path):
     head = tmp_path / "head.safetensors"
     fit(images, head, "--count", 64, "--maps", 2)

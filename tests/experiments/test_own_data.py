@@ -167,6 +167,7 @@ def example(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"{name}:tasks"
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_reports_and_refuses_other_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

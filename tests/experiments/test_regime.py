@@ -131,6 +131,7 @@ def test_finished_trainings_are_not_run_again(records, folder):
     assert again == records
 
 
+@pytest.mark.slow
 def test_a_damaged_training_is_set_aside_and_trained_again(records, folder, tmp_path):
     shutil.copytree(folder, tmp_path / "map")
     path = sorted((tmp_path / "map" / "cells").glob("*.json"))[0]

@@ -86,6 +86,7 @@ def records(folder: Path) -> list[dict]:
     return [json.loads(path.read_text())["cell"] for path in sorted((folder / "cells").iterdir())]
 
 
+@pytest.mark.slow
 def test_a_plugin_runs_and_its_label_is_in_table_page_and_record(here: Path) -> None:
     plugin = ["--plugin", "half_plugin", "--plugin", "tempered_plugin"]
     methods = ["--methods", "half,wpf,tempered", "--workers", "1"]

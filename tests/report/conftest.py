@@ -1,11 +1,14 @@
 """Run directories made of synthetic cells."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.report.synthetic_cells import LEVELS, make_cell, write_run
+
+from orderless.report import write_report
 
 
 @pytest.fixture
@@ -18,14 +21,24 @@ def write_cells(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
+@pytest.fixture(scope="session")
+def full_cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All methods, 10 orders x 3 seeds; written once."""
+    cells = [
+        make_cell(name, order, seed) for name in LEVELS for order in range(10) for seed in range(3)
+    ]
+    return write_run(tmp_path_factory.mktemp("full") / "run", cells)
+
+
+@pytest.fixture(scope="session")
+def full_report(full_cells: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What `report.json` says of them."""
+    run = Path(shutil.copytree(full_cells, tmp_path_factory.mktemp("reported") / "run"))
+    write_report(run)
+    return (run / "report.json").read_text()
+
+
 @pytest.fixture
-def full_run(write_cells: Callable[..., Path]) -> Path:
-    """All methods, 10 orders x 3 seeds."""
-    return write_cells(
-        [
-            make_cell(name, order, seed)
-            for name in LEVELS
-            for order in range(10)
-            for seed in range(3)
-        ]
-    )
+def full_run(full_cells: Path, tmp_path: Path) -> Path:
+    """The same cells in a directory of the test's own."""
+    return Path(shutil.copytree(full_cells, tmp_path / "run"))

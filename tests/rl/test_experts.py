@@ -42,6 +42,7 @@ def make_training(settings: PPOSettings = QUICK, **changes: int) -> ExpertTraini
     return ExpertTraining("starpilot", network="compact", settings=settings, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_from_its_state_and_becomes_a_file(tmp_path: Path) -> None:
     training, told = make_training(), []
     training.learn(2 * 64, lambda: told.append(training.steps))

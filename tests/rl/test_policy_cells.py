@@ -75,6 +75,7 @@ def test_a_lifelong_cell_is_ppo_level_after_level(tmp_path: Path) -> None:
     assert all(len(values) == 2 for values in record["plasticity"].values())
 
 
+@pytest.mark.slow
 def test_batch_seed_changes_what_is_played_and_leaves_networks_alone(tmp_path: Path) -> None:
     def played(**changes: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
         learner = make_run(tiny_cell(LIFELONG, "ppo+wpf", **changes), tmp_path).learner

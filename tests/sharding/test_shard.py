@@ -44,6 +44,7 @@ def talk(group, chosen):
     return {**result, "moved": mine, "sent": sum(sent)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_rank_hears_the_same_and_it_is_what_one_process_has(ranks, tmp_path):
     chosen = [6, 6, 0, 3, 4, 1, 6]
