@@ -115,3 +115,16 @@ def test_an_audit_reports_both_tails_beside_random_orders(tmp_path) -> None:
 def test_a_search_that_is_too_small_is_refused() -> None:
     with pytest.raises(ValueError, match="search must be 0 or at least 12 runs, got 3"):
         ol.order_sensitivity(LastTask, toy_tasks(), search=3)
+
+
+def test_a_search_goes_on_where_everything_around_the_worst_order_was_tried() -> None:
+    """Eight tasks: too many to list all orders. The worst one and its 49 neighbours are known."""
+    worst = tuple(range(8))
+    known = {worst: 0.0}
+    for place, other in itertools.product(range(8), range(8)):
+        rest = [task for task in worst if task != place]
+        rest.insert(other, place)
+        known.setdefault(tuple(rest), 0.5)
+    assert len(known) == 50
+    found = search(lambda order: 0.6, known, budget=3)
+    assert len(found) == 53 and found.items() >= known.items()

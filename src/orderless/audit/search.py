@@ -55,13 +55,15 @@ def _next(found: Mapping[Order, float], sign: float) -> Order:
     if tasks <= ALL:
         open_orders = [o for o in itertools.permutations(range(tasks)) if o not in found]
         return open_orders[int(promise(open_orders).argmax())]
-    best, value = max(found, key=lambda order: sign * found[order]), -np.inf
-    while True:
-        near = [order for order in _moves(best) if order not in found]
+    ranked = sorted(found, key=lambda order: -sign * found[order])
+    best = next(order for order in ranked if any(near not in found for near in _moves(order)))
+    value = -np.inf
+    while near := [order for order in _moves(best) if order not in found]:
         promises = promise(near)
         if promises.max() <= value:
-            return best
+            break
         best, value = near[int(promises.argmax())], promises.max()
+    return best
 
 
 def _moves(order: Order) -> Iterator[Order]:

@@ -13,6 +13,7 @@ features, and with them the result, depend on the order again.
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -49,7 +50,7 @@ def _row(x: dict[Any, Any]) -> np.ndarray:
 
 
 @dataclass(eq=False, repr=False)
-class _Stream:
+class _Stream(ABC):
     """The parameters of both, and how they learn.
 
     Args:
@@ -80,10 +81,13 @@ class _Stream:
 
     def unlearn_one(self, x: dict[Any, Any], y: Any) -> None:
         """Forget a sample that was learned, exactly: a sliding window, say."""
+        if self.estimator is None:
+            raise ValueError("nothing was learned yet, so there is nothing to unlearn")
         self.estimator.forget(_row(x), [y])
 
+    @abstractmethod
     def _make(self) -> Any:
-        raise NotImplementedError
+        """The estimator inside."""
 
 
 class StreamClassifier(_Stream, base.Classifier):
