@@ -13,13 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.experiments.saved.make import stop_after
 from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
 import orderless as ol
 from orderless.cli.main import app
+from orderless.experiments import Grid, Store, run_grid
 from orderless.experiments.benchmarks import own_benchmark
 from orderless.experiments.own import as_scenario
+from orderless.methods.presets import find_preset
 from orderless.methods.settings import Settings
 from orderless.scenarios import Scenario, Task
 
@@ -189,6 +192,27 @@ def test_a_run_goes_on_reports_and_refuses_other_data(
     monkeypatch.setattr(changed, "tasks", days[::-1])
     other = orderless(*command)
     assert other.exit_code == 2 and "of other data: choose another --out" in other.stderr
+
+
+def test_a_cell_that_was_stopped_does_not_go_on_with_other_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = module(monkeypatch, [data(0), data(1)])
+    settings = find_preset("own", reference).changed(hidden=4, batch_size=8)
+    grid = Grid(reference, "domain", "own", ("gd",), 1, 1, settings)
+    with pytest.raises(KeyboardInterrupt):
+        run_grid(grid, Store(tmp_path / "run"), checkpoint_every=0, report=stop_after(5))
+    assert list((tmp_path / "run" / "checkpoints").iterdir())
+
+    own_benchmark.cache_clear()
+    monkeypatch.setattr(sys.modules[reference.partition(":")[0]], "tasks", [data(2), data(3)])
+    ends = []
+    for folder in ("run", "fresh"):
+        store = Store(tmp_path / folder)
+        assert run_grid(grid, store) == 1
+        (record,) = store.finished().values()
+        ends.append((record["scores"], record["trace"]))
+    assert ends[0] == ends[1]
 
 
 @pytest.mark.slow
