@@ -83,8 +83,8 @@ def test_the_report_has_one_small_self_contained_page(full_run):
 
 
 @pytest.mark.slow
-def test_every_control_has_a_label(full_run):
-    elements = Elements(render(data_of(full_run))).tags
+def test_every_control_has_a_label(full_page):
+    elements = Elements(render(full_page)).tags
     labelled = {attributes.get("for") for tag, attributes in elements if tag == "label"}
     controls = [
         attributes
@@ -96,8 +96,8 @@ def test_every_control_has_a_label(full_run):
 
 
 @pytest.mark.slow
-def test_the_policy_admits_this_script_and_this_style_and_no_network(full_run):
-    elements = Elements(render(data_of(full_run)))
+def test_the_policy_admits_this_script_and_this_style_and_no_network(full_page):
+    elements = Elements(render(full_page))
     (policy,) = [a["content"] for t, a in elements.tags if a.get("http-equiv")]
     style, _, script = elements.texts
     for kind, text in (("style", style), ("script", script)):
@@ -191,8 +191,8 @@ def test_values_that_print_alike_are_best_together(write_cells):
     assert best == {"wpf": True, "gd": True, "si": False}
 
 
-def test_matrices_are_means_over_seeds(full_run):
-    (result,) = data_of(full_run).results
+def test_matrices_are_means_over_seeds(full_page):
+    (result,) = full_page.results
     cells = [make_cell("ewc", 4, seed) for seed in range(3)]
     expected = np.mean([cell["scores"]["accuracy"] for cell in cells], axis=0)
     assert np.allclose(result.matrices["ewc"]["4"], expected, atol=6e-4)  # three decimals
@@ -208,9 +208,8 @@ def test_a_matrix_with_gaps_keeps_them(write_cells):
     render(page)
 
 
-def test_each_order_is_a_dot_and_its_method_their_mean(full_run):
-    (summary,) = summarize(full_run)
-    for spot in scatter_spots(summary.methods):
+def test_each_order_is_a_dot_and_its_method_their_mean(full_summary):
+    for spot in scatter_spots(full_summary.methods):
         assert [dot.name for dot in spot.dots] == list("0123456789")
         average, total, order = np.array([dot[1:4] for dot in spot.dots]).T
         assert average.mean() == pytest.approx(spot.average)
@@ -231,9 +230,10 @@ def test_a_task_that_nobody_learns_leaves_variances_as_they_are(write_cells):
     assert ">variance of the order alone<" in picture and "normalized" not in picture
 
 
-def test_charts_hold_a_mark_per_method_and_a_dot_per_order_where_the_axes_say(full_run):
-    (charts,) = data_of(full_run).charts
-    (summary,) = summarize(full_run)
+def test_charts_hold_a_mark_per_method_and_a_dot_per_order_where_the_axes_say(
+    full_page, full_summary
+):
+    (charts,) = full_page.charts
     for size in ("wide", "narrow"):
         picture = ElementTree.fromstring(charts[f"scatter-total-{size}"])
         shapes = {kind: picture.findall(f".//*[@class='{kind}']") for kind in ("dot", "mark")}
@@ -243,7 +243,7 @@ def test_charts_hold_a_mark_per_method_and_a_dot_per_order_where_the_axes_say(fu
         # on one axis, the better average is further to the right
         places = {mark.get("data-method"): float(mark.get("x")) for mark in marks if mark.get("x")}
         ranked = sorted(places, key=places.get)
-        assert ranked == sorted(ranked, key=lambda name: summary.methods[name].average)
+        assert ranked == sorted(ranked, key=lambda name: full_summary.methods[name].average)
         assert len(places) > 5
 
 
