@@ -29,6 +29,12 @@ def data_of(directory):
     return page_data(run, summarize(run), *load_frames(run.directory))
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Charts take most of the time."""
+    monkeypatch.setattr("orderless.report.page.data._with_charts", lambda result, *_: (result, {}))
+
+
 class Elements(HTMLParser):
     """All elements of a page, and the text of its scripts and styles."""
 
@@ -200,6 +206,7 @@ def test_matrices_are_means_over_seeds(full_page):
     assert set(result.matrices) == set(LEVELS)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_matrix_with_gaps_keeps_them(write_cells):
     cell = make_cell("joint", 0, 0)
     cell["scores"]["accuracy"][1] = [None] * TASKS
@@ -302,6 +309,7 @@ def test_without_matplotlib_the_page_has_its_numbers_and_says_why_there_are_no_c
 # ---------------------------------------------------------------------- the particles
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_particles_are_placed_once_for_all_moments(write_cells):
     directory = write_cells([make_cell("wpf", 0, 0)])
     save_snapshots(directory, "splitmnist-domain-table1-wpf-order0-seed0")
@@ -318,6 +326,7 @@ def test_particles_are_placed_once_for_all_moments(write_cells):
     assert [moment.ess for moment in moments] == pytest.approx(1 / (frames.weights**2).sum(1))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_each_result_shows_its_own_particles(write_cells):
     directory = write_cells([make_cell("wpf", 0, 0), make_cell("wpf", 0, 0, preset="demo")])
     save_snapshots(directory, "splitmnist-domain-demo-wpf-order0-seed0")
@@ -327,6 +336,7 @@ def test_each_result_shows_its_own_particles(write_cells):
     assert labels["demo"] == ["from-elsewhere", "Weighted particle filter, order 0, seed 0"]
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("content", [b"", b"not a tensor", bytes(8)])
 def test_a_broken_snapshot_costs_the_animation_and_not_the_page(write_cells, content):
     directory = write_cells([make_cell("wpf", 0, 0)])
@@ -337,6 +347,7 @@ def test_a_broken_snapshot_costs_the_animation_and_not_the_page(write_cells, con
     render(page)
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("key", ["positions", "log_weights", "step"])
 def test_a_snapshot_of_the_wrong_shape_is_named(write_cells, key):
     directory = write_cells([make_cell("wpf", 0, 0)])

