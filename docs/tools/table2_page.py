@@ -57,8 +57,9 @@ def _folded(heading: str, text: str) -> str:
 
 def _name(summary: Summary) -> str:
     """A game and its budget, in few words."""
-    passes, copies = _amount(summary, "epochs"), _amount(summary, "envs")
-    what = f", {copies} copies" if copies != PolicySettings().envs else ""
+    passes, usual = _amount(summary, "epochs"), PolicySettings().envs
+    copies = summary.settings.get("envs", usual)
+    what = f", {copies} copies" if copies != usual else ""
     if summary.benchmark == "procgen-bc":
         what = f", {passes} {'pass' if passes == 1 else 'passes'}"
     return f"{summary.scenario.capitalize()}, {len(summary.task_names or [])} levels{what}"
