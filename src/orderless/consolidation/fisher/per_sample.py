@@ -129,8 +129,9 @@ class Networks:
         covered = {name for layer in layers for name in (layer.weight, layer.bias)}
         others = totals.keys() - covered
         if others:
-            recurrent = any(isinstance(m, nn.RNNBase) for m in self.particles.template.modules())
-            add = self._add_one_by_one if recurrent else self._add_others
+            modules = self.particles.template.modules()
+            unknown = any(isinstance(each, nn.RNNBase | nn.PReLU) for each in modules)
+            add = self._add_one_by_one if unknown else self._add_others
             add(totals, others, x, torch.stack(list(directions(log_p)), -2))
 
     @torch.no_grad()
@@ -160,9 +161,12 @@ class Networks:
             return {name: s.sum(0) for name, s in each(others, fixed, x, directions).items()}
 
         networks = torch.vmap(network, in_dims=(0, 0, None, 0), randomness="different")
+        # half-precision inputs and float32 statistics: only CUDA's BatchNorm takes both
+        device = self.particles.device
+        precision = self.particles.precision if device.type == "cuda" else "float32"
         for start in range(0, len(x), chunk):
             part = slice(start, start + chunk)
-            with matrix_precision(self.particles.precision, self.particles.device):
+            with matrix_precision(precision, device):
                 squares = networks(others, fixed, x[part], directions[:, part])
             for name, square in squares.items():
                 totals[name].add_(square)
