@@ -125,8 +125,14 @@ def _listed(words: list[str], none: str = "") -> str:
 
 
 def _figures(sources: list[Source]) -> str:
-    pictures = [Path(f"{source.path.with_suffix('')}-figure3.png") for source in sources]
-    lines = [f"![Returns over environment steps]({p.name})" for p in pictures if p.exists()]
+    """Of each game the run with most levels."""
+    by_levels = sorted(sources, key=lambda source: len(source.summary.task_names or []))
+    pictures = {
+        source.summary.scenario: path
+        for source in by_levels
+        if (path := Path(f"{source.path.with_suffix('')}-figure3.png")).exists()
+    }
+    lines = [f"![Returns over environment steps]({p.name})" for p in pictures.values()]
     return "\n".join([*lines, "", f"*{TEXT['caption']}*\n"]) if lines else ""
 
 
