@@ -143,6 +143,18 @@ def test_places_of_the_order_and_what_moved_the_weights(write_cells: Any, tmp_pa
     assert "| PPO + WPF | 4 / 17 / 2e+02 | - | - |" in page
 
 
+def test_many_levels_have_a_table_of_their_own(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("docs.tools.table2_page.FEW", LEVELS - 1)
+    assert main(["--directory", str(results)]) == 0
+    page = (results / "table2.md").read_text()
+    names = json.loads((results / "procgen-lifelong-starpilot.json").read_text())["methods"]
+    means = [np.mean([returns_of(name, order)[1] for order in range(3)]) for name in names]
+    assert "| level 1 | " + " | ".join(f"{mean:.3f}" for mean in means) + " |" in page
+    assert "by place in the order |" not in page
+
+
 def test_the_page_sets_our_returns_beside_the_papers(results: Path) -> None:
     (results / "table2.remarks.txt").write_text("Measured on a rainy day.\n")
     assert main(["--directory", str(results)]) == 0
