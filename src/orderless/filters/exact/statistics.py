@@ -8,7 +8,7 @@ added can be taken away without a trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -244,7 +244,9 @@ class HeadStatistics:
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], units: Units, device: Any) -> HeadStatistics:
+    def from_state(
+        cls, state: Mapping[str, Any], units: Units, device: torch.device
+    ) -> HeadStatistics:
         """What `state_dict` gave; one of version 0.1 has full matrices, no carries, no samples."""
         gram = state["gram"].to(device)
         made = cls.empty(len(gram), gram.shape[1] - 1, units, device)
