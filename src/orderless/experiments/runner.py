@@ -144,6 +144,7 @@ class CellRunner(ABC):
         self.checkpoint_every, self.tick, self.ended = checkpoint_every, tick, ended
         self.progress = self.progress_kind()
         self.opened = ExitStack()
+        self._since = time.monotonic()
 
     def run(self, command: str = "", *, tensorboard: bool = False) -> CellRecord | None:
         """Learn all tasks; the finished record is in the store, and is returned."""
@@ -151,7 +152,7 @@ class CellRunner(ABC):
             return self._run(command, tensorboard)
 
     def _run(self, command: str, tensorboard: bool) -> CellRecord | None:
-        self._since = saved = time.monotonic()
+        saved = time.monotonic()
         self._resume()
         self._begin()
         self.ended("beginning")
