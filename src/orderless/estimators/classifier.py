@@ -115,13 +115,10 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
         if unknown.any():
             wrong = y[unknown].tolist()[0]
             raise ValueError(f"y holds {wrong!r}, which is none of {self.classes_.tolist()}")
-        return torch.from_numpy(codes.astype(np.int64)).to(self.device)
+        return torch.from_numpy(codes.astype(np.int64))
 
     def _outputs(self) -> int:
         return len(self.classes_)
-
-    def _on_read(self) -> dict[str, Any]:
-        return {"class_prior": self.class_prior}
 
     # ------------------------------------------------------------------ weights
 

@@ -29,14 +29,14 @@ class ProductSettings(Config):
     """How product+particles weighs its networks: "uniform" or "evidence"."""
 
 
-STYLE = Style("#8B2E5D", "p")
+ONE, MANY = Style("#8B2E5D", "p"), Style("#8B2E5D", "H")
 
 
 @method(
     "product",
     "tasks from one start, merged layer by layer; no task order",
     label="Product of task posteriors",
-    style=STYLE,
+    style=ONE,
     config=ProductSettings,
     ignores=("lr", "product_weights"),
 )
@@ -50,7 +50,7 @@ def _product(setup: Setup) -> ProductLearner:
     particles=True,
     slow=True,
     label="Product of task posteriors, particles",
-    style=STYLE,
+    style=MANY,
     config=ProductSettings,
     ignores=("lr",),
 )

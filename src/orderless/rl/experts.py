@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..filters import GradientDescent
 from ..filters.base import ParticleFilter
-from ..particles import Ensemble
+from ..particles import Ensemble, find_device
 from ..storage import saving as storage
 from .cloning import play
 from .games import LEVELS_END, known_game
@@ -155,7 +155,7 @@ class ExpertTraining:
             "seed": seed,
         }
         self.earlier: list[dict[str, Any]] = []
-        self.device = torch.device(device)
+        self.device = find_device(device)
         precision = "bf16" if self.device.type == "cuda" else "float32"
         particles = Ensemble(
             find_network(network), 1, seed=seed, precision=precision, device=device

@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..particles import find_device
 from ..storage import INVALID_STATE
 from .environment import Array
 from .experts import Expert
@@ -96,7 +97,7 @@ def collect(
     }
     try:
         temporary.mkdir(exist_ok=True)
-        facts.update(_write(temporary, expert, envs, seed, count, torch.device(device), tell))
+        facts.update(_write(temporary, expert, envs, seed, count, find_device(device), tell))
         with _synced(temporary / "facts.json") as file:
             file.write(json.dumps(facts, indent=1).encode())
         try:

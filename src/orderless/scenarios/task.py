@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..particles import find_device
+
 
 class SizedDataset(Protocol):
     """Anything with a length whose items are (x, y), such as a map-style torch Dataset."""
@@ -64,8 +66,9 @@ class Task:
 
     def to(self, device: torch.device | str) -> Task:
         """The same task with its data on `device`."""
+        where = find_device(device)
         x, y, x_test, y_test = (
-            part.to(device) for part in (self.x, self.y, self.x_test, self.y_test)
+            part.to(where) for part in (self.x, self.y, self.x_test, self.y_test)
         )
         return Task(x, y, x_test, y_test, self.name)
 
