@@ -32,9 +32,7 @@ GIVEN: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("where", GIVEN)
-def test_cuda_without_a_card_is_one_sentence(
-    where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cuda_without_a_card_is_one_sentence(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="no CUDA device here: use cpu, not cuda"):
         GIVEN[where]("cuda")

@@ -50,7 +50,8 @@ class Intents(Scenario):
         names = sorted(set(training.labels) | set(test.labels))
         number = {name: index for index, name in enumerate(names)}
         x, x_test = (
-            cached(encoder, encoder.tokenize(part.texts).to(find_device(device))) for part in (training, test)
+            cached(encoder, encoder.tokenize(part.texts).to(find_device(device)))
+            for part in (training, test)
         )
         y, y_test = (
             torch.tensor([number[label] for label in part.labels], device=x.device)
