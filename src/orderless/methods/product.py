@@ -29,7 +29,7 @@ class ProductSettings(Config):
     """How product+particles weighs its networks: "uniform" or "evidence"."""
 
 
-ONE, MANY = Style("#8B2E5D", "p"), Style("#8B2E5D", "H")
+ONE, MANY = Style("#8B2E5D", "p"), Style("#8B2E5D", "d")
 
 
 @method(

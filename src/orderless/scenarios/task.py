@@ -20,7 +20,7 @@ class SizedDataset(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Task:
     """One task: inputs x [n, ...], labels y [n] in 0..C-1, and the same for testing.
 
@@ -58,6 +58,10 @@ class Task:
                 )
             if not values and int(y.min()) < 0:
                 raise ValueError(f"labels must be 0 or larger, got {int(y.min())} in the {whose}")
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.x)} training and {len(self.x_test)} test samples"
+        return f"Task({self.name!r}, {counts} of shape {list(self.x.shape[1:])})"
 
     @property
     def values(self) -> bool:
