@@ -49,6 +49,7 @@ DataTarget = Annotated[
 Device = Annotated[str, _option("auto, cpu, cuda", completion.devices)]
 KINDS = "domain, task or class; domain unless the benchmark is intents"
 Kind = Annotated[str | None, _option(KINDS, completion.scenarios)]
+Combine = Annotated[str, _option("Particles scored by: accuracy (mean of theirs), logits, probs.")]
 CHANGE = "Change a setting: key=value; `orderless settings` lists them."
 Changes = Annotated[list[str] | None, _option(CHANGE, completion.settings, "--set")]
 Plugin = Annotated[list[str] | None, _option("A module of your own that registers methods.")]
