@@ -263,8 +263,8 @@ def _claim(learner: LearnerAudit) -> str:
         return f"The order changes some predictions of {name}, but not one of its scores."
     few = " With so few runs the test is weak: use more orders or seeds."
     return (
-        f"No effect of the order on {name} was shown: random relabelling of the orders gives one as "
-        f"large too often ({spread}, {p})."
+        f"No effect of the order on {name} was shown: random relabelling of the orders gives one "
+        f"as large too often ({spread}, {p})."
         f"{few if parts.smallest_p_value > LEVEL / 10 else ''}"
     )
 
