@@ -11,8 +11,8 @@ four tasks since they were learned. It prints
     ten particles          64.2 % right, forgot 39.8 points
     ten particles, EWC     81.7 % right, forgot  2.9 points
 
-EWC prevents most of the forgetting. Particles add a little to EWC, and nothing alone. The strength is the best
-of 0, 1e2, ... 1e5 for one network on held-out training data.
+EWC prevents most of the forgetting. Particles add a little to EWC, and nothing alone. The strength
+is the best of 0, 1e2, ... 1e5 for one network on held-out training data.
 """
 
 import torch

@@ -9,8 +9,8 @@ A CNN trained on 0 to 4 is frozen. Each pair of digits trains a rank-8 adapter a
     another order of the tasks gives the same bits: True
     without the task of 8 and 9, of these 0.0 % right
 
-Every task starts from the same adapters. Tasks may be learned on different machines, added (`a + b`)
-and removed (`a - b`). Relatives: RegMean (Jin et al. 2023), LoRM (Salami 2024).
+Every task starts from the same adapters. Tasks may be learned on different machines, added
+(`a + b`) and removed (`a - b`). Relatives: RegMean (Jin et al. 2023), LoRM (Salami 2024).
 """
 
 import torch
