@@ -39,6 +39,7 @@ STYLE = Style("#8B2E5D", "p")
     style=STYLE,
     config=ProductSettings,
     ignores=("lr", "product_weights"),
+    tasks_apart=True,
 )
 def _product(setup: Setup) -> ProductLearner:
     return _learner(setup, 1)
@@ -53,6 +54,7 @@ def _product(setup: Setup) -> ProductLearner:
     style=STYLE,
     config=ProductSettings,
     ignores=("lr",),
+    tasks_apart=True,
 )
 def _product_of_particles(setup: Setup) -> ProductLearner:
     return _learner(setup, setup.settings.particles)
@@ -71,11 +73,13 @@ def _learner(setup: Setup, n: int) -> ProductLearner:
     with torch.no_grad():
         for parameter in head:
             parameter.zero_()  # it starts without an opinion
+    last = [any(each is p for each in head) for p in particles.parameters()]
 
     def make_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        last = {id(parameter) for parameter in head}
-        hidden = [parameter for parameter in parameters if id(parameter) not in last]
-        groups: list[Any] = [{"params": head}, {"params": hidden}]
+        groups: list[Any] = [
+            {"params": [p for p, is_last in zip(parameters, last, strict=True) if is_last == which]}
+            for which in (True, False)
+        ]
         if own.product_hidden_lr is not None:
             groups[1]["lr"] = own.product_hidden_lr
         if s.optimizer == "adam":
