@@ -199,7 +199,7 @@ def title(summary: Summary) -> str:
 
 # what a run may do otherwise than the preset `table1`: setting -> (its value there, in words)
 TABLE1_VALUES: dict[str, tuple[object, str]] = {
-    "network": ("mlp", "released network"),
+    "network": ("mlp", "{} network"),
     "batch_size": (128, "batch {}"),
     "epochs": (1, "{} passes"),
     "loss_scale": (1.0, "loss times {:g}"),
