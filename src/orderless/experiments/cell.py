@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..methods import Setup, find_method
@@ -41,7 +40,6 @@ class SupervisedRunner(CellRunner):
         self.setup = Setup(scenario, cell.settings, network, cell.seed, store.group)
         self.learner = self._build()
         self.stages = self.plan(cell.settings)
-        self.progress.scores = {name: [] for name in COMBINES}
         self._pending: list[tuple[int, Any]] = []  # step infos not yet fetched from the device
         self._scored_at = -1
 
@@ -89,11 +87,7 @@ class SupervisedRunner(CellRunner):
         progress = self.progress
         progress.batch += 1
         self.tick(1)
-        if progress.died_at is not None:
-            return
-        info = None
-        with self._may_die():
-            info = self.learner.learn(*batch)
+        info = self._attempt(lambda: self.learner.learn(*batch))
         every = math.ceil(count / TRACES)
         if info is not None and (progress.batch % every == 0 or progress.batch == count):
             self._pending.append((self._steps(), info))
@@ -127,14 +121,8 @@ class SupervisedRunner(CellRunner):
 
     def _fetch(self) -> None:
         """Bring the pending step infos to the host, all at once."""
-        trace = self.progress.trace
         for step, info in self._pending:
-            weights = info.log_weights.exp()
-            trace["step"].append(step)
-            trace["ess"].append(float(info.ess))
-            trace["largest_weight"].append(float(weights.max()))
-            losses = torch.where(weights > 0, weights * info.loss_before.double(), 0.0)
-            trace["loss"].append(float(losses.sum()))
+            self._trace(step, info.log_weights.exp(), info.loss_before, info.ess)
         self._pending = []
 
     def _snapshot(self) -> None:
@@ -147,7 +135,7 @@ class SupervisedRunner(CellRunner):
         self._fetch()
         super()._checkpoint()
 
-    def _load_state(self, state: dict[str, Any]) -> None:
+    def _load_state(self, state: Any) -> None:
         self.learner.begin_task(self.stages[self.progress.position][0])
         super()._load_state(state)
 
@@ -155,8 +143,8 @@ class SupervisedRunner(CellRunner):
         return self._build().filter.particles
 
     def _record(self) -> CellRecord:
-        kept = ("nll", "ece", "predictions")
-        found: Any = {name: [getattr(score, name) for score in self.last] for name in kept}
+        names = ("nll", "ece", "predictions")
+        found: Any = {name: [getattr(score, name) for score in self.last] for name in names}
         return replace(super()._record(), data=self.scenario.digest, **found)
 
     def _identity(self) -> dict[str, object]:

@@ -118,7 +118,7 @@ def _part_of(cell: Cell, tasks: Any, share: float, folder: Path) -> tuple[Cell, 
     def part(whole: int, least: int = FEW) -> int:
         return min(whole, max(least, math.ceil(whole * share)))
 
-    values: dict[str, Any] = cell.settings.flat(find_method(cell.method))
+    values: Any = cell.settings.flat(find_method(cell.method))
     steps = WARM[tasks.device.type] + TIMED
     changes: dict[str, int | None] = {"min_ess": None, "iterations": steps}
     for key in {"particles", "rb_particles"} & set(values):

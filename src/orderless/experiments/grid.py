@@ -23,7 +23,7 @@ from .launch.ranks import SharedStore
 from .launch.ray import Ray
 from .policy_cell import CloningRunner, LifelongRunner
 from .readings import TrainingRunner
-from .record import CellRecord
+from .record import CellRecord, Table
 from .runner import Cell, CellRunner
 from .store import Store
 from .tensorboard import summary_writer
@@ -92,38 +92,30 @@ class Grid:
     def cells(self, tasks: int) -> Iterator[Cell]:
         """Seeds outside, methods inside: after a while every method has some cells."""
         sequence = self.settings.sequences(tasks, self.permutations)
-        table = self.benchmark, self.scenario, self.preset
         for seed in range(self.seeds):
             for index, order in enumerate(sequence):
                 for name in self.methods:
-                    yield Cell(*table, name, index, order, seed, self.settings)
+                    yield Cell(*self.table, name, index, order, seed, self.settings)
 
-    def asks_for(self, record: dict[str, Any]) -> bool:
+    def asks_for(self, record: CellRecord) -> bool:
         """Whether a finished cell is one of these."""
-        return (
-            self._has(record)
-            and record["method"] in self.methods
-            and record["order_index"] < self.permutations
-            and record["seed"] < self.seeds
-        )
+        small = record.order_index < self.permutations and record.seed < self.seeds
+        return record.table == self.table and record.method in self.methods and small
 
-    def _has(self, record: dict[str, Any]) -> bool:
-        """Whether a finished cell is in the same table."""
-        table = self.benchmark, self.scenario, self.preset
-        return tuple(record[key] for key in ("benchmark", "scenario", "preset")) == table
+    @property
+    def table(self) -> Table:
+        return self.benchmark, self.scenario, self.preset
 
-    def refuse(
-        self, directory: Path, name: str, record: dict[str, Any], cell: Cell | None
-    ) -> str | None:
+    def refuse(self, directory: Path, name: str, record: Any, cell: Cell | None) -> str | None:
         """Why a finished cell does not belong here; a table with two learning rates misleads."""
         if "method" not in record:
             return f"{directory} holds an audit or a map, not an experiment: choose another --out"
         if cell is not None:
             other = cell.differs(record)
-        elif self._has(record) and record["method"] in METHODS:
-            other = self.settings.differs(record["settings"], METHODS[record["method"]])
         else:
-            return None
+            table = tuple(record[key] for key in ("benchmark", "scenario", "preset"))
+            method = METHODS.get(record["method"]) if table == self.table else None
+            other = None if method is None else self.settings.differs(record["settings"], method)
         return other and f"{directory} holds {name} with {other}: choose another --out"
 
 
@@ -140,9 +132,7 @@ class GridWork:
     deterministic: bool = False
     plugins: tuple[str, ...] = ()
 
-    def refuse(
-        self, directory: Path, name: str, record: dict[str, Any], cell: Cell | None
-    ) -> str | None:
+    def refuse(self, directory: Path, name: str, record: Any, cell: Cell | None) -> str | None:
         reason: str | None = self.grid.refuse(directory, name, record, cell)
         if reason is None and cell is not None:
             digest = getattr(self.here[cell.seed], "digest", None)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -26,28 +26,19 @@ from ..methods.learners import ContinualLearner
 from ..methods.supervised import GaussianSumSettings
 from .cell import SupervisedRunner
 from .evaluation import COMBINES, displacement
-from .record import ReadingRecord, TrainingRecord
+from .record import Reading, ReadingRecord, TrainingRecord
 from .runner import Cell
 from .store import device_name, versions
 
 
-@dataclass(frozen=True)
-class Reading:
-    """One way to weigh the first `n` particles; `min_ess` is a share of n."""
-
-    method: str
-    n: int
-    loss_scale: float = 1.0
-    min_ess: float | None = None
-
-    def weights(self, log_weights: Tensor) -> tuple[Tensor, float]:
-        """Log-weights `[n]` from the run's raw ones `[N]`, and the power they were raised to."""
-        own = normalize(log_weights[: self.n])[0]
-        power = self.loss_scale
-        if self.min_ess is not None:
-            own = temper(own, power)
-            power = float(temperature_for(own, max(1.0, self.min_ess * self.n)))
-        return temper(own, power), power
+def weigh(reading: Reading, log_weights: Tensor) -> tuple[Tensor, float]:
+    """Log-weights `[n]` from the run's raw ones `[N]`, and the power they were raised to."""
+    own = normalize(log_weights[: reading.n])[0]
+    power = reading.loss_scale
+    if reading.min_ess is not None:
+        own = temper(own, power)
+        power = float(temperature_for(own, max(1.0, reading.min_ess * reading.n)))
+    return temper(own, power), power
 
 
 def sgd_readings(
@@ -74,7 +65,7 @@ def read(
 
     Gradient descent is one network, and each particle is one: its scores are their mean.
     """
-    chosen = [reading.weights(log_weights) for reading in readings]
+    chosen = [weigh(reading, log_weights) for reading in readings]
     scores: list[dict[str, list[float]]] = [{name: [] for name in COMBINES} for _ in readings]
     for task in range(len(learner.scenario)):
         counts = [dict.fromkeys(COMBINES, 0.0) for _ in readings]
@@ -145,15 +136,12 @@ class Training(Cell):
     def title(self) -> str:
         return self.name
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
+        found, own = super().describe(), ("training", "rate", "init")
+        kept = ("order_index", "order", "seed", "settings")
         return {
-            "training": self.training,
-            "rate": self.rate,
-            "init": self.init,
-            "order_index": self.order_index,
-            "order": list(self.order),
-            "seed": self.seed,
-            "settings": super().describe()["settings"],
+            **{name: getattr(self, name) for name in own},
+            **{name: found[name] for name in kept},
             "readings_wanted": [asdict(reading) for reading in self.readings],
         }
 
@@ -174,9 +162,9 @@ class TrainingRunner(SupervisedRunner):
 
     def _record(self) -> TrainingRecord:  # type: ignore[override]  # a map has its own
         filter: Any = self.learner.filter
-        raw = self.cell.training == "sgd"
+        raw, cell = self.cell.training == "sgd", cast(Any, self.cell.describe())
         return TrainingRecord(
-            **self.cell.describe(),
+            **cell,
             readings=read(
                 self.learner,
                 filter.raw_log_weights if raw else filter.log_weights,

@@ -147,16 +147,22 @@ def cell_name(
 
 
 @dataclass(frozen=True)
-class ReadingRecord:
-    """Of a map: what one training says about one way to weigh its first `n` particles.
+class Reading:
+    """Of a map: one way to weigh the first `n` particles; `min_ess` is a share of n."""
+
+    method: str
+    n: int
+    loss_scale: float = 1.0
+    min_ess: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingRecord(Reading):
+    """What one training says about a reading.
 
     `power`: to which the weights were raised; `scores`: combination -> score by task.
     """
 
-    method: str
-    n: int
-    loss_scale: float
-    min_ess: float | None
     power: float
     ess: float
     moved: float

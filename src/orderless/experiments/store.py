@@ -80,10 +80,8 @@ class Store(Directory):
             save(path, state)
         self._newest[name] = path
 
-    def load_checkpoint(
-        self, name: str, progress: Callable[[dict[str, Any]], tuple[int, ...] | None]
-    ) -> dict[str, Any] | None:
-        """The state that has come furthest; a damaged one is set aside.
+    def load_checkpoint(self, name: str, progress: Callable[[Any], tuple[int, ...] | None]) -> Any:
+        """The state that has come furthest, or None; a damaged one is set aside.
 
         Args:
             progress: how far a state has come, by what it says itself (a clock may be set back);

@@ -12,6 +12,7 @@ import torch
 
 from .engine import Report
 from .grid import Grid, run_grid
+from .record import load_run
 from .store import Store
 
 EXTENSIONS = 5  # how often a grid is made longer
@@ -48,12 +49,8 @@ def sweep(
         one, store = at(value), Store(directory / f"{key}={value}")
         with progress(f"{key}={value} ({place})") as report:
             run_grid(one, store, root=root, device=device, report=report)
-        finals = [
-            np.mean(record["scores"]["accuracy"][-1])
-            for record in store.finished().values()
-            if one.asks_for(record)
-        ]
-        return float(np.mean(finals))
+        cells = filter(one.asks_for, load_run(store.directory).cells)
+        return float(np.mean([cell.final() for cell in cells]))
 
     for value in values:
         at(value)  # all of them before the first is run: a bad one should not come up hours later

@@ -72,7 +72,7 @@ def _digest(cell: Json) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read_cell(path: Path) -> dict[str, Any]:
+def read_cell(path: Path) -> dict[str, Json]:
     """A finished cell; a file that is not what was written raises `ValueError`."""
     try:
         if not path.is_file():  # a FIFO or a device could be read for ever
@@ -162,7 +162,7 @@ class Directory:
         """The files of a cell, its record first, and what reads each."""
         return {self.cell_path(name): read_cell}
 
-    def finished(self) -> dict[str, dict[str, Any]]:
+    def finished(self) -> dict[str, dict[str, Json]]:
         """All finished cells by name, without those of which a file is damaged. Changes nothing."""
         records = {}
         for path in sorted((self.directory / "cells").glob("*.json")):

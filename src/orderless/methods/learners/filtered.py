@@ -91,7 +91,7 @@ class Learner(ContinualLearner):
         assert self.consolidation is not None
         return self.consolidation.penalty(x, outputs)
 
-    def _past_outputs(self) -> dict[str, Any]:
+    def _past_outputs(self) -> Any:
         """How much the past counts, or which of the outputs are its, as van de Ven et al. (2022)
         weigh it. Made before a step is recorded, which cannot fetch anything from the host."""
         past, active = self.seen[:-1], self.scenario.active
