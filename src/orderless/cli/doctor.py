@@ -21,6 +21,7 @@ import typer
 from ..version import __version__
 from . import options
 from .errors import problems_as_sentences
+from .options import option
 
 Status = Literal["ok", "missing", "broken"]
 COLOURS = {"ok": "green", "missing": "yellow", "broken": "bold red"}
@@ -54,7 +55,7 @@ levels.close()
 @problems_as_sentences()
 def doctor(
     data_dir: options.DataDir = None,
-    out: Annotated[Path, typer.Option(help="Where runs would be written.")] = Path("runs"),
+    out: Annotated[Path, option("Where runs would be written.")] = Path("runs"),
 ) -> None:
     """What is installed, which device and data are used, and what would not work.
 

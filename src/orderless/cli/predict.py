@@ -12,15 +12,16 @@ import typer
 
 from .errors import problems_as_sentences
 from .fit import Data, check
+from .options import option, word
 
 
 @problems_as_sentences("smaller files")
 def predict(
-    head: Annotated[Path, typer.Argument(help="A file written by orderless fit.")],
+    head: Annotated[Path, word("A file written by orderless fit.")],
     data: Data,
-    out: Annotated[Path | None, typer.Option(help="A CSV file [the terminal].")] = None,
+    out: Annotated[Path | None, option("A CSV file [the terminal].")] = None,
     probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="A column for every class.")
+        bool, option("A column for every class.", name="--probabilities")
     ] = False,
 ) -> None:
     """Classes and their probabilities, a line for every image or row; how many are right, if known.

@@ -9,7 +9,7 @@ import typer
 
 from . import options
 from .errors import problems_as_sentences
-from .options import data_root, find_device
+from .options import PATH, data_root, find_device, option
 
 
 @problems_as_sentences()
@@ -21,10 +21,10 @@ def tune(
     scenario: options.Kind = None,
     game: options.Game = None,
     preset: options.AnyPreset = None,
-    permutations: Annotated[int, typer.Option(help="Orders to average over.")] = 1,
+    permutations: Annotated[int, option("Orders to average over.")] = 1,
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
-    out: Annotated[Path | None, typer.Option(help="Run directory.", **options.PATH)] = None,
+    out: Annotated[Path | None, option("Run directory.", **PATH)] = None,
     plugin: options.Plugin = None,
     changes: options.Changes = None,
 ) -> None:

@@ -48,7 +48,7 @@ def _split(name: str, **own: Callable[[Settings], Any]) -> Callable[..., Scenari
     def build(kind: str, settings: Settings, seed: int, root: str | None, device: str) -> Scenario:
         from .. import scenarios
 
-        made: Scenario = getattr(scenarios, name)(
+        return getattr(scenarios, name)(
             kind,
             root=root,
             assign=settings.assign,
@@ -57,15 +57,16 @@ def _split(name: str, **own: Callable[[Settings], Any]) -> Callable[..., Scenari
             device=device,
             **{option: value(settings) for option, value in own.items()},
         )
-        return made
 
     return build
 
 
 @lru_cache
-def maker(network: Callable[..., nn.Module], *sizes: int) -> Callable[[], nn.Module]:
+def maker(
+    network: Callable[..., nn.Module], *sizes: int, **options: bool
+) -> Callable[[], nn.Module]:
     """The same function for the same network, so that initial networks can be kept by it."""
-    return partial(network, *sizes)
+    return partial(network, *sizes, **options)
 
 
 def mlp_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Module]:
@@ -117,11 +118,10 @@ def cloned_tasks(
     )
 
 
-@lru_cache
-def policy_network(name: str, value: bool) -> Callable[[], nn.Module]:
+def policy_network(value: bool, tasks: Any, settings: PolicySettings) -> Callable[[], nn.Module]:
     from ..rl.networks import find_network
 
-    return partial(find_network(name), value=value)
+    return maker(find_network(settings.network), value=value)
 
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -150,7 +150,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             "procgen-bc",
             "levels of a game, cloned from an expert one after another",
             cloned_tasks,
-            lambda tasks, settings: policy_network(settings.network, False),
+            partial(policy_network, False),
             GAMES,
             "cloning",
             lambda tasks, say: tasks.prepare(say),
@@ -159,7 +159,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             "procgen-lifelong",
             "levels of a game, played one after another",
             procgen_tasks,
-            lambda tasks, settings: policy_network(settings.network, True),
+            partial(policy_network, True),
             GAMES,
             "lifelong",
         ),

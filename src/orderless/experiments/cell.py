@@ -15,10 +15,9 @@ from ..methods.settings import Settings
 from ..particles import Ensemble
 from ..scenarios import Scenario
 from .benchmarks import find_benchmark
-from .evaluation import COMBINES, plasticity, score_task
+from .evaluation import COMBINES, plasticity, score_task, snapshot
 from .record import CellRecord
 from .runner import Cell, CellRunner
-from .snapshots import snapshot
 from .store import Store
 
 TRACES = 40  # at most this many points per task at which weights and loss are recorded

@@ -22,9 +22,8 @@ from ..particles import Ensemble
 from ..rl import BehaviourCloning
 from ..storage import INVALID_STATE
 from .benchmarks import find_benchmark
-from .evaluation import COMBINES, displacement, finite, loss_areas
+from .evaluation import COMBINES, Snapshot, displacement, finite, loss_areas, stacked
 from .record import CellRecord, Row, cell_name
-from .snapshots import Snapshot, stacked
 from .store import Store, StoreError, device_name, versions
 from .tensorboard import CellLog
 
@@ -137,24 +136,30 @@ class CellRunner(ABC):
     def run(self, command: str = "", *, tensorboard: bool = False) -> CellRecord:
         """Learn all tasks; the finished record is in the store, and is returned."""
         with self.opened:
-            return self._run(command, tensorboard)
+            self._learn_all(tensorboard)
+            record = dataclasses.replace(self._record(), command=command)
+        if self.progress.snapshots:
+            self.store.write_snapshots(self.cell.name, stacked(self.progress.snapshots))
+        self.store.write_cell(self.cell.name, record)
+        return record
 
-    def _run(self, command: str, tensorboard: bool) -> CellRecord:
+    def _learn_all(self, tensorboard: bool) -> None:
         begun = saved = time.monotonic()
         self._resume()
-        before = self.progress.seconds
+        begun -= self.progress.seconds
         self.progress.scores = self.progress.scores or {name: [] for name in self.combines}
         self._begin()
         self.ended("beginning")
         if tensorboard and self.store.first:
             folder = self.store.directory / "tensorboard" / self.cell.name
             self.log = CellLog(folder, self.task_names, [count for _, count in self.stages])
+            self.opened.callback(self.log.close)
         self._log()
         while self.progress.position < len(self.stages):
             seen, count = self.stages[self.progress.position]
             for _ in self._stage(seen, count):
                 if self.store.agrees(time.monotonic() - saved > self.checkpoint_every):
-                    self.progress.seconds = before + time.monotonic() - begun
+                    self.progress.seconds = time.monotonic() - begun
                     self._checkpoint()
                     self._log()
                     saved = time.monotonic()
@@ -164,14 +169,7 @@ class CellRunner(ABC):
             self._log()
             self.progress.position += 1
             self.progress.batch = 0
-        if self.log is not None:
-            self.log.close()
-        self.progress.seconds = before + time.monotonic() - begun
-        record = dataclasses.replace(self._record(), command=command)
-        if self.progress.snapshots:
-            self.store.write_snapshots(self.cell.name, stacked(self.progress.snapshots))
-        self.store.write_cell(self.cell.name, record)
-        return record
+        self.progress.seconds = time.monotonic() - begun
 
     @abstractmethod
     def plan(self, settings: Any) -> list[tuple[list[int], int]]:

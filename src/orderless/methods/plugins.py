@@ -47,6 +47,17 @@ def import_module(name: str) -> ModuleType:
         raise ValueError(text) from error
 
 
+def made_by(reference: str, what: str) -> Any:
+    """What `module:name` stands for; a function is called for it."""
+    given = find_object(reference, what)
+    if not callable(given):
+        return given
+    try:
+        return given()
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{reference} failed: {type(error).__name__}: {error}") from error
+
+
 def find_object(reference: str, what: str) -> Any:
     """What `module:name` stands for; modules in the current directory are found, too."""
     module_name, colon, name = reference.partition(":")

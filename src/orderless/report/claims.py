@@ -113,8 +113,6 @@ class Judge:
         undecided = Claim(
             claim=comparison.text,
             measure=MEASURES[comparison.measure],
-            holds="not decidable",
-            evidence="",
             paper=self._in_the_paper(comparison),
         )
         found = self._measure(comparison)
@@ -135,7 +133,6 @@ class Judge:
         claim = Claim(
             claim=f"{method_label(name)} is near chance",
             measure=MEASURES["mean"],
-            holds="not decidable",
             evidence=unfit(self.summary, name) or "",
             paper=_percent(TABLE_1[self.summary.benchmark][name][0]),
         )
@@ -162,7 +159,6 @@ class Judge:
         claim = Claim(
             claim="The bottom right of Figure 2 belongs to rows with WPF",
             measure="average and normalized variance",
-            holds="not decidable",
             evidence=unfit(self.summary, *table) or "",
         )
         if claim.evidence:

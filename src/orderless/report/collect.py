@@ -179,8 +179,7 @@ def _place_averages(scores: Array, cells: list[CellRecord]) -> list[float]:
     """The mean score of the task that came first, second, ..., over runs."""
     rows = scores.reshape(len(cells), -1)
     placed = [row[cell.order] for row, cell in zip(rows, cells, strict=True)]
-    means: list[float] = np.mean(placed, axis=0).tolist()
-    return means
+    return np.mean(placed, axis=0).tolist()
 
 
 def _weight_spread(cells: list[CellRecord]) -> dict[str, list[float]]:

@@ -50,8 +50,7 @@ def weighted_density(places: Array, weights: Array, grid: Array, bandwidth: floa
     across, upward = (
         np.exp(-0.5 * ((grid[:, None] - places[None, :, i]) / bandwidth) ** 2) for i in range(2)
     )
-    density: Array = (upward * weights) @ across.T
-    return density
+    return (upward * weights) @ across.T
 
 
 def load_frames(directory: Path) -> tuple[list[Frames], list[str]]:

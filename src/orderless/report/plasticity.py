@@ -44,8 +44,6 @@ def _judge(summary: Summary, cells: Sequence[CellRecord], right: str, measure: s
     claim = Claim(
         claim=f"{method_label(left)} keeps more plasticity than {method_label(right)}",
         measure=f"{words}, second half of the order",
-        holds="not decidable",
-        evidence="",
         paper="figure 3" if right == ROWS[0] else None,
     )
     shared = shared_block(summary, cells, left, right, FEWEST_ORDERS)

@@ -56,8 +56,7 @@ class Point(Variant):
     order_gain: dict[str, list[float]] | None = optional()
 
     def scores(self, combine: str) -> Scores:
-        found: Scores = getattr(self, combine)
-        return found
+        return getattr(self, combine)
 
     def gains(self, combine: str) -> list[float]:
         return (self.gain or {})[combine]

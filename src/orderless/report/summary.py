@@ -80,8 +80,8 @@ class Claim:
 
     claim: str
     measure: str
-    holds: bool | Literal["not decidable"]
-    evidence: str
+    holds: bool | Literal["not decidable"] = "not decidable"
+    evidence: str = ""
     difference: float | None = None
     interval: list[float] | None = None
     across: list[float] | None = optional()

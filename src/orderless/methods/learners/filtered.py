@@ -69,8 +69,7 @@ class Learner(ContinualLearner):
         batch: tuple[Tensor, ...] = x, y, task
         if self.replay is not None:
             batch = self.replay.mix(*batch)
-        info: StepInfo = self._fast(*batch)
-        return info
+        return self._fast(*batch)
 
     def end_task(self) -> None:
         """Consolidate the task that was just learned."""
