@@ -52,13 +52,14 @@ class Countdown:
     def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
-    def tell(
-        self, done: int, total: int | None, text: str, *, name: str = "", before: str = ""
-    ) -> str:
-        """`done` of `total`, and what comes now; one bar for every `name`. The time left, in words.
+    def tell(self, done: int, total: int | None, text: str, *, name: str = "") -> None:
+        """`done` of `total`, and what comes now; one bar for every `name`."""
+        self._tell(done, total, text, name)
 
-        `before`: what stands before these words in the bar.
-        """
+    def _tell(
+        self, done: int, total: int | None, text: str, name: str = "", before: str = ""
+    ) -> str:
+        """The time left, in words; `before` stands before them in the bar."""
         now = time.monotonic()
         if name not in self._begun:
             bar = self._bar.add_task(text, total=total, completed=done, left="")
@@ -107,12 +108,12 @@ class GridProgress(Countdown):
         before, self._steps = self._steps, self._steps + steps
         if before // 50 != self._steps // 50:
             step = f"step {self._steps}, "
-            self.tell(self._finished, self._total, self._text, before=step)
+            self._tell(self._finished, self._total, self._text, before=step)
 
     def _done(self, cell: Cell, record: CellRecord) -> None:
         self._finished += 1
         name = f"{self._label}{cell.title}"
-        left = self.tell(self._finished, self._total, name)
+        left = self._tell(self._finished, self._total, name)
         if not self._console.is_terminal:
             final = record.final()
             average = float("nan") if final is None else final.mean()

@@ -82,9 +82,13 @@ class Kind:
         return {int: "a whole number", float: "a number"}.get(self.base, self.base.__name__)
 
 
-@lru_cache
 def kinds(config: Any) -> dict[str, Kind]:
     """By key, what a configuration's fields may be."""
+    return _kinds(config)
+
+
+@lru_cache
+def _kinds(config: Any) -> dict[str, Kind]:
     hints = typing.get_type_hints(config, include_extras=True)
     return {field.name: _kind(hints[field.name]) for field in fields(config)}
 
