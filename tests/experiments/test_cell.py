@@ -265,3 +265,15 @@ def test_cells_take_any_scenario(tmp_path):
     store.prepare()
     record = SupervisedRunner(tiny_cell("gd"), Scenario(tasks), store).run()
     assert record.task_names == ["t2", "t1", "t0"]
+
+
+@pytest.mark.parametrize("method", ["gd", "wpf", "joint"])
+def test_scoring_after_the_last_task_alone_leaves_the_result_as_it_is(method, tmp_path):
+    each = result_of(tiny_cell(method), tmp_path / "each")
+    last = result_of(tiny_cell(method, score_after="last"), tmp_path / "last")
+    for name in ("accuracy", "logits", "probs"):
+        assert last["scores"][name][-1] == each["scores"][name][-1]
+        assert last["scores"][name][:-1] == 3 * [3 * [None]]
+    for key in ("nll", "ece", "predictions", "trace"):
+        assert last[key] == each[key]
+    load_run(tmp_path / "last")

@@ -37,6 +37,18 @@ def test_a_sweep_scores_held_out_training_data_and_never_test_data(held_out, tmp
     assert all(None not in r["nll"] for r in store.finished().values())
 
 
+def test_a_sweep_chooses_by_the_scoring_it_is_told(held_out, tmp_path):
+    grid = tiny_grid(("wpf",), 2, validation=0.25, particles=5)
+    found = {}
+    for name in ("accuracy", "logits"):
+        ((_, found[name]),) = sweep(grid, "lr", ["0.01"], tmp_path, combine=name)
+        finals = [r["scores"][name][-1] for r in Store(tmp_path / "lr=0.01").finished().values()]
+        assert found[name] == pytest.approx(np.mean(finals))
+    assert found["accuracy"] != found["logits"]
+    with pytest.raises(ValueError, match="combine must be one of accuracy, logits, probs, got 'x'"):
+        sweep(grid, "lr", ["0.01"], tmp_path, combine="x")
+
+
 def test_a_sweep_reads_its_own_cells_only(held_out, tmp_path):
     grid = tiny_grid(("gd",), 1, validation=0.25)
     ((_, alone),) = sweep(grid, "lr", ["0.05"], tmp_path)

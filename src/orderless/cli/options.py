@@ -49,6 +49,7 @@ DataTarget = Annotated[
 Device = Annotated[str, option("auto, cpu, cuda", completion.devices)]
 KINDS = "domain, task or class; domain unless the benchmark is intents"
 Kind = Annotated[str | None, option(KINDS, completion.scenarios)]
+Combine = Annotated[str, option("Particles scored by: accuracy (mean of theirs), logits, probs.")]
 CHANGE = "Change a setting: key=value; `orderless settings` lists them."
 Changes = Annotated[list[str] | None, option(CHANGE, completion.settings, "--set")]
 Plugin = Annotated[list[str] | None, option("A module of your own that registers methods.")]

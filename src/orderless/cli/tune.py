@@ -22,6 +22,7 @@ def tune(
     game: options.Game = None,
     preset: options.AnyPreset = None,
     permutations: Annotated[int, option("Orders to average over.")] = 1,
+    combine: options.Combine = "accuracy",
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
     out: Annotated[Path | None, option("Run directory.", **PATH)] = None,
@@ -49,7 +50,9 @@ def tune(
 
     load_plugins(plugin or ())
     kind = find_benchmark(benchmark).kind
-    held_out = (Settings if kind == "supervised" else PolicySettings).held_out
+    supervised = kind == "supervised"
+    held_out = (Settings if supervised else PolicySettings).held_out
+    at_the_end = ["score_after=last"] if supervised else []  # a choice looks at nothing else
     texts = [text.strip() for text in values.split(",") if text.strip()]
     first = [f"{key}={text}" for text in texts[:1]]  # ewc-tuned, say, cannot be without one
     grid, *others = plan(
@@ -60,15 +63,14 @@ def tune(
         game=game,
         permutations=permutations,
         seeds=1,
-        changes=[held_out, *(changes or []), *first],
+        changes=[held_out, *at_the_end, *(changes or []), *first],
     )
     if others:
         raise ValueError("a setting is chosen on one game: name it with --game")
     words = [benchmark, grid.scenario, grid.preset, *grid.methods, key]
     folder = out or Path("runs") / "-".join(["tune", *words])
     where: Any = {"root": data_root(data_dir), "device": find_device(device)}
-    results = sweep(grid, key, texts, folder, progress=reporting, **where)
-    supervised = kind == "supervised"
+    results = sweep(grid, key, texts, folder, combine=combine, progress=reporting, **where)
     table = Table(key, "validation average" if supervised else f"average return, {held_out}")
     for text, score in results:
         table.add_row(text, f"{100 * score:.2f}" if supervised else f"{score:.3f}")

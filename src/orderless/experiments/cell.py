@@ -107,11 +107,16 @@ class SupervisedRunner(CellRunner):
     def _score(self, seen: list[int]) -> None:
         """One more row of R, in the columns of task identities."""
         self.learner.seen = list(seen)
+        tasks = len(self.scenario)
+        if self.settings.score_after == "last" and len(seen) < tasks:
+            for rows in self.progress.scores.values():
+                rows.append([None] * tasks)
+            return
         size, died = self.settings.test_batch, self.progress.died_at
         # where nobody was left at the last row already, this row is the same (in the domain
         # setting; in the others the classes to choose from grow)
         if died is None or self._scored_at < died or self.scenario.kind != "domain":
-            self.last = [score_task(self.learner, t, size) for t in range(len(self.scenario))]
+            self.last = [score_task(self.learner, t, size) for t in range(tasks)]
         self._scored_at = self._steps()
         for name in COMBINES:
             self.progress.scores[name].append([score.accuracy[name] for score in self.last])

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from .engine import Report
+from .evaluation import COMBINES
 from .grid import Grid, run_grid
 from .record import load_run
 from .store import Store
@@ -25,6 +26,7 @@ def sweep(
     directory: Path,
     *,
     extend: int = EXTENSIONS,
+    combine: str = "accuracy",
     root: str | None = None,
     device: torch.device | str = "cpu",
     progress: Callable[[str], AbstractContextManager[Report]] = lambda text: nullcontext(Report()),
@@ -34,11 +36,14 @@ def sweep(
     Args:
         extend: how many more values to try where the best of these numbers is the largest or the
             smallest; each goes on by the grid's own ratio, at most tenfold.
+        combine: how particles are scored, "accuracy", "logits" or "probs".
         progress: from what is tried now to what `run_grid` reports to.
     """
     name = grid.settings.held_out.partition("=")[0]
     if not getattr(grid.settings, name):
         raise ValueError(f"a sweep must not see what is reported: set {grid.settings.held_out}")
+    if combine not in COMBINES:
+        raise ValueError(f"combine must be one of {', '.join(COMBINES)}, got {combine!r}")
     if not values:
         raise ValueError(f"name at least one value of {key} to try")
 
@@ -50,7 +55,7 @@ def sweep(
         with progress(f"{key}={value} ({place})") as report:
             run_grid(one, store, root=root, device=device, report=report)
         cells = filter(one.asks_for, load_run(store.directory).cells)
-        return float(np.mean([cell.final() for cell in cells]))
+        return float(np.mean([cell.final(combine) for cell in cells]))
 
     for value in values:
         at(value)  # all of them before the first is run: a bad one should not come up hours later

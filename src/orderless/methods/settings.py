@@ -13,7 +13,7 @@ Value = str | int | float | None
 Own = TypeVar("Own")
 
 # Settings that leave results as they are
-IMMATERIAL = ("chunk_size", "test_batch", "rb_block")
+IMMATERIAL = ("chunk_size", "test_batch", "score_after", "rb_block")
 STEPS = ("ewc_step", "si_step")  # how penalties are applied; with Adam, "auto" is "gradient"
 BY_GRADIENT = {"auto", "gradient"}
 
@@ -208,6 +208,9 @@ class Settings(SharedSettings):
     """Hold out this share of the training data and score on it; test data is then not touched."""
     test_batch: Size = 1000
     """Samples per step when scoring."""
+    score_after: Literal["each", "last"] = "each"
+    """Score all tasks after "each" of them, or after the "last" alone: twenty tasks then take about
+    half as long, and what was forgotten on the way is not known."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
