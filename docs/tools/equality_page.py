@@ -1,7 +1,5 @@
 """The page of what equals what: promises and measurements of tests/equality."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

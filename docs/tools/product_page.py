@@ -1,7 +1,5 @@
 """The page of the product of task posteriors: scores beside its peers', and where it works."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field, replace
 from itertools import product

@@ -1,7 +1,5 @@
 """What the result pages have in common: where figures came from, remarks, and claims judged."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Table 1: what came out beside the paper's, its claims one by one; and a page of all figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

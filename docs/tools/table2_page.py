@@ -1,7 +1,5 @@
 """Table 2: our returns on ProcGen's games beside the paper's, and what the paper's budget costs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from docs.tools.sections import PROSE, VERDICTS, Source, page, remarks

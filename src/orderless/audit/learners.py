@@ -1,7 +1,5 @@
 """What can be audited, and adapters that make a network or an estimator into it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

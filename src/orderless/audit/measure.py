@@ -1,7 +1,5 @@
 """`order_sensitivity`: train anybody's learner in many orders with many seeds, and compare."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The runs of an audit: cells of a grid, each one learner in one order from one seed."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import random

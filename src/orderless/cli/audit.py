@@ -1,7 +1,5 @@
 """`orderless audit`: somebody's learner and tasks by name, the audit, and its report."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`orderless doctor`: what is installed, what will be used, and what would not work."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform

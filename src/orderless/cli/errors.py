@@ -1,7 +1,5 @@
 """What goes wrong at the command line: one sentence and an exit code, no traceback."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import warnings

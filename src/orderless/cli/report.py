@@ -1,7 +1,5 @@
 """`orderless report`: the tables on the screen, the files in the run directory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`orderless settings`: every setting with its default and its sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any
 

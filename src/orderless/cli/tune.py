@@ -1,7 +1,5 @@
 """`orderless tune`: a setting chosen on held-out data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """A cell of supervised learning: one method learns the tasks in one order from one seed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

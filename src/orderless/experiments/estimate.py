@@ -5,8 +5,6 @@ then everything has been done once, and a penalty for the past is in force. Wher
 takes long, a trial has fewer particles, samples or copies of a game, and its times are scaled up.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import tempfile

@@ -2,8 +2,6 @@
 plasticity; and where all particles stand, small enough to keep, for the density figure.
 """
 
-from __future__ import annotations
-
 import base64
 import math
 from dataclasses import dataclass

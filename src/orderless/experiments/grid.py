@@ -1,7 +1,5 @@
 """Grids: the cells of an experiment, and how the missing ones are computed."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """From what a user asks for to grids: presets, methods and games by name."""
 
-from __future__ import annotations
-
 import math
 
 from ..methods import METHODS

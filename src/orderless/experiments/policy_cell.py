@@ -1,7 +1,5 @@
 """Cells of the ProcGen benchmarks: cloning an expert, and lifelong learning by playing."""
 
-from __future__ import annotations
-
 import math
 import time
 from abc import abstractmethod

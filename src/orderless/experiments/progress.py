@@ -1,7 +1,5 @@
 """What long work says: a bar with the time left, or plain lines; warnings once."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys

@@ -10,8 +10,6 @@ holds the answers of many filters at once. With w the weights of the whole run:
 `loss_scale` and `min_ess` are thus the same thing, a power of the weights, fixed or chosen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean

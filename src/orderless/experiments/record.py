@@ -4,8 +4,6 @@
 files look like.
 """
 
-from __future__ import annotations
-
 import base64
 import itertools
 import re

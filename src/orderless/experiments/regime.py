@@ -5,8 +5,6 @@ particles; everything that differs in weights alone is read off it (`readings.py
 filter (`rb`) and the Gaussian-sum filter (`gsf`) are trained beside it. SplitMNIST, domain.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A cell, and what runs it, whatever it learns: from its start or checkpoint to its record."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from abc import ABC, abstractmethod

@@ -5,8 +5,6 @@ DIR/checkpoints/NAME.K.st    the last two states of a cell that is being compute
 DIR/snapshots/NAME.st        particle positions over training, for the density figure
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Choosing one setting by its average on held-out data, or on a seed that is not reported."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

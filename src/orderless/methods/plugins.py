@@ -1,7 +1,5 @@
 """What others wrote: modules named on the command line, and installed packages."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

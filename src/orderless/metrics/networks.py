@@ -1,7 +1,5 @@
 """What a network says and what is left of it: calibration, agreement, plasticity."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -4,8 +4,6 @@ R has shape ``[T + 1, T]``; ``order[k]`` is the identity of the task at place k,
 ``pos(j) = order.index(j) + 1`` is the row right after task j was learned.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

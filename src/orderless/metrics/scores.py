@@ -3,8 +3,6 @@
 Variances are population variances (ddof = 0), taken per task and then averaged over tasks.
 """
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 import numpy as np

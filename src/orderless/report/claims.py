@@ -13,8 +13,6 @@ A second interval, ``across``, takes the levels for a sample as well: it says wh
 game are excluded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple

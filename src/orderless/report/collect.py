@@ -1,7 +1,5 @@
 """From cells to summaries: one per (benchmark, scenario, preset), one row per method."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What tables are made of: how numbers read, the columns, and how rows are called."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 

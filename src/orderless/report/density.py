@@ -1,7 +1,5 @@
 """Figure 1's data: `snapshots/*.st`, placed by one t-SNE per file, and the density of particles."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

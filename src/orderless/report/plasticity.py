@@ -4,8 +4,6 @@ Judged on the levels of the second half of each order by Student's interval over
 against PPO and against particles without weights: what those keep as well is not the weights' work.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

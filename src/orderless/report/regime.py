@@ -1,7 +1,5 @@
 """From the records of a map to its points: averages, variances, and gains with intervals."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 

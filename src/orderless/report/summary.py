@@ -1,7 +1,5 @@
 """What a report says, as data: `orderless report --json` writes it, the documentation reads it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -6,8 +6,6 @@
   first, and the unpickler knows numpy's arrays and no other name.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -3,8 +3,6 @@
 DIR/cells/NAME.json          one finished cell each, with a checksum
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib

@@ -4,8 +4,6 @@ safetensors compares every size in a file with the file's own before it allocate
 does not notice is a flipped bit: so a file carries a checksum, and a format version.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Cells on this machine: one after another, or in several processes; the same files either way."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -9,8 +9,6 @@ machine. Elsewhere they lie in the user's cache on the worker's machine: a cell 
 lost goes on there, one whose machine was lost begins again.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import socket

@@ -1,7 +1,5 @@
 """What an experiment asks of a learner, whatever it is made of."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 

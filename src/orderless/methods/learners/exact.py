@@ -1,7 +1,5 @@
 """The exact filter at work in a scenario: which head a sample belongs to, and when it is solved."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial

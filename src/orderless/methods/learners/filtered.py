@@ -1,7 +1,5 @@
 """A filter at work in a scenario: which outputs count, which penalty stands, what is replayed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

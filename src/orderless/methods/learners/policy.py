@@ -1,7 +1,5 @@
 """PPO at work level after level: which penalty stands, and what a level leaves behind."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The product of task posteriors at work in a scenario: which loss, about which outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

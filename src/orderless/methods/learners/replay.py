@@ -1,7 +1,5 @@
 """Experience replay: a small random sample of everything seen so far."""
 
-from __future__ import annotations
-
 from typing import TypedDict
 
 import torch

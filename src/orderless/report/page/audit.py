@@ -1,7 +1,5 @@
 """The page of an audit: anybody's learner in the places of methods, and what was found."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Callable
 from dataclasses import replace

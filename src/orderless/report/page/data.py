@@ -4,8 +4,6 @@ Everything is small on purpose: a matrix is the mean over seeds with three decim
 picture of 64 x 64 bytes. The page of a full run stays below half a megabyte.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
