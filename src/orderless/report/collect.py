@@ -72,7 +72,10 @@ def _summarize_table(cells: list[CellRecord]) -> Summary:
         methods=methods,
         command=joined(_distinct(cell.command for cell in cells), names) or None,
         device=", ".join(_distinct(cell.device for cell in cells)) or None,
-        versions=_versions(cells),
+        versions={
+            name: ", ".join(_distinct(cell.versions.get(name) for cell in cells))
+            for name in _distinct(name for cell in cells for name in cell.versions)
+        },
         duration=float(sum(cell.duration for cell in cells)),
         notes=notes,
         expert=_shared(experts),
@@ -281,8 +284,3 @@ def _shared_settings(cells: list[CellRecord]) -> dict[str, Setting]:
         for key, value in cells[0].settings.items()
         if all(key in cell.settings and cell.settings[key] == value for cell in cells)
     }
-
-
-def _versions(cells: list[CellRecord]) -> dict[str, str]:
-    names = dict.fromkeys(name for cell in cells for name in cell.versions)
-    return {name: ", ".join(_distinct(cell.versions.get(name) for cell in cells)) for name in names}
