@@ -66,10 +66,10 @@ def fit(
         if kind in ("leaves", "convolution") and (count or 0) % 8:
             raise ValueError(f"--count must be a multiple of 8 with {kind}, got {count}")
         chosen = [name.strip() for name in columns.split(",")] if columns else []
-        found = look_through(files, label, chosen)
+        classes, *scales = look_through(files, label, chosen)
         wanted = default if count is None else count
         name = "" if files.images else label
-        recipe = Recipe(kind, wanted, maps, seed, size=pixels, label=name, **found)
+        recipe = Recipe(kind, wanted, maps, seed, classes, pixels, name, *scales)
     check(recipe, files)
     parts = out.with_name(f"{out.name}.parts")
     with Countdown() as bar:

@@ -86,7 +86,7 @@ class Consolidation(ABC):
     def _state(self) -> dict[str, Named]:
         """All tensors, in named groups; `load_state_dict` writes into them."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Tensors and plain values, enough to go on in the middle of a task; see `ol.save`.
 
         Of a sharded ensemble all ranks ask, and the first gets the whole.

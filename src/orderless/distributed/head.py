@@ -118,14 +118,16 @@ class Head:
         return cls(recipe, rb)
 
 
-def look_through(files: Files, label: str, columns: list[str]) -> dict[str, Any]:
-    """Classes and, for tables, columns and scales: the same whatever the order of files and rows.
+def look_through(
+    files: Files, label: str, columns: list[str]
+) -> tuple[list[str], list[str], list[float], list[float]]:
+    """Classes and, for tables, columns, means and scales: the same in any order of files and rows.
 
     Mean and deviation come from sums of fractions, which have no rounding.
     """
     if files.images:
         found = {label_of(path, files.root) for path in files.paths} - {None}
-        return {"classes": sorted(str(name) for name in found)}
+        return sorted(str(name) for name in found), [], [], []
     classes: set[str] = set()
     count, sums, squares = 0, np.array(Fraction()), np.array(Fraction())
     for path in files.paths:
@@ -150,7 +152,7 @@ def look_through(files: Files, label: str, columns: list[str]) -> dict[str, Any]
         variance = float(square / count - (total / count) ** 2)
         mean.append(float(total / count))
         scale.append(variance**0.5 if variance > 1e-24 * mean[-1] ** 2 else 1.0)  # of a constant
-    return {"classes": sorted(classes), "columns": columns, "mean": mean, "scale": scale}
+    return sorted(classes), columns, mean, scale
 
 
 def _exact_sums(x: np.ndarray) -> np.ndarray:

@@ -53,7 +53,7 @@ class Frozen:
     def pooled(self, x: Tensor) -> list[Tensor]:
         """Each tap's output averaged over space, `[B, C]`; without taps the network's own."""
         module = self.on(x.device)
-        found: dict[str, Any] = {}
+        found: dict[str, Tensor] = {}
 
         def keep(tap: str) -> Any:
             return lambda part, inputs, output: found.__setitem__(tap, output)
