@@ -29,7 +29,7 @@ from tests.fuzz.cases import Watch, altered, anything, cases, edited
 from tests.report.synthetic_cells import make_cell
 
 import orderless as ol
-from orderless.audit.runs import AuditWork, Kept, Place
+from orderless.audit.runs import AuditWork, Place
 from orderless.distributed.head import Head, Recipe, look_through
 from orderless.distributed.parts import Parts
 from orderless.experiments import Store, StoreError
@@ -47,6 +47,7 @@ from orderless.scenarios import DataError
 from orderless.scenarios.download import extract
 from orderless.scenarios.files import find_files, read_images
 from orderless.scenarios.formats import read_idx, unpickle
+from orderless.storage import Directory
 from orderless.storage import saving as storage
 from orderless.storage.typed import as_json
 
@@ -442,7 +443,7 @@ def test_a_senseless_run_of_an_audit_is_refused(tmp_path, record_property):
     x, y = torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64)
     place, task = Place("mine", 0, (0,), 0), ol.Task(x, y, x, y, name="a")
     work = AuditWork({"mine": lambda seed: Zeros()}, {"mine": {"tasks": "a"}}, [task])
-    store, watch = Kept(tmp_path), Watch()
+    store, watch = Directory(tmp_path), Watch()
     store.prepare()
     work.compute(place, store, lambda *_: None)
     good = store.finished()[place.name]

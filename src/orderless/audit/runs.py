@@ -86,13 +86,6 @@ class Run(NamedTuple):
     matrix: Array
 
 
-class Kept(Directory):
-    """The runs of an audit in a folder: DIR/cells/NAME.json."""
-
-    def prepare(self, *folders: str) -> None:
-        super().prepare(*(folders or ("cells",)))
-
-
 @dataclass(frozen=True)
 class AuditWork:
     """How the runs of an audit are computed.

@@ -149,10 +149,8 @@ def _part_of(cell: Cell, tasks: Any, share: float, folder: Path) -> tuple[Cell, 
 def _fewer_tests(tasks: Any, count: int) -> Any:
     """The same tasks with `count` test samples each."""
     fewer = copy.copy(tasks)
-    fewer.tasks = [
-        replace(task, x_test=task.x_test[:count], y_test=task.y_test[:count])
-        for task in tasks.tasks
-    ]
+    short = [replace(t, x_test=t.x_test[:count], y_test=t.y_test[:count]) for t in tasks.tasks]
+    fewer.tasks = short
     return fewer
 
 

@@ -3,6 +3,7 @@ plasticity; and where all particles stand, small enough to keep, for the density
 """
 
 import base64
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TypedDict
@@ -92,11 +93,8 @@ def displacement(particles: Ensemble, initial: Ensemble) -> list[float]:
 def loss_areas(trace: dict[str, list[float]], counts: list[int]) -> list[float | None]:
     """Mean training loss over each task: the area under its learning curve, per step."""
     steps, losses = np.array(trace["step"]), np.array(trace["loss"])
-    ends = np.cumsum(counts)
-    parts = [
-        losses[(steps > end - count) & (steps <= end)]
-        for end, count in zip(ends, counts, strict=True)
-    ]
+    ends = np.cumsum([0, *counts])
+    parts = [losses[(steps > a) & (steps <= b)] for a, b in itertools.pairwise(ends)]
     return [finite(float(part.mean())) if len(part) else None for part in parts]
 
 

@@ -67,16 +67,14 @@ class Grid:
         refuse_too_many(len(self.methods) * self.permutations * self.seeds)
         if self.scenario not in benchmark.scenarios:
             what = "scenario" if benchmark.kind == "supervised" else "game"
-            *others, last = benchmark.scenarios
-            among = f"{', '.join(others)} or {last}"
+            among = " or ".join(", ".join(benchmark.scenarios).rsplit(", ", 1))
             raise ValueError(f"{what} must be {among}, got {self.scenario!r}")
 
     def command(self) -> str:
         """The command that computes this, wherever to, on whatever and by however many workers."""
         supervised = find_benchmark(self.benchmark).kind == "supervised"
-        usual: SharedSettings = Settings()
-        if not supervised or self.preset in PRESETS:
-            usual, _ = usual_grid(self.preset, self.benchmark, self.scenario)
+        known = not supervised or self.preset in PRESETS
+        usual = usual_grid(self.preset, self.benchmark, self.scenario)[0] if known else Settings()
         words = ["orderless", "run", self.benchmark, "--preset", self.preset]
         words += ["--scenario" if supervised else "--game", self.scenario]
         words += ["--methods", ",".join(self.methods)]
@@ -216,7 +214,7 @@ def run_grid(
         summary_writer()  # says what is missing before anything is computed
     where = Scenarios(grid.benchmark, grid.scenario, grid.settings, root, str(device))
     here = where if ray is None else replace(where, device="cpu")
-    options = (checkpoint_every, tensorboard, deterministic, plugins)
+    options = checkpoint_every, tensorboard, deterministic, plugins
     work = GridWork(grid, where, here, command, *options)
     cells = list(grid.cells(len(here[0])))
     if ray is None and group is None:

@@ -29,14 +29,13 @@ def plan(
     texts.
     """
     found = find_benchmark(benchmark, "regime")
-    names: tuple[str, ...]
     if found.kind == "supervised":
         if game is not None:
             raise ValueError(f"--game belongs to the ProcGen benchmarks, not to {benchmark}")
         own = {text.partition("=")[0] for text in changes or ()}
         refuse(benchmark, levels="levels" in own, steps_per_level="steps_per_level" in own)
-        usual_preset = "table1" if found.tasks is None else "own"
-        names, preset = (scenario or found.scenarios[0],), preset or usual_preset
+        names: tuple[str, ...] = (scenario or found.scenarios[0],)
+        preset = preset or ("table1" if found.tasks is None else "own")
     else:
         if scenario is not None:
             raise ValueError(f"{benchmark} has games instead of a scenario: use --game")
@@ -97,11 +96,6 @@ def _methods(methods: str, settings: SharedSettings, kind: str) -> tuple[str, ..
     if methods != "all":
         named = (name.strip() for name in methods.split(","))
         return tuple(dict.fromkeys(name for name in named if name))
-    values = settings.flat()
-    return tuple(
-        name
-        for name, each in METHODS.items()
-        if each.in_all
-        and each.kind == kind
-        and (each.needs is None or values[each.needs] is not None)
-    )
+    values = {None: True, **settings.flat()}  # what is not needed is there
+    every = [each for each in METHODS.values() if each.in_all and each.kind == kind]
+    return tuple(each.name for each in every if values[each.needs] is not None)

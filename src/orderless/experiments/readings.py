@@ -126,9 +126,9 @@ class Training(Cell):
 
     @property
     def name(self) -> str:
-        parts = [self.training, *([] if self.init is None else [self.init])]
-        parts += [] if self.rate is None else [f"{self.rate:g}"]
-        return "-".join([*parts, f"order{self.order_index}", f"seed{self.seed}"])
+        rate = None if self.rate is None else f"{self.rate:g}"
+        parts = [self.training, self.init, rate, f"order{self.order_index}", f"seed{self.seed}"]
+        return "-".join(part for part in parts if part is not None)
 
     @property
     def title(self) -> str:

@@ -24,6 +24,7 @@ __all__ = ["DamagedFile", "Store", "StoreError", "device_name", "read_cell", "ve
 class Store(Directory):
     """Reads and writes one run directory; of several ranks together, see `ranks.SharedStore`."""
 
+    folders = ("cells", "checkpoints", "snapshots")
     group: Any = None  # the processes that compute a cell together
     first: bool = True  # whether this is the one of them that writes
 
@@ -34,10 +35,6 @@ class Store(Directory):
     def agrees(self, now: bool) -> bool:
         """Whether it is time for a checkpoint: for all ranks when it is for the one that writes."""
         return now
-
-    def prepare(self, *folders: str) -> None:
-        """Make the directory with these folders (all by default), and see that it is writable."""
-        super().prepare(*(folders or ("cells", "checkpoints", "snapshots")))
 
     def readers(self, name: str) -> dict[Path, Callable[[Path], Any]]:
         return {**super().readers(name), self.snapshots_path(name): load}

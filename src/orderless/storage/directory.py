@@ -103,13 +103,15 @@ def set_aside(path: Path) -> None:
 class Directory:
     """Reads and writes the finished cells of one directory."""
 
+    folders: tuple[str, ...] = ("cells",)
+
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
 
     def prepare(self, *folders: str) -> None:
         """Make the directory with these folders (all by default), and see that it is writable."""
         try:
-            for name in folders:
+            for name in folders or self.folders:
                 (self.directory / name).mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.directory):
                 pass

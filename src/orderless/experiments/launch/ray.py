@@ -223,8 +223,7 @@ def _compute(cell: Any, shared: tuple[Any, ...], meter: Any) -> Result:
     work, directory, mark, wanted = shared
     if versions() != wanted:
         raise StoreError(f"{platform.node()} has {versions()}, not {wanted}: install the same")
-    if _work is None or _work != work:
-        _work = work
+    _work = _work if _work == work else work
     store = WorkerStore(directory, mark)
     with one_thread():
         record, warned = compute(cell, _work, store, _Ticks(meter))
