@@ -1,13 +1,13 @@
 """PPO over particles on real ProcGen, end to end: environment steps per second.
 
-    python benchmarks/ppo.py [--particles 1,8] [--envs 64,256] [--rounds 5] [--network impala]
+    python benchmarks/ppo.py [--particles 1,8] [--envs 64,256] [--rounds 3] [--network impala]
                              [--rollout 256] [--turns 2] [--plain] [--profile]
 
 A round is 16,384 steps in all environments together, or `--rollout` in each, and three epochs over
-them; the first two, which record the graphs, are not counted. The share of the time spent on
-collecting is told, too. With `--turns 2` one half of the environments plays while the GPU decides
-for the other. `--plain` measures one network in stock PyTorch beside them (plain_ppo.py), and
-`--profile` tells what the GPU does in one more round of each.
+them; the first two, which record the graphs, are not counted. With `--turns 2`, as in the
+benchmarks, one half of the environments plays while the GPU decides for the other. `--plain`
+measures one network in stock PyTorch beside them (plain_ppo.py), and `--profile` tells what the GPU
+does in one more round of each.
 """
 
 from __future__ import annotations
@@ -65,24 +65,24 @@ def timed(
     steps: int,
     options: argparse.Namespace,
 ) -> list[str]:
-    """Steps per second and the share of collecting, from rounds of `steps`."""
+    """Steps per second, and milliseconds of a round's two parts, from rounds of `steps`."""
     for _ in range(2):
         collect()
         update()
-    _wait()
-    begun, collecting = time.perf_counter(), 0.0
+    parts = {"collecting": collect, "learning": update}
+    seconds = dict.fromkeys(parts, 0.0)
     for _ in range(options.rounds):
-        start = time.perf_counter()
-        collect()
-        _wait()
-        collecting += time.perf_counter() - start
-        update()
-    _wait()
-    seconds = time.perf_counter() - begun
+        for name, part in parts.items():
+            _wait()
+            begun = time.perf_counter()
+            part()
+            _wait()
+            seconds[name] += time.perf_counter() - begun
     if options.profile:
-        for name, part in (("collecting", collect), ("learning", update)):
+        for name, part in parts.items():
             _print_profile(name, part)
-    return [f"{options.rounds * steps / seconds:,.0f}", f"{100 * collecting / seconds:.0f} %"]
+    rate = options.rounds * steps / sum(seconds.values())
+    return [f"{rate:,.0f}", *(f"{1e3 * spent / options.rounds:.0f}" for spent in seconds.values())]
 
 
 def _print_profile(name: str, part: Callable[[], object]) -> None:
@@ -109,11 +109,11 @@ def _wait() -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--particles", default="1,16")
-    arguments.add_argument("--envs", default="64")
-    arguments.add_argument("--rounds", type=int, default=5)
+    arguments.add_argument("--particles", default="1,8")
+    arguments.add_argument("--envs", default="64,256")
+    arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--rollout", type=int)
-    arguments.add_argument("--turns", type=int, default=1)
+    arguments.add_argument("--turns", type=int, default=2)
     arguments.add_argument("--plain", action="store_true")
     arguments.add_argument("--profile", action="store_true")
     arguments.add_argument("--network", default="impala", choices=sorted(NETWORKS))
@@ -126,9 +126,8 @@ def main() -> None:
     rows = [measure(n, envs, options) for n in sizes for envs in copies]
     if options.plain:
         rows += [measure_plain(envs, options) for envs in copies]
-    print_table(
-        ["way", "environments x steps", "environment steps per second", "of it collecting"], rows
-    )
+    each = ["collecting, ms a round", "learning, ms a round"]
+    print_table(["way", "environments x steps", "steps per second", *each], rows)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from orderless.rl.experts import load_expert
-from orderless.rl.procgen import GAMES
+from orderless.rl.games import GAMES
 from orderless.rl.transitions import collect, read_transitions
 from timing import machine
 

@@ -108,13 +108,90 @@ def test_files_rows_formats_and_workers_in_any_order_give_the_same_file(tables, 
     assert (tmp_path / "sum.st").read_bytes() == (tmp_path / "a.st").read_bytes()
 
 
+def priced(rows, seed=0):
+    """A number that depends on two of three columns, far from 0 and with noise of deviation 5."""
+    generator = np.random.default_rng(seed)
+    frame = pandas.DataFrame(generator.normal(size=(rows, 3)), columns=list("abc"))
+    noise = generator.normal(size=rows) * 5.0
+    return frame.assign(price=1e4 + 100.0 * np.abs(frame["a"]) + 50.0 * frame["b"] + noise)
+
+
+def test_a_number_is_learned_and_predicted(tmp_path):
+    frame, new = priced(1500), priced(500, seed=1)
+    for name, rows in (("one", frame[:400]), ("two", frame[400:])):
+        make(tmp_path / name)
+        rows.to_csv(tmp_path / name / "rows.csv", index=False)
+    make(tmp_path / "both")
+    frame.sample(frac=1.0, random_state=0).to_parquet(tmp_path / "both" / "rows.parquet")
+    words = ["--target", "price", "--count", 128]
+    assert "1,500 samples, values of price" in fit(tmp_path / "both", tmp_path / "a", *words).output
+    for name in ("one", "two"):
+        fit(tmp_path / name, tmp_path / f"{name}.st", "--like", tmp_path / "a")
+    one, two = (Head.load(tmp_path / f"{name}.st") for name in ("one", "two"))
+    Head(one.recipe, two.filter + one.filter).save(tmp_path / "sum")
+    assert (tmp_path / "sum").read_bytes() == (tmp_path / "a").read_bytes()
+
+    truth = new["price"].copy()
+    new.loc[7, "price"] = np.nan  # unknown
+    new.to_csv(tmp_path / "new.csv", index=False)
+    said, rows = predictions(tmp_path / "a", tmp_path / "new.csv", tmp_path / "p.csv")
+    errors = truth - np.array([float(row["prediction"]) for row in rows])
+    deviations = np.array([float(row["deviation"]) for row in rows])
+    assert 5.0 < errors.std() < 12.0  # the noise, and a kink that 128 features do not have
+    assert 0.9 < (np.abs(errors) < 2.0 * deviations).mean() < 0.99
+    known = errors.drop(7)
+    assert f"error {np.sqrt(np.mean(known**2)):.6g}, R^2 " in said and "(499 known)" in said
+    share = float(said.split("R^2 ")[1].split()[0])
+    assert share == pytest.approx(1 - known.var(ddof=0) / truth.drop(7).var(ddof=0), abs=2e-3)
+
+
+def test_numbers_with_a_heavy_tail_a_constant_one_and_wrong_ones(tmp_path, images):
+    data, out = tmp_path / "x.csv", tmp_path / "x.st"
+    words = ["fit", "--data", data, "--out", out, "--target", "price", "--workers", 1]
+    frame = priced(300)
+    frame.loc[5, "price"] = 1e9
+    frame.to_csv(data, index=False)
+    run(*words)
+    frame.assign(price=7.5).to_csv(data, index=False)
+    run(*words)
+    _, rows = predictions(out, data, tmp_path / "p.csv")
+    assert {float(row["prediction"]) for row in rows} == {7.5}
+    priced(9).to_csv(data, index=False)
+    assert "lies too far from those of" in refused(*words, "--like", out)
+    frame.assign(price=np.where(frame.index == 3, np.nan, 1.0)).to_csv(data, index=False)
+    assert "no finite number in column 'price', line 5" in refused(*words)
+    assert "x.csv:5 has no value in column 'price'" in refused(*words, "--like", out)
+    frame.assign(price="dear").to_csv(data, index=False)
+    assert "column 'price' of" in refused(*words)
+    frame.drop(columns="price").to_csv(data, index=False)
+    assert "no column 'price' for the values" in refused(*words) and "--target" in refused(*words)
+    assert "x.csv:2 has no value" in refused(*words, "--like", out)
+    words[2] = images
+    assert "--target is for tables" in refused(*words)
+
+
+def test_columns_that_are_no_numbers_are_named(tmp_path):
+    data = tmp_path / "x.parquet"
+    words = ["fit", "--data", data, "--out", tmp_path / "x.st", "--label", "kind"]
+    odd = {
+        "date": pandas.Timestamp("2020-01-01"),
+        "pair": [{"a": 1}] * 8,
+        "list": [[1.0, 2.0]] * 8,
+        "gap": [True, None] * 4,
+        "text": "x",
+    }
+    for name, values in odd.items():
+        table(8).assign(**{name: values}).to_parquet(data)
+        assert f"column {name!r}" in refused(*words)
+
+
 def test_scales_are_those_of_exact_arithmetic(tables):
-    *_, mean, scale = look_through(find_files(tables), "kind", [])
+    found = look_through(find_files(tables), "kind", [])
     frame = pandas.concat(pandas.read_csv(tables / f"{n}.csv") for n in ("first", "second"))
     for place, name in enumerate("abcd"):
         values = [Fraction(value) for value in frame[name]]
-        assert mean[place] == float(sum(values) / 600)
-        assert scale[place] == pytest.approx(frame[name].std(ddof=0), rel=1e-9)
+        assert found["mean"][place] == float(sum(values) / 600)
+        assert found["scale"][place] == pytest.approx(frame[name].std(ddof=0), rel=1e-9)
 
 
 @pytest.mark.slow
@@ -193,15 +270,17 @@ def test_mistakes_are_sentences(tables, images, tmp_path):
 
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    said = []
     for block in blocks_of(Path(__file__).parents[1] / "docs" / "fit.md"):
         if block.language == "python":
             exec(block.text, {})
         for line in block.text.splitlines() if block.language == "bash" else ():
             program, *words = line.split()
             assert program == "orderless"
-            said = run(*words).output
-    right, _, every = said.split()[:3]
+            said.append(run(*words).output)
+    right, _, every = said[1].split()[:3]
     assert int(every) == 400 and int(right) > 380
+    assert "root mean squared error 1.8" in said[3] and "(400 known)" in said[3]
 
 
 @pytest.mark.parametrize("wrong", [{"maps": 2**62}, {"count": -1}, {"scale": [0.0]}, {"mean": []}])

@@ -1,6 +1,6 @@
 """Table 1: what came out beside the paper's, its claims one by one; and a page of all figures."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from docs.tools.exact_page import alone
@@ -8,25 +8,17 @@ from docs.tools.product_page import of_product, with_product
 from docs.tools.sections import PROSE, Source, evidence, page, provenance, remarks, verdicts
 
 from orderless.report import MethodSummary, Summary
-from orderless.report.columns import (
-    VARIED,
-    decimal,
-    percent,
-    seen_variance,
-    small,
-    title,
-)
+from orderless.report.columns import columns_of, departures, percent, seen_variance, small, title
 from orderless.report.paper import TABLE_1, benchmark_label, method_label, released_scoring
 from orderless.report.tables import markdown_table
 
 TEXT = PROSE["table1"]
-HEADINGS = ["method", "paper", "paper's norm. var.", "average", "95 % interval", "logits", "probs"]
-HEADINGS += ["variance", "of order", "of seed", "norm. var.", "norm. order", "worst order"]
-HEADINGS += ["forgetting", "ESS", "seeds x orders"]
 CAPTIONS = {
     "figure2": "Average accuracy against normalized variance; a faint dot is one order",
     "figure1": "Weighted density of the particles during training, one t-SNE for all panels",
 }
+# what stands below the paper's rows
+REFERENCES = {"product": "Product of task posteriors ([own settings](product.md))", "joint": ""}
 
 
 def table1_page(sources: list[Source]) -> str | None:
@@ -39,7 +31,11 @@ def table1_page(sources: list[Source]) -> str | None:
     for benchmark in TABLE_1:
         shown = [s.summary for s in sources if s.summary.benchmark == benchmark and _in_front(s)]
         shown = [with_product(summary, everything) for summary in shown]
-        parts += [_overview(benchmark, shown)] if shown else []
+        parts += _overview(benchmark_label(benchmark), shown, TABLE_1[benchmark])
+        others = [s.summary for s in sources if s.summary.benchmark == benchmark]
+        others = [s for s in others if s.scenario != "domain" and s.preset != "demo"]
+        words = f"{benchmark_label(benchmark)}, class- and task-incremental"
+        parts += _overview(words, others, dict.fromkeys(TABLE_1[benchmark]))
     domain = [source.summary for source in sources if source.summary.scenario == "domain"]
     groups = [[summary for summary in domain if summary.benchmark == name] for name in TABLE_1]
     parts += [f"{TEXT['legend']}\n", *verdicts(groups, f"{TEXT['claims']}\n")]
@@ -74,11 +70,17 @@ def _in_front(source: Source) -> bool:
     return source.summary.scenario == "domain" and not source.summary.preset.endswith("-low")
 
 
-def _overview(benchmark: str, summaries: list[Summary]) -> str:
+# ---------------------------------------------------------------------- the front page
+
+
+def _overview(
+    heading: str, summaries: list[Summary], published: Mapping[str, list[float] | None]
+) -> list[str]:
     """The paper's rows; for every setting the average, as the code scores it, and of the order."""
-    headings, groups = ["method", "paper", "its norm. var."], []
-    more = ("product",) if any("product" in summary.methods for summary in summaries) else ()
-    names = (*TABLE_1[benchmark], *more, "joint")
+    names = [*published, *(n for n in REFERENCES if any(n in s.methods for s in summaries))]
+    headings, groups = ["method"], []
+    if any(published.values()):
+        headings += ["paper", "its norm. var."]
     for summary in summaries:
         for kind in ("", "-tuned"):
             rows = {name: summary.methods.get(_tuned(name, kind)) for name in names}
@@ -89,14 +91,13 @@ def _overview(benchmark: str, summaries: list[Summary]) -> str:
                 headings += [f"{_setting(summary)}{kind.replace('-', ', ')} ({runs})", "of order"]
     lines = []
     for name in names:
-        paper = TABLE_1[benchmark].get(name)
-        line = ["-", "-"] if paper is None else [percent(paper[0]), f"{paper[1]:.3f}"]
-        for rows in groups:
-            entry = rows[name]
-            line += ["", ""] if entry is None else _brief(name, entry, paper)
-        own = " ([own settings](product.md))" if name == "product" else ""
-        lines.append([method_label(name) + own, *line])
-    return f"## {benchmark_label(benchmark)}\n\n{markdown_table(headings, lines)}"
+        paper = published.get(name)
+        figures = ["-", "-"] if paper is None else [percent(paper[0]), f"{paper[1]:.3f}"]
+        cells = [text for rows in groups for text in _brief(name, rows[name], paper)]
+        line = [*(figures if any(published.values()) else []), *cells]
+        if paper is not None or any(cells):
+            lines.append([REFERENCES.get(name) or method_label(name), *line])
+    return [f"## {heading}\n\n{markdown_table(headings, lines)}"] if lines else []
 
 
 def _tuned(name: str, kind: str) -> str:
@@ -111,17 +112,18 @@ def _range(counts: Iterable[int]) -> str:
 
 
 def _setting(summary: Summary) -> str:
-    """The optimizer, and what else differs from `table1`."""
+    """The scenario where it is not the paper's, the optimizer, and what else is not `table1`'s."""
     settings = summary.settings
     adam = settings.get("optimizer") == "adam"
-    parts = [f"Adam {settings.get('adam_lr'):g}" if adam else f"SGD {settings.get('lr'):g}"]
-    parts += [f"batch {settings['batch_size']}"] if settings.get("batch_size", 128) != 128 else []
-    parts += ["plain images"] if settings.get("augment") == "none" else []
-    return ", ".join(parts)
+    rate = f"Adam {settings.get('adam_lr'):g}" if adam else f"SGD {settings.get('lr'):g}"
+    scenario = [] if summary.scenario == "domain" else [summary.scenario]
+    return ", ".join([*scenario, rate, *departures(summary)])
 
 
-def _brief(name: str, entry: MethodSummary, paper: list[float] | None) -> list[str]:
+def _brief(name: str, entry: MethodSummary | None, paper: list[float] | None) -> list[str]:
     """ "average / as the code scores it", bold where that is not below the paper's."""
+    if entry is None:
+        return ["", ""]
     by_code = entry.average_logits if released_scoring(name) == "logits" else entry.average
     words = [percent(entry.average)]
     if by_code is not None and percent(by_code) != words[0]:
@@ -133,8 +135,11 @@ def _brief(name: str, entry: MethodSummary, paper: list[float] | None) -> list[s
     return [f"**{text}**" if reached else text, small(seen_variance(entry, "order_variance"))]
 
 
+# ---------------------------------------------------------------------- all figures
+
+
 def _benchmark_section(source: Source) -> str:
-    summary = source.summary
+    summary, columns = source.summary, columns_of(source.summary)
     published = TABLE_1[summary.benchmark] if summary.scenario == "domain" else {}
     rows, below = [], []
     for name, entry in summary.methods.items():
@@ -145,8 +150,9 @@ def _benchmark_section(source: Source) -> str:
             if entry.average < average:
                 words = f"{percent(entry.average)} against {percent(average)}"
                 below.append(f"{method_label(name)} ({words})")
-        rows.append([method_label(name), *paper, *_figures(entry)])
-    lines = [f"## {title(summary)}\n", provenance(source), markdown_table(HEADINGS, rows)]
+        rows.append([method_label(name), *paper, *(column.text(entry) for column in columns)])
+    headings = ["method", "paper", "paper's norm. var.", *(column.heading for column in columns)]
+    lines = [f"## {title(summary)}\n", provenance(source), markdown_table(headings, rows)]
     if published:
         lines.append(f"Below the paper's average: {', '.join(below) or 'no row'}.\n")
     if summary.notes:
@@ -159,15 +165,3 @@ def _pictures(source: Source, *names: str) -> list[str]:
     stem = source.path.with_suffix("")
     found = {name: Path(f"{stem}-{name}.png") for name in names}
     return [f"![{CAPTIONS[n]}]({p.name})\n" for n, p in found.items() if p.exists()]
-
-
-def _figures(entry: MethodSummary) -> list[str]:
-    return [
-        percent(entry.average),
-        "-" if entry.orders < 2 else ", ".join(map(percent, entry.interval)),
-        *map(percent, (entry.average_logits, entry.average_probs)),
-        *(small(seen_variance(entry, name)) for name in VARIED),
-        *map(percent, (entry.worst_order, entry.forgetting)),
-        decimal(entry.ess_final, 1),
-        f"{entry.seeds} x {entry.orders}",
-    ]

@@ -111,6 +111,16 @@ def test_fisher_equals_a_loop_over_samples(make, shape, n, kind):
             torch.testing.assert_close(fisher[name][i], expected)
 
 
+def test_half_precision_changes_the_fisher_by_its_rounding_only():
+    particles = ol.Ensemble(convolutional, 2)
+    x, y = (tensor.float() if tensor.is_floating_point() else tensor for tensor in data(1, 8, 8))
+    whole = fisher_information(particles, (x, y))
+    particles.precision = "bf16"
+    for name, half in fisher_information(particles, (x, y)).items():
+        # bfloat16 rounds to 2^-9; a square of a chain of a few such products is off by more
+        assert (half - whole[name]).norm() < 0.05 * whole[name].norm(), name
+
+
 @pytest.mark.parametrize("kind", ["exact", "empirical"])
 def test_masked_outputs_count_as_no_classes(kind):
     particles = ol.Ensemble(mlp, 2).double()

@@ -66,6 +66,17 @@ def test_a_stopped_fit_goes_on_and_more_data_costs_only_itself(tmp_path, monkeyp
     assert Counting.absorbed == 1000 and twice.samples == 2000 and same(twice, whole() + whole())
 
 
+def test_a_part_that_keeps_other_samples_is_not_taken(tmp_path):
+    for calibration in (16, 4, 0):
+        make = partial(make_filter, calibration=calibration)
+        expected = make()
+        expected.update(X, Y)
+        assert same(fit(make, cut(500), read=read, directory=tmp_path, workers=1), expected)
+    with pytest.raises(ValueError, match="labels must lie between 0 and 1"):
+        make = partial(make_filter, classes=2)
+        fit(make, cut(500), read=read, directory=tmp_path, workers=1)
+
+
 def test_a_part_of_other_maps_or_damaged_is_not_taken(tmp_path, monkeypatch):
     fit(partial(make_filter, bits=12), cut(500), read=read, directory=tmp_path, workers=1)
     options = {"read": read, "directory": tmp_path, "workers": 1}

@@ -17,7 +17,7 @@ from orderless.experiments import Grid, Store, StoreError, run_grid
 from orderless.experiments.benchmarks import Scenarios
 from orderless.experiments.engine import Report
 from orderless.experiments.grid import GridWork
-from orderless.experiments.launch.local import automatic_workers, compute, one_thread
+from orderless.experiments.launch.local import automatic_workers, compute, deterministic, one_thread
 from orderless.experiments.store import read_cell
 from orderless.methods.presets import PRESETS
 from orderless.storage import directory as storage
@@ -390,6 +390,18 @@ def test_deterministic_kernels_while_cells_are_computed_and_no_longer(store):
     assert set(seen) == {(1, True)}  # 1: warn where there is no such kernel
     look(0)
     assert seen[-1] == (0, False)
+
+
+def test_deterministic_kernels_leave_the_precision_that_was_asked_for():
+    convolutions = torch.backends.cudnn.conv
+    before = convolutions.fp32_precision
+    convolutions.fp32_precision = "ieee"  # as torch recommends by now
+    try:
+        with deterministic(True):
+            assert convolutions.fp32_precision == "ieee"
+        assert convolutions.fp32_precision == "ieee" and not torch.backends.cudnn.deterministic
+    finally:
+        convolutions.fp32_precision = before
 
 
 def test_reading_a_directory_changes_nothing(store):

@@ -7,6 +7,7 @@ from docs.tools.theory_demonstration import linear_losses, logistic_losses, make
 from orderless.theory import (
     Comparisons,
     FilterUpdate,
+    GridMixture,
     WeightedSet,
     adjacent_swap_bound,
     bayes_update,
@@ -92,6 +93,12 @@ def test_theorem_2_sums_the_swaps_that_move_the_loss_to_the_end(C):
     assert theorem_2(*arguments, form="printed") == pytest.approx(beta * loss_bound + printed)
     if C >= 1:
         assert theorem_2(*arguments, form="swaps") < theorem_2(*arguments, form="printed")
+
+
+def test_theorem_2_by_the_direct_bound_adds_k_times_it_wherever_the_loss_stood():
+    for place in (1, 4, 6):
+        found = theorem_2(1.2, 0.1, 3.0, 0.8, 2.0, 6, place, form="direct")
+        assert found == pytest.approx(0.8 * 2.0 + 3.0 * direct_bound(1.2, 0.1, 6))
 
 
 def test_the_last_loss_needs_no_swap():
@@ -231,3 +238,21 @@ def test_with_linear_losses_the_weights_are_the_likelihoods_of_the_initial_set()
     assert (moved - moved[0]).abs().max() < 1e-13
     likelihoods = -torch.stack([loss(start.positions) for loss in losses]).sum(0)
     torch.testing.assert_close(end.log_weights, likelihoods.log_softmax(0), rtol=0, atol=1e-12)
+
+
+def test_with_curvature_the_fixed_width_of_the_mixture_is_wrong():
+    """One particle, L = a/2 x^2: the posterior narrows by 1 + a sigma^2, the filter's does not."""
+    sigma2, a = 0.25, 2.0
+    mixture = GridMixture(grid(-8.0, 8.0, 1601), sigma2)
+    p = WeightedSet(torch.tensor([[1.0]], dtype=torch.float64), torch.zeros(1))
+
+    def loss(x):
+        return a / 2 * x[:, 0] ** 2
+
+    def variance(density):
+        weights, x = density.log_weights.softmax(0), density.positions[:, 0]
+        return float(weights @ x**2 - (weights @ x) ** 2)
+
+    moved = FilterUpdate(make_filter("weighted", sigma2, n=1))(p, loss)
+    assert variance(mixture(moved)) == pytest.approx(sigma2)
+    assert variance(bayes_update(mixture(p), loss)) == pytest.approx(sigma2 / (1 + a * sigma2))

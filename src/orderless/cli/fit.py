@@ -35,6 +35,9 @@ def fit(
         int | None, option("Pixels of an image's side [32; lite: 224].", min=8, max=1024)
     ] = None,
     label: Annotated[str, option("Tables: the column with the class.")] = "label",
+    target: Annotated[
+        str | None, option("Tables: a column with a number to predict, not a class.")
+    ] = None,
     columns: Annotated[
         str | None, option("Tables: comma-separated columns to learn from [all others].")
     ] = None,
@@ -44,9 +47,9 @@ def fit(
 ) -> None:
     """Learn your own images or tables: an exact linear head on fixed features.
 
-    Images lie in one folder per class; tables have a column with the class. Neither the order of
-    the data nor the number of workers changes a bit of the result. Run the same command again after
-    it was stopped and it goes on.
+    Images lie in one folder per class; tables have a column with the class, or with a number to
+    predict (--target). Neither the order of the data nor the number of workers changes a bit of the
+    result. Run the same command again after it was stopped and it goes on.
 
     Example: orderless fit --data photos --features lite0 --out head.safetensors
     """
@@ -66,10 +69,12 @@ def fit(
         if kind in ("leaves", "convolution") and (count or 0) % 8:
             raise ValueError(f"--count must be a multiple of 8 with {kind}, got {count}")
         chosen = [name.strip() for name in columns.split(",")] if columns else []
-        classes, *scales = look_through(files, label, chosen)
+        if target is not None and files.images:
+            raise ValueError(f"--target is for tables, and {data} holds images")
+        name = "" if files.images else target or label
+        found = look_through(files, name, chosen, values=target is not None)
         wanted = default if count is None else count
-        name = "" if files.images else label
-        recipe = Recipe(kind, wanted, maps, seed, classes, pixels, name, *scales)
+        recipe = Recipe(kind, wanted, maps, seed, size=pixels, label=name, **found)
     check(recipe, files)
     parts = out.with_name(f"{out.name}.parts")
     with Countdown() as bar:
@@ -84,9 +89,9 @@ def fit(
     Head(recipe, rb).save(out)
     if not keep:
         shutil.rmtree(parts)
+    answers = f"values of {recipe.label}" if recipe.spread else f"{len(recipe.classes)} classes"
     typer.echo(
-        f"wrote {out}: {rb.samples:,} samples, {len(recipe.classes)} classes, "
-        f"log evidence {float(rb.log_evidence):.6g}"
+        f"wrote {out}: {rb.samples:,} samples, {answers}, log evidence {float(rb.log_evidence):.6g}"
     )
 
 
@@ -104,11 +109,11 @@ def choose(features: str, images: bool, size: int | None) -> tuple[str, int, int
 
 
 def check(recipe: Recipe, files: Files) -> None:
-    """Refuse a head for other data, and data without two classes."""
+    """Refuse a head for other data, and classes that are fewer than two."""
     if bool(recipe.size) != files.images:
         ours, theirs = ("images", "tables") if recipe.size else ("tables", "images")
         raise ValueError(f"this head is for {ours}, and {files.root} holds {theirs}")
-    if len(recipe.classes) < 2:
+    if len(recipe.classes) < 2 and not recipe.spread:
         where = "a folder for each" if files.images else f"named in the column {recipe.label!r}"
         raise ValueError(
             f"{files.root} has {len(recipe.classes)} classes: there must be at least two, {where}"

@@ -2,15 +2,23 @@
 
 import csv
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
+from math import fsum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..escaping import csv_cell
 from .errors import problems_as_sentences
 from .fit import Data, check
 from .options import option, word
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..distributed.head import Head
 
 
 @problems_as_sentences("smaller files")
@@ -22,40 +30,90 @@ def predict(
         bool, option("A column for every class.", name="--probabilities")
     ] = False,
 ) -> None:
-    """Classes and their probabilities, a line for every image or row; how many are right, if known.
+    """Answers, a line for every image or row; how many are right or how far off, where known.
+
+    Classes come with their probability, values with their standard deviation.
 
     Example: orderless predict head.safetensors --data photos --out predictions.csv
     """
     import torch
 
     from ..distributed.head import Head
-    from ..escaping import csv_cell
     from ..experiments.progress import Countdown
     from ..scenarios.files import find_files
 
     torch.set_num_threads(1)  # as in fit
     loaded, files = Head.load(head), find_files(data)
-    recipe, classes = loaded.recipe, loaded.recipe.classes
+    recipe = loaded.recipe
     check(recipe, files)
-    known = right = 0
+    answers = Values(loaded) if recipe.spread else Classes(loaded, probabilities)
     shards = recipe.shards(files)
     with ExitStack() as stack:
         bar = stack.enter_context(Countdown())
         stream = sys.stdout if out is None else stack.enter_context(out.open("w", newline=""))
         writer = csv.writer(stream)
-        more = [csv_cell(name) for name in classes] if probabilities else []
-        writer.writerow(["sample", "prediction", "probability", *more])
+        writer.writerow(["sample", *answers.header])
         for done, shard in enumerate(shards):
             bar.tell(done, len(shards), f"{data}")
             for names, x, labels in recipe.samples(shard):
-                for name, truth, row in zip(names, labels, loaded.filter.predict(x), strict=True):
-                    best = int(row.argmax())
-                    each = [f"{share:.6g}" for share in row.tolist()]
-                    cells = [csv_cell(name), csv_cell(classes[best]), each[best]]
-                    writer.writerow([*cells, *(each if probabilities else [])])
-                    known += truth in classes
-                    right += truth == classes[best]
+                for name, row in zip(names, answers.rows(x, labels), strict=True):
+                    writer.writerow([csv_cell(name), *row])
         bar.tell(len(shards), len(shards), "done")
-    if known:
-        share = f"{right:,} of {known:,} ({100 * right / known:.1f} %)"
-        typer.echo(f"{share} of those whose class is known are right", err=out is None)
+    if said := answers.summary():
+        typer.echo(said, err=out is None)
+
+
+class Classes:
+    """The likeliest class of a sample and its probability; how many answers are right."""
+
+    def __init__(self, head: Head, probabilities: bool) -> None:
+        self.head, self.probabilities = head, probabilities
+        self.names = [csv_cell(name) for name in head.recipe.classes]
+        self.header = ["prediction", "probability", *(self.names if probabilities else [])]
+        self.known = self.right = 0
+
+    def rows(self, x: Tensor, labels: list[Any]) -> Iterator[list[str]]:
+        classes = self.head.recipe.classes
+        for truth, shares in zip(labels, self.head.filter.predict(x).tolist(), strict=True):
+            best = max(range(len(shares)), key=shares.__getitem__)
+            each = [f"{share:.6g}" for share in shares]
+            self.known += truth in classes
+            self.right += truth == classes[best]
+            yield [self.names[best], each[best], *(each if self.probabilities else [])]
+
+    def summary(self) -> str:
+        if not self.known:
+            return ""
+        share = f"{self.right:,} of {self.known:,} ({100 * self.right / self.known:.1f} %)"
+        return f"{share} of those whose class is known are right"
+
+
+class Values:
+    """Mean and standard deviation of a sample's value; how far the means are from what is known."""
+
+    header = ("prediction", "deviation")
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self.known: list[float] = []
+        self.errors: list[float] = []
+
+    def rows(self, x: Tensor, labels: list[Any]) -> Iterator[list[str]]:
+        recipe, answer = self.head.recipe, self.head.filter.predictive(x)
+        means = (answer.mean[:, 0] * recipe.spread + recipe.center).tolist()
+        deviations = (answer.variance[:, 0].sqrt() * recipe.spread).tolist()
+        for truth, mean, deviation in zip(labels, means, deviations, strict=True):
+            if truth is not None:
+                self.known.append(truth)
+                self.errors.append(truth - mean)
+            yield [f"{mean:.9g}", f"{deviation:.6g}"]
+
+    def summary(self) -> str:
+        count = len(self.known)
+        if not count:
+            return ""
+        center = fsum(self.known) / count
+        total = fsum((value - center) ** 2 for value in self.known)
+        left = fsum(error**2 for error in self.errors)
+        explained = f", R^2 {1.0 - left / total:.3f}" if total else ""
+        return f"root mean squared error {(left / count) ** 0.5:.6g}{explained} ({count:,} known)"

@@ -1,4 +1,7 @@
-"""A head on a user's own files: how inputs are made of them, the exact filter, and class names."""
+"""A head on a user's own files: how inputs are made of them, the exact filter, and what it answers.
+
+Answers are classes, or values of a numeric column in units of `spread` around `center`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ from ..storage import load, save
 from ..storage.typed import Misfit, as_json, decode
 
 TOGETHER = 256  # images of one part
-Samples = tuple[list[str], Tensor, list[str | None]]  # names, inputs and labels
+TARGET_LIMIT = 16.0  # spreads of a value from the center
+Samples = tuple[list[str], Tensor, list[Any]]  # names, inputs, and labels (None: unknown)
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class Recipe:
     columns: list[str] = field(default_factory=list)  # of tables
     mean: list[float] = field(default_factory=list)
     scale: list[float] = field(default_factory=list)
+    center: float = 0.0  # of values
+    spread: float = 0.0  # of values; 0: there are classes
 
     def __post_init__(self) -> None:
         numbers = {"maps": (1, 1000), "count": (0, 10**5), "size": (0, 1024), "seed": (0, 2**31)}
@@ -50,9 +56,12 @@ class Recipe:
                 raise ValueError(f"{name} must lie between {least} and {most}, got {value}")
         if not len(self.columns) == len(self.mean) == len(self.scale) or 0.0 in self.scale:
             raise ValueError("a recipe needs a mean and a scale other than 0 for every column")
+        if self.spread < 0.0:
+            raise ValueError(f"the spread of values cannot be negative, got {self.spread}")
 
     def make_filter(self) -> RaoBlackwellizedFilter:
-        options: Any = {"weights": "uniform", "classes": len(self.classes)}
+        kind = {"targets": "values"} if self.spread else {"classes": len(self.classes)}
+        options: Any = {"weights": "uniform", **kind}
         if self.features.startswith("lite"):
             backbone = efficientnet_lite(int(self.features[4:]), project=self.count or None)
             if not self.count:
@@ -78,22 +87,42 @@ class Recipe:
             x = x if self.features.startswith("lite") else to_symmetric(x)
             yield [str(path) for path, _ in shard], x, [label for _, label in shard]
             return
-        for frame in read_table(shard, self.label):
+        for frame in read_table(shard, "" if self.spread else self.label):
             x = numbers(frame, self.columns, shard) - np.array(self.mean)
             names = [f"{shard}:{row + 2}" for row in frame.index]
-            labels = frame[self.label] if self.label in frame else [None] * len(frame)
-            texts = [label if isinstance(label, str) else None for label in labels]
-            yield names, torch.from_numpy(x / np.array(self.scale)), texts
+            labels: list[Any] = [None] * len(frame)
+            if self.label in frame and self.spread:
+                known = frame[self.label].notna()
+                values = numbers(frame.fillna({self.label: 0.0}), [self.label], shard)[:, 0]
+                labels = [v if there else None for v, there in zip(values, known, strict=True)]
+            elif self.label in frame:
+                labels = [each if isinstance(each, str) else None for each in frame[self.label]]
+            yield names, torch.from_numpy(x / np.array(self.scale)), labels
 
     def read(self, shard: Any) -> Iterator[tuple[Tensor, Tensor]]:
         """For `fit`."""
         codes = {name: code for code, name in enumerate(self.classes)}
         for names, x, labels in self.samples(shard):
+            if self.spread:
+                yield x, self._scaled(names, labels)
+                continue
             for name, label in zip(names, labels, strict=True):
                 if label not in codes:
                     known = ", ".join(self.classes[:5])
                     raise DataError(f"{name} has the label {label!r}, which is none of {known} ...")
             yield x, torch.tensor([codes[str(label)] for label in labels])
+
+    def _scaled(self, names: list[str], values: list[Any]) -> Tensor:
+        if None in values:
+            raise DataError(f"{names[values.index(None)]} has no value in column {self.label!r}")
+        scaled = (torch.tensor(values, dtype=torch.float64) - self.center) / self.spread
+        place = int(scaled.abs().argmax())
+        if scaled[place].abs() > TARGET_LIMIT:
+            raise DataError(
+                f"{names[place]} has the value {values[place]:g}, which lies too far from those of "
+                f"the data that this head was made for ({self.center:g} +- {self.spread:g})"
+            )
+        return scaled
 
 
 @dataclass(frozen=True)
@@ -119,32 +148,33 @@ class Head:
 
 
 def look_through(
-    files: Files, label: str, columns: list[str]
-) -> tuple[list[str], list[str], list[float], list[float]]:
-    """Classes and, for tables, columns, means and scales: the same in any order of files and rows.
+    files: Files, label: str, columns: list[str], values: bool = False
+) -> dict[str, Any]:
+    """Classes or the values' scale and, for tables, columns and their scales.
 
-    Mean and deviation come from sums of fractions, which have no rounding.
+    The same whatever the order of files and rows: sums of fractions have no rounding.
     """
     if files.images:
-        found = {label_of(path, files.root) for path in files.paths} - {None}
-        return sorted(str(name) for name in found), [], [], []
+        folders = {label_of(path, files.root) for path in files.paths} - {None}
+        return {"classes": sorted(str(name) for name in folders)}
     classes: set[str] = set()
     count, sums, squares = 0, np.array(Fraction()), np.array(Fraction())
+    low, high = np.array(np.inf), np.array(-np.inf)
     for path in files.paths:
-        for frame in read_table(path, label):
+        for frame in read_table(path, "" if values else label):
             if label not in frame:
                 raise DataError(
-                    f"{path} has no column {label!r} for the labels; it has {', '.join(frame)}: "
-                    "name it with --label"
+                    f"{path} has no column {label!r} for the {'values' if values else 'labels'}; "
+                    f"it has {', '.join(frame)}: name it with --{'target' if values else 'label'}"
                 )
-            if frame[label].isna().any():
+            if not values and frame[label].isna().any():
                 raise DataError(f"{path} has a row without a label in column {label!r}")
             columns = columns or [name for name in frame if name != label]
-            x = numbers(frame, columns, path)
-            classes |= set(frame[label])
+            x = numbers(frame, [*columns, label] if values else columns, path)
+            classes |= set() if values else set(frame[label])
             count += len(x)
-            sums = sums + _exact_sums(x)
-            squares = squares + _exact_sums(np.square(x))
+            sums, squares = sums + _exact_sums(x), squares + _exact_sums(np.square(x))
+            low, high = np.minimum(low, x.min(0)), np.maximum(high, x.max(0))
     if not count:
         raise DataError(f"{files.root} holds tables without a single row")
     mean, scale = [], []
@@ -152,7 +182,13 @@ def look_through(
         variance = float(square / count - (total / count) ** 2)
         mean.append(float(total / count))
         scale.append(variance**0.5 if variance > 1e-24 * mean[-1] ** 2 else 1.0)  # of a constant
-    return sorted(classes), columns, mean, scale
+    inputs = {"classes": sorted(classes), "columns": columns, "mean": mean, "scale": scale}
+    if not values:
+        return inputs
+    center, spread = mean.pop(), scale.pop()
+    # a heavy tail gets a coarser grid instead of an error
+    reach = float(max(center - low[-1], high[-1] - center))
+    return {**inputs, "center": center, "spread": max(spread, reach / (0.99 * TARGET_LIMIT))}
 
 
 def _exact_sums(x: np.ndarray) -> np.ndarray:

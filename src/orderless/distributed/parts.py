@@ -68,10 +68,12 @@ class Parts:
         """The file of a piece; None where none is kept."""
         if self.folder is None or not self.folder.is_dir():
             return None  # this machine does not see the folder
-        digest = hashlib.sha256(f"{self.fingerprint} {self.filter.targets}".encode())
+        rb = self.filter
+        settings = f"{rb.fingerprint} {vars(rb.targets)} {rb.calibration}"
+        digest = hashlib.sha256(settings.encode())
         for tensor in (x, y):
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return self.folder / f"{digest.hexdigest()}.safetensors"
 
     def load(self, path: Path) -> HeadStatistics:

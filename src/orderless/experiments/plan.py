@@ -96,6 +96,7 @@ def _methods(methods: str, settings: SharedSettings, kind: str) -> tuple[str, ..
     if methods != "all":
         named = (name.strip() for name in methods.split(","))
         return tuple(dict.fromkeys(name for name in named if name))
-    values = {None: True, **settings.flat()}  # what is not needed is there
+    values = settings.flat()
     every = [each for each in METHODS.values() if each.in_all and each.kind == kind]
-    return tuple(each.name for each in every if values[each.needs] is not None)
+    ready = (e for e in every if e.needs is None or values[e.needs] is not None)
+    return tuple(each.name for each in ready)

@@ -6,8 +6,7 @@ import copy
 import hashlib
 import math
 import platform
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ..particles.initialization import seeded
-from ..particles.precision import matrix_precision
+from ..particles.precision import matrix_precision, same_kernels
 from .leaves import dead_leaves
 from .relu import RandomReLU
 
@@ -156,7 +155,7 @@ class Backbone(nn.Module):
             return self._frozen(x)
         size = 256 if x.is_cuda else 8
         outputs = []
-        with _same_kernels(), matrix_precision("float32", x.device):
+        with same_kernels(), matrix_precision("float32", x.device):
             for part in x.split(size):
                 filled = torch.cat([part, part[:1].expand(size - len(part), *part.shape[1:])])
                 outputs.append(self._frozen(filled)[: len(part)])
@@ -168,21 +167,6 @@ class Backbone(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self._frozen.checksum[:16]}, mirror={self.mirror}"
-
-
-@contextmanager
-def _same_kernels() -> Iterator[None]:
-    """cuDNN neither tries several kernels nor takes one that adds in any order.
-
-    Not by `cudnn.flags`: it asks for TF32 in torch's older way, which fails after the newer one.
-    """
-    cudnn: Any = torch.backends.cudnn
-    before = cudnn.benchmark, cudnn.deterministic
-    cudnn.benchmark, cudnn.deterministic = False, True
-    try:
-        yield
-    finally:
-        cudnn.benchmark, cudnn.deterministic = before
 
 
 def conditions(device: torch.device) -> str:

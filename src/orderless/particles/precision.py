@@ -37,6 +37,21 @@ def matrix_precision(precision: str, device: torch.device) -> Iterator[None]:
             switch.fp32_precision = was
 
 
+@contextmanager
+def same_kernels() -> Iterator[None]:
+    """cuDNN neither tries several kernels by the clock nor takes one that adds in any order.
+
+    Not by `cudnn.flags`: it asks for TF32 in torch's older way, which fails after the newer one.
+    """
+    cudnn: Any = torch.backends.cudnn
+    before = cudnn.benchmark, cudnn.deterministic
+    cudnn.benchmark, cudnn.deterministic = False, True
+    try:
+        yield
+    finally:
+        cudnn.benchmark, cudnn.deterministic = before
+
+
 def _autocast(device: torch.device, enabled: bool = True) -> torch.autocast:
     """Without its cache of weights: particles move in the middle of a step, unknown to it."""
     return torch.autocast(device.type, torch.bfloat16, enabled, cache_enabled=False)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-from .paper import benchmark_label, method_label
+from .paper import TABLE_1, benchmark_label, method_label
 from .summary import MethodSummary, Summary
 
 R = TypeVar("R")
@@ -190,8 +190,28 @@ def row_label(name: str, methods: Mapping[str, MethodSummary]) -> str:
 def title(summary: Summary) -> str:
     """One line that names the table."""
     parts = [benchmark_label(summary.benchmark), summary.scenario, summary.preset]
-    plain = ["plain images"] if summary.settings.get("augment") == "none" else []
-    return ", ".join([*parts, *learning_rate(summary), *plain])
+    return ", ".join([*parts, *learning_rate(summary), *departures(summary)])
+
+
+# what a run may do otherwise than the preset `table1`: setting -> (its value there, in words)
+TABLE1_VALUES: dict[str, tuple[object, str]] = {
+    "network": ("mlp", "released network"),
+    "batch_size": (128, "batch {}"),
+    "epochs": (1, "{} passes"),
+    "loss_scale": (1.0, "loss times {:g}"),
+    "augment": ("flip-crop", "plain images"),
+}
+
+
+def departures(summary: Summary) -> list[str]:
+    """Where a run of one of Table 1's benchmarks is not as `table1` has it, in words.
+
+    The presets `demo` and `strong` are other things altogether.
+    """
+    if summary.benchmark not in TABLE_1 or not summary.preset.startswith(("table1", "paper")):
+        return []
+    found = ((summary.settings.get(k, v), v, words) for k, (v, words) in TABLE1_VALUES.items())
+    return [words.format(value) for value, usual, words in found if value != usual]
 
 
 def learning_rate(summary: Summary) -> list[str]:

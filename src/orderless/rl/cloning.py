@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from torch import Tensor
 from ..filters.base import ParticleFilter
 from ..filters.step import SteppedFilter
 from ..particles import Ensemble, per_particle
-from .environment import Array, VectorEnvironment, require_environment
+from .environment import Array, Saved, VectorEnvironment, require_environment
 from .games import whole_number
 from .keyed import ACTION, Gumbels, permutation
 from .mixture import mixture_log_probabilities
@@ -102,12 +101,12 @@ class BehaviourCloning:
         """Raise if no particle is left."""
         self.filter.check(now=True)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """The filter's: the rest is in the numbers that `learn` is called with."""
         return self.filter.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.filter.load_state_dict(state)
+    def load_state_dict(self, state: Saved) -> None:
+        self.filter.load_state_dict(dict(state))
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,14 @@ the first frame of the next episode with reward 0: that transition is not experi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
+Saved = Mapping[str, Any]  # what a `state_dict` looks like when it comes back from a file
 Step = tuple[Array, Array, Array, Array, dict[str, Array]]
 
 
@@ -140,18 +142,18 @@ class VectorEnvironment:
 
     # ------------------------------------------------------------------ state
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Enough to go on from here; see `load_state_dict`."""
         raise TypeError(f"{type(self).__name__} cannot be saved: define state_dict")
 
     @staticmethod
-    def divided(states: list[dict[str, Any]], sizes: list[int]) -> list[dict[str, Any]]:
+    def divided(states: list[Saved], sizes: list[int]) -> list[Saved]:
         """The states of environments that took turns, for the same copies in other parts."""
         raise ValueError(
             f"this state is of {len(states)} environments that take turns, not {len(sizes)}"
         )
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Saved) -> None:
         """Put `observations`, `first`, `ended`, `returns` and `lengths` where they were."""
         raise TypeError(f"{type(self).__name__} cannot be resumed: define load_state_dict")
 

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from ..filters.base import ParticleFilter
 from ..particles import Ensemble
 from ..storage import saving as storage
 from .cloning import play
+from .environment import Saved
 from .games import LEVELS_END, known_game
 from .networks import ActorCritic, Compact, find_network
 from .ppo import PPO, states_of
@@ -40,7 +40,7 @@ class Expert:
     """A trained policy with a value head, and `facts` about it."""
 
     network: ActorCritic
-    facts: dict[str, Any]
+    facts: Saved
 
     @property
     def game(self) -> str:
@@ -148,13 +148,13 @@ class ExpertTraining:
                 f"levels must lie in 1..{LEVELS_END - HELD_OUT}, got {levels}: "
                 f"the {HELD_OUT} behind them are for measuring"
             )
-        self.identity: dict[str, Any] = {
+        self.identity: Saved = {
             "game": game,
             "levels": levels,
             "network": network,
             "seed": seed,
         }
-        self.earlier: list[dict[str, Any]] = []
+        self.earlier: list[dict[str, object]] = []
         self.device = torch.device(device)
         precision = "bf16" if self.device.type == "cuda" else "float32"
         particles = Ensemble(
@@ -174,14 +174,10 @@ class ExpertTraining:
         return self.ppo.steps
 
     @property
-    def shape(self) -> dict[str, Any]:
+    def shape(self) -> dict[str, object]:
         """Of an update's experience: copies, steps of each, and the precision."""
-        precision = self.ppo.particles.precision
-        return {
-            "envs": self.ppo.n_envs,
-            "rollout": self.ppo.settings.steps,
-            "precision": precision,
-        }
+        precision, rollout = self.ppo.particles.precision, self.ppo.settings.steps
+        return {"envs": self.ppo.n_envs, "rollout": rollout, "precision": precision}
 
     @property
     def recent_return(self) -> float:
@@ -217,7 +213,7 @@ class ExpertTraining:
 
     # ------------------------------------------------------------------ state
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         return {
             "identity": {**self.identity, **self.shape},
             "earlier": self.earlier,
@@ -225,7 +221,7 @@ class ExpertTraining:
             "recent": list(self.recent),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Saved) -> None:
         """Go on from there; a state of another training is refused before any change."""
         for name, value in self.identity.items():
             if state["identity"].get(name) != value:
@@ -235,7 +231,8 @@ class ExpertTraining:
         # Of what belongs to a copy nothing is kept: every copy begins an episode.
         for env in self.ppo.envs:
             env.reset()
-        ppo, fresh = state["ppo"], self.ppo.state_dict()
+        fresh: Saved = self.ppo.state_dict()
+        ppo = state["ppo"]
         resumes = states_of(ppo["env"])[0]["resumes"]
         ppo = {**ppo, "env": [{**env, "resumes": resumes} for env in fresh["env"]]}
         for part, name in (("policy", "draws"), ("scaler", "moments")):
@@ -253,7 +250,7 @@ def in_turns(n_envs: int, device: torch.device) -> list[int]:
     return [(n_envs + 1) // 2, n_envs // 2] if two else [n_envs]
 
 
-def shape_of(facts: dict[str, Any]) -> dict[str, Any]:
+def shape_of(facts: Saved) -> dict[str, object]:
     """Copies, the steps of each, precision; files that do not name them had the usual ones."""
     copies = facts["envs"]
     usual = {"rollout": rollouts_for(copies).steps, "precision": "bf16"}

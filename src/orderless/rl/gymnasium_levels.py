@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .environment import Array, VectorEnvironment
+from .environment import Array, Saved, VectorEnvironment
 from .games import whole_number
 
 
@@ -91,10 +91,10 @@ class GymnasiumLevels(VectorEnvironment):
 
     # ------------------------------------------------------------------ state
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         return {"level": self.level, "resumes": self.resumes, "seeded": list(self._seeded)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Saved) -> None:
         if len(state["seeded"]) != len(self.levels):
             raise ValueError(
                 f"this state is of {len(state['seeded'])} levels, but there are {len(self.levels)}"

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..filters.base import ParticleFilter
+from .environment import Saved
 from .keyed import ACTION, PARTICLE, Gumbels
 from .networks import policy_and_values, policy_logits, require_actions
 from .recorded import Recorded
@@ -181,11 +182,11 @@ class MixturePolicy:
 
     # ------------------------------------------------------------------ state
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         draws = torch.tensor(self.draws)
         return {"seed": self.seed, "draws": draws, "playing": self.playing.clone()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Saved) -> None:
         if state["playing"].shape != self.playing.shape:
             raise ValueError(
                 f"this state is of {len(state['playing'])} environments, not of {len(self.playing)}"

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..filters import BootstrapParticleFilter, GradientFilter, WeightedParticleFilter
 from ..filters.step import SteppedFilter
-from .environment import Step, VectorEnvironment, require_environment
+from .environment import Array, Saved, Step, VectorEnvironment, require_environment
 from .games import whole_number
 from .keyed import permutation
 from .mixture import Decision, MixturePolicy
@@ -217,7 +217,7 @@ class PPO:
         self._rollout.keep(place, rows, decision)
         place.add_(1)
 
-    def _keep_episodes(self, env: VectorEnvironment, info: dict[str, Any]) -> None:
+    def _keep_episodes(self, env: VectorEnvironment, info: dict[str, Array]) -> None:
         for number in np.flatnonzero(env.ended):
             value, length = info["episode_return"][number], info["episode_length"][number]
             self.episodes.append(Episode(env.level, self.steps, float(value), int(length)))
@@ -275,7 +275,7 @@ class PPO:
 
     # ------------------------------------------------------------------ state
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Everything between two rounds: particles, weights, optimizer, environment, counters."""
         return {
             "filter": self.filter.state_dict(),
@@ -288,7 +288,7 @@ class PPO:
             "episodes": [list(episode) for episode in self.episodes],
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Saved) -> None:
         """Go on from a state of `state_dict`, with equal settings, seed and environment."""
         parts = states_of(state["env"])
         if len(parts) != len(self.envs):  # on a GPU the copies play in two parts
@@ -309,7 +309,7 @@ def _key(level: int, number: int) -> int:
     return (level << 31) + number
 
 
-def states_of(environments: Any) -> list[dict[str, Any]]:
+def states_of(environments: Any) -> list[Saved]:
     """The states in `state["env"]`; older files hold the one environment's alone."""
     return environments if isinstance(environments, list) else [environments]
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from .environment import Array, VectorEnvironment
+from .environment import Array, Saved, VectorEnvironment
 from .games import LEVELS_END, RETURN_RANGES, checked_levels, known_game
 from .networks import ACTIONS
 from .runtime import load_envpool
@@ -145,7 +145,7 @@ class ProcgenLevels(VectorEnvironment):
 
     # ------------------------------------------------------------------ state
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         if self._waiting:
             raise RuntimeError("a step is under way: call recv() before state_dict()")
         longest = int(self.lengths.max())
@@ -160,7 +160,7 @@ class ProcgenLevels(VectorEnvironment):
         }
 
     @staticmethod
-    def divided(states: list[dict[str, Any]], sizes: list[int]) -> list[dict[str, Any]]:
+    def divided(states: list[Saved], sizes: list[int]) -> list[Saved]:
         """A copy's state is its own: it goes on in whatever part it is now."""
         lengths = torch.cat([state["lengths"] for state in states])
         if len(lengths) != sum(sizes):
@@ -177,7 +177,7 @@ class ProcgenLevels(VectorEnvironment):
             for ends, history in zip(lengths.split(sizes), actions.split(sizes), strict=True)
         ]
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Saved) -> None:
         """Open the saved level and, where there is one level, play the running episodes again."""
         for name in ("game", "n_envs", "num_levels"):
             if state.get(name) != getattr(self, name):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
-from .environment import Array
+from .environment import Array, Saved
 
 
 class RewardScaler:
@@ -44,13 +42,13 @@ class RewardScaler:
         self.mean += float(shift * len(values) / count)
         self.count, self.variance = count, float(spread / count)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         return {
             "running": torch.from_numpy(self.running.copy()),
             "moments": [self.count, self.mean, self.variance],
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Saved) -> None:
         if state["running"].shape != self.running.shape:
             raise ValueError(
                 f"this state is of {len(state['running'])} environments, not {len(self.running)}"

@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TypedDict
 
 import numpy as np
 import torch
@@ -46,13 +46,28 @@ COPIES, MOST_COPIES, STEPS = 16, 256, 1250
 AHEAD = 16  # steps of the game that may wait to be written
 
 
+class Facts(TypedDict):
+    """What `facts.json` says: what the folder's bytes depend on, and what the episodes brought."""
+
+    format: int
+    game: str
+    expert: str
+    level: int
+    seed: int
+    transitions: int
+    copies: int
+    sha256: str
+    episodes: int
+    mean_return: float | None
+
+
 @dataclass(frozen=True)
 class Transitions:
     """`observations` uint8 `[M, 3, 64, 64]`, `actions` int64 `[M]`, and where they come from."""
 
     observations: Tensor
     actions: Tensor
-    facts: dict[str, Any]
+    facts: Facts
 
 
 def transitions_path(folder: Path, expert: Expert, level: int, count: int, seed: int) -> Path:
@@ -70,7 +85,7 @@ def collect(
     n_envs: int | None = None,
     device: torch.device | str = "cpu",
     tell: Callable[[int], None] = lambda done: None,
-) -> dict[str, Any]:
+) -> Facts:
     """Write `count` transitions of the expert on `level` to the folder `path`; returns their facts.
 
     `n_envs` copies of the game play (by default more for a larger `count`). Memory is bounded by
@@ -85,18 +100,21 @@ def collect(
     envs = [ProcgenLevels(expert.game, copies, level) for copies in halves]
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    facts = {
-        "format": FORMAT,
-        "game": expert.game,
-        "expert": expert.digest,
-        "level": level,
-        "seed": seed,
-        "transitions": count,
-        "copies": n_envs,
-    }
     try:
         temporary.mkdir(exist_ok=True)
-        facts.update(_write(temporary, expert, envs, seed, count, torch.device(device), tell))
+        digest, returns = _write(temporary, expert, envs, seed, count, torch.device(device), tell)
+        facts = Facts(
+            format=FORMAT,
+            game=expert.game,
+            expert=expert.digest,
+            level=level,
+            seed=seed,
+            transitions=count,
+            copies=n_envs,
+            sha256=digest,
+            episodes=len(returns),
+            mean_return=float(envs[0].normalize(returns).mean()) if returns else None,
+        )
         with _synced(temporary / "facts.json") as file:
             file.write(json.dumps(facts, indent=1).encode())
         try:
@@ -128,8 +146,8 @@ def _write(
     count: int,
     device: torch.device,
     tell: Callable[[int], None],
-) -> dict[str, Any]:
-    """Frames as they come, the actions behind them; what the episodes brought."""
+) -> tuple[str, list[float]]:
+    """Frames as they come, the actions behind them; their checksum and the episodes' returns."""
     chosen: list[Array] = []
     returns: list[float] = []
     digest, done = hashlib.sha256(), 0
@@ -159,8 +177,7 @@ def _write(
     digest.update(everything.tobytes())
     with _synced(folder / "actions.npy") as file:
         np.save(file, everything)
-    mean = float(envs[0].normalize(returns).mean()) if returns else None
-    return {"sha256": digest.hexdigest(), "episodes": len(returns), "mean_return": mean}
+    return digest.hexdigest(), returns
 
 
 def _played(
@@ -195,12 +212,12 @@ def _played(
         yield np.concatenate(seen), np.concatenate(done)
 
 
-def _facts(folder: Path) -> dict[str, Any]:
+def _facts(folder: Path) -> Facts:
     """The facts, if the files beside them have the sizes that they promise."""
     file = folder / "facts.json"
     if file.stat().st_size > 2**20:
         raise ValueError("its facts are too long")
-    facts = json.loads(file.read_bytes())
+    facts: Facts = json.loads(file.read_bytes())
     if facts["format"] != FORMAT:
         raise ValueError(f"its format is {facts['format']}, not {FORMAT}")
     for name, bytes_each in (("observations.npy", math.prod(FRAME)), ("actions.npy", 1)):

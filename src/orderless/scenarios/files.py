@@ -1,6 +1,7 @@
 """A user's own files: folders of images, CSV and parquet tables, in portions that fit a memory."""
 
 from collections.abc import Iterator, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,12 +88,15 @@ def numbers(frame: Any, columns: Sequence[str], path: Path) -> np.ndarray:
         raise DataError(f"{path} has no column {missing[0]!r}; it has {', '.join(frame)}")
     found = np.empty((len(frame), len(columns)))
     for place, name in enumerate(columns):
+        column = frame[name]
         try:
-            found[:, place] = frame[name].to_numpy(np.float64)
+            if column.dtype.kind in "Mm":  # pandas would count nanoseconds
+                raise TypeError
+            found[:, place] = column.to_numpy(np.float64)
         except (TypeError, ValueError):
-            text = next(value for value in frame[name] if isinstance(value, str | bytes | list))
+            odd = next(value for value in column if not isinstance(value, Real))
             raise DataError(
-                f"column {name!r} of {path} holds {text!r}, which is no number: leave it out with "
+                f"column {name!r} of {path} holds {odd!r}, which is no number: leave it out with "
                 "--columns"
             ) from None
     row, place = np.argwhere(~np.isfinite(found))[0] if not np.isfinite(found).all() else (-1, 0)

@@ -23,14 +23,14 @@ SMALL = 1 << 22  # at most this many numbers at once are no memory worth saving
 class Layer:
     """A layer that meets each sample once: names of its parameters, shape of one sample's output.
 
-    `patches` are the arguments of `F.unfold` for a convolution, None for a Linear layer.
+    `patches` is what `F.unfold` takes after the inputs of a convolution; None: a Linear layer.
     """
 
     weight: str
     bias: str | None
     output: torch.Size
     dtype: torch.dtype
-    patches: dict[str, Any] | None
+    patches: tuple[Any, ...] | None
 
     def add_squares(self, totals: Named, delta: Tensor, inputs: Tensor) -> None:
         """totals += sum over samples of squared gradients; delta, inputs `[N, B, ...]`."""
@@ -61,7 +61,7 @@ class Layer:
         for start in range(0, samples, chunk):
             part = slice(start, start + chunk)
             rows = delta[:, part].flatten(0, 1).flatten(2)
-            seen = F.unfold(inputs[:, part].flatten(0, 1).to(delta.dtype), **self.patches)
+            seen = F.unfold(inputs[:, part].flatten(0, 1).to(delta.dtype), *self.patches)
             gradients = torch.bmm(rows, seen.mT).view(n, -1, *weight.shape[1:])
             weight.add_(gradients.square_().sum(1))
 
@@ -111,9 +111,7 @@ class LayerProbes(TorchFunctionMode):
         if not (simple and self._meets_samples_once(x, 4, weight, bias)):
             return F.conv2d(x, weight, bias, *options)
         y = F.conv2d(x, weight.detach(), None if bias is None else bias.detach(), *options)
-        kernel = tuple(weight.shape[-2:])
-        patches = dict(kernel_size=kernel, dilation=dilation, padding=padding, stride=stride)
-        return self._note(x, y, weight, bias, patches)
+        return self._note(x, y, weight, bias, (weight.shape[-2:], dilation, padding, stride))
 
     def _meets_samples_once(
         self, x: Tensor, dims: int, weight: Tensor, bias: Tensor | None
@@ -127,7 +125,12 @@ class LayerProbes(TorchFunctionMode):
         return self.probes is None or name in self.probes
 
     def _note(
-        self, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, patches: Any
+        self,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        patches: tuple[Any, ...] | None,
     ) -> Tensor:
         name = self.names[id(weight)]
         if self.probes is not None:

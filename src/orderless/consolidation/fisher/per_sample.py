@@ -160,9 +160,12 @@ class Networks:
             return {name: s.sum(0) for name, s in each(others, fixed, x, directions).items()}
 
         networks = torch.vmap(network, in_dims=(0, 0, None, 0), randomness="different")
+        # half-precision inputs and float32 statistics: only CUDA's BatchNorm takes both
+        device = self.particles.device
+        precision = self.particles.precision if device.type == "cuda" else "float32"
         for start in range(0, len(x), chunk):
             part = slice(start, start + chunk)
-            with matrix_precision(self.particles.precision, self.particles.device):
+            with matrix_precision(precision, device):
                 squares = networks(others, fixed, x[part], directions[:, part])
             for name, square in squares.items():
                 totals[name].add_(square)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ...particles.precision import same_kernels
 from ..engine import C, Record, Report, Tick, Work
 from ..store import Store, StoreError
 
@@ -63,8 +64,7 @@ def deterministic(wanted: bool) -> Iterator[None]:
     before = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("warn")
     try:
-        # the fastest of cuDNN's algorithms by the clock would be another one tomorrow
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+        with same_kernels():
             yield
     finally:
         torch.set_deterministic_debug_mode(before)
