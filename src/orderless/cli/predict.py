@@ -1,5 +1,7 @@
 """`orderless predict`: what a head of `orderless fit` says about a user's images or tables."""
 
+from __future__ import annotations
+
 import csv
 import sys
 from collections.abc import Iterator
