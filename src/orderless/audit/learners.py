@@ -47,7 +47,7 @@ def batches_of(
     return ((x[at], y[at]) for _, at in chosen)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class TorchLearner:
     """A network and its optimizer, trained by batches. See `from_torch`."""
 
