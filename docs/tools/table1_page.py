@@ -49,7 +49,7 @@ def table1_details(sources: list[Source]) -> str | None:
         return None
     parts = remarks(sources[0], "table1-details.remarks.txt")
     parts += map(_benchmark_section, sources)
-    parts += evidence([[source.summary for source in sources]])
+    parts += evidence([source.summary for source in sources])
     return page("Table 1: all figures", TEXT["words"], *parts)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..methods.policy_settings import PolicySettings
     from ..methods.settings import Settings, SharedSettings
-    from ..rl.tasks import ClonedTasks, ProcgenTasks
+    from ..rl.tasks import ProcgenTasks
     from ..scenarios import Scenario
 
 
@@ -90,27 +90,18 @@ def cifar_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Mod
 
 
 def procgen_tasks(
-    game: str, settings: PolicySettings, seed: int, root: str | None, device: str
+    cloned: bool, game: str, settings: PolicySettings, seed: int, root: str | None, device: str
 ) -> ProcgenTasks:
     import torch
 
-    from ..rl.tasks import ProcgenTasks
-
-    return ProcgenTasks(game, parse_levels(settings.levels), torch.device(device))
-
-
-def cloned_tasks(
-    game: str, settings: PolicySettings, seed: int, root: str | None, device: str
-) -> ClonedTasks:
-    import torch
-
     from ..rl.experts import load_expert
-    from ..rl.tasks import ClonedTasks, transitions_folder
+    from ..rl.tasks import ClonedTasks, ProcgenTasks, transitions_folder
 
+    what = game, parse_levels(settings.levels), torch.device(device)
+    if not cloned:
+        return ProcgenTasks(*what)
     return ClonedTasks(
-        game,
-        parse_levels(settings.levels),
-        torch.device(device),
+        *what,
         load_expert(game, None if settings.expert is None else Path(settings.expert)),
         transitions_folder(root),
         settings.transitions,
@@ -149,7 +140,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         Benchmark(
             "procgen-bc",
             "levels of a game, cloned from an expert one after another",
-            cloned_tasks,
+            partial(procgen_tasks, True),
             partial(policy_network, False),
             GAMES,
             "cloning",
@@ -158,7 +149,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         Benchmark(
             "procgen-lifelong",
             "levels of a game, played one after another",
-            procgen_tasks,
+            partial(procgen_tasks, False),
             partial(policy_network, True),
             GAMES,
             "lifelong",
