@@ -3,8 +3,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-# a process for every core, a file's tests in one of them
-PYTEST := $(BIN)/python -m pytest -n $${JOBS:-auto} --dist loadfile
+# a process for every core; one that is done takes over half of what another has left
+PYTEST := $(BIN)/python -m pytest -n $${JOBS:-auto} --dist worksteal
+
+# where the environment sets it, every process of every test compiles the package again
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo check test test-browser test-sweeps test-faults test-cuda lint docs results wheel clean
 

@@ -67,16 +67,24 @@ class RanPAC:
         phi, targets = self.map(x), one_hot(y, self.classes).float()
         self.gram.addmm_(phi.T, phi)
         self.moments.addmm_(phi.T, targets)
-        cut = int(0.8 * len(x))
-        gram, moments = phi[:cut].T @ phi[:cut], phi[:cut].T @ targets[:cut]
-        losses = {}
-        for ridge in (10.0**k for k in range(-8, 9)):
-            weight = _solved(gram, moments, ridge)
-            losses[ridge] = mse_loss(phi[cut:] @ weight, targets[cut:]).item()
-        self.weight = _solved(self.gram, self.moments, min(losses, key=losses.__getitem__))
+        self.newest = phi.double(), targets.double()
 
     def scores(self, x: Tensor) -> Tensor:
-        return self.map(x) @ self.weight
+        return self.map(x) @ _solved(self.gram, self.moments, self._ridge())
+
+    def _ridge(self) -> float:
+        """Of 17 powers of ten, the best for the last fifth of the newest task given the rest.
+
+        In the dual form, phi^T (phi phi^T + ridge I)^-1 Y: a task has fewer samples than features.
+        """
+        phi, targets = self.newest
+        cut = int(0.8 * len(phi))
+        values, vectors = torch.linalg.eigh(phi[:cut] @ phi[:cut].T)
+        across, inside = phi[cut:] @ phi[:cut].T @ vectors, vectors.T @ targets[:cut]
+        ridges = [10.0**k for k in range(-8, 9)]
+        inverse = [1.0 / (values.clamp(min=0.0) + ridge) for ridge in ridges]
+        losses = [mse_loss(across * each @ inside, targets[cut:]).item() for each in inverse]
+        return ridges[losses.index(min(losses))]
 
 
 def _solved(gram: Tensor, moments: Tensor, ridge: float) -> Tensor:
@@ -84,7 +92,7 @@ def _solved(gram: Tensor, moments: Tensor, ridge: float) -> Tensor:
     matrix.diagonal().add_(ridge)
     factor, failed = torch.linalg.cholesky_ex(matrix)
     if failed:
-        return torch.linalg.lstsq(matrix, moments).solution
+        return torch.linalg.solve(matrix, moments)
     return torch.cholesky_solve(moments, factor)
 
 

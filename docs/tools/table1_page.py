@@ -144,8 +144,8 @@ def _benchmark_section(source: Source) -> str:
     rows, below = [], []
     for name, entry in summary.methods.items():
         paper = ["-", "-"]
-        if name in published:
-            average, variance = published[name]
+        if found := published.get(name.replace("-tuned", "")):
+            average, variance = found
             paper = [percent(average), f"{variance:.3f}"]
             if entry.average < average:
                 words = f"{percent(entry.average)} against {percent(average)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -66,14 +67,26 @@ def test_more_orders_and_learners_are_added_to_what_is_there(tmp_path) -> None:
     assert numbers(result) == numbers(audit(orders=5))
 
 
-def test_a_damaged_run_is_set_aside_and_computed_again(tmp_path) -> None:
-    before = audit(out=tmp_path)
-    path = tmp_path / "cells" / "mine-order1-seed0.json"
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished audit: its folder, and what it found."""
+    folder = tmp_path_factory.mktemp("finished")
+    return folder, audit(out=folder, key="first version")
+
+
+@pytest.fixture
+def kept(finished, tmp_path):
+    """Its runs in a folder of the test's own."""
+    return shutil.copytree(finished[0], tmp_path / "audit")
+
+
+def test_a_damaged_run_is_set_aside_and_computed_again(finished, kept) -> None:
+    path = kept / "cells" / "mine-order1-seed0.json"
     path.write_text(path.read_text().replace('"broken": false', '"broken": true'))
     again = Counted()
     with pytest.warns(UserWarning, match="was damaged"):
-        after = audit(again, out=tmp_path)
-    assert again.made == 1 and numbers(after) == numbers(before)
+        after = audit(again, out=kept, key="first version")
+    assert again.made == 1 and numbers(after) == numbers(finished[1])
 
 
 @pytest.mark.parametrize(
@@ -85,13 +98,12 @@ def test_a_damaged_run_is_set_aside_and_computed_again(tmp_path) -> None:
         ({"order_seed": 5}, "runs of other orders of mine"),
     ],
 )
-def test_runs_that_were_made_otherwise_are_refused(changes, words: str, tmp_path) -> None:
-    audit(out=tmp_path, key="first version")
-    kept = {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()}
+def test_runs_that_were_made_otherwise_are_refused(changes, words: str, kept) -> None:
+    before = {path: path.read_bytes() for path in (kept / "cells").iterdir()}
     with pytest.raises(StoreError, match=words) as caught:
-        audit(out=tmp_path, **{"key": "first version", **changes})
+        audit(out=kept, **{"key": "first version", **changes})
     assert "choose another folder" in str(caught.value)
-    assert {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()} == kept
+    assert {path: path.read_bytes() for path in (kept / "cells").iterdir()} == before
 
 
 def test_the_directory_of_an_experiment_is_refused_and_left_as_it_is(tmp_path) -> None:
@@ -157,9 +169,8 @@ def test_what_predict_draws_at_random_does_not_change_what_is_learned() -> None:
     assert np.array_equal(quiet, loud)
 
 
-def test_a_kept_run_is_plain_json_with_a_checksum(tmp_path) -> None:
-    audit(out=tmp_path)
-    wrapper = json.loads((tmp_path / "cells" / "rb-order0-seed1.json").read_text())
+def test_a_kept_run_is_plain_json_with_a_checksum(kept) -> None:
+    wrapper = json.loads((kept / "cells" / "rb-order0-seed1.json").read_text())
     assert len(wrapper["checksum"]) == 64
     record = wrapper["cell"]
     assert (record["learner"], record["order_index"], record["seed"]) == ("rb", 0, 1)

@@ -57,11 +57,13 @@ def test_one_step_on_a_linear_loss_is_the_gaussian_map(kind):
 
 
 @pytest.mark.parametrize("strength", [1e-2, 1.0, 1e6])
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
-def test_steps_on_a_quadratic_loss_reach_the_minimiser_of_loss_and_penalty(strength, optimizer):
+@pytest.mark.parametrize(("optimizer", "steps"), [("sgd", 180), ("momentum", 350)])
+def test_steps_on_a_quadratic_loss_reach_the_minimiser_of_loss_and_penalty(
+    strength, optimizer, steps
+):
     pf, _, c, m = anchored(EWC, strength, optimizer)
     target = positive(5).cos()
-    for _ in range(600):
+    for _ in range(steps):  # errors shrink by 0.9 or sqrt(0.9) at least
         pf.step(lambda: (pf.particles() - target).square().sum(1) / 2)
     torch.testing.assert_close(pf.particles.x.detach(), (target + c * m) / (1 + c))
 

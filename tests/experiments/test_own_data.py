@@ -226,6 +226,7 @@ def test_every_method_runs_on_the_page_s_example_in_two_processes(
     assert result.exit_code == 0 and "32 cells computed" in result.output, result.output
 
 
+@pytest.mark.slow
 def test_the_exact_filter_is_right_on_a_users_own_data_in_every_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

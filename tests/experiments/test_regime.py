@@ -148,6 +148,7 @@ def test_a_damaged_training_is_set_aside_and_trained_again(records, folder, tmp_
     assert [{**r, "duration": 0} for r in again] == [{**r, "duration": 0} for r in records]
 
 
+@pytest.mark.slow
 def test_another_map_does_not_mix_into_the_directory(records, folder):
     other = dataclasses.replace(REGIME, settings=SETTINGS.changed(hidden=9))
     with pytest.raises(StoreError, match="hidden=8, not 9: choose another --out"):
@@ -178,6 +179,7 @@ def test_nonsense_is_refused():
 # ------------------------------------------------------------------ summary, figure and page
 
 
+@pytest.mark.slow
 def test_points_say_how_far_particles_moved_and_what_weighting_gained(records):
     points = summarize_regime(records).points
     slow, fast = chosen(points, "wpf", n=4)
@@ -223,6 +225,7 @@ def test_curvature_is_judged_beside_descent_that_is_as_accurate():
         assert re.search(rf"sigma\^2 {rate}: .*learning rate 2 ", text)
 
 
+@pytest.mark.slow
 def test_an_incomplete_map_says_so(records):
     with pytest.raises(ReportError, match="not complete"):
         summarize_regime(records[:-1])

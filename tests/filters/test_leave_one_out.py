@@ -76,7 +76,7 @@ def test_the_ridge_is_where_the_samples_and_the_evidence_are_the_most_probable()
         held, scores = rb._held_out(), rb.heads[0].held_out
         assert held is not None and scores is not None
         evidence = rb.heads[0].log_evidence / (799 * 9)
-        return held.judge(scores.unsqueeze(0), torch.ones(1))[0] + PRIOR * evidence
+        return held.judge(scores.unsqueeze(0)).item() + PRIOR * evidence
 
     # with its own best noise another ridge would do a little better than here
     assert all(score(1.0) > score(factor) for factor in (0.3, 0.5, 0.7, 1.4, 2.0, 3.0))

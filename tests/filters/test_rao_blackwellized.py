@@ -195,12 +195,13 @@ def test_no_bit_of_an_answer_depends_on_what_else_is_asked() -> None:
     rb.update(x, y)
     test = blobs(300, seed=1)[0]
     whole = rb.predict(test), rb.predictive(test).variance, rb.novelty(test)
-    for size in (1, 7, 299):
+    for size, count in ((1, 40), (7, 300), (299, 300)):
         parts = [
-            (rb.predict(p), rb.predictive(p).variance, rb.novelty(p)) for p in test.split(size)
+            (rb.predict(p), rb.predictive(p).variance, rb.novelty(p))
+            for p in test[:count].split(size)
         ]
         for one, cut in zip(whole, zip(*parts, strict=True), strict=True):
-            assert torch.equal(one, torch.cat(cut))
+            assert torch.equal(one[:count], torch.cat(cut))
 
 
 def test_variance_grows_away_from_the_data() -> None:

@@ -85,6 +85,18 @@ def test_a_worse_method_is_reported_as_the_opposite_with_numbers(write_cells):
     assert "3 seeds x 10 orders; the opposite is seen" in claim.evidence
 
 
+def test_tuned_rows_are_judged_where_both_are_there(write_cells):
+    def law(name, order, seed):
+        return np.full(5, 0.7 if name == "ewc-tuned+wpf" else 0.6) + 0.01 * noise(name, order)
+
+    names = ["ewc-tuned", "ewc-tuned+wpf", "si-tuned"]
+    (summary,) = summarize(built(write_cells, law, methods=names))
+    claim = verdict(summary, "EWC, tuned + WPF is above EWC, tuned", "average")
+    assert claim.holds is True
+    assert claim.paper == "76.8 % against 66.3 %"
+    assert not [c for c in summary.claims if "SI, tuned" in c.claim]
+
+
 def test_a_gain_that_hangs_on_the_seed_is_not_shown(write_cells):
     # Better by .1 with two seeds, worse by .05 with the third: sure over orders, not over seeds.
     def law(name, order, seed):

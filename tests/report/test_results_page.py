@@ -119,6 +119,22 @@ def test_the_front_page_sets_each_setting_beside_the_paper(results):
     assert "| 30.0 (2 of " in rows["SI"]
 
 
+def test_settings_that_are_not_the_presets_and_other_scenarios_are_named(results):
+    summary = json.loads((results / "splitmnist-table1.json").read_text())
+    settings = {"lr": 0.01, "batch_size": 8, "network": "released", "epochs": 4}
+    paper = summary | {"preset": "paper", "settings": settings}
+    (results / "splitmnist-paper.json").write_text(json.dumps(paper))
+    by_class = summary | {"scenario": "class", "settings": {"optimizer": "adam", "adam_lr": 1e-3}}
+    (results / "splitmnist-class.json").write_text(json.dumps(by_class))
+    run(results)
+    words = "SGD 0.01, released network, batch 8, 4 passes"
+    first, others = (results / "table1.md").read_text().split("class- and task-incremental")
+    assert words in first and "class, Adam 0.001" in others
+    details = (results / "table1-details.md").read_text()
+    title = "paper, learning rate 0.01, released network, batch 8, 4 passes"
+    assert f"## SplitMNIST, domain, {title}" in details
+
+
 def test_several_reports_stand_side_by_side_in_the_list_of_claims(results):
     summary = json.loads((results / "splitmnist-table1.json").read_text())
     low = summary | {"preset": "table1-low", "settings": {"lr": 0.0001}}

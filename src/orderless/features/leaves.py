@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .exact import round_weights
-from .patches import PATCH_LIMIT, RESPONSE_BITS, PatchFeatures, normalized
+from .patches import LARGEST_RESPONSE, PATCH_LIMIT, RESPONSE_BITS, PatchFeatures, normalized
 
 _LEAVES = 300  # on each image; nine in ten pixels get a leaf, the others the background
 _LARGEST = 32  # radius of a leaf, in pixels
@@ -147,8 +147,11 @@ class DeadLeaves(PatchFeatures):
 
     def _both_sides(self, x: Tensor) -> Tensor:
         responses = F.linear(self._patches(x), self.weight).round_()
-        least = round(self.threshold * 2.0**RESPONSE_BITS)
-        return torch.cat([self._sums(responses - least), self._sums(-responses - least)], dim=2)
+        # one pass over large memory for both sides: towards 0 by the threshold
+        beyond = F.softshrink(responses, round(self.threshold * 2.0**RESPONSE_BITS))
+        beyond = beyond.clamp(-LARGEST_RESPONSE, LARGEST_RESPONSE)
+        total, above = self.regions_matrix @ beyond, self.regions_matrix @ beyond.relu_()
+        return torch.cat([above, above - total], dim=2)
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .exact import check_limit, round_inputs
 
 RESPONSE_BITS = 12  # responses lie on a grid of 2^-12 and below 2^4: 16 bits
+LARGEST_RESPONSE = 2.0 ** (RESPONSE_BITS + 4)  # in units of that grid
 PATCH_LIMIT = 8.0  # normalised patches have variance 1; what is larger is clipped
 
 
@@ -94,7 +95,7 @@ class PatchFeatures(nn.Module, ABC):
 
     def _sums(self, responses: Tensor) -> Tensor:
         """Sums over regions `[B, regions^2, filters]` of what exceeds 0, in units of the grid."""
-        return self.regions_matrix @ responses.clamp(0.0, 2.0 ** (RESPONSE_BITS + 4))
+        return self.regions_matrix @ responses.clamp(0.0, LARGEST_RESPONSE)
 
     def _region_sizes(self) -> Tensor:
         return self.regions_matrix.sum(1, keepdim=True) * 2.0**RESPONSE_BITS

@@ -13,7 +13,7 @@ A second interval, ``across``, takes the levels for a sample as well: it says wh
 game are excluded.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -51,8 +51,8 @@ class Comparison(NamedTuple):
         return f"{method_label(self.left)} {better} {method_label(self.right)}"
 
 
-def _comparisons(benchmark: str) -> Iterator[Comparison]:
-    """What the paper says of its own tables."""
+def _comparisons(benchmark: str, methods: Set[str]) -> Iterator[Comparison]:
+    """What the paper says of its own tables; of tuned rows, too, where there are any."""
     base = {"procgen-bc": "bc", "procgen-lifelong": "ppo"}.get(benchmark)
     plain: tuple[str, ...] = ("ewc", "lwf", "si")
     if base is None:
@@ -62,7 +62,8 @@ def _comparisons(benchmark: str) -> Iterator[Comparison]:
         others = ["averaging", "bootstrap"] + (["ewc"] if base == "ppo" else [])
         yield from (Comparison(f"{base}+wpf", f"{base}+{other}") for other in others)
         plain = (base,) if base == "bc" else (base, f"{base}+trac", f"{base}+ewc")
-    for each in plain:
+    tuned = (f"{each}-tuned" for each in plain)
+    for each in (*plain, *(name for name in tuned if {name, f"{name}+wpf"} <= methods)):
         yield from (Comparison(f"{each}+wpf", each, measure) for measure in MEASURES)
 
 
@@ -72,7 +73,9 @@ def judge_claims(summary: Summary, cells: Sequence[CellRecord]) -> list[Claim]:
     if benchmark not in (TABLE_2 if summary.returns else TABLE_1):
         return []
     judge = Judge(summary, cells)
-    claims = [judge.compare(comparison) for comparison in _comparisons(benchmark)]
+    claims = [
+        judge.compare(comparison) for comparison in _comparisons(benchmark, summary.methods.keys())
+    ]
     if not summary.returns:
         claims += [judge.near_chance("bootstrap"), judge.near_chance("gd"), judge.front()]
     if benchmark == "splitmnist":
@@ -259,7 +262,8 @@ class Judge:
 
     def _in_the_paper(self, comparison: Comparison) -> str | None:
         table = published(self.summary.benchmark, self.summary.scenario)
-        left, right, measure = comparison
+        measure = comparison.measure
+        left, right = (name.replace("-tuned", "") for name in comparison[:2])
         if measure == "order_variance" or not {left, right} <= table.keys():
             return None
         ours, theirs = table[left], table[right]

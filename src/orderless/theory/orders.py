@@ -14,11 +14,17 @@ import numpy as np
 
 
 def adjacent_swaps(order_a: Sequence[Any], order_b: Sequence[Any] | None = None) -> int:
-    """Fewest swaps of neighbours that turn `order_a` into `order_b`, in O(T log T).
+    """Fewest swaps of neighbours that turn `order_a` into `order_b`, by O(T log T) comparisons.
 
     Without `order_b`: into ascending order. Elements are any hashable values, each once.
     """
-    return _inversions(_ranks(order_a, sorted(order_a) if order_b is None else order_b))[1]
+    sorted_so_far: list[int] = []
+    swaps = 0
+    for rank in _ranks(order_a, sorted(order_a) if order_b is None else order_b):
+        place = bisect_left(sorted_so_far, rank)
+        swaps += len(sorted_so_far) - place  # these stand before it and belong after it
+        sorted_so_far.insert(place, rank)
+    return swaps
 
 
 def order_at_distance(length: int, swaps: int, seed: int = 0) -> list[int]:
@@ -71,22 +77,6 @@ def _ranks(order_a: Sequence[Hashable], order_b: Sequence[Hashable]) -> list[int
             f"of which {len(place.keys() & set(order_a))} are common"
         )
     return [place[element] for element in order_a]
-
-
-def _inversions(ranks: list[int]) -> tuple[list[int], int]:
-    """(sorted ranks, pairs that stood the wrong way round), by merging sorted halves."""
-    if len(ranks) < 2:
-        return ranks, 0
-    middle = len(ranks) // 2
-    (left, in_left), (right, in_right) = _inversions(ranks[:middle]), _inversions(ranks[middle:])
-    merged, between, i = [], 0, 0
-    for rank in right:
-        while i < len(left) and left[i] < rank:
-            merged.append(left[i])
-            i += 1
-        between += len(left) - i  # all that is left of `left` stood before this smaller rank
-        merged.append(rank)
-    return merged + left[i:], in_left + in_right + between
 
 
 def _keep(sorted_places: list[int], place: int, wanted: bool) -> None:

@@ -9,9 +9,7 @@ from torch import Tensor, nn
 
 import orderless as ol
 
-pytestmark = pytest.mark.slow  # importing transformers takes seconds
-peft = pytest.importorskip("peft")
-transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.slow
 
 
 class Classifier(nn.Module):
@@ -19,6 +17,8 @@ class Classifier(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        peft = pytest.importorskip("peft")  # seconds: only where the test is run
+        transformers = pytest.importorskip("transformers")
         sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_labels": 4}
         more = {"num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 8}
         config = transformers.BertConfig(**sizes, **more)

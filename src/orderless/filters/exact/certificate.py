@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
-from .evidence import NormalEquations, solve_heads
+from .evidence import NormalEquations, solve_head
 from .statistics import HeadStatistics, Units
 
 SUMS = ("gram", "gram_carry", "moments", "moments_carry", "squares", "squares_carry")
@@ -93,13 +93,11 @@ def _evidence(state: Mapping[str, Any]) -> float:
     # The grid's unit is part of the maps' fingerprint; equal words are equal sums in any unit.
     units = Units(2.0**-12, 1.0, 16)
     statistics = HeadStatistics.from_state(sums, units, torch.device("cpu"))
-    gram = torch.stack([words.value() for words in statistics.gram])
-    equations = NormalEquations.of(
-        gram,
-        statistics.moments.value(),
-        statistics.squares.value(),
-        classes=state["targets"] == "Classes",
-        standardize=True,
-    )
-    values = [head.log_evidence for head in solve_heads(equations, None, None)]
-    return float(torch.tensor(values, dtype=torch.float64).sum())
+    moments, squares = statistics.moments.value(), statistics.squares.value()
+    classes, total = state["targets"] == "Classes", 0.0
+    for gram, own in zip(statistics.gram, moments, strict=True):
+        equations = NormalEquations.of(
+            gram.value(), own, squares, classes=classes, standardize=True
+        )
+        total += solve_head(equations).log_evidence
+    return total

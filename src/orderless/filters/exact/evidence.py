@@ -20,12 +20,16 @@ samples are kept, mostly their leave-one-out likelihood: see `leave_one_out.py`.
 feature makes a model of its own, a trial of which costs an eighth, and so on down to 128 features:
 the search is done there. The whole model is solved once, where the smaller ones point to; lambda is
 right within a third, which no prediction notices.
-Heads search side by side: the trials of all of them are factorised as one batch.
+
+Several lambdas are tried at a time, and only their scores leave the device: a GPU would otherwise
+wait for Python most of the time. Each head is solved on its own, so that its bits do not depend on
+how many there are.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -34,10 +38,13 @@ import torch
 from torch import Tensor
 
 from .leave_one_out import PRIOR, HeldOut
-from .line_search import climb
+from .line_search import maximize, vertex
 
 _CHEAP = 128  # features of which a trial costs next to nothing
+_AT_ONCE = 2**20  # entries of matrices that are factorised as one batch
 _SMALLEST_NOISE = 1e-12  # noise variance of data that are explained perfectly
+_STEP = 0.5  # between trials of log lambda, once it is about known
+_DRIFT = 0.4  # as far as log lambda usually moves when features double
 
 
 @dataclass(frozen=True)
@@ -67,71 +74,60 @@ class HeadPosterior:
         return solved.square().sum(0) + self.intercept_leverage
 
 
-class Solution(NamedTuple):
-    """One trial of lambda: L L^T = A + lambda I and L^-1 B, and how good it is."""
+class Trials(NamedTuple):
+    """Several lambdas: L L^T = A + lambda I and L^-1 B of each, and how good it is."""
 
-    score: float
-    log_evidence: float
-    ratio: float
-    beta: float
-    held_out: Tensor | None
-    factor: Tensor
-    solved: Tensor
-
-    def kept(self) -> Solution:
-        """Without the rest of the batch that it is a part of."""
-        return self._replace(factor=self.factor.clone(), solved=self.solved.clone())
+    scores: Tensor  # [T]
+    log_evidence: Tensor  # [T]
+    beta: Tensor  # [T]
+    held_out: Tensor | None  # [T, S, K]
+    factors: Tensor  # [T, M, M]
+    solved: Tensor  # [T, M, K]
 
 
 @dataclass(frozen=True)
 class NormalEquations:
-    """A, B and what R needs of n heads, features standardised by their own sums if so wished."""
+    """What A, B and R of a head are made of; features standardised by their sums if so wished."""
 
-    matrix: Tensor  # A [n, M, M], its lower triangle
-    right: Tensor  # B [n, M, K]
+    gram: Tensor  # [M, M], its lower triangle, before standardisation
+    right: Tensor  # B [M, K]
     total: float  # tr Y^T Y over the contrasts
     dimensions: float  # n'
     outputs: int  # K'
     classes: bool
     standardize: bool
-    mean: Tensor  # [n, M]
-    inverse_scale: Tensor  # [n, M]
+    mean: Tensor  # [M]
+    inverse_scale: Tensor  # [M]
     target_mean: Tensor  # [K]
     held: HeldOut | None = None
-    rows: Tensor | None = None  # [n, S, M], standardised features of the samples held out
+    rows: Tensor | None = None  # [S, M], standardised features of the samples held out
 
     @classmethod
     def of(
         cls, gram: Tensor, moments: Tensor, squares: Tensor, *, classes: bool, standardize: bool
     ) -> NormalEquations:
-        """From gram `[n, M+1, M+1]` (its lower triangle), moments `[n, K, M+1]`, squares `[K]`."""
-        count, sums, targets = gram[0, -1, -1], gram[:, -1, :-1], moments[0, :, -1]
-        columns = len(targets)
+        """From gram `[M+1, M+1]` (its lower triangle), moments `[K, M+1]`, squares `[K]`."""
+        count, sums, targets = gram[-1, -1], gram[-1, :-1], moments[:, -1]
+        gram, right, columns = gram[:-1, :-1], moments[:, :-1].T, len(targets)
         total = squares.sum()
-        if not standardize:
-            total = total - count / columns if classes else total
-            mean, scale = torch.zeros_like(sums), torch.ones_like(sums)
-            matrix, right = gram[:, :-1, :-1].clone(), moments[:, :, :-1].mT
-            target_mean = targets * 0.0
-        else:
+        if standardize:
             mean, target_mean = sums / count, targets / count
-            matrix = gram[:, :-1, :-1] - sums.unsqueeze(2) * mean.unsqueeze(1)
-            varies = _diagonal(matrix) > 1e-12 * _diagonal(gram)[:, :-1]
-            scale = torch.where(varies, (_diagonal(matrix) / count).rsqrt(), 0.0)
-            matrix *= scale.unsqueeze(2)
-            matrix *= scale.unsqueeze(1)
-            right = moments[:, :, :-1].mT - mean.unsqueeze(2) * targets
-            right = right * scale.unsqueeze(2)
+            variance = gram.diagonal() - count * mean.square()
+            varies = variance > 1e-12 * gram.diagonal()
+            scale = torch.where(varies, (variance / count).rsqrt(), 0.0)
+            right = (right - mean.unsqueeze(1) * targets) * scale.unsqueeze(1)
             total = total - (targets * target_mean).sum()
+        else:
+            mean, scale, target_mean = sums * 0.0, torch.ones_like(sums), targets * 0.0
+            total = total - count / columns if classes else total
         dimensions = count.item() - (1 if standardize else 0)
         outputs = columns - 1 if classes else columns
-        data = matrix, right, total.item(), dimensions, outputs
+        data = gram, right, total.item(), dimensions, outputs
         return cls(*data, classes, standardize, mean, scale, target_mean)
 
     def judged_by(self, held: HeldOut, features: Tensor) -> NormalEquations:
-        """To be judged by samples with features `[n, S, M]`."""
-        rows = (features - self.mean.unsqueeze(1)) * self.inverse_scale.unsqueeze(1)
-        return replace(self, held=held, rows=rows)
+        """To be judged by samples with features `[S, M]`."""
+        return replace(self, held=held, rows=(features - self.mean) * self.inverse_scale)
 
     @property
     def intercept_leverage(self) -> float:
@@ -141,134 +137,138 @@ class NormalEquations:
     def informative(self) -> bool:
         return self.outputs > 0 and self.dimensions > 0 and self.total > 0
 
-    def over_contrasts(self, rows: Tensor) -> Tensor:
-        """The sum of squares of `[M, K]` over the contrasts of the K columns."""
-        squares = rows.square().sum()
-        return squares - rows.sum(1).square().sum() / rows.shape[1] if self.classes else squares
+    def every(self, step: int) -> NormalEquations:
+        """A model of every `step`-th feature."""
+        return replace(
+            self,
+            gram=self.gram[::step, ::step],
+            right=self.right[::step],
+            mean=self.mean[::step],
+            inverse_scale=self.inverse_scale[::step],
+            rows=None if self.rows is None else self.rows[:, ::step],
+        )
+
+    def matrix(self) -> Tensor:
+        """A `[M, M]`, its lower triangle; a copy."""
+        if not self.standardize:
+            return self.gram.clone()
+        matrix = torch.addr(self.gram, self.mean, self.mean, alpha=-self.dimensions - 1.0)
+        return matrix.mul_(self.inverse_scale.unsqueeze(1)).mul_(self.inverse_scale)
 
     def at(
-        self, heads: list[int], ratios: list[float], beta: float | None = None, last: bool = False
-    ) -> list[Solution]:
-        """Some heads, each at its own lambda; the best beta of each for None. The `last` trial, of
-        all heads, needs no copy of the matrices: it overwrites them."""
-        chosen = torch.tensor(heads, device=self.matrix.device)
-        right = self.right.index_select(0, chosen)
-        factors = safe_cholesky(
-            self.matrix if last else self.matrix.index_select(0, chosen), ratios
-        )
+        self, matrices: Callable[[], Tensor], ratios: Tensor, beta: float | None = None
+    ) -> Trials:
+        """Lambdas `[T]`, given how to make as many copies of A; the best beta of each for None."""
+        factors = safe_cholesky(matrices, ratios)
+        right, columns = self.right, self.right.shape[1]
+        if self.rows is not None:
+            right = torch.cat([right, self.rows.T], dim=1)
         solved = torch.linalg.solve_triangular(factors, right, upper=False)
-        # Head by head: a sum's last bits must not depend on how many heads there are.
-        explained = torch.stack([self.over_contrasts(part) for part in solved]).tolist()
-        roots = torch.stack([factor.diagonal().log().sum() for factor in factors]).tolist()
-        freedom, size = self.outputs * self.dimensions, self.matrix.shape[1]
-        found = []
-        for i, (head, ratio) in enumerate(zip(heads, ratios, strict=True)):
-            residual = max(self.total - explained[i], 0.0)
-            noise = beta or freedom / max(residual, freedom * _SMALLEST_NOISE)
-            volume = size * math.log(ratio) - 2.0 * roots[i]
-            scale = self.dimensions * math.log(noise / (2.0 * math.pi))
-            evidence = self.outputs / 2 * (volume + scale) - noise / 2 * residual
-            evidence = evidence if self.outputs > 0 else 0.0
-            score = PRIOR * evidence / max(freedom, 1.0)
-            scores = self._held_out(head, factors[i], solved[i], noise)
-            if self.held is not None and scores is not None:
-                score += self.held.judge(scores.unsqueeze(0), scores.new_ones(1))[0]
-            trial = score, evidence, ratio, noise, scores
-            found.append(Solution(*trial, factors[i], solved[i]))
-        return found
+        solved, rows = solved[..., :columns], solved[..., columns:]
+        explained = solved.square().sum((1, 2))
+        if self.classes:  # over the contrasts of the columns
+            explained = explained - solved.sum(2).square().sum(1) / columns
+        freedom = self.outputs * self.dimensions
+        residual = (self.total - explained).clamp(min=0.0)
+        noise = freedom / residual.clamp(min=freedom * _SMALLEST_NOISE)
+        noise = noise if beta is None else torch.full_like(noise, beta)
+        roots = factors.diagonal(dim1=1, dim2=2).log().sum(1)
+        volume = factors.shape[1] * ratios.log() - 2.0 * roots
+        scale = self.dimensions * (noise / (2.0 * math.pi)).log()
+        evidence = self.outputs / 2 * (volume + scale) - noise / 2 * residual
+        evidence = evidence if self.outputs > 0 else torch.zeros_like(evidence)
+        scores, held_out = PRIOR * evidence / max(freedom, 1.0), None
+        if self.held is not None:
+            leverage = rows.square().sum(1) + self.intercept_leverage
+            outputs = rows.mT @ solved + self.target_mean
+            held_out = self.held.scores(outputs, leverage, 1.0 / noise)
+            scores = scores + self.held.judge(held_out)
+        return Trials(scores, evidence, noise, held_out, factors, solved)
 
-    def _held_out(self, head: int, factor: Tensor, solved: Tensor, beta: float) -> Tensor | None:
-        """Leave-one-out scores `[S, K]`."""
-        if self.held is None or self.rows is None:
-            return None
-        rows = torch.linalg.solve_triangular(factor, self.rows[head].T, upper=False)
-        leverage = rows.square().sum(0) + self.intercept_leverage
-        return self.held.scores(rows.T @ solved + self.target_mean, leverage, 1.0 / beta)
+    def best_ratio(self) -> float:
+        """The best lambda, as far as fewer features can tell."""
+        size = len(self.gram)
+        steps = [2**k for k in range(1, size.bit_length()) if size > _CHEAP * 2 ** (k - 1)]
+        if not steps:
+            return self._unit() * math.exp(self._search(math.log(0.1), 0.01))
+        peak = self.every(steps[-1])._search(math.log(0.1), _STEP)
+        before = peak - _DRIFT
+        for step in reversed(steps[:-1]):
+            start = 2.0 * peak - before  # where the peak goes as features double
+            before, peak = peak, self.every(step)._peak_near(start)
+        return self._unit() * math.exp(2.0 * peak - before)
 
-    def best(self) -> list[Solution]:
-        """Each head where it is best, as far as fewer of its features can tell."""
-        steps = [1]
-        while self.matrix.shape[1] // steps[-1] > _CHEAP:
-            steps.append(2 * steps[-1])
-        peaks = [math.log(0.1) for _ in self.matrix]
-        before: list[float] = []
-        for number, step in enumerate(reversed(steps)):
-            part = self if step == 1 else self._every(step)
-            units = part._units()
-            if step == 1 and number > 1:
-                ratios = [unit * math.exp(peak) for unit, peak in zip(units, peaks, strict=True)]
-                return self.at(list(range(len(ratios))), ratios, last=True)
-            found = part._search(peaks) if number == 0 else part._search(peaks, 0.5, 0.05, trials=2)
-            now = [math.log(s.ratio / unit) for s, unit in zip(found, units, strict=True)]
-            # where the peak goes as features double; at first, as far as it usually goes
-            before = before or [peak - 0.4 for peak in now]
-            peaks = [2.0 * t - b for t, b in zip(now, before, strict=True)]
-            before = now
-        return found
-
-    def _every(self, step: int) -> NormalEquations:
-        """A model of every `step`-th feature."""
-        matrix, right = self.matrix[:, ::step, ::step], self.right[:, ::step]
-        rows = None if self.rows is None else self.rows[:, :, ::step]
-        return replace(self, matrix=matrix, right=right, rows=rows)
-
-    def _units(self) -> list[float]:
+    def _unit(self) -> float:
         """Features have about one unit of variance per sample: lambda is counted in samples."""
-        return [max(part.diagonal().mean().item(), 1e-12) for part in self.matrix]
+        if self.standardize:
+            varying: float = (self.inverse_scale > 0).double().mean().item()
+            return max(varying, 1e-12) * (self.dimensions + 1)
+        return max(self.gram.diagonal().mean().item(), 1e-12)
 
-    def _search(
-        self, starts: list[float], step: float = 1.5, tolerance: float = 1e-5, trials: int = 60
-    ) -> list[Solution]:
-        """Each head's best lambda, its logarithm near `starts`."""
-        units, options = self._units(), {"step": step, "tolerance": tolerance}
-        searches = [climb(start, -25.0, 15.0, **options, trials=trials) for start in starts]
-        points = {head: next(search) for head, search in enumerate(searches)}
-        best: dict[int, Solution] = {}
-        while points:
-            heads = list(points)
-            ratios = [units[head] * math.exp(points[head]) for head in heads]
-            for head, found in zip(heads, self.at(heads, ratios), strict=True):
-                if head not in best or found.score > best[head].score:
-                    # what the search ends with has been computed on the way
-                    best[head] = found if len(heads) == 1 else found.kept()
-                try:
-                    points[head] = searches[head].send(found.score)
-                except StopIteration:
-                    del points[head]
-        return [best[head] for head in range(len(units))]
+    def _search(self, start: float, tolerance: float) -> float:
+        """The best log lambda, in units, from anywhere."""
+        return maximize(self._scores(), start, -25.0, 15.0, width=5.0, tolerance=tolerance)
+
+    def _peak_near(self, start: float) -> float:
+        values = self._scores()([start - _STEP, start, start + _STEP])
+        return start + _STEP * vertex(*values)
+
+    def _scores(self) -> Callable[[list[float]], list[float]]:
+        """How good lambdas are, given by their logarithms in units."""
+        unit, matrix = self._unit(), self.matrix()
+        together = max(1, _AT_ONCE // matrix.numel())
+
+        def scores(points: list[float]) -> list[float]:
+            ratios = matrix.new_tensor([unit * math.exp(point) for point in points])
+            parts = [
+                self.at(lambda part=part: matrix.repeat(len(part), 1, 1), part).scores  # type: ignore[misc]
+                for part in ratios.split(together)
+            ]
+            values: list[float] = torch.cat(parts).tolist()
+            return values
+
+        return scores
 
 
-def solve_heads(
+def solve_head(
     equations: NormalEquations,
     prior_precision: float | None = None,
     noise_variance: float | None = None,
-) -> list[HeadPosterior]:
-    """The heads' posteriors; alpha and 1/beta as given, or where the evidence is largest."""
-    every = list(range(len(equations.matrix)))
+) -> HeadPosterior:
+    """The head's posterior; alpha and 1/beta as given, or where they are best."""
     if prior_precision is not None and noise_variance is not None:
-        ratios = [prior_precision * noise_variance for _ in every]
-        solutions = equations.at(every, ratios, 1.0 / noise_variance, last=True)
+        ratio, beta = prior_precision * noise_variance, 1.0 / noise_variance
     elif equations.informative:
-        solutions = equations.best()
+        ratio, beta = equations.best_ratio(), None
     else:  # one class so far, or one sample: nothing to tell features apart by
-        flat = equations.at(every, [1.0 for _ in every], 1.0)
-        solutions = [solution._replace(log_evidence=0.0) for solution in flat]
-    return [_posterior(equations, head, solutions[head]) for head in every]
-
-
-def _posterior(equations: NormalEquations, head: int, solution: Solution) -> HeadPosterior:
-    _, log_evidence, ratio, beta, held_out, factor, solved = solution
-    mean, inverse_scale = equations.mean[head], equations.inverse_scale[head]
+        ratio, beta = 1.0, 1.0
+    ratios = equations.mean.new_tensor([ratio])
+    trial = equations.at(lambda: equations.matrix().unsqueeze(0), ratios, beta)
+    factor, solved = trial.factors[0], trial.solved[0]
     weight = torch.linalg.solve_triangular(factor.T, solved, upper=True)
-    weight = weight * inverse_scale.unsqueeze(1)
-    intercept = equations.target_mean - mean @ weight
+    weight = weight * equations.inverse_scale.unsqueeze(1)
+    intercept = equations.target_mean - equations.mean @ weight
     # M - lambda tr (A + lambda I)^-1 parameters are determined by the data
     probes = torch.linalg.solve_triangular(factor, _signs(len(factor)).to(factor), upper=False)
-    parameters = len(factor) - ratio * probes.square().sum().item() / probes.shape[1]
+    found = torch.stack([probes.square().sum(), trial.beta[0], trial.log_evidence[0]]).tolist()
+    squares, precision, log_evidence = found
+    parameters = len(factor) - ratio * squares / probes.shape[1]
     share, most = equations.intercept_leverage, 0.999 * equations.dimensions
     leverage = share + min(max(parameters, 0.0), most) / max(equations.dimensions, 1.0)
-    hyperparameters = ratio * beta, 1.0 / beta, log_evidence, share, min(leverage, 0.999)
-    return HeadPosterior(weight, intercept, factor, mean, inverse_scale, *hyperparameters, held_out)
+    known = equations.informative or prior_precision is not None
+    return HeadPosterior(
+        weight,
+        intercept,
+        factor,
+        equations.mean,
+        equations.inverse_scale,
+        prior_precision=ratio * precision,
+        noise_variance=1.0 / precision,
+        log_evidence=log_evidence if known else 0.0,
+        intercept_leverage=share,
+        mean_leverage=min(leverage, 0.999),
+        held_out=None if trial.held_out is None else trial.held_out[0],
+    )
 
 
 @lru_cache(maxsize=4)
@@ -278,25 +278,20 @@ def _signs(size: int) -> Tensor:
     return torch.randint(2, (size, 32), generator=generator) * 2.0 - 1.0
 
 
-def _diagonal(matrices: Tensor) -> Tensor:
-    return matrices.diagonal(dim1=1, dim2=2)
-
-
-def safe_cholesky(matrices: Tensor, ridges: list[float]) -> Tensor:
-    """Factors of matrix + ridge I `[n, M, M]`; a little more ridge where rounding made one
-    indefinite. Overwrites the matrices.
-    """
-    ridge = matrices.new_tensor(ridges)
-    scale = torch.maximum(_diagonal(matrices).mean(1), ridge)
-    _diagonal(matrices).add_(ridge.unsqueeze(1))
-    extra = torch.zeros_like(scale)
+def safe_cholesky(matrices: Callable[[], Tensor], ridges: Tensor) -> Tensor:
+    """Factors of matrices + ridge I `[T, M, M]`; a little more ridge where rounding made one
+    indefinite. Overwrites what `matrices` makes."""
+    extra = torch.zeros_like(ridges)
     for _ in range(8):
-        factors, failed = torch.linalg.cholesky_ex(matrices)
+        shifted = matrices()
+        diagonal = shifted.diagonal(dim1=1, dim2=2)
+        scale = torch.maximum(diagonal.mean(1), ridges)
+        diagonal.add_((ridges + extra).unsqueeze(1))
+        factors, failed = torch.linalg.cholesky_ex(shifted)
         if not failed.any():
             return factors
-        more = torch.where(extra > 0, 9.0 * extra, 1e-13 * scale) * (failed != 0)
-        _diagonal(matrices).add_(more.unsqueeze(1))
-        extra += more
+        more = torch.where(extra > 0, 10.0 * extra, 1e-13 * scale)
+        extra = torch.where(failed != 0, more, extra)
     raise FloatingPointError(
         "the features' covariance is not positive definite even with a ridge of "
         f"{(extra / scale).max().item():.0e} of its size: are all features finite?"

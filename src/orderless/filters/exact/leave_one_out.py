@@ -25,6 +25,8 @@ from .targets import by_label
 DEFAULT_SHARPNESS = 2.2  # the best on most data lies between 1.5 and 3
 PRIOR = 200.0  # samples as which the evidence counts, per sample and output
 _DEVIATION = 0.4  # of the logarithm of the sharpness, before any sample
+_STEP = 0.35  # of that logarithm, where trials of lambda are compared
+_STEPS = 4  # to either side
 
 
 @dataclass(frozen=True)
@@ -37,25 +39,54 @@ class HeldOut:
     labels: Tensor  # [S]
     across: str  # how tasks compete, see `by_label`
 
-    def scores(self, outputs: Tensor, leverage: Tensor, noise: float) -> Tensor:
-        """f_-i in units of its deviation `[S, K]`, from outputs `[S, K]` and leverages `[S]`."""
+    def scores(self, outputs: Tensor, leverage: Tensor, noise: Tensor) -> Tensor:
+        """f_-i in units of its deviation `[n, S, K]`, from outputs `[n, S, K]`, leverages `[n, S]`
+        and noise variances `[n]`."""
         weighted = self.weights * leverage
         rest = (1.0 - weighted).clamp(min=1e-9)
-        scores = outputs.clone()
-        scores[torch.arange(len(scores)), self.columns] -= weighted
-        return scores / (noise * rest * (rest + leverage)).sqrt().unsqueeze(1)
+        own = self.columns.expand_as(weighted).unsqueeze(2)
+        scores = outputs.scatter_add(2, own, -weighted.unsqueeze(2))
+        return scores / (noise.unsqueeze(1) * rest * (rest + leverage)).sqrt().unsqueeze(2)
 
-    def judge(self, scores: Tensor, maps: Tensor) -> tuple[float, float]:
-        """How likely the mixture of maps with weights `[n]` and scores `[n, S, K]` makes all
-        labels, at the best factor on the scores; and that factor."""
+    def judge(self, scores: Tensor) -> Tensor:
+        """How likely each of n maps alone makes all labels, at the best factor on its scores
+        `[n, S, K]`: `[n]`. As good as a parabola through the best of a few factors tells."""
+        start = math.log(DEFAULT_SHARPNESS)
+        factors = [start + k * _STEP for k in range(-_STEPS, _STEPS + 1)]
+        values = self._log_likelihoods(scores, factors)  # [factors, n]
+        best = values[1:-1].argmax(0, keepdim=True) + 1
+        left, middle, right = (values.gather(0, best + k)[0] for k in (-1, 0, 1))
+        bend = (2.0 * middle - left - right).clamp(min=1e-9)
+        rise = ((right - left) ** 2 / (8.0 * bend)).clamp(max=(right - left).abs() / 2)
+        return middle + rise
 
-        def log_likelihood(log_sharpness: float) -> float:
-            logits = by_label(math.exp(log_sharpness) * scores, self.table, self.across)
-            chances = logits.log_softmax(2)[:, torch.arange(len(self.labels)), self.labels]
-            mixture = (chances + maps.log().unsqueeze(1)).logsumexp(0)
-            unusual = (log_sharpness - math.log(DEFAULT_SHARPNESS)) / _DEVIATION
-            return (self.weights @ mixture).item() - unusual**2 / 2.0
+    def sharpness(self, scores: Tensor, maps: Tensor) -> float:
+        """The factor on the scores `[n, S, K]` that suits the mixture of maps of weights `[n]`."""
+
+        def log_likelihood(factors: list[float]) -> list[float]:
+            values: list[float] = self._log_likelihoods(scores, factors, maps.log()).tolist()
+            return values
 
         start = math.log(DEFAULT_SHARPNESS)
-        best = maximize(log_likelihood, start, -3.0, 4.0, step=0.5, tolerance=1e-3)
-        return log_likelihood(best), math.exp(best)
+        width = _STEP * _STEPS
+        return math.exp(maximize(log_likelihood, start, -3.0, 4.0, width=width, tolerance=0.05))
+
+    def _log_likelihoods(
+        self, scores: Tensor, factors: list[float], maps: Tensor | None = None
+    ) -> Tensor:
+        """Of all labels at factors with these logarithms: of each map `[factors, n]`, or of the
+        mixture with log-weights `maps` `[factors]`. The factor has a prior of its own."""
+        own = self.labels.expand(scores.shape[:2]).unsqueeze(2)
+        if self.across == "max":  # the largest stays the largest
+            scores = by_label(scores, self.table, "max")
+        found = []
+        for factor in factors:
+            logits = math.exp(factor) * scores
+            if self.across != "max":
+                logits = by_label(logits, self.table, self.across)
+            chances = logits.gather(2, own).squeeze(2) - logits.logsumexp(2)
+            if maps is not None:
+                chances = (chances + maps.unsqueeze(1)).logsumexp(0)
+            unusual = (factor - math.log(DEFAULT_SHARPNESS)) / _DEVIATION
+            found.append((self.weights * chances).sum(-1) - unusual**2 / 2.0)
+        return torch.stack(found)

@@ -1,4 +1,4 @@
-"""Whether the matrices of so many features fit into memory, and how many to solve at once."""
+"""Whether the matrices of so many features fit into memory."""
 
 from __future__ import annotations
 
@@ -7,17 +7,9 @@ import os
 import torch
 
 
-def solved_together(
-    n: int, features: int, device: torch.device, chunk_size: int | None = None
-) -> int:
-    """How many heads to solve as one batch: a large matrix fills a GPU by itself, and on the CPU
-    LAPACK takes one after another anyway."""
-    return 1 if device.type == "cpu" else max(1, min(n, chunk_size or n, 2**24 // features**2))
-
-
 def check_memory(n: int, features: int, device: torch.device) -> None:
-    """Refuse what would not fit: sums and factors `[N, M, M]`, and three `[M, M]` to solve one."""
-    matrices = 2 * n + 3 * solved_together(n, features, device)
+    """Refuse what would not fit: sums and factors `[N, M, M]`, and one `[M, M]` to solve."""
+    matrices = 2 * n + 1
     needed = 8 * (features + 1) ** 2 * matrices
     available = available_memory(device)
     if available is not None and needed > available:

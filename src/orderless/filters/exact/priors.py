@@ -47,6 +47,6 @@ def ratios_of(prior: Prior, columns: list[Column], counts: Tensor) -> Tensor:
 def reweighted(
     gram: Tensor, moments: Tensor, counts: Tensor, ratio: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """gram `[n, M+1, M+1]`, moments `[n, K, M+1]` and counts `[K]` with these ratios `[K]`."""
+    """gram `[M+1, M+1]`, moments `[K, M+1]` and counts `[K]` with these ratios `[K]`."""
     change = ((ratio - 1.0) / counts).unsqueeze(1) * moments
     return gram + moments.mT @ change, ratio.unsqueeze(1) * moments, ratio * counts

@@ -37,10 +37,9 @@ from torch.nn.functional import pad
 from ...particles import Ensemble
 from ..weights import normalize
 from .algebra import DataAlgebra
-from .evidence import HeadPosterior, NormalEquations, solve_heads
+from .evidence import HeadPosterior, NormalEquations, solve_head
 from .export import ExportedFilter
 from .leave_one_out import DEFAULT_SHARPNESS, HeldOut
-from .memory import solved_together
 from .novelty import novelty
 from .priors import Prior, check_prior, ratios_of, reweighted
 from .quantize import GridFeatures, as_ensemble
@@ -172,18 +171,13 @@ class RaoBlackwellizedFilter(DataAlgebra):
         particles here.
         """
         if self._solved is None and self._statistics is not None:
-            particles, size = self.particles, self._statistics.features
-            count = particles.shard.count
-            step = solved_together(count, size, particles.device, particles.chunk_size)
-            self._solved = []
-            for start in range(0, count, step):
-                self._solved += self._solve(slice(start, start + step), self._statistics.settle())
+            statistics, count = self._statistics.settle(), self.particles.shard.count
+            self._solved = [self._solve(particle, statistics) for particle in range(count)]
         return self._solved or []
 
-    def _solve(self, some: slice, statistics: HeadStatistics) -> list[HeadPosterior]:
-        grams = [words.value() for words in statistics.gram[some]]
-        gram = torch.stack(grams) if len(grams) > 1 else grams[0].unsqueeze(0)
-        moments, squares = statistics.moments.value()[some], statistics.squares.value()
+    def _solve(self, particle: int, statistics: HeadStatistics) -> HeadPosterior:
+        gram, moments = statistics.gram[particle].value(), statistics.moments.value()[particle]
+        squares = statistics.squares.value()
         if self.class_prior is not None:
             gram, moments, squares = reweighted(gram, moments, squares, self._ratios())
         equations = NormalEquations.of(
@@ -195,9 +189,9 @@ class RaoBlackwellizedFilter(DataAlgebra):
         )
         held = self._held_out()
         if held is not None and statistics.kept is not None:
-            features = statistics.kept.features[some, : len(held.labels)].double()
+            features = statistics.kept.features[particle, : len(held.labels)].double()
             equations = equations.judged_by(held, features * self.grid.limit)
-        return solve_heads(equations, self.prior_precision, self.noise_variance)
+        return solve_head(equations, self.prior_precision, self.noise_variance)
 
     def _ratios(self) -> Tensor:
         """How many times samples of each column count, by `class_prior`: `[K]`."""
@@ -227,7 +221,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
             scores = [head.held_out for head in self.heads if head.held_out is not None]
             if held is not None and scores:
                 everywhere = self.particles.shard.gather(torch.stack(scores))
-                self._sharpness = held.judge(everywhere, self.weights)[1]
+                self._sharpness = held.sharpness(everywhere, self.weights)
         return self._sharpness
 
     @property

@@ -15,13 +15,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot, pad
 
 from .columns import column_numbers, column_pairs
 from .kept import KeptSamples
 from .memory import check_memory
 from .words import ROOM, ExactSum
 
-_TILE = 512  # rows of the Gram matrix that one product computes
+_TILE = 512  # about as many rows of the Gram matrix as one product computes
+_LARGE_TILE = 2048  # on a GPU, which smaller products do not fill
+_FEW = 512  # columns up to which a GPU adds moments faster by a product
+_ALIGNED = 8  # rows of a multiple of so many values are multiplied faster
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,9 @@ class HeadStatistics:
         scale = torch.full((size,), units.features, dtype=torch.float64, device=device)
         scale[-1] = 1.0  # the constant
         one = scale.new_tensor(units.targets)
-        gram = [ExactSum.zeros((size, size), scale.unsqueeze(1), scale) for _ in range(n)]
+        rows, length = scale.unsqueeze(1), size + -size % _ALIGNED
+        room = [scale.new_zeros(size, length)[:, :size] for _ in range(n)]
+        gram = [ExactSum(low, rows, scale) for low in room]
         moments = ExactSum.zeros((n, 0, size), one, scale)
         columns = torch.zeros(0, dtype=torch.int64, device=device)
         return cls(units, gram, moments, ExactSum.zeros((0,), one, one), columns)
@@ -139,17 +145,22 @@ class HeadStatistics:
 
     def _add(self, features: Tensor, targets: Tensor, weights: Tensor | None, sign: int) -> None:
         self.add_gram(features, weights, sign)
-        for moments, (_, weighted) in zip(self.moments.low, _rows(features, weights), strict=True):
-            if targets.dim() == 1:
-                moments.index_add_(0, targets, weighted, alpha=sign)
-            else:
-                moments.addmm_(targets.T, weighted, alpha=sign)
+        columns = len(self.columns)
+        count = float(len(targets)) if weights is None else float(weights.sum())
         mass = features.new_ones(len(targets), dtype=torch.float64) if weights is None else weights
-        if targets.dim() == 1:
-            self.squares.low.index_add_(0, targets, mass, alpha=sign)
+        places = targets if targets.dim() == 1 else None
+        if places is not None:
+            self.squares.low.index_add_(0, places, mass, alpha=sign)
+            if targets.is_cuda and columns <= _FEW:
+                targets, places = one_hot(targets, columns).double(), None
         else:
             self.squares.low.addmv_(targets.square().T, mass, alpha=sign)
-        self.samples += sign * float(mass.sum())
+        for moments, (_, weighted) in zip(self.moments.low, _rows(features, weights), strict=True):
+            if places is not None:
+                moments.index_add_(0, places, weighted, alpha=sign)
+            else:
+                moments.addmm_(targets.T, weighted, alpha=sign)
+        self.samples += sign * count
 
     def add_gram(self, features: Tensor, weights: Tensor | None, sign: int) -> None:
         """Add samples to `gram` alone; to all of it, or after an error to none."""
@@ -160,13 +171,13 @@ class HeadStatistics:
         before = [words.low.diagonal().clone() for words in self.gram]
         try:
             for words, (rows, weighted) in zip(self.gram, _rows(features, weights), strict=True):
-                for i, j in _tiles(len(words.low)):
+                for i, j in _tiles(words.low):
                     words.low[i:j, :j].addmm_(weighted[:, i:j].T, rows[:, :j], alpha=sign)
         except BaseException:
             # An untouched diagonal: the product was not added, or all of it is 0.
             pairs = zip(self.gram, _rows(features, weights), before, strict=True)
             for words, (rows, weighted), diagonal in pairs:
-                for i, j in _tiles(len(words.low)):
+                for i, j in _tiles(words.low):
                     if not torch.equal(words.low.diagonal()[i:j], diagonal[i:j]):
                         words.low[i:j, :j].addmm_(weighted[:, i:j].T, rows[:, :j], alpha=-sign)
             raise
@@ -241,7 +252,8 @@ class HeadStatistics:
         high = state.get("gram_carry")
         for particle, words in enumerate(made.gram):
             carry = None if high is None else _in_tiles(high[particle].to(device))
-            made.gram[particle] = replace(words, low=_in_tiles(gram[particle]), high=carry)
+            words.low.copy_(_in_tiles(gram[particle]))
+            made.gram[particle] = replace(words, high=carry)
         moments, squares = state["moments"].to(device), state["squares"].to(device)
         made.moments = replace(made.moments, low=moments.mT.contiguous())
         made.squares = replace(made.squares, low=squares.clone())
@@ -262,21 +274,26 @@ class HeadStatistics:
 
 def _rows(features: Tensor, weights: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
     """One particle after another: samples with the constant `[B, M + 1]`, and weighted; float64."""
-    one = features.new_ones(features.shape[1], 1, dtype=torch.float64)
+    size = features.shape[2] + 1
     for values in features:
-        rows = torch.cat([values.double(), one], dim=1)
-        yield rows, rows if weights is None else rows * weights.unsqueeze(1)
+        whole = pad(values.double(), (0, 1 + -size % _ALIGNED))
+        whole[:, size - 1] = 1.0
+        rows = whole[:, :size]
+        yield rows, rows if weights is None else (whole * weights.unsqueeze(1))[:, :size]
 
 
-def _tiles(size: int) -> Iterator[tuple[int, int]]:
+def _tiles(matrix: Tensor) -> Iterator[tuple[int, int]]:
     """Rows i to j of a matrix; with columns up to j they hold its lower triangle."""
-    return pairwise([*range(0, size, _TILE), size])
+    size = len(matrix)
+    count = max(1, round(size / (_LARGE_TILE if matrix.is_cuda else _TILE)))
+    inner = [_ALIGNED * round(k * size / count / _ALIGNED) for k in range(count)]
+    return pairwise([*inner, size])
 
 
 def _in_tiles(matrix: Tensor) -> Tensor:
     """A symmetric matrix from its lower triangle, 0 where sums have no tile."""
     full = matrix.tril() + matrix.tril(-1).T
-    for _, j in _tiles(len(matrix)):
+    for _, j in _tiles(matrix):
         full[:j, j:] = 0
     return full
 
