@@ -37,9 +37,6 @@ NOTES = """
   refused.
 - Sums of the product are over tasks: with other batches training ends elsewhere.
 """
-NO_GPU = (
-    "- *CPU against GPU* has tests, too (`make test-cuda`); its column awaits a run on a card.\n"
-)
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ def equality_page(directory: Path) -> str | None:
         [
             TEXT,
             markdown_table(["", *cells], promises),
-            NOTES if "CPU against GPU" in cells else NOTES + NO_GPU,
+            NOTES,
             f"## What was measured\n\nLearned / answered; 0 is to the bit. {where}.\n",
             markdown_table(["", *cells], figures),
         ]

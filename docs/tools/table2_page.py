@@ -4,6 +4,7 @@ from pathlib import Path
 
 from docs.tools.sections import PROSE, VERDICTS, Source, overview, page, remarks, work
 
+from orderless.methods.policy_settings import PolicySettings
 from orderless.report import MethodSummary, Summary
 from orderless.report.columns import decimal, percent, row_label, seen_variance, small
 from orderless.report.paper import TABLE_2, benchmark_label, method_label, published
@@ -14,6 +15,7 @@ from orderless.report.tables import markdown_table
 # The paper's lifelong runs and cloning data: levels, steps (samples) each, particles, orders.
 PAPER_LEVELS, PAPER_STEPS, PAPER_PARTICLES, PAPER_ORDERS = 15, 2_000_000, 100, 10
 TEXT = PROSE["table2"]
+FEW = 3  # levels whose figures fit in a row
 
 
 def table2_page(sources: list[Source]) -> str | None:
@@ -38,6 +40,7 @@ def table2_page(sources: list[Source]) -> str | None:
         *remarks(sources[0], "table2.remarks.txt"),
     ]
     parts += [
+        _folded("Level by level", _levels(summaries)),
         _folded("How each table was made", "\n".join(map(_origin, sources))),
         _folded("What moves the weights", _weights(summaries)),
         _folded("What the preset `paper` would cost", _costs(summaries)),
@@ -53,9 +56,11 @@ def _folded(heading: str, text: str) -> str:
 
 def _name(summary: Summary) -> str:
     """A game and its budget, in few words."""
-    passes = _amount(summary, "epochs")
-    cloned = f", {passes} {'pass' if passes == 1 else 'passes'}"
-    what = cloned if summary.benchmark == "procgen-bc" else ""
+    passes, usual = _amount(summary, "epochs"), PolicySettings().envs
+    copies = summary.settings.get("envs", usual)
+    what = f", {copies} copies" if copies != usual else ""
+    if summary.benchmark == "procgen-bc":
+        what = f", {passes} {'pass' if passes == 1 else 'passes'}"
     return f"{summary.scenario.capitalize()}, {len(summary.task_names or [])} levels{what}"
 
 
@@ -144,17 +149,41 @@ def _rows(source: Source) -> str:
                 " to ".join(map(decimal, ends)),
                 small(seen_variance(entry, "order_variance")),
                 *(map(percent, shares) if cloning else ()),
-                " / ".join(map(decimal, entry.task_averages)),
-                " / ".join(map(decimal, entry.place_averages)),
+                *(" / ".join(map(decimal, each)) for each in _each(entry)),
                 decimal(entry.ess_final, 1),
             ]
         )
     headings = ["method", "paper", "paper's variance", "average", "range over orders", "variance"]
     headings += ["of expert, %", "just learned, %"] if cloning else []
-    headings += [f"levels {summary.settings['levels']}", "by place in the order", "ESS"]
+    few = len(summary.task_names or []) <= FEW
+    headings += [f"levels {summary.settings['levels']}", "by place in the order"] if few else []
+    headings.append("ESS")
     notes = "".join(f"- {note}\n" for note in summary.notes if "One seed" not in note)
     heading = f"### {_name(summary)}\n\n{_budget(summary)}"
     return f"{heading}\n{markdown_table(headings, rows)}{notes and chr(10) + notes}"
+
+
+def _each(entry: MethodSummary) -> list[list[float]]:
+    """A row's figures level by level and place by place, where they fit in it."""
+    few = len(entry.task_averages) <= FEW
+    return [entry.task_averages, entry.place_averages] if few else []
+
+
+def _levels(summaries: list[Summary]) -> str:
+    """Level by level, where there are too many for a row."""
+    tables = []
+    for summary in summaries:
+        names = summary.task_names or []
+        if len(names) > FEW:
+            entries = summary.methods.values()
+            rows = [
+                [name, *(decimal(entry.task_averages[task]) for entry in entries)]
+                for task, name in enumerate(names)
+            ]
+            tables.append(
+                markdown_table([_name(summary), *map(method_label, summary.methods)], rows)
+            )
+    return "\n".join(tables)
 
 
 def _verdict(claim: Claim) -> str:
@@ -180,7 +209,8 @@ def _plasticity(summaries: list[Summary]) -> str:
 def _by_place(entry: MethodSummary | None, measure: str) -> str:
     if entry is None or measure not in entry.plasticity_half:
         return ""
-    pairs = zip(entry.plasticity[measure], entry.plasticity_half[measure], strict=True)
+    pairs = list(zip(entry.plasticity[measure], entry.plasticity_half[measure], strict=True))
+    pairs = pairs if len(pairs) <= FEW else [pairs[0], pairs[len(pairs) // 2], pairs[-1]]
     return " / ".join(f"{mean:.3g} ± {half:.2g}" for mean, half in pairs)
 
 

@@ -99,7 +99,13 @@ def test_exact_fisher_of_softmax_regression_is_its_closed_form():
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize(
     ("make", "shape"),
-    [(mlp, (4,)), (convolutional, (1, 8, 8)), (Shared, (4,)), (Recurrent, (4,))],
+    [
+        (mlp, (4,)),
+        (convolutional, (1, 8, 8)),
+        (Shared, (4,)),
+        (Recurrent, (4,)),
+        (lambda: nn.Sequential(nn.Linear(4, 5), nn.PReLU(5), nn.Linear(5, 3)), (4,)),
+    ],
 )
 def test_fisher_equals_a_loop_over_samples(make, shape, n, kind):
     particles = ol.Ensemble(make, n).double()

@@ -47,6 +47,17 @@ def test_a_cluster_that_is_not_there_is_a_sentence(address, sentence, tmp_path):
     assert sentence in refused(*words)
 
 
+def test_a_node_that_does_not_come_up_is_a_sentence(tmp_path, monkeypatch):
+    def init(*args, **options):
+        raise Exception(
+            "The current node timed out during startup."
+        )  # Ray's own, on a busy machine
+
+    monkeypatch.setattr(ray, "init", init)
+    said = refused("splitmnist", "--methods", "gd", "--out", str(tmp_path))
+    assert "cannot use Ray at 'local': The current node timed out during startup." in said
+
+
 def test_what_does_not_go_with_ray_is_a_sentence():
     assert "--launcher ray does not go with regime" in refused("regime")
     assert "must be 0 or more" in refused("splitmnist", "--device", "cuda", "--gpus-per-cell", "-1")

@@ -6,6 +6,7 @@ import itertools
 import math
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from tests.filters.blobs import (
@@ -255,6 +256,9 @@ def test_bad_input_changes_nothing() -> None:
         (x, y.float(), {}, "whole numbers"),
         (x, y[:-1], {}, "300 samples and y has 299"),
         (x, y, {"task": 1}, "without a task"),
+        (x, y, {"task": 2**40}, "between 0 and 1073741823, or None"),
+        (x.to(torch.complex64), y, {}, "real numbers"),
+        (x.to_sparse(), y, {}, "densely"),
         (x[:, :5], y, {}, "5 features, but 12"),
         (x.unsqueeze(2), y, {}, "Flatten"),
     ]
@@ -264,6 +268,23 @@ def test_bad_input_changes_nothing() -> None:
     after = rb.state_dict()
     assert same_state(before["statistics"], after["statistics"])
     assert torch.equal(rb.predict(x), prediction)
+    for inputs in (x.numpy(), x.tolist(), x.to(torch.complex64), x.to_sparse()):
+        with pytest.raises(TypeError, match="x must (be a tensor|hold real numbers)"):
+            rb.predict(inputs)
+
+
+@pytest.mark.parametrize(
+    "kind", [torch.uint8, torch.int16, torch.uint16, torch.uint32, torch.uint64]
+)
+def test_labels_and_tasks_are_whole_numbers_of_any_kind(kind: torch.dtype) -> None:
+    x, y = blobs()
+    rb, other = RaoBlackwellizedFilter(ensemble()), RaoBlackwellizedFilter(ensemble())
+    rb.update(x, y, task=1)
+    other.update(x, y.to(kind), task=np.int64(1))
+    assert same_bits(rb, other, x)
+    for each in (rb, other):
+        each.forget(x[:50], y[:50].to(kind), task=torch.tensor(1))
+    assert same_bits(rb, other, x)
 
 
 class InterruptedAfter(TorchDispatchMode):

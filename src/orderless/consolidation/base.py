@@ -51,6 +51,10 @@ class Consolidation(ABC):
     def after_update(self) -> None:  # noqa: B027
         """Called after the move, gradients still set."""
 
+    def changed_by_update(self) -> Iterable[Tensor]:
+        """What `after_update` changes `[N, ...]`: taken back where the step is."""
+        return ()
+
     @abstractmethod
     def penalty(self, x: Tensor | None = None, outputs: Any = None) -> Tensor:
         """What the past asks of each particle: `[N]`. `x` is the batch, `outputs` what the

@@ -17,6 +17,7 @@ theta*): without momentum, -g times the learning rate is then the very step.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -32,8 +33,8 @@ class SI(QuadraticConsolidation):
     Needs `pf.register(si)`: the path integral lives on the two hooks, which work in place and ask
     nothing of the host, so they can stand in a CUDA graph.
 
-    Memory, in units of the ensemble's parameters: 4 (omega, Omega, theta*, theta_old), and in
-    `penalty` 1 more for its gradient.
+    Memory, in units of the ensemble's parameters: 4 (omega, Omega, theta*, theta_old), in a step 1
+    more (omega as it was before), and in `penalty` 1 more for its gradient.
 
     Args:
         strength: c. Van de Ven et al. (2022) use 10, 5e4 and 5e3 on task-, domain- and
@@ -75,6 +76,9 @@ class SI(QuadraticConsolidation):
                     gradient = gradient + pull
                 backwards = self._before[name].sub_(theta)
                 self.path[name].addcmul_(gradient, backwards)
+
+    def changed_by_update(self) -> Iterable[Tensor]:
+        return self.path.values()
 
     @torch.no_grad()
     def end_task(self, data: Data | None = None, active: Tensor | None = None) -> None:

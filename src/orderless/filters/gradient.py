@@ -80,6 +80,7 @@ class GradientStep(Step):
         if largest is not None:
             clip = (largest / (move.squared_norms().sqrt() + 1e-6)).clamp(max=1.0)
         for hooks in self.filter.consolidations:
+            self.hold(*getattr(hooks, "changed_by_update", tuple)())
             hooks.before_update()
         move.move(clip)
         for hooks in self.filter.consolidations:

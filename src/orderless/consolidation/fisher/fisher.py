@@ -14,7 +14,7 @@ gradients delta has d/dW = delta_b a_b^T for sample b, so over a batch
 A Conv2d is a Linear layer on its patches, with a sum over positions inside the square: one product
 per sample. Every other parameter (normalisation, grouped convolutions, a Linear layer used twice or
 on several rows per sample) gets per-sample gradients by `torch.func`, a few samples at a time, or
-one at a time in networks with recurrent layers, which `torch.func` does not know.
+one at a time in networks with recurrent layers or PReLU, which `torch.func` does not know.
 
 Evaluation mode throughout, where samples do not mix. A network that mixes them even then has no
 per-sample gradients, and the result would mean nothing.

@@ -129,8 +129,9 @@ class Networks:
         covered = {name for layer in layers for name in (layer.weight, layer.bias)}
         others = totals.keys() - covered
         if others:
-            recurrent = any(isinstance(m, nn.RNNBase) for m in self.particles.template.modules())
-            add = self._add_one_by_one if recurrent else self._add_others
+            modules = self.particles.template.modules()
+            unknown = any(isinstance(each, nn.RNNBase | nn.PReLU) for each in modules)
+            add = self._add_one_by_one if unknown else self._add_others
             add(totals, others, x, torch.stack(list(directions(log_p)), -2))
 
     @torch.no_grad()

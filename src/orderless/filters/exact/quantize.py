@@ -80,8 +80,7 @@ class GridFeatures:
         if not features.isfinite().all():
             bad = (~features.isfinite()).any(2).any(0).nonzero()[0].item()
             raise ValueError(
-                f"the features of sample {bad} of a block of {count} are not finite: nothing of "
-                "this update was absorbed"
+                f"the features of sample {bad} of a block of {count} are not finite: clean the data"
             )
         features = features if features.dtype == torch.float64 else features.float()
         largest = 2.0**self.bits

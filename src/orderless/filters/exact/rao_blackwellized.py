@@ -43,6 +43,7 @@ from .leave_one_out import DEFAULT_SHARPNESS, HeldOut
 from .novelty import novelty
 from .priors import Prior, check_prior, ratios_of, reweighted
 from .quantize import GridFeatures, as_ensemble
+from .samples import check_tensor
 from .statistics import HeadStatistics
 from .targets import Classes, Values, by_label, label_table
 
@@ -299,6 +300,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
     def _blocks(self, x: Tensor) -> Iterator[tuple[Tensor, int]]:
         """Features `[N, size, M]`, float64, and how many of them count. All blocks have one size,
         so that no bit of an answer depends on what else is asked."""
+        check_tensor("x", x)
         size = 512 if self.particles.device.type == "cuda" else 128
         for (rows,) in self.grid.blocks(x):
             for part in self.grid(rows).split(size, 1):

@@ -10,14 +10,21 @@ from torch import Tensor
 LARGEST_WEIGHT = 16.0
 
 
+def check_tensor(name: str, value: Any) -> None:
+    """Refuse what is no tensor of real numbers."""
+    if not isinstance(value, Tensor):
+        kind = type(value).__name__
+        raise TypeError(f"{name} must be a tensor, got {kind}: use torch.as_tensor")
+    if value.is_complex() or value.layout != torch.strided:
+        raise TypeError(f"{name} must hold real numbers, densely, got {value.dtype} {value.layout}")
+
+
 def checked(
     x: Tensor, y: Tensor, weight: Any, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Inputs `[B, ...]`, targets and weights `[B]`; a single sample may come without its axis."""
-    for name, value in (("x", x), ("y", y)):
-        if not isinstance(value, Tensor):
-            kind = type(value).__name__
-            raise TypeError(f"{name} must be a tensor, got {kind}: use torch.as_tensor")
+    check_tensor("x", x)
+    check_tensor("y", y)
     if y.dim() == 0:
         x, y = x.unsqueeze(0), y.unsqueeze(0)
     count, y = len(x) if x.dim() else 0, y.to(device)

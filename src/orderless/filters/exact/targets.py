@@ -11,6 +11,7 @@ from torch import Tensor
 from .columns import Column, column_numbers
 
 _LARGEST_LABEL = 1 << 20
+_LARGEST_TASK = 1 << 30
 
 
 class Classes:
@@ -33,9 +34,11 @@ class Classes:
                 f"labels must be whole numbers of shape [B], got {y.dtype} {tuple(y.shape)}; for "
                 "regression use targets='values'"
             )
-        if task is not None and (isinstance(task, bool) or not isinstance(task, int) or task < 0):
-            raise ValueError(f"task must be a whole number from 0 on, or None, got {task!r}")
-        end = self.count or _LARGEST_LABEL
+        whole = isinstance(task, SupportsIndex) and not isinstance(task, bool)
+        if task is not None and not (whole and 0 <= task < _LARGEST_TASK):
+            end = _LARGEST_TASK - 1
+            raise ValueError(f"task must be a whole number between 0 and {end}, or None: {task!r}")
+        y, end = y.long(), self.count or _LARGEST_LABEL  # torch compares no unsigned ones
         if len(y) and (int(y.min()) < 0 or int(y.max()) >= end):
             wrong = int(y.min()) if int(y.min()) < 0 else int(y.max())
             raise ValueError(f"labels must lie between 0 and {end - 1}, got {wrong}")
