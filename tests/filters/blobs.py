@@ -22,8 +22,17 @@ def blobs(count: int = 300, seed: int = 0) -> tuple[Tensor, Tensor]:
     return centres[y] + 0.7 * torch.randn(count, 12, generator=generator), y
 
 
+PROBE = blobs(20, seed=1)[0]
+
+
 def ensemble(n: int = 3, width: int = 40, seed: int = 0) -> ol.Ensemble:
     return ol.Ensemble(lambda: RandomReLU(12, width, bias_scale=0.3), n, seed=seed)
+
+
+def fed(x: Tensor, y: Tensor, weight: Any = None, **options: Any) -> RaoBlackwellizedFilter:
+    rb = RaoBlackwellizedFilter(ensemble(), **options)
+    rb.update(x, y, sample_weight=weight)
+    return rb
 
 
 def in_order(order: tuple[int, ...], **options: object) -> RaoBlackwellizedFilter:

@@ -7,9 +7,8 @@ anything but the error that stands for a bad file.
 import os
 import resource
 import signal
-from contextlib import contextmanager
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 MORE = int(os.environ.get("ORDERLESS_FUZZ", "1"))  # times as many cases, and others every time
@@ -17,49 +16,51 @@ SECONDS = 30  # a case takes milliseconds
 MEMORY = 2**29  # bytes that all cases of a reader together may add
 
 
-def cases(count: int):
-    """So many examples: the same ones every time, unless more are asked for."""
-    return settings(
+def fuzz(record_property, name: str, count: int, check, *strategies, also=()) -> None:
+    """Calls `check` with `count` cases, the same ones every time unless more are asked for.
+
+    And with those of `also`. None may hang, and all together must stay within memory.
+    """
+    number, before = 0, peak()
+
+    def one(case):
+        nonlocal number
+        number += 1
+        others = signal.signal(signal.SIGALRM, too_long)
+        signal.alarm(SECONDS)
+        try:
+            check(*case)
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, others)
+
+    @settings(
         max_examples=count * MORE,
         derandomize=MORE == 1,
         database=None,
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
+    @given(st.tuples(*strategies))
+    def every(case):
+        one(case)
+
+    try:
+        every()
+        for case in also:
+            one(case)
+    finally:
+        record_property(f"fuzz: {name}", number)
+    assert peak() - before < MEMORY
 
 
-class Watch:
-    """Counts cases; no case hangs, and all of them together stay within memory."""
+def peak() -> int:
+    """Bytes, the most that this process ever had."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-    def __init__(self) -> None:
-        self.cases = 0
 
-    @contextmanager
-    def case(self):
-        self.cases += 1
-        before = signal.signal(signal.SIGALRM, self._too_long)
-        signal.alarm(SECONDS)
-        try:
-            yield
-        finally:
-            signal.alarm(0)
-            signal.signal(signal.SIGALRM, before)
-
-    @staticmethod
-    def _too_long(*_: object) -> None:
-        raise AssertionError(f"a case took more than {SECONDS} s")
-
-    @contextmanager
-    def all_cases(self, record_property, name: str):
-        def peak():
-            return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-        before = peak()
-        try:
-            yield self
-        finally:
-            record_property(f"fuzz: {name}", self.cases)
-        assert peak() - before < MEMORY
+def too_long(*_: object) -> None:
+    raise AssertionError(f"a case took more than {SECONDS} s")
 
 
 # ---------------------------------------------------------------------- bytes

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from tests.report.synthetic_cells import LEVELS, make_cell, write_run
 
-from orderless.report import write_report
+from orderless.report import Summary, load_run, summarize, write_report
+from orderless.report.density import load_frames
+from orderless.report.page import page_data
+from orderless.report.page.data import Page
 
 
 @pytest.fixture
@@ -28,6 +31,20 @@ def full_cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
         make_cell(name, order, seed) for name in LEVELS for order in range(10) for seed in range(3)
     ]
     return write_run(tmp_path_factory.mktemp("full") / "run", cells)
+
+
+@pytest.fixture(scope="session")
+def full_summary(full_cells: Path) -> Summary:
+    """Their numbers, to be looked at."""
+    (summary,) = summarize(full_cells)
+    return summary
+
+
+@pytest.fixture(scope="session")
+def full_page(full_cells: Path) -> Page:
+    """What their page shows, to be looked at."""
+    run = load_run(full_cells)
+    return page_data(run, summarize(run), *load_frames(run.directory))
 
 
 @pytest.fixture(scope="session")

@@ -19,10 +19,9 @@ def final_scores(method, seeds=range(3), orders=range(10), combine="accuracy"):
     )
 
 
-def test_summary_equals_numpy_on_the_same_cells(full_run):
-    (summary,) = summarize(full_run)
-    assert list(summary.methods) == list(LEVELS)
-    for name, entry in summary.methods.items():
+def test_summary_equals_numpy_on_the_same_cells(full_summary):
+    assert list(full_summary.methods) == list(LEVELS)
+    for name, entry in full_summary.methods.items():
         scores = final_scores(name)
         assert entry.average == pytest.approx(scores.mean())
         assert entry.average_logits == pytest.approx(0.9 * scores.mean())
@@ -35,7 +34,7 @@ def test_summary_equals_numpy_on_the_same_cells(full_run):
         low, high = entry.interval
         assert low <= entry.average <= high
         assert (entry.seeds, entry.orders, entry.cells) == (3, 10, 30)
-    assert summary.methods["rb"].order_variance == 0.0
+    assert full_summary.methods["rb"].order_variance == 0.0
 
 
 def test_the_ess_is_that_of_the_weights_that_answer(write_cells):
@@ -45,9 +44,8 @@ def test_the_ess_is_that_of_the_weights_that_answer(write_cells):
     assert summary.methods["rb"].ess_final == 8.0
 
 
-def test_transfer_trace_and_the_rest_are_means_over_runs(full_run):
-    (summary,) = summarize(full_run)
-    entry = summary.methods["gd"]
+def test_transfer_trace_and_the_rest_are_means_over_runs(full_summary):
+    entry = full_summary.methods["gd"]
     gains = []
     for order, seed in itertools.product(range(10), range(3)):
         cell = make_cell("gd", order, seed)
@@ -60,9 +58,9 @@ def test_transfer_trace_and_the_rest_are_means_over_runs(full_run):
     assert entry.log_evidence == pytest.approx(-101.0)
     assert entry.plasticity["dormant"] == pytest.approx([0.2] * 5)
     assert entry.duration == pytest.approx(45.0)
-    assert summary.duration == pytest.approx(45.0 * len(LEVELS))
+    assert full_summary.duration == pytest.approx(45.0 * len(LEVELS))
     # Settings all methods share stand above, those of one method with it.
-    assert summary.settings == {"lr": 0.001, "batch": 128}
+    assert full_summary.settings == {"lr": 0.001, "batch": 128}
     assert entry.settings["penalty"] == "gd"
 
 

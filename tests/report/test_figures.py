@@ -24,9 +24,8 @@ def snapshots(seed=0, moments=4, particles=30):
 
 
 @pytest.mark.slow
-def test_figure_2_has_one_marker_per_method_at_its_average_and_variance(full_run):
-    (summary,) = summarize(full_run)
-    figure = figure2([summary])
+def test_figure_2_has_one_marker_per_method_at_its_average_and_variance(full_summary):
+    figure = figure2([full_summary])
     panels = figure.axes
     assert len(panels) == 2
     for axes, variance in zip(
@@ -34,7 +33,7 @@ def test_figure_2_has_one_marker_per_method_at_its_average_and_variance(full_run
     ):
         # Faint dots and marker alternate, method by method.
         assert len(axes.collections) == 2 * len(LEVELS)
-        for place, entry in enumerate(readable(summary).methods.values()):
+        for place, entry in enumerate(readable(full_summary).methods.values()):
             dots = np.asarray(axes.collections[2 * place].get_offsets())
             marker = np.asarray(axes.collections[2 * place + 1].get_offsets())[0]
             assert marker == pytest.approx([100 * entry.average, getattr(entry, variance)])
@@ -47,10 +46,9 @@ def test_figure_2_has_one_marker_per_method_at_its_average_and_variance(full_run
     assert "Weighted particle filter" in labels and len(labels) == len(LEVELS)
 
 
-def test_markers_of_all_methods_look_different(full_run):
-    (summary,) = summarize(full_run)
+def test_markers_of_all_methods_look_different(full_summary):
     looks = set()
-    for marker in figure2([summary]).axes[0].collections[1::2]:
+    for marker in figure2([full_summary]).axes[0].collections[1::2]:
         path = marker.get_paths()[0].vertices
         face, edge = marker.get_facecolor()[0], marker.get_edgecolor()[0]
         looks.add((path.tobytes(), tuple(face), tuple(edge)))
@@ -70,8 +68,8 @@ def test_figure_2_names_the_methods_that_it_cannot_draw(write_cells):
     assert note.get_text().endswith(": " + method_label("ewc"))
 
 
-def test_figure_2_says_nothing_where_every_method_is_drawn(full_run):
-    assert not any(axes.texts for axes in figure2(summarize(full_run)).axes)
+def test_figure_2_says_nothing_where_every_method_is_drawn(full_summary):
+    assert not any(axes.texts for axes in figure2([full_summary]).axes)
 
 
 def test_figure_2_leaves_out_returns(write_cells):

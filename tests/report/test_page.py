@@ -29,6 +29,12 @@ def data_of(directory):
     return page_data(run, summarize(run), *load_frames(run.directory))
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Charts take most of the time."""
+    monkeypatch.setattr("orderless.report.page.data._with_charts", lambda result, *_: (result, {}))
+
+
 class Elements(HTMLParser):
     """All elements of a page, and the text of its scripts and styles."""
 
@@ -83,8 +89,8 @@ def test_the_report_has_one_small_self_contained_page(full_run):
 
 
 @pytest.mark.slow
-def test_every_control_has_a_label(full_run):
-    elements = Elements(render(data_of(full_run))).tags
+def test_every_control_has_a_label(full_page):
+    elements = Elements(render(full_page)).tags
     labelled = {attributes.get("for") for tag, attributes in elements if tag == "label"}
     controls = [
         attributes
@@ -96,8 +102,8 @@ def test_every_control_has_a_label(full_run):
 
 
 @pytest.mark.slow
-def test_the_policy_admits_this_script_and_this_style_and_no_network(full_run):
-    elements = Elements(render(data_of(full_run)))
+def test_the_policy_admits_this_script_and_this_style_and_no_network(full_page):
+    elements = Elements(render(full_page))
     (policy,) = [a["content"] for t, a in elements.tags if a.get("http-equiv")]
     style, _, script = elements.texts
     for kind, text in (("style", style), ("script", script)):
@@ -191,8 +197,8 @@ def test_values_that_print_alike_are_best_together(write_cells):
     assert best == {"wpf": True, "gd": True, "si": False}
 
 
-def test_matrices_are_means_over_seeds(full_run):
-    (result,) = data_of(full_run).results
+def test_matrices_are_means_over_seeds(full_page):
+    (result,) = full_page.results
     cells = [make_cell("ewc", 4, seed) for seed in range(3)]
     expected = np.mean([cell["scores"]["accuracy"] for cell in cells], axis=0)
     assert np.allclose(result.matrices["ewc"]["4"], expected, atol=6e-4)  # three decimals
@@ -200,6 +206,7 @@ def test_matrices_are_means_over_seeds(full_run):
     assert set(result.matrices) == set(LEVELS)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_matrix_with_gaps_keeps_them(write_cells):
     cell = make_cell("joint", 0, 0)
     cell["scores"]["accuracy"][1] = [None] * TASKS
@@ -208,9 +215,8 @@ def test_a_matrix_with_gaps_keeps_them(write_cells):
     render(page)
 
 
-def test_each_order_is_a_dot_and_its_method_their_mean(full_run):
-    (summary,) = summarize(full_run)
-    for spot in scatter_spots(summary.methods):
+def test_each_order_is_a_dot_and_its_method_their_mean(full_summary):
+    for spot in scatter_spots(full_summary.methods):
         assert [dot.name for dot in spot.dots] == list("0123456789")
         average, total, order = np.array([dot[1:4] for dot in spot.dots]).T
         assert average.mean() == pytest.approx(spot.average)
@@ -231,9 +237,10 @@ def test_a_task_that_nobody_learns_leaves_variances_as_they_are(write_cells):
     assert ">variance of the order alone<" in picture and "normalized" not in picture
 
 
-def test_charts_hold_a_mark_per_method_and_a_dot_per_order_where_the_axes_say(full_run):
-    (charts,) = data_of(full_run).charts
-    (summary,) = summarize(full_run)
+def test_charts_hold_a_mark_per_method_and_a_dot_per_order_where_the_axes_say(
+    full_page, full_summary
+):
+    (charts,) = full_page.charts
     for size in ("wide", "narrow"):
         picture = ElementTree.fromstring(charts[f"scatter-total-{size}"])
         shapes = {kind: picture.findall(f".//*[@class='{kind}']") for kind in ("dot", "mark")}
@@ -243,7 +250,7 @@ def test_charts_hold_a_mark_per_method_and_a_dot_per_order_where_the_axes_say(fu
         # on one axis, the better average is further to the right
         places = {mark.get("data-method"): float(mark.get("x")) for mark in marks if mark.get("x")}
         ranked = sorted(places, key=places.get)
-        assert ranked == sorted(ranked, key=lambda name: summary.methods[name].average)
+        assert ranked == sorted(ranked, key=lambda name: full_summary.methods[name].average)
         assert len(places) > 5
 
 
@@ -302,6 +309,7 @@ def test_without_matplotlib_the_page_has_its_numbers_and_says_why_there_are_no_c
 # ---------------------------------------------------------------------- the particles
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_particles_are_placed_once_for_all_moments(write_cells):
     directory = write_cells([make_cell("wpf", 0, 0)])
     save_snapshots(directory, "splitmnist-domain-table1-wpf-order0-seed0")
@@ -318,6 +326,7 @@ def test_particles_are_placed_once_for_all_moments(write_cells):
     assert [moment.ess for moment in moments] == pytest.approx(1 / (frames.weights**2).sum(1))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_each_result_shows_its_own_particles(write_cells):
     directory = write_cells([make_cell("wpf", 0, 0), make_cell("wpf", 0, 0, preset="demo")])
     save_snapshots(directory, "splitmnist-domain-demo-wpf-order0-seed0")
@@ -327,6 +336,7 @@ def test_each_result_shows_its_own_particles(write_cells):
     assert labels["demo"] == ["from-elsewhere", "Weighted particle filter, order 0, seed 0"]
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("content", [b"", b"not a tensor", bytes(8)])
 def test_a_broken_snapshot_costs_the_animation_and_not_the_page(write_cells, content):
     directory = write_cells([make_cell("wpf", 0, 0)])
@@ -337,6 +347,7 @@ def test_a_broken_snapshot_costs_the_animation_and_not_the_page(write_cells, con
     render(page)
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("key", ["positions", "log_weights", "step"])
 def test_a_snapshot_of_the_wrong_shape_is_named(write_cells, key):
     directory = write_cells([make_cell("wpf", 0, 0)])

@@ -33,15 +33,15 @@ DEMO = {
 }
 
 
-def test_rows_stand_by_average_with_order_variance_as_the_second_column(full_run):
-    (summary,) = summarize(full_run)
-    ranked = sorted(LEVELS, key=lambda name: -summary.methods[name].average)
+def test_rows_stand_by_average_with_order_variance_as_the_second_column(full_summary, full_page):
+    ranked = sorted(LEVELS, key=lambda name: -full_summary.methods[name].average)
     for kind in ("text", "markdown"):
-        lines = format_table(summary, kind).splitlines()
+        lines = format_table(full_summary, kind).splitlines()
         first = [(line.strip("| ").split() or [""])[0].strip("`") for line in lines]
         assert [word for word in first if word in LEVELS] == ranked
-    assert [column.heading for column in columns_of(summary)][:2] == ["average", "order variance"]
-    (result,) = page_data(load_run(full_run), [summary]).results
+    headings = [column.heading for column in columns_of(full_summary)]
+    assert headings[:2] == ["average", "order variance"]
+    (result,) = full_page.results
     assert [row.method for row in result.table.rows] == ranked
 
 
@@ -130,6 +130,6 @@ def test_a_column_that_says_nothing_is_left_out(write_cells):
     assert "by logits" not in headings  # these cells were scored one way only
 
 
-def test_matrices_open_on_the_best_method_beside_one_network(write_cells, full_run):
-    (result,) = page_data(load_run(full_run), summarize(full_run)).results
+def test_matrices_open_on_the_best_method_beside_one_network(write_cells, full_page):
+    (result,) = full_page.results
     assert result.pair == ["rb", "gd"]

@@ -144,6 +144,7 @@ def test_places_of_the_order_and_what_moved_the_weights(write_cells: Any, tmp_pa
     assert "| PPO + WPF | 4 / 17 / 2e+02 | - | - |" in page
 
 
+@pytest.mark.slow
 def test_the_page_sets_our_returns_beside_the_papers(results: Path) -> None:
     (results / "table2.remarks.txt").write_text("Measured on a rainy day.\n")
     assert main(["--directory", str(results)]) == 0

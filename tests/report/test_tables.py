@@ -28,9 +28,8 @@ from orderless.storage.typed import decode
 
 
 @pytest.fixture
-def summary(full_run):
-    (only,) = summarize(full_run)
-    return only
+def summary(full_summary):
+    return full_summary
 
 
 def test_every_printed_form_has_every_method_and_its_average(summary):

@@ -234,6 +234,7 @@ def test_networks_know_the_actions_of_the_environment(known: int) -> None:
         play(filter, env)
 
 
+@pytest.mark.slow
 def test_states_that_are_numbers_reach_the_network_as_they_are() -> None:
     """FrozenLake's 16 cells, embedded: a network that sees cell / 255 learns nothing."""
 

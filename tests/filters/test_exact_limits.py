@@ -1,0 +1,327 @@
+"""Exact sums at their limits, states and maps that may not mix, odd batches, export and novelty."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from fractions import Fraction
+
+import pytest
+import torch
+from tests.filters.blobs import (
+    PROBE,
+    blobs,
+    ensemble,
+    fed,
+    in_order,
+    same_bits,
+    same_state,
+)
+from torch import Tensor, nn
+
+import orderless as ol
+from orderless.features import RandomReLU
+from orderless.filters import RaoBlackwellizedFilter
+from orderless.filters.exact.statistics import HeadStatistics, Units
+from orderless.filters.exact.words import WORD, ExactSum
+
+# ---------------------------------------------------------------------- words
+
+
+def exact_value(words: ExactSum, *index: int) -> Fraction:
+    """Python's whole numbers as oracle; the unit of these tests is 1."""
+    high = 0 if words.high is None else int(words.high[index])
+    return Fraction(words.low[index].item()) + high * int(WORD)
+
+
+def test_words_near_their_limits_add_up_as_python_integers_do() -> None:
+    one = torch.ones((), dtype=torch.float64)
+    half = WORD / 2
+    lows = [0.0, 0.0625, -half, half - 0.0625, 1.0, -half + 0.0625, half / 3 // 1]
+    highs = [0, 1, -1, 2**27, -(2**27)]
+    pairs = list(itertools.product(lows, highs))
+    for sign in (1, -1):
+        for (a, b), (c, d) in itertools.product(pairs, pairs):
+            left, right = (
+                ExactSum(one * low, one, one, torch.tensor(high, dtype=torch.int32))
+                for low, high in ((a, b), (c, d))
+            )
+            total = left.plus(right, sign)
+            assert exact_value(total) == exact_value(left) + sign * exact_value(right)
+            assert -half <= total.low < half
+
+
+def near(value: float, high: int, units: Units) -> RaoBlackwellizedFilter:
+    """A filter whose sums are close to where words end."""
+    rb = RaoBlackwellizedFilter(nn.Identity(), feature_limit=2.0**16, bits=16, block_size=1)
+    rb.update(torch.full((1, 2), 3.0), torch.tensor([0]))
+    assert rb._statistics is not None and rb.units == units
+    words = rb._statistics.gram[0]
+    words.low[:2, :2] = value
+    carry = torch.zeros_like(words.low, dtype=torch.int32)
+    carry[:2, :2] = high
+    state = rb.state_dict()
+    state["statistics"] |= {"gram": words.low.tril().unsqueeze(0), "gram_carry": carry.unsqueeze(0)}
+    rb.load_state_dict(state)
+    return rb
+
+
+@pytest.mark.parametrize("high", [0, 1, 2**27])
+def test_sums_near_both_limits_are_those_of_python_integers(high: int) -> None:
+    """Features up to 2^16 in units of 1: a sample adds at most 2^32 to a sum."""
+    units = Units(1.0, 1.0, 16)
+    rb = near(WORD / 2 - 5.0, high, units)
+    before = rb.state_dict()
+    assert (before["statistics"]["gram_carry"] is None) == (high == 0)
+    x = torch.tensor([[65536.0, -65535.0], [7.0, 65536.0], [1.0, 1.0]])
+    y = torch.zeros(3, dtype=torch.long)
+    weights = torch.tensor([16.0, 0.0625, 1.0], dtype=torch.float64)
+    for rows in ([0], [1, 2]):
+        rb.update(x[rows], y[rows], sample_weight=weights[rows])
+    assert rb._statistics is not None
+    start = Fraction(WORD / 2 - 5.0) + high * int(WORD)
+    for i, j in ((0, 0), (1, 0), (1, 1)):
+        terms = zip(x[:, i].tolist(), x[:, j].tolist(), weights.tolist(), strict=True)
+        expected = start + sum(Fraction(a) * Fraction(b) * Fraction(w) for a, b, w in terms)
+        assert exact_value(rb._statistics.gram[0], i, j) == expected
+    twice = rb + rb
+    assert twice._statistics is not None
+    assert exact_value(twice._statistics.gram[0], 1, 1) == 2 * expected
+    assert same_state((twice - rb).state_dict(), rb.state_dict())
+    rb.forget(x.flip(0), y, sample_weight=weights.flip(0))
+    assert same_state(before, rb.state_dict())
+
+
+def test_the_second_word_is_there_only_while_it_is_needed() -> None:
+    """2^16 samples at the limit fill the first word; all take the same way as one fed once."""
+    rb = RaoBlackwellizedFilter(nn.Identity(), feature_limit=1.0, block_size=4096)
+    x, y = torch.ones(4096, 1), torch.zeros(4096, dtype=torch.long)
+    for _ in range(15):
+        rb.update(x, y)
+    assert rb.state_dict()["statistics"]["gram_carry"] is None
+    rb.update(x, y)
+    rb.update(x, y)
+    assert rb.state_dict()["statistics"]["gram_carry"] is not None
+    assert rb.heads[0].mean.item() == 1.0
+    rb.forget(x, y)
+    rb.forget(x[:1], y[:1])
+    assert rb.state_dict()["statistics"]["gram_carry"] is None
+
+
+def test_fine_grids_carry_often_and_stay_exact() -> None:
+    x, y = blobs(600)
+    fine = [RaoBlackwellizedFilter(ensemble(), bits=20) for _ in range(2)]
+    fine[0].update(x.repeat(4, 1), y.repeat(4))
+    fine[1].update(x, y, sample_weight=torch.full((600,), 4.0))
+    assert same_bits(*fine, PROBE)
+
+
+def test_more_samples_than_two_words_hold_are_refused() -> None:
+    x, y = blobs(40)
+    rb = fed(x, y)
+    assert rb._statistics is not None
+    rb._statistics.samples = 2.0**44 - 39
+    with pytest.raises(ValueError, match="the limit is 17592186044416"):
+        rb.update(x, y)
+
+
+# ---------------------------------------------------------------------- states, maps, limits
+
+
+def test_a_state_of_version_0_1_loads_with_its_sums() -> None:
+    """There: whole symmetric matrices, no carries, a calibration sample of another kind."""
+    x, y = blobs()
+    rb = fed(x, y, calibration=0)
+    state = rb.state_dict()
+    sums = state["statistics"]
+    gram = sums["gram"] + sums["gram"].tril(-1).mT
+    old = {name: sums[name] for name in ("moments", "squares", "columns", "samples", "clipped")}
+    again = RaoBlackwellizedFilter(ensemble(seed=3))
+    sample = {"hashes": torch.zeros(2), "columns": torch.zeros(2, 2)}
+    del state["calibration"]
+    again.load_state_dict({**state, "statistics": {**old, "gram": gram}, "sample": sample})
+    assert torch.equal(again.predict(PROBE), rb.predict(PROBE))
+    for each in (again, rb):
+        each.forget(x[:50], y[:50])
+        each.update(x[:25], y[:25])
+    assert same_state(again.state_dict()["statistics"], rb.state_dict()["statistics"])
+    # what was there before is not kept, so nothing is, merged with others or not
+    both = again + fed(x, y)
+    assert both._statistics is not None and both._statistics.kept is None
+
+
+def test_tiles_of_a_large_matrix_are_the_sums_of_the_whole() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randint(-9, 9, (1, 30, 1100), generator=generator).double()
+    sums = HeadStatistics.empty(1, 1100, Units(1.0, 1.0, 16), torch.device("cpu"))
+    sums = sums.with_columns(torch.tensor([0]))
+    sums.add(features, torch.zeros(30, dtype=torch.long), None, 1)
+    rows = torch.cat([features[0], torch.ones(30, 1)], 1)
+    assert torch.equal(sums.gram[0].low.tril(), (rows.T @ rows).tril())
+    state = sums.state_dict()
+    again = HeadStatistics.from_state(state, sums.units, torch.device("cpu"))
+    assert torch.equal(again.gram[0].low, sums.gram[0].low)
+
+
+def test_maps_that_may_differ_in_bits_do_not_merge() -> None:
+    x, y = blobs(40)
+    body = nn.Linear(12, 5)
+    filters = [RaoBlackwellizedFilter(body, block_size=size) for size in (1, 16)]
+    for rb in filters:
+        rb.update(x, y)
+    with pytest.raises(ValueError, match="in 'blocks of 1' here and in 'blocks of 16' there"):
+        filters[0] + filters[1]
+    exact = [RaoBlackwellizedFilter(RandomReLU(12, 5), block_size=size) for size in (1, 16)]
+    exact[1].load_state_dict(exact[0].state_dict())
+    assert exact[0].fingerprint == exact[1].fingerprint  # blocks do not matter to an exact map
+
+    class Elsewhere(RandomReLU):
+        def fingerprint(self, device: torch.device) -> str:
+            return f"computed on {self.machine}"
+
+    maps = [Elsewhere(12, 5), Elsewhere(12, 5)]
+    maps[1].load_state_dict(maps[0].state_dict())
+    for each, name in zip(maps, "ab", strict=True):
+        each.machine = name  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="in 'computed on a' here and in 'computed on b' there"):
+        RaoBlackwellizedFilter(maps[0]) + RaoBlackwellizedFilter(maps[1])
+
+
+class Scaled(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * x
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e-4, 1e6])
+def test_features_that_do_not_suit_the_grid_are_told_once_with_a_limit_that_does(
+    factor: float,
+) -> None:
+    x, y = blobs()
+    rb = RaoBlackwellizedFilter(Scaled(factor))
+    with pytest.warns(UserWarning, match="set feature_limit=") as told:
+        rb.update(x[:150], y[:150])
+        rb.update(x[150:], y[150:])
+    assert len(told) == 1
+    limit = float(str(told[0].message).rpartition("=")[2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        better = RaoBlackwellizedFilter(Scaled(factor), feature_limit=limit)
+        better.update(x, y)
+    assert (better.predict(x).argmax(1) == y).double().mean() > 0.85
+
+
+def test_inputs_and_targets_that_round_away_are_told() -> None:
+    x, y = blobs()
+    with pytest.warns(UserWarning, match="the inputs are so small .* set input_limit="):
+        fed(1e-6 * x, y)
+    values = RaoBlackwellizedFilter(nn.Identity(), targets="values")
+    with pytest.warns(UserWarning, match="the targets are so small .* set target_limit="):
+        values.update(x, 1e-6 * x[:, 0])
+
+
+# ---------------------------------------------------------------------- odd batches, many classes
+
+
+def test_single_samples_empty_batches_and_bytes() -> None:
+    x, y = blobs()
+    rb = fed(x, y)
+    for i in range(3):
+        rb.update(x[i], y[i])
+    assert same_bits(rb, fed(torch.cat([x, x[:3]]), torch.cat([y, y[:3]])), PROBE)
+    body = RaoBlackwellizedFilter(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), classes=2)
+    images = torch.randint(0, 9, (10, 1, 2, 2), dtype=torch.uint8)
+    body.update(images, torch.arange(10) % 2)
+    assert torch.equal(body.predict(images), body.predict(images.float()))
+    for each, empty in ((rb, x[:0]), (body, images[:0])):
+        assert each.predict(empty).shape == (0, len(each.columns))
+        assert each.predictive(empty).mean.shape == (0, len(each.columns))
+    with pytest.raises(ValueError, match="x has 0 samples and y has 0"):
+        rb.update(x[:0], y[:0])
+
+
+def test_thousands_of_classes_have_the_closed_form() -> None:
+    """Against a dense one-hot regression; what they cost is in benchmarks/exact.py."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4_000, 8, generator=generator)
+    y = torch.randperm(4_000, generator=generator) % 3_000
+    rb = RaoBlackwellizedFilter(RandomReLU(8, 16), prior_precision=2.0, noise_variance=0.5)
+    for part in torch.arange(4_000).split(1500):
+        rb.update(x[part], y[part])
+    features = rb.grid(x)[0].double()
+    z = (features - features.mean(0)) / features.std(0, correction=0)
+    targets = nn.functional.one_hot(y, 3_000).double()
+    head = torch.linalg.solve(z.T @ z + torch.eye(16), z.T @ (targets - targets.mean(0)))
+    expected = z[:16] @ head + targets.mean(0)
+    assert torch.allclose(rb.predictive(x[:16]).mean, expected, atol=1e-9)
+    assert rb.predict(x[:16]).shape == (16, 3_000)
+
+
+# ---------------------------------------------------------------------- export, novelty
+
+
+@pytest.mark.parametrize("across", ["max", "probs"])
+def test_the_exported_module_gives_the_filter_s_answers(across: str) -> None:
+    rb = in_order((0, 1, 2, 3, 4), across_tasks=across, weights="uniform")
+    mean, probabilities = rb.export(), rb.export(probabilities=True)
+    assert torch.equal(mean(PROBE), rb.predictive(PROBE).mean)
+    assert torch.equal(probabilities(PROBE), rb.predict(PROBE))
+    size = {
+        name: sum(b.numel() for b in m.buffers()) for name, m in (("m", mean), ("p", probabilities))
+    }
+    assert size["m"] < size["p"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_the_exported_module_passes_through_torch_export(probabilities: bool) -> None:
+    x, y = blobs()
+    module = fed(x, y, weights="tempered").export(probabilities=probabilities)
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(module, (PROBE,), dynamic_shapes=({0: batch},))
+    again = program.module()
+    for rows in (PROBE, PROBE[:7]):
+        assert torch.allclose(again(rows), module(rows), rtol=0, atol=1e-12)
+
+
+def test_what_cannot_be_exported_is_told() -> None:
+    rb = RaoBlackwellizedFilter(ensemble(), targets="values")
+    with pytest.raises(ValueError, match="has no probabilities"):
+        rb.export(probabilities=True)
+    with pytest.raises(ValueError, match="nothing to export yet"):
+        rb.export()
+
+
+@pytest.mark.slow
+def test_novelty_tells_held_out_digits_better_than_the_largest_probability() -> None:
+    """AUROC, three digits held out of the data at a time, by counting pairs."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    x, y = torch.tensor(data.data / 16).float(), torch.tensor(data.target)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    x, y = x[order], y[order]
+
+    def auroc(scores: Tensor, strange: Tensor) -> float:
+        pairs = scores[strange].unsqueeze(1) - scores[~strange]
+        return ((pairs > 0).double() + 0.5 * (pairs == 0)).mean().item()
+
+    areas = []
+    for held in ([1, 4, 6], [0, 1, 2], [3, 5, 6]):
+        known = ~torch.isin(y, torch.tensor(held))
+        maps = ol.Ensemble(lambda: RandomReLU(64, 200, bias_scale=0.3), 2, seed=0)
+        rb = RaoBlackwellizedFilter(maps, weights="uniform", classes=10)
+        rb.update(x[:1200][known[:1200]], y[:1200][known[:1200]])
+        test, strange = x[1200:], ~known[1200:]
+        areas.append((auroc(rb.novelty(test), strange), auroc(-rb.predict(test).amax(1), strange)))
+    novelty, largest = torch.tensor(areas).mean(0).tolist()
+    assert novelty > largest and novelty > 0.9
+
+
+def test_moving_changes_nothing() -> None:
+    x, y = blobs()
+    rb = fed(x, y)
+    assert same_bits(fed(x, y).to("cpu"), rb, PROBE)
