@@ -58,8 +58,9 @@ def work(summary: Summary, time: str) -> str:
 
 
 def verdicts(groups: list[list[Summary]], rule: str) -> list[str]:
-    """Where each claim holds."""
-    judged = ([summary for summary in group if summary.claims] for group in groups)
+    """Where each claim holds; reports on which none can be decided are left out."""
+    decided = set(VERDICTS) - {"not decidable"}
+    judged = ([s for s in group if any(c.holds in decided for c in s.claims)] for group in groups)
     return ["## The paper's claims, one by one\n", rule, *map(overview, filter(None, judged))]
 
 

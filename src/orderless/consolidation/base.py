@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ from ..particles.parameter import per_particle_view
 from ..particles.stacking import check_same_shapes
 
 Named = dict[str, Tensor]
+# "kind", "tasks", and by the name of a group its tensors.
+State = dict[str, str | int | Named]
 # A pair of tensors (x, y), or batches of such pairs.
 Data = tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
 # Columns of the networks' outputs, or several sets of them; None: all.
@@ -74,9 +76,6 @@ class Consolidation(ABC):
     def _zeros(self) -> Named:
         return {name: torch.zeros_like(p, requires_grad=False) for name, p in self._values()}
 
-    def _copies(self) -> Named:
-        return {name: p.clone() for name, p in self._values()}
-
     def _values(self) -> list[tuple[str, Tensor]]:
         """Parameters as plain tensors: a copy of one is no parameter."""
         return [(name, p.data) for name, p in self.parameters.items()]
@@ -90,7 +89,7 @@ class Consolidation(ABC):
     def _state(self) -> dict[str, Named]:
         """All tensors, in named groups; `load_state_dict` writes into them."""
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> State:
         """Tensors and plain values, enough to go on in the middle of a task; see `ol.save`.
 
         Of a sharded ensemble all ranks ask, and the first gets the whole.
@@ -103,7 +102,7 @@ class Consolidation(ABC):
         return {"kind": type(self).__name__, "tasks": self.tasks, **groups}
 
     @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Take over a state; one of another method or model is refused before any change."""
         kind = state.get("kind")
         if kind != type(self).__name__:
@@ -113,9 +112,10 @@ class Consolidation(ABC):
             complaint = f"the {group!r} of this state is of another model"
             check_same_shapes(shapes, state.get(group), complaint)
         for group, tensors in self._state().items():
+            saved = cast(Named, state[group])
             for name, tensor in tensors.items():
-                tensor.copy_(self.particles.shard.local(state[group][name]))
-        self.tasks = int(state["tasks"])
+                tensor.copy_(self.particles.shard.local(saved[name]))
+        self.tasks = cast(int, state["tasks"])
 
 
 class QuadraticConsolidation(Consolidation):

@@ -50,7 +50,8 @@ class SI(QuadraticConsolidation):
             raise ValueError(f"xi must be positive, got {xi}")
         self.xi = xi
         self.path, self.importance = self._zeros(), self._zeros()  # omega, Omega
-        self.center, self._before = self._copies(), self._zeros()  # theta*, theta_old
+        self.center = {name: theta.clone() for name, theta in self._values()}  # theta*
+        self._before = self._zeros()  # theta_old
 
     def penalty(self, x: Tensor | None = None, outputs: Any = None) -> Tensor:
         """c sum Omega (theta - theta*)^2 of each particle: `[N]`. Needs no data."""

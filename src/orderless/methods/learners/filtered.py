@@ -54,7 +54,7 @@ class Learner(ContinualLearner):
                 active = self.scenario.active(self.seen, task)
                 self._masks[task, ... if active is None else active] = 0.0
         if self.consolidation is not None:
-            self.consolidation.begin_task(**self._past_outputs())
+            self._name_the_past(self.consolidation)
         if self._fast is None or self.consolidation is not None:
             # a recorded step holds on to the penalty as it was: a new task, a new recording
             penalized = self.consolidation is not None and self.consolidation.tasks > 0
@@ -88,15 +88,17 @@ class Learner(ContinualLearner):
         assert self.consolidation is not None
         return self.consolidation.penalty(x, outputs)
 
-    def _past_outputs(self) -> Any:
+    def _name_the_past(self, consolidation: Consolidation) -> None:
         """How much the past counts, or which of the outputs are its, as van de Ven et al. (2022)
-        weigh it. Made before a step is recorded, which cannot fetch anything from the host."""
+        weigh it. Said before a step is recorded, which cannot fetch anything from the host."""
         past, active = self.seen[:-1], self.scenario.active
         if not past or self.scenario.kind == "domain":
-            return {"scale": float(len(past))}
-        if self.scenario.kind == "task":
-            return {"active": [active(self.seen, old) for old in past]}
-        return {"active": active(past, past[-1]), "seen": active(self.seen, self.seen[-1])}
+            consolidation.begin_task(scale=float(len(past)))
+        elif self.scenario.kind == "task":
+            columns = (active(self.seen, old) for old in past)
+            consolidation.begin_task([each for each in columns if each is not None])
+        else:
+            consolidation.begin_task(active(past, past[-1]), active(self.seen, self.seen[-1]))
 
     # ------------------------------------------------------------------ answers
 
