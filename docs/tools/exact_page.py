@@ -44,4 +44,5 @@ def _row(summary: Summary) -> list[str]:
 
 def _name(summary: Summary) -> str:
     """Without the settings that `rb` does not read."""
-    return f"{title(summary).split(',')[0]}, {summary.scenario}"
+    tasks = ", random tasks" if summary.settings.get("assign") == "random" else ""
+    return f"{title(summary).split(',')[0]}, {summary.scenario}{tasks}"

@@ -6,9 +6,9 @@ Without sample i of weight w, leverage h and target y the head's output there wo
 
 so a few samples that are kept (see `kept.py`) tell how well a lambda does on new data: by the
 log-likelihood of their labels at the best temperature. All maps together have one temperature, that
-of their mixture. The evidence judges squared errors instead,
-and asks for about ten times too large a lambda where classes are many. It needs no samples, though,
-and so it is the prior: it counts as much as `PRIOR` samples. Without samples it decides alone.
+of their mixture. The evidence judges squared errors instead, and asks for about ten times too large
+a lambda where classes are many. It needs no samples, though, and so it is the prior: it counts as
+much as `PRIOR` samples. Without samples it decides alone.
 """
 
 from __future__ import annotations

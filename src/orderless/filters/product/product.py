@@ -31,7 +31,7 @@ Fisher merging (Matena and Raffel, 2022) has a diagonal in the place of G_t; con
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -310,7 +310,7 @@ class PosteriorProduct(Predictor):
         }
 
     @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a state; one of another filter or model is refused before any change."""
         kind = state.get("kind")
         if kind != type(self).__name__:
