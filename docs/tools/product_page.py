@@ -78,7 +78,7 @@ def _rows(source: Source, methods: tuple[str, ...]) -> list[list[str]]:
     return [
         [
             method_label(name),
-            ", ".join([summary.preset, *changes]) if methods == OWN else summary.preset,
+            ", ".join([summary.preset, *changes]) if of_product(source) else summary.preset,
             percent(entry.average),
             percent(entry.average_probs),
             small(seen_variance(entry, "order_variance")),

@@ -58,10 +58,11 @@ def fit(
     from ..distributed import fit as fit_shards
     from ..distributed.head import Head, Recipe, look_through
     from ..experiments.progress import Countdown
-    from ..scenarios.files import find_files
+    from ..scenarios.files import check_output, find_files
 
     torch.set_num_threads(1)  # a backbone's bits depend on it, and workers have one each
     files = find_files(data)
+    check_output(out, *files.paths)
     if like is not None:
         recipe = Head.load(like).recipe
     else:

@@ -42,12 +42,14 @@ def predict(
 
     from ..distributed.head import Head
     from ..experiments.progress import Countdown
-    from ..scenarios.files import find_files
+    from ..scenarios.files import check_output, find_files
 
     torch.set_num_threads(1)  # as in fit
     loaded, files = Head.load(head), find_files(data)
     recipe = loaded.recipe
     check(recipe, files)
+    if out is not None:
+        check_output(out, head, *files.paths)
     answers = Values(loaded) if recipe.spread else Classes(loaded, probabilities)
     shards = recipe.shards(files)
     with ExitStack() as stack:

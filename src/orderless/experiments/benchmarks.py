@@ -80,12 +80,16 @@ def mnist_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Mod
 
     if settings.network == "released":
         return maker(released_mnist, scenario.outputs)
+    if settings.network == "wide":
+        raise ValueError("network=wide is for splitcifar100: use mlp with a larger hidden")
     return mlp_network(scenario, settings)
 
 
 def cifar_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Module]:
-    from ..networks import released_cifar
+    from ..networks import released_cifar, wide_cifar
 
+    if settings.network == "wide":
+        return maker(wide_cifar, settings.hidden, scenario.outputs)
     return maker(released_cifar, scenario.outputs)
 
 

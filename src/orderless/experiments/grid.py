@@ -13,21 +13,23 @@ from ..methods.plugins import load_plugins
 from ..methods.presets import PRESETS, usual_grid
 from ..methods.settings import Settings, SharedSettings
 from .benchmarks import Scenarios, find_benchmark
-from .cell import SupervisedRunner
+from .cell import SupervisedRunner, TaskRunner
 from .engine import Report, Tick, refuse_too_many, run_cells
 from .launch import local
+from .launch.apart import TasksApart
 from .launch.local import Processes, machine_memory
 from .launch.ranks import SharedStore
 from .launch.ray import Ray
 from .policy_cell import CloningRunner, LifelongRunner
 from .readings import TrainingRunner
 from .record import CellRecord, Table
-from .runner import Cell, CellRunner
+from .runner import Cell, CellRunner, Part
 from .store import Store
 from .tensorboard import summary_writer
 
 RUNNERS: dict[str, type[Any]] = {
     "supervised": SupervisedRunner,
+    "task": TaskRunner,
     "cloning": CloningRunner,
     "lifelong": LifelongRunner,
     "regime": TrainingRunner,
@@ -139,12 +141,13 @@ class GridWork:
     def prepare(self, say: Callable[[str], None]) -> None:
         find_benchmark(self.grid.benchmark).prepare(self.here[0], say)
 
-    def compute(self, cell: Cell, store: Store, tick: Tick) -> CellRecord:
+    def compute(self, cell: Cell, store: Store, tick: Tick) -> CellRecord | None:
         load_plugins(self.plugins)
         with local.deterministic(self.deterministic):
             options: Any = {"checkpoint_every": self.checkpoint_every, "tick": tick}
             runner = runner_of(cell, self.scenarios[cell.seed], store, **options)
-            return runner.run(self.command, tensorboard=self.tensorboard)
+            whole = not isinstance(cell, Part)
+            return runner.run(self.command, tensorboard=self.tensorboard and whole)
 
     @property
     def device(self) -> torch.device:
@@ -219,4 +222,5 @@ def run_grid(
     cells = list(grid.cells(len(here[0])))
     if ray is None and group is None:
         work.refuse_too_large(cells)
-    return run_cells(cells, work, store, ray or Processes(workers), report or Report())
+    launcher = TasksApart(ray or Processes(workers))
+    return run_cells(cells, work, store, launcher, report or Report())

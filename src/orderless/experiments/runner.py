@@ -1,5 +1,7 @@
 """A cell, and what runs it, whatever it learns: from its start or checkpoint to its record."""
 
+from __future__ import annotations
+
 import dataclasses
 import time
 from abc import ABC, abstractmethod
@@ -59,6 +61,13 @@ class Cell:
         table = self.benchmark, self.scenario, self.preset
         return cell_name(*table, self.method, self.order_index, self.seed)
 
+    def parts(self) -> list[Part]:
+        """Its tasks, where they can be learned side by side; in any other cell none."""
+        if self.kind != "supervised" or not find_method(self.method).tasks_apart:
+            return []
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(Cell)}
+        return [Part(**{**fields, "order": (task,)}) for task in self.order]
+
     def describe(self) -> dict[str, object]:
         """The part of the record that says what was run."""
         found = {f.name: getattr(self, f.name) for f in dataclasses.fields(Cell)}
@@ -71,6 +80,23 @@ class Cell:
             if key != "settings" and record[key] != value:
                 return f"{key}={record[key]}, not {value}"
         return self.settings.differs(record["settings"], find_method(self.method))
+
+
+@dataclass(frozen=True)
+class Part(Cell):
+    """One task of a cell, its `order`; its last checkpoint is all that it leaves."""
+
+    @property
+    def kind(self) -> str:
+        return "task"
+
+    @property
+    def title(self) -> str:
+        return f"{super().title} task {self.order[0]}"
+
+    @property
+    def name(self) -> str:
+        return f"{super().name}.{self.order[0]}"
 
 
 @dataclass
@@ -130,21 +156,17 @@ class CellRunner(ABC):
         self.checkpoint_every, self.tick, self.ended = checkpoint_every, tick, ended
         self.progress = CellProgress()
         self.opened = ExitStack()
+        self._since = time.monotonic()
 
-    def run(self, command: str = "", *, tensorboard: bool = False) -> CellRecord:
+    def run(self, command: str = "", *, tensorboard: bool = False) -> CellRecord | None:
         """Learn all tasks; the finished record is in the store, and is returned."""
         with self.opened:
             self._learn_all(tensorboard)
-            record = dataclasses.replace(self._record(), command=command)
-        if self.progress.snapshots:
-            self.store.write_snapshots(self.cell.name, stacked(self.progress.snapshots))
-        self.store.write_cell(self.cell.name, record)
-        return record
+            return self._leave(command)
 
     def _learn_all(self, tensorboard: bool) -> None:
-        begun = saved = time.monotonic()
+        saved = time.monotonic()
         self._resume()
-        begun -= self.progress.seconds
         self.progress.scores = self.progress.scores or {name: [] for name in self.combines}
         self._begin()
         self.ended("beginning")
@@ -157,7 +179,6 @@ class CellRunner(ABC):
             seen, count = self.stages[self.progress.position]
             for _ in self._stage(seen, count):
                 if self.store.agrees(time.monotonic() - saved > self.checkpoint_every):
-                    self.progress.seconds = time.monotonic() - begun
                     self._checkpoint()
                     self._log()
                     saved = time.monotonic()
@@ -167,7 +188,15 @@ class CellRunner(ABC):
             self._log()
             self.progress.position += 1
             self.progress.batch = 0
-        self.progress.seconds = time.monotonic() - begun
+
+    def _leave(self, command: str) -> CellRecord | None:
+        """Write what was found, and return it."""
+        self._clock()
+        record = dataclasses.replace(self._record(), command=command)
+        if self.progress.snapshots:
+            self.store.write_snapshots(self.cell.name, stacked(self.progress.snapshots))
+        self.store.write_cell(self.cell.name, record)
+        return record
 
     @abstractmethod
     def plan(self, settings: Any) -> list[tuple[list[int], int]]:
@@ -254,7 +283,12 @@ class CellRunner(ABC):
         """Make the learner go on from there; `progress` is already where it was."""
         self.learner.load_state_dict(state)
 
+    def _clock(self) -> None:
+        before, self._since = self._since, time.monotonic()
+        self.progress.seconds += self._since - before
+
     def _checkpoint(self) -> None:
+        self._clock()
         self._check()
         state = {
             **self._identity(),
@@ -268,17 +302,22 @@ class CellRunner(ABC):
         """What must be the same, beside the cell, for a checkpoint to be of use."""
         return {"versions": versions()}
 
-    def _come(self, state: Mapping[str, Any]) -> tuple[int, int] | None:
-        """How far a checkpoint has come; None if it is not of this cell, as it would run now."""
-        if any(state.get(key) != value for key, value in self._identity().items()):
-            return None
-        if self.cell.differs(state["cell"]) is not None:
-            return None
-        return state["progress"]["position"], state["progress"]["batch"]
+    def _saved(self, cell: Cell) -> Any:
+        """The checkpoint of this cell, or of a part of it, that has come furthest."""
+
+        def come(state: Mapping[str, Any]) -> tuple[int, int] | None:
+            """None if it is not of the cell, as it would run now."""
+            if any(state.get(key) != value for key, value in self._identity().items()):
+                return None
+            if cell.differs(state["cell"]) is not None:
+                return None
+            return state["progress"]["position"], state["progress"]["batch"]
+
+        return self.store.load_checkpoint(cell.name, come)
 
     def _resume(self) -> None:
         try:
-            state = self.store.load_checkpoint(self.cell.name, self._come)
+            state = self._saved(self.cell)
             if state is None:
                 return
             self.progress = CellProgress(**state["progress"])

@@ -50,10 +50,11 @@ class Store(Directory):
             self.drop_checkpoints(name)
 
     def drop_checkpoints(self, name: str) -> None:
-        """Also what a process that was killed left half written of them."""
+        """Also those of its tasks, and what a process that was killed left half written."""
         folder = self.directory / "checkpoints"
-        for path in [*self._checkpoints(name), *folder.glob(f".{escape(name)}.?.st.*.part")]:
-            path.unlink(missing_ok=True)
+        for pattern in (f"{escape(name)}.*.st", f".{escape(name)}.*.st.*.part"):
+            for path in folder.glob(pattern):
+                path.unlink(missing_ok=True)
 
     def snapshots_path(self, name: str) -> Path:
         return self.directory / "snapshots" / f"{name}.st"

@@ -30,7 +30,7 @@ class ProductSettings(Config):
 
 
 LABEL = "Product of task posteriors"
-common: Any = {"style": Style("#8B2E5D", "p"), "config": ProductSettings}
+common: Any = {"style": Style("#8B2E5D", "p"), "config": ProductSettings, "tasks_apart": True}
 of_one: Any = {"label": LABEL, "ignores": ("lr", "product_weights"), **common}
 of_many: Any = {"label": f"{LABEL}, particles", "ignores": ("lr",), **common}
 
@@ -58,11 +58,13 @@ def _learner(setup: Setup, n: int) -> ProductLearner:
     with torch.no_grad():
         for parameter in head:
             parameter.zero_()  # it starts without an opinion
+    last = [any(each is p for each in head) for p in particles.parameters()]
 
     def make_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        last = {id(parameter) for parameter in head}
-        hidden = [parameter for parameter in parameters if id(parameter) not in last]
-        groups: list[Any] = [{"params": head}, {"params": hidden}]
+        groups: list[Any] = [
+            {"params": [p for p, is_last in zip(parameters, last, strict=True) if is_last == which]}
+            for which in (True, False)
+        ]
         if own.product_hidden_lr is not None:
             groups[1]["lr"] = own.product_hidden_lr
         if s.optimizer == "adam":

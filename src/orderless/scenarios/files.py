@@ -14,6 +14,7 @@ from .errors import DataError
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 TABLES = (".csv", ".parquet")
 ROWS = 1 << 16  # of a table at a time
+LARGEST = 1e100  # number in a table: its square is finite, too
 
 
 class Files(NamedTuple):
@@ -38,6 +39,12 @@ def find_files(data: Path) -> Files:
             f"{data} holds neither images ({', '.join(IMAGES)}) nor tables ({', '.join(TABLES)})"
         )
     return Files(data if data.is_dir() else data.parent, bool(images), images or tables)
+
+
+def check_output(out: Path, *inputs: Path) -> None:
+    """Refuse to write over what is read."""
+    if out.resolve() in {path.resolve() for path in inputs}:
+        raise ValueError(f"--out {out} would write over what is read: name another file")
 
 
 def label_of(path: Path, root: Path) -> str | None:
@@ -82,7 +89,7 @@ def read_table(path: Path, label: str) -> Iterator[Any]:
 
 
 def numbers(frame: Any, columns: Sequence[str], path: Path) -> np.ndarray:
-    """Some columns of a frame as float64 `[B, columns]`; all of them must hold finite numbers."""
+    """Some columns of a frame as float64 `[B, columns]`; all must hold numbers below LARGEST."""
     missing = [name for name in columns if name not in frame]
     if missing:
         raise DataError(f"{path} has no column {missing[0]!r}; it has {', '.join(frame)}")
@@ -99,8 +106,12 @@ def numbers(frame: Any, columns: Sequence[str], path: Path) -> np.ndarray:
                 f"column {name!r} of {path} holds {odd!r}, which is no number: leave it out with "
                 "--columns"
             ) from None
-    row, place = np.argwhere(~np.isfinite(found))[0] if not np.isfinite(found).all() else (-1, 0)
-    if row >= 0:
+    beyond = np.argwhere(~(np.abs(found) < LARGEST))
+    if len(beyond):
+        row, place = beyond[0]
         line = frame.index[row] + 2  # counted from 1, after the line of names
-        raise DataError(f"{path} has no finite number in column {columns[place]!r}, line {line}")
+        raise DataError(
+            f"{path} has no finite number in column {columns[place]!r}, line {line} (one beyond "
+            f"{LARGEST:g} counts as infinite)"
+        )
     return found

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from typing import Any
@@ -98,6 +98,9 @@ class Processes:
         if workers == 1:
             return InOrder().launch(cells, work, store, report)
         return _run_in_processes(cells, work, store, workers, report.tick)
+
+    def connected(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def count(self, cells: int, work: Work[Any]) -> int:
         """How many processes this number of cells gets."""

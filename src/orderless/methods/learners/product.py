@@ -1,5 +1,7 @@
 """The product of task posteriors at work in a scenario: which loss, about which outputs."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import torch
@@ -57,6 +59,10 @@ class ProductLearner(Learner):
             self.scenario.train_set(self.seen[-1]),
             loss=lambda outputs, y: self._losses(outputs, y).sum(1),
         )
+
+    def add(self, other: ProductLearner) -> None:
+        """Take in the tasks that another learner of the same start has finished."""
+        self.filter, self._fast = self.filter + other.filter, None
 
 
 def squared_errors(outputs: Tensor, y: Tensor, columns: Tensor | None = None) -> Tensor:
