@@ -122,7 +122,6 @@ class CloningRunner(PolicyRunner):
         progress.shown.append(data.facts["mean_return"])
 
     def _finish_stage(self, seen: list[int]) -> None:
-        self._check()
         self._score()
 
     def _score(self) -> None:
@@ -190,7 +189,6 @@ class LifelongRunner(PolicyRunner):
             self._trace_now(info.policy + info.value + info.entropy, **figures)
 
     def _finish_stage(self, seen: list[int]) -> None:
-        self._check()
         self.learner.end_level()
         self._look_at(self.learner.experience()[0])
         self._add_curve(self.learner.ppo.take_episodes())

@@ -13,7 +13,7 @@ holds the answers of many filters at once. With w the weights of the whole run:
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,6 @@ from .cell import SupervisedRunner
 from .evaluation import COMBINES, displacement
 from .record import Reading, ReadingRecord, TrainingRecord
 from .runner import Cell
-from .store import device_name, versions
 
 
 def weigh(reading: Reading, log_weights: Tensor) -> tuple[Tensor, float]:
@@ -153,16 +152,15 @@ class TrainingRunner(SupervisedRunner):
         pass
 
     def _finish_stage(self, seen: list[int]) -> None:
-        self._check()
         if self.progress.died_at is None:
             self.learner.end_task()
         self._fetch()
 
     def _record(self) -> TrainingRecord:  # type: ignore[override]  # a map has its own
         filter: Any = self.learner.filter
-        raw, cell = self.cell.training == "sgd", cast(Any, self.cell.describe())
+        raw = self.cell.training == "sgd"
         return TrainingRecord(
-            **cell,
+            **self._facts(),
             readings=read(
                 self.learner,
                 filter.raw_log_weights if raw else filter.log_weights,
@@ -170,9 +168,4 @@ class TrainingRunner(SupervisedRunner):
                 displacement(filter.networks, self._initial()),
                 self.settings.test_batch,
             ),
-            alive=int(filter.alive.sum()),
-            device=device_name(filter.particles.device),
-            died_at=self.progress.died_at,
-            versions=versions(),
-            duration=self.progress.seconds,
         )

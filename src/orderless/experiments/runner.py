@@ -183,6 +183,7 @@ class CellRunner(ABC):
                     self._log()
                     saved = time.monotonic()
             self.ended("learning")
+            self._check()
             self._finish_stage(seen)
             self.ended("finish")
             self._log()
@@ -223,9 +224,8 @@ class CellRunner(ABC):
         """What was found; the parts that only some courses have are added by them."""
         progress, filter = self.progress, self.learner.filter
         areas = loss_areas(progress.trace, [count for _, count in self.stages])
-        cell: Any = self.cell.describe()
         return CellRecord(
-            **cell,
+            **self._facts(),
             described=find_method(self.cell.method).described(),
             task_names=self.task_names,
             scores=progress.scores,
@@ -236,12 +236,19 @@ class CellRunner(ABC):
             temperature=float(filter.temperature),
             ess=float(filter.ess),
             moved=float(np.mean(displacement(filter.networks, self._initial()))),
-            alive=int(filter.alive.sum()),
-            died_at=progress.died_at,
-            device=device_name(filter.particles.device),
-            versions=versions(),
-            duration=progress.seconds,
         )
+
+    def _facts(self) -> Any:
+        """The cell, and what every record tells of how it went."""
+        filter = self.learner.filter
+        return {
+            **self.cell.describe(),
+            "alive": int(filter.alive.sum()),
+            "died_at": self.progress.died_at,
+            "device": device_name(filter.particles.device),
+            "versions": versions(),
+            "duration": self.progress.seconds,
+        }
 
     def _add_plasticity(self, measured: dict[str, float]) -> None:
         for name, value in measured.items():
