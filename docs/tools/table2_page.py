@@ -1,4 +1,4 @@
-"""Table 2: our returns on ProcGen's games beside the paper's, and what the paper's budget costs."""
+"""Table 2: our returns on ProcGen's games beside the paper's."""
 
 from pathlib import Path
 
@@ -43,14 +43,13 @@ def table2_page(sources: list[Source]) -> str | None:
         _folded("Level by level", _levels(summaries)),
         _folded("How each table was made", "\n".join(map(_origin, sources))),
         _folded("What moves the weights", _weights(summaries)),
-        _folded("What the preset `paper` would cost", _costs(summaries)),
     ]
     return page("Table 2, measured", _answer(summaries), *(part for part in parts if part))
 
 
 def _folded(heading: str, text: str) -> str:
     """Shown when asked for, by GitHub and by the documentation's site."""
-    opening = f'<details markdown="1"><summary>{heading.replace("`", "")}</summary>\n'
+    opening = f'<details markdown="1"><summary>{heading}</summary>\n'
     return f"{opening}\n{text}\n</details>\n" if text else ""
 
 
@@ -124,8 +123,14 @@ def _listed(words: list[str], none: str = "") -> str:
 
 
 def _figures(sources: list[Source]) -> str:
-    pictures = [Path(f"{source.path.with_suffix('')}-figure3.png") for source in sources]
-    lines = [f"![Returns over environment steps]({p.name})" for p in pictures if p.exists()]
+    """Of each game the run with most levels."""
+    by_levels = sorted(sources, key=lambda source: len(source.summary.task_names or []))
+    pictures = {
+        source.summary.scenario: path
+        for source in by_levels
+        if (path := Path(f"{source.path.with_suffix('')}-figure3.png")).exists()
+    }
+    lines = [f"![Returns over environment steps]({p.name})" for p in pictures.values()]
     return "\n".join([*lines, "", f"*{TEXT['caption']}*\n"]) if lines else ""
 
 
@@ -278,38 +283,3 @@ def _expert(summary: Summary) -> str:
     about = {"network": facts.network, "steps": facts.steps, "levels": facts.levels}
     on_levels = ", ".join(map(decimal, facts.level_returns))
     return " " + TEXT["expert"].format(on_levels=on_levels, **about, **worth)
-
-
-def _costs(summaries: list[Summary]) -> str:
-    """Throughput as measured, and hours for the paper's budget at that rate."""
-    fastest: dict[tuple[str, str], tuple[float, float, int, str]] = {}
-    for summary in summaries:
-        label = benchmark_label(summary.benchmark)
-        for name, entry in summary.methods.items():
-            if entry.duration and entry.particles is not None:
-                found = *_cost(summary, entry), entry.particles, summary.scenario
-                fastest[label, name] = max(found, fastest.get((label, name), found))
-    rows = [
-        [f"{label}, {game}", method_label(name), str(n), f"{rate:,.0f}", f"{hours:,.0f}"]
-        for (label, name), (rate, hours, n, game) in fastest.items()
-    ]
-    headings = ["benchmark", "method", "particles", "steps/s", "hours at the paper's budget"]
-    return f"{TEXT['cost']}\n\n{markdown_table(headings, rows, left=2)}"
-
-
-def _cost(summary: Summary, entry: MethodSummary) -> tuple[float, float]:
-    """Steps per second over all cells of a row, and hours for all orders of the paper."""
-    levels, n = len(summary.task_names or []), entry.particles or 1
-    each = (
-        _amount(summary, "transitions") * _amount(summary, "epochs")
-        if summary.benchmark == "procgen-bc"
-        else _amount(summary, "steps_per_level")
-    )
-    scoring = entry.scoring_duration or 0.0
-    learning = entry.duration - scoring
-    seconds = learning * PAPER_LEVELS * PAPER_STEPS / (levels * each)
-    # before the first level and after every one, on all of them
-    seconds += scoring * PAPER_LEVELS * (PAPER_LEVELS + 1) / (levels * (levels + 1))
-    more = PAPER_PARTICLES / n if n > 1 else 1.0
-    hours = seconds / entry.cells * PAPER_ORDERS * more / 3600
-    return entry.cells * levels * each / learning, hours
