@@ -1,13 +1,11 @@
 """What an audit found: numbers, and what may be claimed from them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -124,7 +122,7 @@ class LearnerAudit:
         count = len(self.disagreement)
         return float(self.disagreement.sum() / (count * (count - 1)))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Plain numbers and lists, for JSON."""
         found = {**vars(self.parts), **{name: getattr(self, name) for name in REPORTED}}
         return {
@@ -204,7 +202,7 @@ class OrderSensitivity:
         sequence = self.orders[order] if isinstance(order, int) else order
         return " > ".join(self.tasks[task] for task in sequence)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return {
             "tasks": list(self.tasks),
             "orders": [list(order) for order in self.orders],
