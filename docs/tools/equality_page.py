@@ -1,14 +1,13 @@
 """The page of what equals what: promises and measurements of tests/equality."""
 
-from __future__ import annotations
-
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from docs.tools.sections import COMMAND
 
 from orderless.report.tables import markdown_table
+from orderless.storage.typed import decode
 
 NAME = "equality"
 TEXT = f"""# What equals what
@@ -42,40 +41,55 @@ The largest absolute difference in the learned state (sums over the data, or net
 in the probabilities of 64 other images; 0 is to the bit."""
 
 
+@dataclass(frozen=True)
+class Cell:
+    """How far two ways are apart in what they learned and what they answered."""
+
+    promised: list[float] | None
+    learned: float
+    answered: float
+
+
+@dataclass(frozen=True)
+class Equality:
+    """`equality.json`: way -> learner -> cell."""
+
+    equality: dict[str, dict[str, Cell]]
+    machines: dict[str, str]
+
+
 def equality_page(directory: Path) -> str | None:
     """From `equality.json` in the directory; None without it."""
     path = directory / f"{NAME}.json"
     if not path.exists():
         return None
-    content = json.loads(path.read_text(encoding="utf-8"))
-    cells, machines = content["equality"], content["machines"]
+    found = decode(Equality, json.loads(path.read_text(encoding="utf-8")))
+    cells, machines = found.equality, found.machines
     rows = list(next(iter(cells.values())))
-    promised = [[row, *(_promise(column.get(row)) for column in cells.values())] for row in rows]
-    found = [[row, *(_figures(column.get(row)) for column in cells.values())] for row in rows]
+    promises, figures = (
+        [[row, *(text(column.get(row)) for column in cells.values())] for row in rows]
+        for text in (_promise, _figures)
+    )
     where = "; ".join(f"{kind}: {machine}" for kind, machine in sorted(machines.items()))
     return "\n".join(
         [
             TEXT,
-            markdown_table(["", *cells], promised),
+            markdown_table(["", *cells], promises),
             NOTES,
             f"## What was measured\n\n{MEASURED} {where}.\n",
-            markdown_table(["", *cells], found),
+            markdown_table(["", *cells], figures),
         ]
     )
 
 
-def _promise(cell: dict[str, Any] | None) -> str:
-    if cell is None:
-        return "-"
-    if cell["promised"] is None:
-        return "no"
-    learned, answered = cell["promised"]
+def _promise(cell: Cell | None) -> str:
+    if cell is None or cell.promised is None:
+        return "-" if cell is None else "no"
+    learned, answered = cell.promised
     if learned == answered == 0:
         return "**bits**"
     return "**sums**" if learned == 0 else f"{max(learned, answered):.0e}"
 
 
-def _figures(cell: dict[str, Any] | None) -> str:
-    if cell is None:
-        return "-"
-    return " / ".join(f"{cell[name]:.1g}" for name in ("learned", "answered"))
+def _figures(cell: Cell | None) -> str:
+    return "-" if cell is None else f"{cell.learned:.1g} / {cell.answered:.1g}"

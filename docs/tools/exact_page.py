@@ -1,7 +1,5 @@
 """The page of the exact filter: what a learner without any order reaches."""
 
-from __future__ import annotations
-
 from docs.tools.sections import PROSE, Source, page, provenance
 
 from orderless.report import Summary

@@ -1,7 +1,5 @@
 """The page "When does weighting help?", written from the map's JSON and from nothing else."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

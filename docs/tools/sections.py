@@ -1,13 +1,13 @@
 """What the result pages have in common: where figures came from, remarks, and claims judged."""
 
-from __future__ import annotations
-
 import tomllib
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
 from orderless.report import Summary
 from orderless.report.columns import title
+from orderless.report.summary import Claim
 from orderless.report.tables import markdown_table
 
 COMMAND = "python -m docs.tools.results_page"
@@ -40,15 +40,20 @@ def remarks(source: Source, name: str, heading: str = "## Remarks\n\n") -> list[
 def provenance(source: Source) -> str:
     """Command, device, time and versions of one report."""
     summary = source.summary
-    versions = ", ".join(f"{name} {version}" for name, version in summary.versions.items())
     hours = summary.duration / 3600
     time = f"{hours:.1f} h" if hours >= 1 else f"{summary.duration / 60:.1f} min"
+    command = f"```\n{summary.command or 'command not recorded'}\n```\n\n"
+    data = f"Data: [`{source.path.name}`]({source.path.name}).\n"
+    return f"{command}{work(summary, time)} {data}"
+
+
+def work(summary: Summary, time: str) -> str:
+    """How much was computed, where and by what."""
+    versions = ", ".join(f"{name} {version}" for name, version in summary.versions.items())
     cells = sum(entry.cells for entry in summary.methods.values())
     return (
-        f"```\n{summary.command or 'command not recorded'}\n```\n\n"
         f"{cells} {'cell' if cells == 1 else 'cells'}, {time} of cell time on "
-        f"{summary.device or 'an unnamed device'}; {versions or 'versions not recorded'}. "
-        f"Data: [`{source.path.name}`]({source.path.name}).\n"
+        f"{summary.device or 'an unnamed device'}; {versions or 'versions not recorded'}."
     )
 
 
@@ -56,14 +61,14 @@ def verdicts(groups: list[list[Summary]], rule: str) -> list[str]:
     """Where each claim holds; reports on which none can be decided are left out."""
     decided = set(VERDICTS) - {"not decidable"}
     judged = ([s for s in group if any(c.holds in decided for c in s.claims)] for group in groups)
-    return ["## The paper's claims, one by one\n", rule, *map(_overview, filter(None, judged))]
+    return ["## The paper's claims, one by one\n", rule, *map(overview, filter(None, judged))]
 
 
-def evidence(groups: list[list[Summary]]) -> list[str]:
+def evidence(summaries: list[Summary]) -> list[str]:
     """The numbers behind the verdicts."""
     headings = ["claim", "judged on", "holds", "evidence", "paper"]
     parts = []
-    for summary in (summary for group in groups for summary in group if summary.claims):
+    for summary in (summary for summary in summaries if summary.claims):
         rows = [
             [each.claim, each.measure, VERDICTS[each.holds], each.evidence, each.paper or ""]
             for each in summary.claims
@@ -72,12 +77,18 @@ def evidence(groups: list[list[Summary]]) -> list[str]:
     return parts
 
 
-def _overview(judged: list[Summary]) -> str:
-    """The verdicts on every claim that any of these was judged on."""
-    found = [{(c.claim, c.measure): VERDICTS[c.holds] for c in s.claims} for s in judged]
-    keys = dict.fromkeys(key for verdicts in found for key in verdicts)
-    return markdown_table(
-        ["claim", "judged on", *map(title, judged)],
-        [[*key, *(verdicts.get(key, "") for verdicts in found)] for key in keys],
-        left=2,
-    )
+def overview(
+    judged: list[Summary],
+    name: Callable[[Summary], str] = title,
+    verdict: Callable[[Claim], str] = lambda claim: VERDICTS[claim.holds],
+    leave_out: Collection[object] = (),
+) -> str:
+    """The verdicts on every claim that any of these was judged on, with one not to `leave_out`."""
+    found = [{(c.claim, c.measure): c for c in summary.claims} for summary in judged]
+    said = [(key, c.holds) for claims in found for key, c in claims.items()]
+    rows = [
+        [*key, *(verdict(claims[key]) if key in claims else "" for claims in found)]
+        for key in dict.fromkeys(key for key, _ in said)
+        if any(holds not in leave_out for other, holds in said if other == key)
+    ]
+    return markdown_table(["claim", "judged on", *map(name, judged)], rows, left=2)

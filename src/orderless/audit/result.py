@@ -1,7 +1,5 @@
 """What an audit found: numbers, and what may be claimed from them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

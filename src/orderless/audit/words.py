@@ -134,7 +134,7 @@ def _summary(
             _percent(each.order_averages[each.worst_order]),
             _small(each.order_variance),
             _small(each.seed_variance),
-            "-" if each.p_value is None else probability(each.p_value),
+            probability(each.p_value),
             f"{_percent(each.mean_disagreement)} %",
             VERDICTS[each.verdict],
         ]
@@ -282,6 +282,8 @@ def _small(value: float) -> str:
     return "0" if value == 0 else f"{value:.2g}"
 
 
-def probability(value: float) -> str:
+def probability(value: float | None) -> str:
     """Digits enough to see on which side of 0.05 it lies."""
+    if value is None:
+        return "-"
     return f"{value:.4f}" if value < 0.01 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"

@@ -1,7 +1,5 @@
 """The page's table: texts to print, values to sort by, and which entries are the best."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
