@@ -170,6 +170,17 @@ def test_numbers_with_a_heavy_tail_a_constant_one_and_wrong_ones(tmp_path, image
     assert "--target is for tables" in refused(*words)
 
 
+def test_a_parquet_file_whose_description_is_damaged_is_refused(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    data = tmp_path / "x.parquet"
+    for description in ('{"columns": []}', '{"index_columns": 3, "columns": [7]}', "[]"):
+        columns = arrow.Table.from_pandas(table(8), preserve_index=False)
+        changed = columns.replace_schema_metadata({"pandas": description})
+        parquet.write_table(changed, data)
+        words = ["fit", "--data", data, "--out", tmp_path / "x.st", "--label", "kind"]
+        assert "x.parquet cannot be read" in refused(*words)
+
+
 def test_what_is_read_is_not_written_over(tables, tmp_path):
     head, data = tmp_path / "head.st", tables / "first.csv"
     fit(tables, head)

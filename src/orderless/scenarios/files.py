@@ -1,7 +1,5 @@
 """A user's own files: folders of images, CSV and parquet tables, in portions that fit a memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from numbers import Real
 from pathlib import Path
@@ -86,8 +84,11 @@ def read_table(path: Path, label: str) -> Iterator[Any]:
             if label in frame:
                 frame[label] = frame[label].map(str, na_action="ignore")
             yield frame
-    except (OSError, ValueError) as error:  # pandas' and pyarrow's own are ValueErrors, too
-        raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    except DataError:
+        raise
+    except Exception as error:  # pyarrow raises whatever a damaged file leads it to
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise DataError(f"{path} cannot be read: {reason}") from None
 
 
 def numbers(frame: Any, columns: Sequence[str], path: Path) -> np.ndarray:
