@@ -9,15 +9,12 @@ PYTEST := $(BIN)/python -m pytest -n $${JOBS:-auto} --dist worksteal
 # where the environment sets it, every process of every test compiles the package again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-browser test-sweeps test-faults test-cuda lint docs results wheel clean
+.PHONY: demo check test test-browser test-sweeps test-faults test-cuda style lint docs results wheel clean
 
 demo: $(VENV)/.demo            ## every method on 5,000 digits, three orders of the tasks
 	$(BIN)/orderless run splitmnist --preset demo --permutations 3 --out runs/demo
 
-check: $(VENV)/.dev            ## style, types and the fast tests, before every commit
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+check: style                   ## style, types and the fast tests, before every commit
 	$(PYTEST) -m 'not slow and not sweep and not browser'
 
 test: $(VENV)/.dev             ## all tests that CI runs
@@ -40,10 +37,12 @@ test-cuda: $(VENV)/.dev        ## what needs a GPU, and nothing else
 	    tests/equality/test_matrix.py::test_the_gpu_holds_what_is_promised \
 	    'tests/test_docs.py::test_the_code_on_the_page_runs[docs/tutorial.md]'
 
-lint: $(VENV)/.dev             ## style, types, and generated pages
+style: $(VENV)/.dev            ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+lint: style                    ## style, types, and generated pages
 	$(BIN)/python -m docs.tools.results_page --check
 
 docs: $(VENV)/.dev             ## the site, in site/

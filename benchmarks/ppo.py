@@ -1,11 +1,12 @@
 """PPO over particles on real ProcGen, end to end: environment steps per second.
 
     python benchmarks/ppo.py [--particles 1,8] [--envs 64,256] [--rounds 3] [--network impala]
-                             [--rollout 256] [--turns 2] [--plain] [--profile]
+                             [--rollout 256] [--turns 2] [--unweighted] [--plain] [--profile]
 
 A round is 16,384 steps in all environments together, or `--rollout` in each, and three epochs over
 them; the first two, which record the graphs, are not counted. With `--turns 2`, as in the
-benchmarks, one half of the environments plays while the GPU decides for the other. `--plain`
+benchmarks, one half of the environments plays while the GPU decides for the other. Particles are
+weighted, which takes their losses twice in every step, unless they are `--unweighted`. `--plain`
 measures one network in stock PyTorch beside them (plain_ppo.py), and `--profile` tells what the GPU
 does in one more round of each.
 """
@@ -28,13 +29,14 @@ from timing import machine, print_table
 
 
 def measure(n: int, envs: int, options: argparse.Namespace) -> list[str]:
-    """Steps per second of N weighted particles; of plain PPO at N=1."""
+    """Steps per second of N particles; of plain PPO at N=1."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     particles = ol.Ensemble(
         NETWORKS[options.network], n, device=device, precision=options.precision
     )
     optimizer = torch.optim.Adam(particles.parameters(), lr=5e-4)
-    kind = ol.GradientDescent if n == 1 else ol.WeightedParticleFilter
+    several = ol.AveragingParticles if options.unweighted else ol.WeightedParticleFilter
+    kind = ol.GradientDescent if n == 1 else several
     copies = [ProcgenLevels("starpilot", envs // options.turns) for _ in range(options.turns)]
     settings = rollouts_for(envs, options.rollout)
     ppo = PPO(kind(particles, optimizer, max_grad_norm=0.5), copies, settings)
@@ -46,7 +48,8 @@ def measure(n: int, envs: int, options: argparse.Namespace) -> list[str]:
     row = timed(collect, lambda: ppo.update(collected[0]), envs * settings.steps, options)
     for env in copies:
         env.close()
-    return [f"orderless, N={n}", f"{envs} x {settings.steps}", *row]
+    weighted = ", weighted" if kind is ol.WeightedParticleFilter else ""
+    return [f"orderless, N={n}{weighted}", f"{envs} x {settings.steps}", *row]
 
 
 def measure_plain(envs: int, options: argparse.Namespace) -> list[str]:
@@ -114,6 +117,7 @@ def main() -> None:
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--rollout", type=int)
     arguments.add_argument("--turns", type=int, default=2)
+    arguments.add_argument("--unweighted", action="store_true")
     arguments.add_argument("--plain", action="store_true")
     arguments.add_argument("--profile", action="store_true")
     arguments.add_argument("--network", default="impala", choices=sorted(NETWORKS))

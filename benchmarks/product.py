@@ -3,11 +3,12 @@
     python benchmarks/product.py sweep splitmnist domain hidden=400 hidden=1000,product_lr=0.3
     python benchmarks/product.py map [lr] [size] [tasks]
     python benchmarks/product.py cost
+    python benchmarks/product.py head
 
-Everything is scored on a tenth of the training data that is held out. A line is printed, and added
-to --out as JSON, as soon as it is known. `sweep` tries settings as `orderless run --set` takes them
-and names the best. --networks train side by side: each has its own start, all the same batches.
-A setting that diverges is told as such.
+Everything but `head` is scored on a tenth of the training data that is held out. A line is
+printed, and added to --out as JSON, as soon as it is known. `sweep` tries settings as `orderless
+run --set` takes them and names the best. --networks train side by side: each has its own start, all
+the same batches. A setting that diverges is told as such.
 """
 
 from __future__ import annotations
@@ -25,20 +26,22 @@ from torch import Tensor, nn
 
 from orderless.experiments.benchmarks import find_benchmark
 from orderless.methods import METHODS, Setup
+from orderless.methods.learners.exact import backbone_features
 from orderless.methods.learners.product import ProductLearner
 from orderless.methods.presets import find_preset
 from orderless.methods.settings import Settings
-from orderless.scenarios import Scenario, SplitMNIST, Task
+from orderless.scenarios import Scenario, SplitCIFAR100, SplitMNIST, Task
 from timing import machine
 
 parser = argparse.ArgumentParser(description="Measure the product of task posteriors.")
-parser.add_argument("what", choices=("sweep", "map", "cost"))
+parser.add_argument("what", choices=("sweep", "map", "cost", "head"))
 parser.add_argument("choices", nargs="*")
 parser.add_argument("--data", default=None, help="where MNIST and CIFAR-100 lie")
 parser.add_argument("--out", type=Path, default=Path("product.json"))
 parser.add_argument("--networks", type=int, default=3)
 parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing after that")
 parser.add_argument("--source", default="full", help='"embedded" for 5,000 digits')
+parser.add_argument("--width", type=int, default=4096, help="of the head's hidden layer")
 parser.add_argument("--few", type=int, default=None, help="so many tasks only")
 parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 args = parser.parse_intermixed_args()
@@ -274,6 +277,23 @@ def cost() -> None:
         )
 
 
-COMMANDS = {"sweep": sweep, "map": draw_map, "cost": cost}
+# ---------------------------------------------------------------------- on a frozen network
+
+
+def head() -> None:
+    """CIFAR-100's classes in 20 tasks, one hidden layer on a frozen network's features; test data.
+
+    Passes and learning rate were chosen on held-out training data.
+    """
+    whole = SplitCIFAR100("class", root=args.data, device=args.device)
+    tasks = whole._with_tasks(whole.tasks[: args.few]).mapped(backbone_features("lite2"))
+    settings = settings_of("splitcifar100", "optimizer=adam,adam_lr=1e-4,epochs=3")
+    make_model = lambda: mlp(math.prod(tasks.input_shape), args.width, 1, tasks.outputs)  # noqa: E731
+    for merge in in_time((True, False)):
+        way = "product" if merge else "one after another"
+        note(way=way, width=args.width, **score(tasks, settings, make_model, merge))
+
+
+COMMANDS = {"sweep": sweep, "map": draw_map, "cost": cost, "head": head}
 if __name__ == "__main__":
     COMMANDS[args.what](*args.choices)

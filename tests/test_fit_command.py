@@ -170,6 +170,43 @@ def test_numbers_with_a_heavy_tail_a_constant_one_and_wrong_ones(tmp_path, image
     assert "--target is for tables" in refused(*words)
 
 
+def test_a_parquet_file_whose_description_is_damaged_is_refused(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    data = tmp_path / "x.parquet"
+    for description in ('{"columns": []}', '{"index_columns": 3, "columns": [7]}', "[]"):
+        columns = arrow.Table.from_pandas(table(8), preserve_index=False)
+        changed = columns.replace_schema_metadata({"pandas": description})
+        parquet.write_table(changed, data)
+        words = ["fit", "--data", data, "--out", tmp_path / "x.st", "--label", "kind"]
+        assert "x.parquet cannot be read" in refused(*words)
+
+
+def test_what_is_read_is_not_written_over(tables, tmp_path):
+    head, data = tmp_path / "head.st", tables / "first.csv"
+    fit(tables, head)
+    before = head.read_bytes(), data.read_bytes()
+    (tmp_path / "link.csv").symlink_to(data)
+    for out in (data, tmp_path / "link.csv"):
+        assert "would write over" in refused("fit", "--data", tables, "--out", out)
+        assert "would write over" in refused("predict", head, "--data", tables, "--out", out)
+    assert "would write over" in refused("predict", head, "--data", tables, "--out", head)
+    assert (head.read_bytes(), data.read_bytes()) == before
+
+
+def test_the_answer_is_no_input_numbers_are_finite_and_tables_have_rows(tmp_path):
+    data = tmp_path / "x.csv"
+    words = ["fit", "--data", data, "--out", tmp_path / "x.st", "--workers", 1]
+    data.write_text("a,label\n" + "1,0\n2,1\n" * 4)
+    for answer in ("--label", "--target"):
+        said = refused(*words, answer, "label", "--columns", "a,label")
+        assert "'label' is what is to be predicted: leave it out of --columns" in said
+    data.write_text("a,label\n1,0\n1e200,1\n")
+    assert "no finite number in column 'a', line 3" in refused(*words)
+    data.write_text("a,label\n")
+    assert "tables without a single row" in refused(*words)
+    assert "tables without a single row" in refused(*words, "--target", "label")
+
+
 def test_columns_that_are_no_numbers_are_named(tmp_path):
     data = tmp_path / "x.parquet"
     words = ["fit", "--data", data, "--out", tmp_path / "x.st", "--label", "kind"]

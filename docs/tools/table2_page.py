@@ -1,10 +1,8 @@
-"""Table 2: our returns on ProcGen's games beside the paper's, and what the paper's budget costs."""
-
-from __future__ import annotations
+"""Table 2: our returns on ProcGen's games beside the paper's."""
 
 from pathlib import Path
 
-from docs.tools.sections import PROSE, VERDICTS, Source, page, remarks
+from docs.tools.sections import PROSE, VERDICTS, Source, overview, page, remarks, work
 
 from orderless.methods.policy_settings import PolicySettings
 from orderless.report import MethodSummary, Summary
@@ -34,7 +32,8 @@ def table2_page(sources: list[Source]) -> str | None:
     for benchmark, found in kinds.items():
         if found:
             parts += [f"## {benchmark_label(benchmark)}\n", *map(_rows, found)]
-            parts.append(_claims([source.summary for source in found]))
+            judged = [source.summary for source in found]
+            parts.append(overview(judged, _name, _verdict, leave_out=["not decidable"]))
     parts += [
         f"{TEXT['claims']}\n",
         _plasticity(summaries),
@@ -44,14 +43,13 @@ def table2_page(sources: list[Source]) -> str | None:
         _folded("Level by level", _levels(summaries)),
         _folded("How each table was made", "\n".join(map(_origin, sources))),
         _folded("What moves the weights", _weights(summaries)),
-        _folded("What the preset `paper` would cost", _costs(summaries)),
     ]
     return page("Table 2, measured", _answer(summaries), *(part for part in parts if part))
 
 
 def _folded(heading: str, text: str) -> str:
     """Shown when asked for, by GitHub and by the documentation's site."""
-    opening = f'<details markdown="1"><summary>{heading.replace("`", "")}</summary>\n'
+    opening = f'<details markdown="1"><summary>{heading}</summary>\n'
     return f"{opening}\n{text}\n</details>\n" if text else ""
 
 
@@ -125,8 +123,14 @@ def _listed(words: list[str], none: str = "") -> str:
 
 
 def _figures(sources: list[Source]) -> str:
-    pictures = [Path(f"{source.path.with_suffix('')}-figure3.png") for source in sources]
-    lines = [f"![Returns over environment steps]({p.name})" for p in pictures if p.exists()]
+    """Of each game the run with most levels."""
+    by_levels = sorted(sources, key=lambda source: len(source.summary.task_names or []))
+    pictures = {
+        source.summary.scenario: path
+        for source in by_levels
+        if (path := Path(f"{source.path.with_suffix('')}-figure3.png")).exists()
+    }
+    lines = [f"![Returns over environment steps]({p.name})" for p in pictures.values()]
     return "\n".join([*lines, "", f"*{TEXT['caption']}*\n"]) if lines else ""
 
 
@@ -187,21 +191,9 @@ def _levels(summaries: list[Summary]) -> str:
     return "\n".join(tables)
 
 
-def _claims(summaries: list[Summary]) -> str:
-    """Every claim that is decided on one of these, with its evidence."""
-    found = [{(c.claim, c.measure): c for c in s.claims} for s in summaries]
-    keys = dict.fromkeys(key for claims in found for key in claims)
-    rows = [
-        [*key, *(_verdict(claims.get(key)) for claims in found)]
-        for key in keys
-        if any(key in claims and claims[key].holds != "not decidable" for claims in found)
-    ]
-    return markdown_table(["claim", "judged on", *map(_name, summaries)], rows, left=2)
-
-
-def _verdict(claim: Claim | None) -> str:
-    if claim is None or claim.difference is None or claim.interval is None:
-        return "" if claim is None else VERDICTS[claim.holds]
+def _verdict(claim: Claim) -> str:
+    if claim.difference is None or claim.interval is None:
+        return VERDICTS[claim.holds]
     low, high = claim.interval
     text = f"{VERDICTS[claim.holds]} {claim.difference:+.3f} [{low:+.3f}, {high:+.3f}]"
     return text + ("; [{:+.3f}, {:+.3f}]".format(*claim.across) if claim.across else "")
@@ -274,13 +266,8 @@ def _origin(source: Source) -> str:
         for key in ("transitions", "epochs"):
             if f"{key}=" not in command:
                 command += f" --set {key}={_amount(summary, key)}"
-    versions = ", ".join(f"{name} {version}" for name, version in summary.versions.items())
-    cells = sum(entry.cells for entry in summary.methods.values())
-    return (
-        f"- [`{source.path.name}`]({source.path.name}): `{command}`; {cells} cells, "
-        f"{summary.duration / 60:.0f} min of cell time on {summary.device or 'an unnamed device'}; "
-        f"{versions or 'versions not recorded'}.{_expert(summary)}"
-    )
+    done = work(summary, f"{summary.duration / 60:.0f} min")
+    return f"- [`{source.path.name}`]({source.path.name}): `{command}`; {done}{_expert(summary)}"
 
 
 def _expert(summary: Summary) -> str:
@@ -296,38 +283,3 @@ def _expert(summary: Summary) -> str:
     about = {"network": facts.network, "steps": facts.steps, "levels": facts.levels}
     on_levels = ", ".join(map(decimal, facts.level_returns))
     return " " + TEXT["expert"].format(on_levels=on_levels, **about, **worth)
-
-
-def _costs(summaries: list[Summary]) -> str:
-    """Throughput as measured, and hours for the paper's budget at that rate."""
-    fastest: dict[tuple[str, str], tuple[float, float, int, str]] = {}
-    for summary in summaries:
-        label = benchmark_label(summary.benchmark)
-        for name, entry in summary.methods.items():
-            if entry.duration and entry.particles is not None:
-                found = *_cost(summary, entry), entry.particles, summary.scenario
-                fastest[label, name] = max(found, fastest.get((label, name), found))
-    rows = [
-        [f"{label}, {game}", method_label(name), str(n), f"{rate:,.0f}", f"{hours:,.0f}"]
-        for (label, name), (rate, hours, n, game) in fastest.items()
-    ]
-    headings = ["benchmark", "method", "particles", "steps/s", "hours at the paper's budget"]
-    return f"{TEXT['cost']}\n\n{markdown_table(headings, rows, left=2)}"
-
-
-def _cost(summary: Summary, entry: MethodSummary) -> tuple[float, float]:
-    """Steps per second over all cells of a row, and hours for all orders of the paper."""
-    levels, n = len(summary.task_names or []), entry.particles or 1
-    each = (
-        _amount(summary, "transitions") * _amount(summary, "epochs")
-        if summary.benchmark == "procgen-bc"
-        else _amount(summary, "steps_per_level")
-    )
-    scoring = entry.scoring_duration or 0.0
-    learning = entry.duration - scoring
-    seconds = learning * PAPER_LEVELS * PAPER_STEPS / (levels * each)
-    # before the first level and after every one, on all of them
-    seconds += scoring * PAPER_LEVELS * (PAPER_LEVELS + 1) / (levels * (levels + 1))
-    more = PAPER_PARTICLES / n if n > 1 else 1.0
-    hours = seconds / entry.cells * PAPER_ORDERS * more / 3600
-    return entry.cells * levels * each / learning, hours

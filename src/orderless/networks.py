@@ -25,6 +25,17 @@ def released_mnist(outputs: int) -> nn.Module:
     )
 
 
+def wide_cifar(channels: int, outputs: int) -> nn.Module:
+    """One convolution with many channels, averaged over quarters of the image, and a head."""
+    return nn.Sequential(
+        nn.Conv2d(3, channels, 6, stride=3),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(4 * channels, outputs),
+    )
+
+
 def released_cifar(outputs: int) -> nn.Module:
     """The convolutional network of the paper's code, with a linear output."""
     layers: list[nn.Module] = []

@@ -17,6 +17,9 @@ def run(*arguments: str):
     return CliRunner().invoke(app, ["audit", *arguments])
 
 
+FEW = ["--tasks", "tests.audit.toys:few", "--orders", "2", "--seeds", "2"]
+
+
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(HERE)  # modules of the current folder are found
@@ -24,16 +27,9 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_the_table_is_printed_and_the_report_written(tmp_path: Path) -> None:
-    arguments = [
-        "tests.audit.toys:LastTask",
-        "--tasks",
-        "tests.audit.toys:few",
-        "--orders",
-        "2",
-        "--seeds",
-        "2",
-    ]
-    result = run(*arguments, "--compare", "rb", "--out", str(tmp_path / "report"))
+    result = run(
+        "tests.audit.toys:LastTask", *FEW, "--compare", "rb", "--out", str(tmp_path / "report")
+    )
     assert result.exit_code == 0, result.output
     assert "LastTask is sensitive to the order" in result.stdout
     assert "rb does not depend on the order" in result.stdout
@@ -47,16 +43,8 @@ def test_the_table_is_printed_and_the_report_written(tmp_path: Path) -> None:
 
 
 def test_json_is_printed_and_nothing_else(tmp_path: Path) -> None:
-    arguments = [
-        "tests.audit.toys:make_last_task",
-        "--tasks",
-        "tests.audit.toys:few",
-        "--orders",
-        "2",
-        "--seeds",
-        "2",
-    ]
-    result = run(*arguments, "--compare", "", "--out", str(tmp_path), "--json")
+    arguments = [*FEW, "--compare", "", "--out", str(tmp_path), "--json"]
+    result = run("tests.audit.toys:make_last_task", *arguments)
     assert json.loads(result.stdout)["comparisons"] == []
 
 

@@ -102,6 +102,22 @@ def test_one_process_two_processes_and_ray_leave_the_same_files(cluster, one_pro
     assert run_grid(GRID, Store(tmp_path / "ray"), ray=Ray()) == 0
 
 
+def test_tasks_of_one_cell_side_by_side_leave_the_same_files(cluster, tmp_path, monkeypatch):
+    grid = Grid("splitmnist", "class", "demo", ("product",), 1, 1, SETTINGS)
+    run_grid(grid, Store(tmp_path / "one"))
+    launched, launch = [], Ray.launch
+
+    def listen(self, cells, *rest):
+        launched.append([cell.order for cell in cells])
+        return launch(self, cells, *rest)
+
+    monkeypatch.setattr(Ray, "launch", listen)
+    for kind in (Store, Elsewhere):
+        run_grid(grid, kind(tmp_path / kind.__name__), ray=Ray())
+        assert everything(tmp_path / kind.__name__) == everything(tmp_path / "one")
+    assert launched == 2 * [[(0,), (1,), (2,), (3,), (4,)], [(0, 1, 2, 3, 4)]]
+
+
 def at_work():
     """Process ids of this test's Ray workers that compute a cell."""
     parents, found = {}, []

@@ -18,16 +18,21 @@ from orderless.filters.exact.line_search import maximize
 from orderless.filters.exact.rao_blackwellized import RaoBlackwellizedFilter
 
 
-def test_fixed_hyperparameters_give_the_closed_form() -> None:
-    x, y = regression()
-    alpha, noise = 2.5, 0.3
-    rb = RaoBlackwellizedFilter(
+def with_known(alpha: float, noise: float) -> RaoBlackwellizedFilter:
+    """A regression on the inputs themselves with these hyperparameters."""
+    return RaoBlackwellizedFilter(
         nn.Identity(),
         targets="values",
         standardize=False,
         prior_precision=alpha,
         noise_variance=noise,
     )
+
+
+def test_fixed_hyperparameters_give_the_closed_form() -> None:
+    x, y = regression()
+    alpha, noise = 2.5, 0.3
+    rb = with_known(alpha, noise)
     rb.update(x[:20], y[:20])
     rb.update(x[20:], y[20:])
     precision = x.T @ x / noise + alpha * torch.eye(8, dtype=torch.float64)
@@ -43,13 +48,7 @@ def test_fixed_hyperparameters_give_the_closed_form() -> None:
 def test_evidence_of_values_is_the_gaussian_marginal_density() -> None:
     x, y = regression(30)
     alpha, noise = 2.5, 0.3
-    rb = RaoBlackwellizedFilter(
-        nn.Identity(),
-        targets="values",
-        standardize=False,
-        prior_precision=alpha,
-        noise_variance=noise,
-    )
+    rb = with_known(alpha, noise)
     rb.update(x, torch.stack([y, y / 2], 1))
     covariance = noise * np.eye(30) + (x @ x.T / alpha).numpy()
     expected = sum(

@@ -6,33 +6,18 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from tests.learners.tiny_tasks import model, scenario
 
 from orderless.methods import METHODS, Setup
 from orderless.methods.settings import Settings
-from orderless.scenarios import Scenario, Task
 
 LR, KINDS = 0.1, ("domain", "task", "class")
-
-
-def scenario(kind):
-    generator = torch.Generator().manual_seed(0)
-
-    def part(count):
-        y = torch.arange(count) % 2
-        return torch.randn(count, 4, generator=generator) + y[:, None], y
-
-    return Scenario([Task(*part(12), *part(6)) for _ in range(3)], kind=kind)
 
 
 def make_learner(kind, name="product", **changes):
     tasks = scenario(kind)
     settings = Settings(particles=3, product_lr=LR, **changes)
-
-    def make_model():
-        return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, tasks.outputs))
-
-    return METHODS[name].build(Setup(tasks, settings, make_model, 0))
+    return METHODS[name].build(Setup(tasks, settings, lambda: model(tasks.outputs), 0))
 
 
 def learned(kind, order, name="product", **changes):

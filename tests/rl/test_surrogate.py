@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,9 +11,11 @@ from tests.rl.corridor import Walker
 from torch import Tensor
 
 import orderless as ol
-from orderless.rl import Surrogate
+from orderless.rl import PPOSettings, Surrogate
 
-OPTIONS = {"clip": 0.2, "value_coefficient": 0.5, "entropy_coefficient": 0.01}
+SETTINGS = PPOSettings(
+    clip=0.2, value_coefficient=0.5, entropy_coefficient=0.01, importance_limit=2.0
+)
 N, B = 3, 12
 
 
@@ -70,13 +73,8 @@ def by_loop(
 def test_every_particle_has_the_loss_of_the_formula(clip_values: bool) -> None:
     particles = ol.Ensemble(Walker, N, seed=0).double()
     reported: list[Tensor] = []
-    loss = Surrogate(
-        particles,
-        importance_limit=2.0,
-        clip_values=clip_values,
-        report=reported.append,
-        **OPTIONS,
-    )
+    settings = replace(SETTINGS, clip_values=clip_values)
+    loss = Surrogate(particles, settings, report=reported.append)
     batch = minibatch()
     losses, means = loss(*batch).detach(), loss.means()
     names = ("policy", "value", "entropy", "importance", "truncated", "energy")
@@ -89,7 +87,7 @@ def test_every_particle_has_the_loss_of_the_formula(clip_values: bool) -> None:
 
 def test_a_minibatch_that_does_not_count_has_no_energy() -> None:
     particles = ol.Ensemble(Walker, N, seed=0).double()
-    loss = Surrogate(particles, importance_limit=2.0, clip_values=True, **OPTIONS)
+    loss = Surrogate(particles, SETTINGS)
     loss(*minibatch()[:-1], torch.tensor(0.0))
     assert not loss.means()["energy"].any()
 
@@ -97,8 +95,7 @@ def test_a_minibatch_that_does_not_count_has_no_energy() -> None:
 def test_rows_follow_the_lineage() -> None:
     particles = ol.Ensemble.from_modules([ol.Ensemble(Walker, 1)[0]] * N).double()
     lineage = torch.tensor([2, 2, 0])
-    options = {"importance_limit": 2.0, "clip_values": True, **OPTIONS}
     batch = minibatch()
-    own = Surrogate(particles, **options)(*batch)
-    traced = Surrogate(particles, lineage=lineage, **options)(*batch)
+    own = Surrogate(particles, SETTINGS)(*batch)
+    traced = Surrogate(particles, SETTINGS, lineage=lineage)(*batch)
     torch.testing.assert_close(traced, own[lineage])

@@ -15,6 +15,7 @@ import typer
 from ..escaping import csv_cell
 from .errors import problems_as_sentences
 from .fit import Data, check
+from .options import option, word
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 @problems_as_sentences("smaller files")
 def predict(
-    head: Annotated[Path, typer.Argument(help="A file written by orderless fit.")],
+    head: Annotated[Path, word("A file written by orderless fit.")],
     data: Data,
-    out: Annotated[Path | None, typer.Option(help="A CSV file [the terminal].")] = None,
+    out: Annotated[Path | None, option("A CSV file [the terminal].")] = None,
     probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="A column for every class.")
+        bool, option("A column for every class.", name="--probabilities")
     ] = False,
 ) -> None:
     """Answers, a line for every image or row; how many are right or how far off, where known.
@@ -41,12 +42,14 @@ def predict(
 
     from ..distributed.head import Head
     from ..experiments.progress import Countdown
-    from ..scenarios.files import find_files
+    from ..scenarios.files import check_output, find_files
 
     torch.set_num_threads(1)  # as in fit
     loaded, files = Head.load(head), find_files(data)
     recipe = loaded.recipe
     check(recipe, files)
+    if out is not None:
+        check_output(out, head, *files.paths)
     answers = Values(loaded) if recipe.spread else Classes(loaded, probabilities)
     shards = recipe.shards(files)
     with ExitStack() as stack:

@@ -157,6 +157,8 @@ def look_through(
     if files.images:
         folders = {label_of(path, files.root) for path in files.paths} - {None}
         return {"classes": sorted(str(name) for name in folders)}
+    if label in columns:
+        raise DataError(f"{label!r} is what is to be predicted: leave it out of --columns")
     classes: set[str] = set()
     count, sums, squares = 0, np.array(Fraction()), np.array(Fraction())
     low, high = np.array(np.inf), np.array(-np.inf)
@@ -169,6 +171,8 @@ def look_through(
                 )
             if not values and frame[label].isna().any():
                 raise DataError(f"{path} has a row without a label in column {label!r}")
+            if not len(frame):
+                continue
             columns = columns or [name for name in frame if name != label]
             x = numbers(frame, [*columns, label] if values else columns, path)
             classes |= set() if values else set(frame[label])

@@ -1,13 +1,10 @@
 """A cell of supervised learning: one method learns the tasks in one order from one seed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..methods import Setup, find_method
@@ -16,10 +13,9 @@ from ..methods.settings import Settings
 from ..particles import Ensemble
 from ..scenarios import Scenario
 from .benchmarks import find_benchmark
-from .evaluation import COMBINES, plasticity, score_task
+from .evaluation import COMBINES, plasticity, score_task, snapshot
 from .record import CellRecord
-from .runner import Cell, CellRunner
-from .snapshots import snapshot
+from .runner import Cell, CellProgress, CellRunner
 from .store import Store
 
 TRACES = 40  # at most this many points per task at which weights and loss are recorded
@@ -41,9 +37,9 @@ class SupervisedRunner(CellRunner):
         self.setup = Setup(scenario, cell.settings, network, cell.seed, store.group)
         self.learner = self._build()
         self.stages = self.plan(cell.settings)
-        self.progress.scores = {name: [] for name in COMBINES}
         self._pending: list[tuple[int, Any]] = []  # step infos not yet fetched from the device
         self._scored_at = -1
+        self._parts = {part.order[0]: part for part in cell.parts()}
 
     def _build(self) -> ContinualLearner:
         return find_method(self.cell.method).build(self.setup)
@@ -57,9 +53,31 @@ class SupervisedRunner(CellRunner):
 
     def _stage(self, seen: list[int], count: int) -> Iterator[None]:
         self.learner.begin_task(seen)
-        for batch in self._batches(seen):
+        self._joined = self.progress.batch == 0 and self._join(seen[-1], count)
+        for batch in () if self._joined else self._batches(seen):
             self._learn(batch, count)
             yield
+
+    def _join(self, task: int, count: int) -> bool:
+        """Take over a task that another process has learned, where one has."""
+        progress, part = self.progress, self._parts.get(task)
+        state = None if part is None else self._saved(part)
+        if state is None or not state["progress"]["position"]:
+            return False
+        theirs, before = CellProgress(**state["progress"]), self._steps()
+        progress.batch, progress.seconds = count, progress.seconds + theirs.seconds
+        if progress.died_at is not None:
+            return True
+        theirs.trace["step"] = [before + step for step in theirs.trace["step"]]
+        for name, values in theirs.trace.items():
+            progress.trace[name] += values
+        if theirs.died_at is not None:
+            progress.died_at = before + theirs.died_at
+            return True
+        other: Any = self._build()
+        other.load_state_dict(state["learner"])
+        self._attempt(lambda: self.learner.add(other))  # type: ignore[attr-defined]
+        return True
 
     def plan(self, settings: Settings) -> list[tuple[list[int], int]]:
         """(tasks seen so far, batches to come) for every stage; joint training has one."""
@@ -89,27 +107,25 @@ class SupervisedRunner(CellRunner):
         progress = self.progress
         progress.batch += 1
         self.tick(1)
-        if progress.died_at is not None:
-            return
-        info = None
-        with self._may_die():
-            info = self.learner.learn(*batch)
+        info = self._attempt(lambda: self.learner.learn(*batch))
         every = math.ceil(count / TRACES)
         if info is not None and (progress.batch % every == 0 or progress.batch == count):
             self._pending.append((self._steps(), info))
 
     def _finish_stage(self, seen: list[int]) -> None:
-        self._check()
-        info = None if self.progress.died_at is not None else self.learner.end_task()
-        if info is not None:
-            self._pending.append((self._steps(), info))
-        self._fetch()
+        self._end_task()
         self._score(seen)
         if self.learner.joint:  # there is no intermediate row to speak of
             for rows in self.progress.scores.values():
                 rows[1:1] = [[None for _ in seen] for _ in seen[1:]]
         self._add_plasticity(plasticity(self.learner, seen[-1]))
         self._snapshot()
+
+    def _end_task(self) -> None:
+        info = None if self._joined else self._attempt(self.learner.end_task)
+        if info is not None:
+            self._pending.append((self._steps(), info))
+        self._fetch()
 
     def _score(self, seen: list[int]) -> None:
         """One more row of R, in the columns of task identities."""
@@ -132,14 +148,8 @@ class SupervisedRunner(CellRunner):
 
     def _fetch(self) -> None:
         """Bring the pending step infos to the host, all at once."""
-        trace = self.progress.trace
         for step, info in self._pending:
-            weights = info.log_weights.exp()
-            trace["step"].append(step)
-            trace["ess"].append(float(info.ess))
-            trace["largest_weight"].append(float(weights.max()))
-            losses = torch.where(weights > 0, weights * info.loss_before.double(), 0.0)
-            trace["loss"].append(float(losses.sum()))
+            self._trace(step, info.log_weights.exp(), info.loss_before, info.ess)
         self._pending = []
 
     def _snapshot(self) -> None:
@@ -152,17 +162,31 @@ class SupervisedRunner(CellRunner):
         self._fetch()
         super()._checkpoint()
 
-    def _load_state(self, state: dict[str, Any]) -> None:
-        self.learner.begin_task(self.stages[self.progress.position][0])
+    def _load_state(self, state: Any) -> None:
+        if self.progress.position < len(self.stages):
+            self.learner.begin_task(self.stages[self.progress.position][0])
         super()._load_state(state)
 
     def _initial(self) -> Ensemble:
         return self._build().filter.particles
 
     def _record(self) -> CellRecord:
-        kept = ("nll", "ece", "predictions")
-        found: Any = {name: [getattr(score, name) for score in self.last] for name in kept}
+        names = ("nll", "ece", "predictions")
+        found: Any = {name: [getattr(score, name) for score in self.last] for name in names}
         return replace(super()._record(), data=self.scenario.digest, **found)
 
     def _identity(self) -> dict[str, object]:
         return {**super()._identity(), "data": self.scenario.digest}
+
+
+class TaskRunner(SupervisedRunner):
+    """A `Part`: one task, for the cell to take over."""
+
+    def _begin(self) -> None:
+        """There is nothing to score yet."""
+
+    def _finish_stage(self, seen: list[int]) -> None:
+        self._end_task()
+
+    def _leave(self, command: str) -> None:
+        self._checkpoint()

@@ -52,7 +52,7 @@ class Frozen:
     def pooled(self, x: Tensor) -> list[Tensor]:
         """Each tap's output averaged over space, `[B, C]`; without taps the network's own."""
         module = self.on(x.device)
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
 
         def keep(tap: str) -> Any:
             return lambda part, inputs, output: found.__setitem__(tap, output)
@@ -190,7 +190,7 @@ def _processor() -> str:
     return f"{platform.machine()} {model.strip()} {torch.backends.cpu.get_cpu_capability()}"
 
 
-def _pooled(output: Any) -> Tensor:
+def _pooled(output: object) -> Tensor:
     tensor: Tensor = next(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
     axes: Iterable[int] = range(2, tensor.dim()) if tensor.dim() != 3 else (1,)
     return tensor.mean(tuple(axes)) if tensor.dim() > 2 else tensor.flatten(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -151,7 +151,7 @@ class Predictor(ABC):
         return {name: self.particles.shard.local(tensor) for name, tensor in tensors.items()}
 
     @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a state; one of another filter, model or size is refused before any change."""
         self._check_state(state)
         self.particles.load_state_dict(self._local(state["particles"]))
@@ -161,7 +161,7 @@ class Predictor(ABC):
         for name, tensor in self.particle_tensors().items():
             tensor.copy_(self.particles.shard.local(state[name]))
 
-    def _check_state(self, state: dict[str, Any]) -> None:
+    def _check_state(self, state: Mapping[str, Any]) -> None:
         """Refuse a state before anything of it is taken over."""
         name, kind = type(self).__name__, state.get("kind")
         if kind not in (None, name):
@@ -202,6 +202,12 @@ class ParticleFilter(Predictor):
         self.steps = torch.zeros((), dtype=torch.int64, device=device)
         self.loads = 0  # how often another state was taken over
 
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.particles.n} particles, {int(self.steps)} steps, "
+            f"ESS {float(self.ess):.1f}, device={str(self.particles.device)!r})"
+        )
+
     @property
     def log_evidence(self) -> Tensor:
         """log p(data so far), a float64 scalar; never tempered."""
@@ -216,11 +222,11 @@ class ParticleFilter(Predictor):
             "draws": self.particles.noise_counter,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.loads += 1
 
-    def _check_state(self, state: dict[str, Any]) -> None:
+    def _check_state(self, state: Mapping[str, Any]) -> None:
         super()._check_state(state)
         if state["log_weights"].isnan().any():
             raise ValueError("the log-weights of this state are not numbers: it is of no use")

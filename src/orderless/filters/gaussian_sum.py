@@ -15,7 +15,7 @@ shrink like 1/t: the filter averages over its past instead of following the late
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -173,7 +173,7 @@ class GaussianSumFilter(SteppedFilter):
     def particle_tensors(self) -> dict[str, Tensor]:
         return {} if self.curvature == "none" else {"precision": self.precision}
 
-    def _check_state(self, state: dict[str, Any]) -> None:
+    def _check_state(self, state: Mapping[str, Any]) -> None:
         theirs, ours = getattr(state.get("precision"), "shape", None), self.precision.shape
         if theirs is not None and theirs[1:] != ours[1:]:
             raise ValueError(

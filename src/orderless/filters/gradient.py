@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -275,11 +275,11 @@ class GradientFilter(SteppedFilter):
         optimizer = self.particles.shard.collect_all(self.optimizer.state_dict())
         return {**super().state_dict(), "optimizer": optimizer}
 
-    def _check_state(self, state: dict[str, Any]) -> None:
+    def _check_state(self, state: Mapping[str, Any]) -> None:
         super()._check_state(state)
         check_state(self.optimizer, state["optimizer"], self.particles.n)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._check_state(state)
         own = self.particles.shard.local_all(state["optimizer"])
         # torch's optimizers go on in the very tensors they are given

@@ -29,31 +29,20 @@ class ProductSettings(Config):
     """How product+particles weighs its networks: "uniform" or "evidence"."""
 
 
-STYLE = Style("#8B2E5D", "p")
+LABEL = "Product of task posteriors"
+common: Any = {"config": ProductSettings, "tasks_apart": True}
+of_one: Any = {"label": LABEL, "ignores": ("lr", "product_weights"), **common}
+of_one["style"] = Style("#8B2E5D", "p")
+of_many: Any = {"label": f"{LABEL}, particles", "ignores": ("lr",), **common}
+of_many["style"] = Style("#8B2E5D", "d")
 
 
-@method(
-    "product",
-    "tasks from one start, merged layer by layer; no task order",
-    label="Product of task posteriors",
-    style=STYLE,
-    config=ProductSettings,
-    ignores=("lr", "product_weights"),
-)
+@method("product", "tasks from one start, merged layer by layer; no task order", **of_one)
 def _product(setup: Setup) -> ProductLearner:
     return _learner(setup, 1)
 
 
-@method(
-    "product+particles",
-    "the same with many networks",
-    particles=True,
-    slow=True,
-    label="Product of task posteriors, particles",
-    style=STYLE,
-    config=ProductSettings,
-    ignores=("lr",),
-)
+@method("product+particles", "the same with many networks", particles=True, slow=True, **of_many)
 def _product_of_particles(setup: Setup) -> ProductLearner:
     return _learner(setup, setup.settings.particles)
 
@@ -71,11 +60,13 @@ def _learner(setup: Setup, n: int) -> ProductLearner:
     with torch.no_grad():
         for parameter in head:
             parameter.zero_()  # it starts without an opinion
+    last = [any(each is p for each in head) for p in particles.parameters()]
 
     def make_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        last = {id(parameter) for parameter in head}
-        hidden = [parameter for parameter in parameters if id(parameter) not in last]
-        groups: list[Any] = [{"params": head}, {"params": hidden}]
+        groups: list[Any] = [
+            {"params": [p for p, is_last in zip(parameters, last, strict=True) if is_last == which]}
+            for which in (True, False)
+        ]
         if own.product_hidden_lr is not None:
             groups[1]["lr"] = own.product_hidden_lr
         if s.optimizer == "adam":

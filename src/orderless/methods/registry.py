@@ -64,6 +64,9 @@ class Method(Description):
     """A setting of its own that has no default: one that `orderless tune` finds."""
     ignores: tuple[str, ...] = ()
     """Settings that its kin reads and it does not."""
+    tasks_apart: bool = False
+    """Whether its tasks need nothing of each other: several processes may learn one each, and its
+    learner has `add(other)`."""
 
     def check(self, config: Any) -> None:
         """Raise `ValueError` if it cannot run with these settings of its own."""

@@ -1,7 +1,5 @@
 """The settings of a run: those that all methods read, and by key those of single methods."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self, TypeVar
@@ -200,10 +198,11 @@ class Settings(SharedSettings):
     """Classes to tasks: "fixed" as in the paper, or "random" by the seed."""
     augment: Literal["flip-crop", "none"] = "flip-crop"
     """CIFAR training images: "flip-crop" (at random), or "none" (as they are)."""
-    network: Literal["mlp", "released"] = "mlp"
-    """"mlp" (two hidden layers) or "released" (the convolutional networks of the paper's code)."""
+    network: Literal["mlp", "released", "wide"] = "mlp"
+    """"mlp" (two hidden layers; SplitCIFAR100 has "released" instead), "released" (the
+    convolutional networks of the paper's code) or "wide" (SplitCIFAR100: one convolution)."""
     hidden: Size = 400
-    """Width of the MLP's hidden layers."""
+    """Width of the MLP's hidden layers, channels of the wide network."""
     validation: Number = 0.0
     """Hold out this share of the training data and score on it; test data is then not touched."""
     test_batch: Size = 1000

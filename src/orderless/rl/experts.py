@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..filters import GradientDescent
 from ..filters.base import ParticleFilter
-from ..particles import Ensemble
+from ..particles import Ensemble, find_device
 from ..storage import saving as storage
 from .cloning import play
 from .environment import Saved
@@ -148,18 +148,12 @@ class ExpertTraining:
                 f"levels must lie in 1..{LEVELS_END - HELD_OUT}, got {levels}: "
                 f"the {HELD_OUT} behind them are for measuring"
             )
-        self.identity: Saved = {
-            "game": game,
-            "levels": levels,
-            "network": network,
-            "seed": seed,
-        }
+        self.identity: Saved = {"game": game, "levels": levels, "network": network, "seed": seed}
         self.earlier: list[dict[str, object]] = []
-        self.device = torch.device(device)
+        self.device = find_device(device)
         precision = "bf16" if self.device.type == "cuda" else "float32"
-        particles = Ensemble(
-            find_network(network), 1, seed=seed, precision=precision, device=device
-        )
+        build = find_network(network)
+        particles = Ensemble(build, 1, seed=seed, precision=precision, device=device)
         optimizer = torch.optim.Adam(particles.parameters(), lr=5e-4, eps=1e-5)
         filter = GradientDescent(particles, optimizer, max_grad_norm=0.5)
         envs = [

@@ -73,17 +73,9 @@ class PPO:
         self.policy = MixturePolicy(
             filter, self.n_envs, actions=self.env.actions, act=self.settings.act, seed=self.seed
         )
+        report = filter.report if isinstance(filter, PolicyWeightedFilter) else None
         lineage = filter.lineage if isinstance(filter, LineageBootstrapFilter) else None
-        self.loss = Surrogate(
-            self.particles,
-            clip=self.settings.clip,
-            value_coefficient=self.settings.value_coefficient,
-            entropy_coefficient=self.settings.entropy_coefficient,
-            importance_limit=self.settings.importance_limit,
-            clip_values=self.settings.clip_values,
-            report=filter.report if isinstance(filter, PolicyWeightedFilter) else None,
-            lineage=lineage,
-        )
+        self.loss = Surrogate(self.particles, self.settings, report=report, lineage=lineage)
         self.set_penalty(penalty)
         self.steps = 0
         # Of every level so far: where its random choices go on when its turn comes again.

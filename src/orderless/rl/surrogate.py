@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..particles import Ensemble
 from .networks import policy_and_values
+from .settings import PPOSettings
 
 # What is recorded per particle: three terms that add up to the loss, then diagnostics.
 TERMS = ("policy", "value", "entropy")
@@ -42,18 +43,13 @@ class Surrogate:
     def __init__(
         self,
         particles: Ensemble,
+        settings: PPOSettings,
         *,
-        clip: float,
-        value_coefficient: float,
-        entropy_coefficient: float,
-        importance_limit: float,
-        clip_values: bool,
         report: Callable[[Tensor], None] | None = None,
         lineage: Tensor | None = None,
     ) -> None:
-        self.particles, self.clip, self.clip_values = particles, clip, clip_values
-        self.value_coefficient, self.entropy_coefficient = value_coefficient, entropy_coefficient
-        self.importance_limit, self.report, self.lineage = importance_limit, report, lineage
+        self.particles, self.settings = particles, settings
+        self.report, self.lineage = report, lineage
         shape, device = (len(RECORDED), particles.n), particles.device
         self.sums = torch.zeros(shape, dtype=torch.float64, device=device)
         self.evaluations = torch.zeros((), dtype=torch.float64, device=device)
@@ -79,6 +75,7 @@ class Surrogate:
         valid: Tensor,
         counts: Tensor,
     ) -> Tensor:
+        s = self.settings
         if self.lineage is not None:
             rows = self.lineage
             log_old, advantages, targets = log_old[rows], advantages[rows], targets[rows]
@@ -88,27 +85,25 @@ class Surrogate:
         log_new = log_policies.gather(-1, chosen).squeeze(-1)
 
         whole = (log_old - log_behaviour).exp()
-        importance = whole.clamp(max=self.importance_limit)
+        importance = whole.clamp(max=s.importance_limit)
         log_ratio = log_new - log_old
         ratio = log_ratio.exp()
         advantage = normalized(advantages, valid)
-        bounded = ratio.clamp(1 - self.clip, 1 + self.clip)
+        bounded = ratio.clamp(1 - s.clip, 1 + s.clip)
         gain = importance * torch.minimum(ratio * advantage, bounded * advantage)
         policy = -mean(gain, valid)
 
-        value = (
-            self.value_coefficient * 0.5 * mean(self._errors(values, targets, advantages), valid)
-        )
+        value = s.value_coefficient * 0.5 * mean(self._errors(values, targets, advantages), valid)
         randomness = -(log_policies.exp() * log_policies).sum(-1)
-        entropy = -self.entropy_coefficient * mean(randomness, valid)
+        entropy = -s.entropy_coefficient * mean(randomness, valid)
 
         with torch.no_grad():
-            now = (log_new - log_behaviour).exp().clamp(max=self.importance_limit)
+            now = (log_new - log_behaviour).exp().clamp(max=s.importance_limit)
             energy = -counts * mean(now * normalized(shared, valid), valid)
             if self.report is not None:
                 self.report(energy)
             rows_to_add = [policy, value, entropy, mean(importance, valid)]
-            rows_to_add += [mean((whole > self.importance_limit).to(ratio.dtype), valid)]
+            rows_to_add += [mean((whole > s.importance_limit).to(ratio.dtype), valid)]
             rows_to_add += [mean((bounded != ratio).to(ratio.dtype), valid)]
             rows_to_add += [mean(ratio - 1 - log_ratio, valid), energy]
             self.sums.add_(torch.stack(rows_to_add).double())
@@ -116,11 +111,11 @@ class Surrogate:
         return policy + value + entropy
 
     def _errors(self, values: Tensor, targets: Tensor, advantages: Tensor) -> Tensor:
-        errors = (values - targets).square()
-        if not self.clip_values:
+        errors, clip = (values - targets).square(), self.settings.clip
+        if not self.settings.clip_values:
             return errors
         old = targets - advantages
-        near = old + (values - old).clamp(-self.clip, self.clip)
+        near = old + (values - old).clamp(-clip, clip)
         return torch.maximum(errors, (near - targets).square())
 
 

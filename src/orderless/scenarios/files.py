@@ -1,7 +1,5 @@
 """A user's own files: folders of images, CSV and parquet tables, in portions that fit a memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from numbers import Real
 from pathlib import Path
@@ -16,6 +14,7 @@ from .errors import DataError
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 TABLES = (".csv", ".parquet")
 ROWS = 1 << 16  # of a table at a time
+LARGEST = 1e100  # number in a table: its square is finite, too
 
 
 class Files(NamedTuple):
@@ -40,6 +39,12 @@ def find_files(data: Path) -> Files:
             f"{data} holds neither images ({', '.join(IMAGES)}) nor tables ({', '.join(TABLES)})"
         )
     return Files(data if data.is_dir() else data.parent, bool(images), images or tables)
+
+
+def check_output(out: Path, *inputs: Path) -> None:
+    """Refuse to write over what is read."""
+    if out.resolve() in {path.resolve() for path in inputs}:
+        raise ValueError(f"--out {out} would write over what is read: name another file")
 
 
 def label_of(path: Path, root: Path) -> str | None:
@@ -79,12 +84,15 @@ def read_table(path: Path, label: str) -> Iterator[Any]:
             if label in frame:
                 frame[label] = frame[label].map(str, na_action="ignore")
             yield frame
-    except (OSError, ValueError) as error:  # pandas' and pyarrow's own are ValueErrors, too
-        raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    except DataError:
+        raise
+    except Exception as error:  # pyarrow raises whatever a damaged file leads it to
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise DataError(f"{path} cannot be read: {reason}") from None
 
 
 def numbers(frame: Any, columns: Sequence[str], path: Path) -> np.ndarray:
-    """Some columns of a frame as float64 `[B, columns]`; all of them must hold finite numbers."""
+    """Some columns of a frame as float64 `[B, columns]`; all must hold numbers below LARGEST."""
     missing = [name for name in columns if name not in frame]
     if missing:
         raise DataError(f"{path} has no column {missing[0]!r}; it has {', '.join(frame)}")
@@ -101,8 +109,12 @@ def numbers(frame: Any, columns: Sequence[str], path: Path) -> np.ndarray:
                 f"column {name!r} of {path} holds {odd!r}, which is no number: leave it out with "
                 "--columns"
             ) from None
-    row, place = np.argwhere(~np.isfinite(found))[0] if not np.isfinite(found).all() else (-1, 0)
-    if row >= 0:
+    beyond = np.argwhere(~(np.abs(found) < LARGEST))
+    if len(beyond):
+        row, place = beyond[0]
         line = frame.index[row] + 2  # counted from 1, after the line of names
-        raise DataError(f"{path} has no finite number in column {columns[place]!r}, line {line}")
+        raise DataError(
+            f"{path} has no finite number in column {columns[place]!r}, line {line} (one beyond "
+            f"{LARGEST:g} counts as infinite)"
+        )
     return found

@@ -6,10 +6,9 @@ all machines share, and a worker that was given up for lost cannot write behind 
 Checkpoints are large and go to a disk. A worker that sees the run directory itself (it reads the
 mark that the driver left there) keeps them in it, and a lost cell goes on from there on any
 machine. Elsewhere they lie in the user's cache on the worker's machine: a cell whose process was
-lost goes on there, one whose machine was lost begins again.
+lost goes on there, one whose machine was lost begins again. The tasks of one cell are learned side
+by side where workers see the run directory.
 """
-
-from __future__ import annotations
 
 import os
 import platform
@@ -30,6 +29,7 @@ from torch import Tensor
 from ...storage import user_cache
 from ...storage.directory import LOCK
 from ..engine import C, Record, Report, Work
+from ..runner import Part
 from ..store import Store, StoreError, versions
 from .local import Warned, compute, one_thread
 
@@ -59,7 +59,7 @@ class Ray:
     ) -> Iterator[tuple[C, Record]]:
         """Finished cells as they come, each already in the store."""
         ray = import_ray()
-        with _connected(ray, self):
+        with self.connected():
             request = {"num_cpus": 1, "num_gpus": self.gpus, "memory": work.memory()}
             _warn_if_nobody_has(ray, request)
             task = ray.remote(max_retries=RETRIES, **request)(_compute)
@@ -83,12 +83,40 @@ class Ray:
                             warnings.warn(message, stacklevel=2)
                         if snapshots is not None:
                             store.write_snapshots(cell.name, snapshots)
-                        store.write_cell(cell.name, record)
+                        if record is not None:  # a task of a cell leaves a checkpoint only
+                            store.write_cell(cell.name, record)
                         yield cell, record
             finally:  # an interrupt, or a cell that failed: what still runs has its checkpoint
                 for reference in running:
                     ray.cancel(reference, force=True)
                 ray.kill(meter)
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Connect, unless the caller is connected; leave as it was found."""
+        ray = import_ray()
+        if ray.is_initialized():
+            yield
+            return
+        address = self.address or os.environ.get("RAY_ADDRESS") or "local"
+        own: dict[str, int] = {}
+        if address == "local":
+            own = {"include_dashboard": False, "object_store_memory": OBJECTS}
+        try:
+            _knock(address)
+            ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
+        except Exception as error:  # a node that does not come up is no more than that
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise StoreError(f"cannot use Ray at {address!r}: {reason}") from None
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+    def count(self, cells: int, work: Work[Any]) -> int:
+        """How many cells can be computed at a time."""
+        cpus = int(import_ray().cluster_resources().get("CPU", 1))
+        return min(cells, self.at_once or cpus)
 
 
 def import_ray() -> ModuleType:
@@ -102,28 +130,6 @@ def import_ray() -> ModuleType:
             "--launcher ray needs the package ray: run `pip install 'orderless[ray]'`"
         ) from None
     return ray
-
-
-@contextmanager
-def _connected(ray: ModuleType, where: Ray) -> Iterator[None]:
-    """Connect, unless the caller is connected; leave as it was found."""
-    if ray.is_initialized():
-        yield
-        return
-    address = where.address or os.environ.get("RAY_ADDRESS") or "local"
-    own: dict[str, int] = {}
-    if address == "local":
-        own = {"include_dashboard": False, "object_store_memory": OBJECTS}
-    try:
-        _knock(address)
-        ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
-    except Exception as error:  # a node that does not come up is no more than that
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise StoreError(f"cannot use Ray at {address!r}: {reason}") from None
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 def _knock(address: str) -> None:
@@ -225,9 +231,10 @@ def _compute(cell: Any, shared: tuple[Any, ...], meter: Any) -> Result:
     work, directory, mark, wanted = shared
     if versions() != wanted:
         raise StoreError(f"{platform.node()} has {versions()}, not {wanted}: install the same")
-    if _work is None or _work != work:
-        _work = work
+    _work = _work if _work == work else work
     store = WorkerStore(directory, mark)
+    if isinstance(cell, Part) and not store.shared:
+        return None, None, []  # the cell would not see it, and learns the task itself
     with one_thread():
         record, warned = compute(cell, _work, store, _Ticks(meter))
     return record, store.snapshots, warned

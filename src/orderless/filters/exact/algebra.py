@@ -8,6 +8,7 @@ bit; see `statistics.py`.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -315,7 +316,7 @@ class DataAlgebra(Predictor):
             "calibration": self.calibration,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over maps and sums; those of another architecture or grid are refused."""
         self._check_state(state)
         expected = self.grid.fingerprint(state["particles"])

@@ -7,9 +7,9 @@ it again. It grows with the data, by 2 N M bytes for every sample that is kept.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ class KeptSamples:
         return {f"kept_{field.name}": getattr(self, field.name).clone() for field in fields(self)}
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], device: Any) -> KeptSamples:
+    def from_state(cls, state: Mapping[str, Tensor], device: torch.device) -> KeptSamples:
         return cls(*[state[f"kept_{field.name}"].to(device) for field in fields(cls)])
 
 

@@ -8,7 +8,7 @@ added can be taken away without a trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -145,22 +145,19 @@ class HeadStatistics:
 
     def _add(self, features: Tensor, targets: Tensor, weights: Tensor | None, sign: int) -> None:
         self.add_gram(features, weights, sign)
-        columns = len(self.columns)
-        count = float(len(targets)) if weights is None else float(weights.sum())
         mass = features.new_ones(len(targets), dtype=torch.float64) if weights is None else weights
-        places = targets if targets.dim() == 1 else None
-        if places is not None:
-            self.squares.low.index_add_(0, places, mass, alpha=sign)
-            if targets.is_cuda and columns <= _FEW:
-                targets, places = one_hot(targets, columns).double(), None
+        if targets.dim() == 1:
+            self.squares.low.index_add_(0, targets, mass, alpha=sign)
+            if targets.is_cuda and len(self.columns) <= _FEW:
+                targets = one_hot(targets, len(self.columns)).double()
         else:
             self.squares.low.addmv_(targets.square().T, mass, alpha=sign)
         for moments, (_, weighted) in zip(self.moments.low, _rows(features, weights), strict=True):
-            if places is not None:
-                moments.index_add_(0, places, weighted, alpha=sign)
+            if targets.dim() == 1:
+                moments.index_add_(0, targets, weighted, alpha=sign)
             else:
                 moments.addmm_(targets.T, weighted, alpha=sign)
-        self.samples += sign * count
+        self.samples += sign * (float(len(mass)) if weights is None else float(mass.sum()))
 
     def add_gram(self, features: Tensor, weights: Tensor | None, sign: int) -> None:
         """Add samples to `gram` alone; to all of it, or after an error to none."""
@@ -244,7 +241,9 @@ class HeadStatistics:
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], units: Units, device: Any) -> HeadStatistics:
+    def from_state(
+        cls, state: Mapping[str, Any], units: Units, device: torch.device
+    ) -> HeadStatistics:
         """What `state_dict` gave; one of version 0.1 has full matrices, no carries, no samples."""
         gram = state["gram"].to(device)
         made = cls.empty(len(gram), gram.shape[1] - 1, units, device)

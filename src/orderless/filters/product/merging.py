@@ -90,6 +90,20 @@ def _statistics(
 # ---------------------------------------------------------------------- all tasks
 
 
+def check_same_start(start: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    """Refuse to multiply posteriors with different priors."""
+    if start.keys() != other.keys():
+        odd = min(start.keys() ^ other.keys())
+        raise ValueError(f"these filters are of different networks: {odd!r} is not in both")
+    for name, ours in start.items():
+        theirs = other[name].to(ours.device)
+        if ours.shape != theirs.shape or not torch.equal(ours, theirs):
+            raise ValueError(
+                f"these filters have different starts: {name!r} differs; only tasks that started "
+                "from the same networks can be multiplied, build both ensembles from the same seed"
+            )
+
+
 def posterior_mean(
     gram: Tensor, cross: Tensor, start: Tensor, prior_precision: float | None
 ) -> tuple[Tensor, Tensor]:
@@ -111,6 +125,24 @@ def posterior_mean(
     rows, columns = diagonal.numel(), start.shape[-1]
     log_z = 0.5 * ((mean * target).sum() - p_0 * start.square().sum())
     return mean, log_z + 0.5 * columns * (rows * p_0.log() - log_det)
+
+
+def merged_tensors(
+    particles: Ensemble,
+    layers: dict[str, Layer],
+    start: dict[str, Tensor],
+    sums: TaskSums,
+    prior_precision: float | None,
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Parameters and buffers of the networks that answer, and each one's log Z `[N]`."""
+    merged = {**start, **dict(merged_statistics(particles, sums, start))}
+    losses, quadratic, _ = sums.scalars.value.unbind(1)
+    log_z = -losses - 0.5 * quadratic
+    for layer in dict.fromkeys(layers.values()):
+        mean, gain = merged_layer(sums.layers[layer.name], layer.matrix(start), prior_precision)
+        merged |= layer.parameters(mean, start)
+        log_z += gain
+    return merged, log_z
 
 
 def merged_layer(

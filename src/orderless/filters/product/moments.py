@@ -19,7 +19,7 @@ Data = tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
 Losses = Callable[[Tensor, Tensor], Tensor]  # (outputs [N, B, ...], y) -> [N]
 PATCHES = 1 << 24  # so many numbers of patches are made at a time, for all particles
 INPUTS = 1 << 25  # of data in one piece, so many numbers are looked at at once by all particles
-MOST, WORDS = 4096, 512  # samples, at most; of words less, since an embedding makes them wide
+MOST, WORDS = 1024, 512  # samples, at most: a convolution or an embedding makes them wide
 
 
 @dataclass

@@ -31,7 +31,7 @@ Fisher merging (Matena and Raffel, 2022) has a diagonal in the place of G_t; con
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,7 +43,7 @@ from ..base import Link, Predictor
 from ..step import Closure, StepInfo
 from ..weights import normalize
 from .layers import check_memory, find_layers
-from .merging import merged_layer, merged_statistics, task_sums
+from .merging import check_same_start, merged_tensors, task_sums
 from .moments import Data, Losses, reached_columns, task_moments
 from .statistics import TaskSums
 
@@ -102,6 +102,9 @@ class PosteriorProduct(Predictor):
         self._sums: TaskSums | None = None
         self._read: tuple[Ensemble, Tensor] | None = None
         self._begin_task()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.particles.n} particles, {self.tasks} tasks)"
 
     @property
     def tasks(self) -> int:
@@ -204,21 +207,14 @@ class PosteriorProduct(Predictor):
         """The merged networks and each one's log Z `[N]` here; computed once after each change."""
         if self._read is None:
             merged = copy.deepcopy(self.particles)
-            tensors = merged.tensors()
-            for name, tensor in tensors.items():
-                tensor.copy_(self._start[name])
-                tensor.grad = None
             log_z = torch.zeros(merged.shard.count, dtype=torch.float64, device=merged.device)
+            values = self._start
             if self._sums is not None:
-                log_z -= self._sums.scalars.value[:, :2] @ log_z.new_tensor([1.0, 0.5])
-                for layer in dict.fromkeys(self.layers.values()):
-                    sums, start = self._sums.layers[layer.name], layer.matrix(self._start)
-                    mean, gain = merged_layer(sums, start, self.prior_precision)
-                    log_z += gain
-                    for name, value in layer.parameters(mean, self._start).items():
-                        tensors[name].copy_(value)
-                for name, value in merged_statistics(self.particles, self._sums, self._start):
-                    tensors[name].copy_(value)
+                p_0, given = self.prior_precision, (self.particles, self.layers, self._start)
+                values, log_z = merged_tensors(*given, self._sums, p_0)
+            for name, tensor in merged.tensors().items():
+                tensor.copy_(values[name])
+                tensor.grad = None
             self._read = merged, log_z
         return self._read
 
@@ -257,46 +253,28 @@ class PosteriorProduct(Predictor):
     def _combined(self, other: Any, combine: Callable[[TaskSums, TaskSums], TaskSums]) -> Any:
         if not isinstance(other, PosteriorProduct):
             return NotImplemented
-        self._check_same_start(other)
+        if self.weighting != other.weighting:
+            raise ValueError(
+                f"weights are {self.weighting!r} here and {other.weighting!r} there: filters to be "
+                "added must weigh alike"
+            )
+        check_same_start(self._start, other._start)
+        if self.layers != other.layers:
+            raise ValueError("these filters train different parameters: freeze the same ones")
         sums = self._sums
         if other._sums is not None:
-            theirs = other._sums_on(self.particles.device)
-            empty = theirs.minus(theirs)
-            sums = combine(empty if sums is None else sums, theirs)
+            state = other._sums.state_dict(lambda tensor: tensor.to(self.particles.device))
+            theirs = TaskSums.from_state(state, self.layers, lambda tensor: tensor)
+            sums = combine(theirs.minus(theirs) if sums is None else sums, theirs)
         both = copy.copy(self)
         both.particles = copy.deepcopy(self.particles)
         both._replace(sums if sums is not None and sums.tasks else None)
         both._begin_task()
         return both
 
-    def _check_same_start(self, other: PosteriorProduct) -> None:
-        if self.weighting != other.weighting:
-            raise ValueError(
-                f"weights are {self.weighting!r} here and {other.weighting!r} there: filters to be "
-                "added must weigh alike"
-            )
-        if self._start.keys() != other._start.keys():
-            odd = min(self._start.keys() ^ other._start.keys())
-            raise ValueError(f"these filters are of different networks: {odd!r} is not in both")
-        for name, ours in self._start.items():
-            theirs = other._start[name].to(ours.device)
-            if ours.shape != theirs.shape or not torch.equal(ours, theirs):
-                raise ValueError(
-                    f"these filters have different starts: {name!r} differs; only tasks that "
-                    "started from the same networks can be multiplied, build both ensembles from "
-                    "the same seed"
-                )
-        if self.layers != other.layers:
-            raise ValueError("these filters train different parameters: freeze the same ones")
-
-    def _sums_on(self, device: torch.device) -> TaskSums:
-        assert self._sums is not None
-        state = self._sums.state_dict(lambda tensor: tensor.to(device))
-        return TaskSums.from_state(state, self.layers, lambda tensor: tensor)
-
     # ------------------------------------------------------------------ state
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Start, sums, and the task that is going on; see `ol.save`."""
         collect = self.particles.shard.collect
         return {
@@ -310,7 +288,7 @@ class PosteriorProduct(Predictor):
         }
 
     @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a state; one of another filter or model is refused before any change."""
         kind = state.get("kind")
         if kind != type(self).__name__:

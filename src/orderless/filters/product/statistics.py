@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
 from .layers import Layer
 from .sums import ExactSum
+
+Combine = Callable[[Any, Any], Any]  # + or -
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class LayerSums:
             parts = (~reached).long().cpu()
         return cls(tuple(parts.tolist()), ExactSum.of(grams), ExactSum.of(cross)).canonical()
 
-    def with_(self, other: LayerSums, combine: Callable[[Any, Any], Any]) -> LayerSums:
+    def with_(self, other: LayerSums, combine: Combine) -> LayerSums:
         """Sum or difference, column by column."""
         pairs = list(zip(self.parts, other.parts, strict=True))
         distinct = list(dict.fromkeys(pairs))
@@ -64,6 +67,22 @@ class LayerSums:
         return LayerSums(parts, self.grams.map(lambda w: w[kept]), self.cross)
 
 
+class LayerState(TypedDict):
+    parts: list[int]
+    grams: list[Tensor]
+    cross: list[Tensor]
+
+
+class SumsState(TypedDict):
+    """`TaskSums` in a file; sums are two words."""
+
+    layers: dict[str, LayerState]
+    statistics: dict[str, list[Tensor]]
+    scalars: list[Tensor]
+    samples: int
+    tasks: list[int]
+
+
 @dataclass(frozen=True)
 class TaskSums:
     """All sums. Named by layer; `statistics` by a BatchNorm's place: `[N, 3, C]` the sums of n,
@@ -76,11 +95,10 @@ class TaskSums:
     statistics: dict[str, ExactSum]
     scalars: ExactSum
     samples: int
-    tasks: tuple[int, ...] = field(default=())
+    tasks: tuple[int, ...]
 
     def plus(self, other: TaskSums) -> TaskSums:
-        tasks = tuple(sorted(self.tasks + other.tasks))
-        return self._with(other, lambda a, b: a + b, self.samples + other.samples, tasks)
+        return self._with(other, operator.add, sorted(self.tasks + other.tasks))
 
     def minus(self, other: TaskSums) -> TaskSums:
         left = list(self.tasks)
@@ -91,26 +109,20 @@ class TaskSums:
                     "that the first has not"
                 )
             left.remove(task)
-        return self._with(other, lambda a, b: a - b, self.samples - other.samples, tuple(left))
+        return self._with(other, operator.sub, left)
 
-    def _with(
-        self,
-        other: TaskSums,
-        combine: Callable[[Any, Any], Any],
-        samples: int,
-        tasks: tuple[int, ...],
-    ) -> TaskSums:
+    def _with(self, other: TaskSums, combine: Combine, tasks: list[int]) -> TaskSums:
         return TaskSums(
             {name: sums.with_(other.layers[name], combine) for name, sums in self.layers.items()},
             {name: combine(sums, other.statistics[name]) for name, sums in self.statistics.items()},
             combine(self.scalars, other.scalars),
-            samples,
-            tasks,
+            combine(self.samples, other.samples),
+            tuple(tasks),
         )
 
     # ------------------------------------------------------------------ state
 
-    def state_dict(self, collect: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    def state_dict(self, collect: Callable[[Tensor], Tensor]) -> SumsState:
         """Tensors and plain values; `collect` makes `[N, ...]` of what the ranks hold."""
 
         def words(sums: ExactSum, axis: int = 0) -> list[Tensor]:
@@ -134,10 +146,7 @@ class TaskSums:
 
     @classmethod
     def from_state(
-        cls,
-        state: dict[str, Any],
-        layers: dict[str, Layer],
-        local: Callable[[Tensor], Tensor],
+        cls, state: SumsState, layers: dict[str, Layer], local: Callable[[Tensor], Tensor]
     ) -> TaskSums:
         """The reverse, refused where a layer has another name or size."""
 

@@ -60,6 +60,10 @@ class ProductLearner(Learner):
             loss=lambda outputs, y: self._losses(outputs, y).sum(1),
         )
 
+    def add(self, other: ProductLearner) -> None:
+        """Take in the tasks that another learner of the same start has finished."""
+        self.filter, self._fast = self.filter + other.filter, None
+
 
 def squared_errors(outputs: Tensor, y: Tensor, columns: Tensor | None = None) -> Tensor:
     """1/2 |output - target|^2 against 0 and 1, in all columns or in some: `[N, B]`."""
