@@ -10,7 +10,7 @@ factorisation, and against scikit-learn's RidgeCV and BayesianRidge on the same 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -146,14 +146,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     device = torch.device(given.device)
-    rows = [sums(width, given.samples, device, given.rounds) for width in given.features]
-    for width in given.read:
-        rows += reading(width, given.samples, device, given.rounds)
-    for width in given.peers if device.type == "cpu" else ():
-        rows += peers(width, given.samples, min(given.rounds, 2))
-    rows += many_classes(device, given.rounds)
+
+    def rows() -> Iterator[list[str]]:
+        for width in given.features:
+            yield sums(width, given.samples, device, given.rounds)
+        for width in given.read:
+            yield from reading(width, given.samples, device, given.rounds)
+        for width in given.peers if device.type == "cpu" else ():
+            yield from peers(width, given.samples, min(given.rounds, 2))
+        yield from many_classes(device, given.rounds)
+
     print(machine(device))
-    print_table(["what", "base, ms", "ms", "ratio"], rows)
+    print_table(["what", "base, ms", "ms", "ratio"], rows())
 
 
 if __name__ == "__main__":

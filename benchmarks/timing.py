@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -52,9 +52,9 @@ def machine(device: torch.device) -> str:
     return f"{card}, {torch.get_num_threads()} CPU threads, torch {torch.__version__}"
 
 
-def print_table(header: list[str], rows: list[list[str]]) -> None:
-    """A Markdown table, ready for docs/speed.md."""
+def print_table(header: list[str], rows: Iterable[list[str]]) -> None:
+    """A Markdown table, ready for docs/speed.md; a row at a time, as they come."""
     print("| " + " | ".join(header) + " |")
     print("|" + "---|" * len(header))
     for row in rows:
-        print("| " + " | ".join(row) + " |")
+        print("| " + " | ".join(row) + " |", flush=True)

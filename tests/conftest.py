@@ -22,7 +22,9 @@ if _DATA.is_dir():
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # the kernels' own tests run them on the CPU
 
-torch.set_num_threads(1)  # small tensors: a second thread would only wait for the first
+# small tensors: a second thread would only wait for the first, here and in processes of tests
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @contextmanager

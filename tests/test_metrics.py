@@ -73,6 +73,13 @@ def test_a_learner_that_ignores_the_order_has_order_variance_exactly_zero():
     assert low == high
 
 
+def test_the_average_of_orders_that_are_equal_is_theirs_to_the_bit():
+    for seed in range(50):
+        order = random_scores(seed, (1, 1, 5))
+        scores = np.repeat(order, 3, axis=1)
+        assert metrics.average(scores) == metrics.worst_order(scores)
+
+
 def test_contributions_of_the_orders_average_to_the_normalized_variance():
     scores = random_scores(3)
     total = metrics.order_contributions(scores)
@@ -180,7 +187,7 @@ def test_across_tasks_alone_it_is_students_interval():
         assert found[1:] == pytest.approx(expected, abs=1e-3)
     assert metrics.mean_interval(by_task)[1:] == pytest.approx(expected, abs=1e-3)
     assert metrics.difference_across(scores, scores) == (0, 0, 0)
-    for freedom, quantile in enumerate(metrics.STUDENT, start=1):
+    for freedom, quantile in enumerate(metrics.scores.STUDENT, start=1):
         assert quantile == pytest.approx(scipy.stats.t.ppf(0.975, freedom), abs=5e-4)
 
 

@@ -3,8 +3,6 @@
 ``python -m docs.tools.front_figure`` writes ``docs/orders.png``.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page that sets single networks at the literature's settings beside published figures."""
 
-from __future__ import annotations
-
 import numpy as np
 from docs.tools.sections import PROSE, Source, page, provenance
 

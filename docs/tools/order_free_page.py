@@ -1,7 +1,5 @@
 """The page of learners on frozen features that ought to have no order."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

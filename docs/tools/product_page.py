@@ -1,11 +1,8 @@
 """The page of the product of task posteriors: scores beside its peers', and where it works."""
 
-from __future__ import annotations
-
 import json
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any
 
 from docs.tools.sections import PROSE, Source, page, provenance
 
@@ -13,6 +10,7 @@ from orderless.report import Summary
 from orderless.report.columns import percent, seen_variance, small, title
 from orderless.report.paper import TABLE_1, method_label
 from orderless.report.tables import markdown_table
+from orderless.storage.typed import decode
 
 MEASURED = "product-measured.json"
 OWN = ("product", "product+particles")
@@ -54,7 +52,9 @@ def product_page(sources: list[Source]) -> str | None:
             parts.append(f"The paper's own: {paper}.\n")
     measured = chosen[0].path.with_name(MEASURED)
     if measured.exists():
-        parts += _measured(json.loads(measured.read_text(encoding="utf-8")))
+        sections = json.loads(measured.read_text(encoding="utf-8"))["sections"]
+        for each in (decode(Section, section) for section in sections):
+            parts += [f"## {each.title}\n\n{each.text}\n", each.table()]
     parts.append("## Commands\n")
     parts += [provenance(source) for source in chosen]
     return page("The product of task posteriors, measured", PROSE["product"]["words"], *parts)
@@ -91,39 +91,39 @@ def _rows(source: Source, methods: tuple[str, ...]) -> list[list[str]]:
     ]
 
 
-def _measured(content: dict[str, Any]) -> list[str]:
-    """Points of benchmarks/product.py and product_kronecker.py, as tables."""
-    parts = []
-    for section in content["sections"]:
-        parts.append(f"## {section['title']}\n\n{section['text']}\n")
-        points = section["points"]
-        if "rows" in section:
-            parts.append(_crossed(points, section["rows"], section["columns"]))
-        else:
-            keys = list(dict.fromkeys(key for point in points for key in point))
-            lines = [[_text(point.get(key)) for key in keys] for point in points]
-            parts.append(markdown_table(keys, lines, left=section.get("left", 1)))
-    return parts
+@dataclass(frozen=True)
+class Section:
+    """Points of benchmarks/product.py or product_kronecker.py; with `rows`, their accuracies with
+    some keys down the side and others, the `columns`, along the top."""
+
+    title: str
+    text: str
+    points: list[dict[str, object]]
+    rows: list[str] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)
+    left: int = 1
+
+    def table(self) -> str:
+        if self.rows:
+            return self._crossed()
+        keys = list(dict.fromkeys(key for point in self.points for key in point))
+        lines = [[_text(point.get(key)) for key in keys] for point in self.points]
+        return markdown_table(keys, lines, left=self.left)
+
+    def _crossed(self) -> str:
+        scores = {
+            (tuple(p[key] for key in self.rows), tuple(p[key] for key in self.columns)): p
+            for p in self.points
+        }
+        down, along = (list(dict.fromkeys(keys)) for keys in zip(*scores, strict=True))
+        tops = (zip(self.columns, column, strict=True) for column in along)
+        headings = [*self.rows, *(", ".join(f"{k}={v}" for k, v in top) for top in tops)]
+        found = {at: _text(point.get("accuracy", "diverged")) for at, point in scores.items()}
+        lines = [[*map(_text, row), *(found.get((row, c), "") for c in along)] for row in down]
+        return markdown_table(headings, lines, left=len(self.rows))
 
 
-def _crossed(points: list[dict[str, Any]], rows: list[str], columns: list[str]) -> str:
-    """Accuracy, with some keys down the side and others along the top."""
-
-    def at(point: dict[str, Any], keys: list[str]) -> tuple[Any, ...]:
-        return tuple(point[key] for key in keys)
-
-    down = list(dict.fromkeys(at(point, rows) for point in points))
-    along = list(dict.fromkeys(at(point, columns) for point in points))
-    scores = {(at(p, rows), at(p, columns)): _text(p.get("accuracy", "diverged")) for p in points}
-    headings = [
-        *rows,
-        *(", ".join(f"{k}={v}" for k, v in zip(columns, c, strict=True)) for c in along),
-    ]
-    lines = [[*map(_text, row), *(scores.get((row, c), "") for c in along)] for row in down]
-    return markdown_table(headings, lines, left=len(rows))
-
-
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(_text, value))
     return "" if value is None else str(value)

@@ -12,8 +12,6 @@ a page differs from what the JSON says.
 figure is what it is cannot be computed.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Table 1: what came out beside the paper's, its claims one by one; and a page of all figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -52,7 +50,7 @@ def table1_details(sources: list[Source]) -> str | None:
         return None
     parts = remarks(sources[0], "table1-details.remarks.txt")
     parts += map(_benchmark_section, sources)
-    parts += evidence([[source.summary for source in sources]])
+    parts += evidence([source.summary for source in sources])
     return page("Table 1: all figures", TEXT["words"], *parts)
 
 

@@ -1,10 +1,8 @@
 """Table 2: our returns on ProcGen's games beside the paper's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
-from docs.tools.sections import PROSE, VERDICTS, Source, page, remarks
+from docs.tools.sections import PROSE, VERDICTS, Source, overview, page, remarks, work
 
 from orderless.methods.policy_settings import PolicySettings
 from orderless.report import MethodSummary, Summary
@@ -34,7 +32,8 @@ def table2_page(sources: list[Source]) -> str | None:
     for benchmark, found in kinds.items():
         if found:
             parts += [f"## {benchmark_label(benchmark)}\n", *map(_rows, found)]
-            parts.append(_claims([source.summary for source in found]))
+            judged = [source.summary for source in found]
+            parts.append(overview(judged, _name, _verdict, leave_out=["not decidable"]))
     parts += [
         f"{TEXT['claims']}\n",
         _plasticity(summaries),
@@ -192,21 +191,9 @@ def _levels(summaries: list[Summary]) -> str:
     return "\n".join(tables)
 
 
-def _claims(summaries: list[Summary]) -> str:
-    """Every claim that is decided on one of these, with its evidence."""
-    found = [{(c.claim, c.measure): c for c in s.claims} for s in summaries]
-    keys = dict.fromkeys(key for claims in found for key in claims)
-    rows = [
-        [*key, *(_verdict(claims.get(key)) for claims in found)]
-        for key in keys
-        if any(key in claims and claims[key].holds != "not decidable" for claims in found)
-    ]
-    return markdown_table(["claim", "judged on", *map(_name, summaries)], rows, left=2)
-
-
-def _verdict(claim: Claim | None) -> str:
-    if claim is None or claim.difference is None or claim.interval is None:
-        return "" if claim is None else VERDICTS[claim.holds]
+def _verdict(claim: Claim) -> str:
+    if claim.difference is None or claim.interval is None:
+        return VERDICTS[claim.holds]
     low, high = claim.interval
     text = f"{VERDICTS[claim.holds]} {claim.difference:+.3f} [{low:+.3f}, {high:+.3f}]"
     return text + ("; [{:+.3f}, {:+.3f}]".format(*claim.across) if claim.across else "")
@@ -279,13 +266,8 @@ def _origin(source: Source) -> str:
         for key in ("transitions", "epochs"):
             if f"{key}=" not in command:
                 command += f" --set {key}={_amount(summary, key)}"
-    versions = ", ".join(f"{name} {version}" for name, version in summary.versions.items())
-    cells = sum(entry.cells for entry in summary.methods.values())
-    return (
-        f"- [`{source.path.name}`]({source.path.name}): `{command}`; {cells} cells, "
-        f"{summary.duration / 60:.0f} min of cell time on {summary.device or 'an unnamed device'}; "
-        f"{versions or 'versions not recorded'}.{_expert(summary)}"
-    )
+    done = work(summary, f"{summary.duration / 60:.0f} min")
+    return f"- [`{source.path.name}`]({source.path.name}): `{command}`; {done}{_expert(summary)}"
 
 
 def _expert(summary: Summary) -> str:

@@ -6,8 +6,6 @@ One parameter x per particle, 32 particles from N(0, 1), 8 losses, Wasserstein-1
     logistic  L_t(x) = sum_n log(1 + e^{-y_n (a_n x + c_n)}), four points n per loss
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

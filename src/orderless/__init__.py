@@ -30,35 +30,11 @@ if _typing.TYPE_CHECKING:
 
 # Without what needs scikit-learn: `from orderless import *` works where that is not installed.
 __all__ = [
-    "EWC",
-    "SI",
-    "TRAC",
-    "AveragingParticles",
-    "BootstrapParticleFilter",
-    "Ensemble",
-    "GaussianSumFilter",
-    "GradientDescent",
-    "LwF",
-    "ParticleFilter",
-    "ParticleParameter",
-    "Perturb",
-    "PosteriorProduct",
-    "Predictive",
-    "Prequential",
-    "RaoBlackwellizedFilter",
-    "Task",
-    "WeightedParticleFilter",
-    "__version__",
-    "audit",
-    "distributed",
-    "features",
-    "load",
-    "order_sensitivity",
-    "per_particle",
-    "prequential",
-    "save",
-    "scenarios",
-    "theory",
-]
+    "EWC", "SI", "TRAC", "AveragingParticles", "BootstrapParticleFilter", "Ensemble",
+    "GaussianSumFilter", "GradientDescent", "LwF", "ParticleFilter", "ParticleParameter", "Perturb",
+    "PosteriorProduct", "Predictive", "Prequential", "RaoBlackwellizedFilter", "Task",
+    "WeightedParticleFilter", "__version__", "audit", "distributed", "features", "load",
+    "order_sensitivity", "per_particle", "prequential", "save", "scenarios", "theory",
+]  # fmt: skip
 
 __getattr__, __dir__ = _on_first_use(__name__)

@@ -31,7 +31,7 @@ from tests.fuzz.files import (
 from tests.report.synthetic_cells import make_cell
 
 import orderless as ol
-from orderless.audit.runs import AuditWork, Kept, Place
+from orderless.audit.runs import AuditWork, Place
 from orderless.distributed.head import Head
 from orderless.experiments import Store, StoreError
 from orderless.experiments.engine import unfinished
@@ -45,6 +45,7 @@ from orderless.rl.networks import Compact
 from orderless.rl.transitions import read_transitions
 from orderless.scenarios import DataError
 from orderless.scenarios.formats import unpickle
+from orderless.storage import Directory
 from orderless.storage import saving as storage
 
 pytestmark = pytest.mark.slow
@@ -219,7 +220,7 @@ def test_a_senseless_run_of_an_audit_is_refused(tmp_path, record_property):
     x, y = torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64)
     place, task = Place("mine", 0, (0,), 0), ol.Task(x, y, x, y, name="a")
     work = AuditWork({"mine": lambda seed: Zeros()}, {"mine": {"tasks": "a"}}, [task])
-    store = Kept(tmp_path)
+    store = Directory(tmp_path)
     store.prepare()
     work.compute(place, store, lambda *_: None)
     good = store.finished()[place.name]

@@ -8,18 +8,7 @@ from .measure import order_sensitivity
 from .result import LearnerAudit, OrderSensitivity, Tail, Tails
 
 __all__ = [
-    "ComparisonSettings",
-    "Decomposition",
-    "LearnerAudit",
-    "LearnerError",
-    "OrderSensitivity",
-    "Tail",
-    "Tails",
-    "TaskLearner",
-    "comparisons",
-    "decompose",
-    "from_partial_fit",
-    "from_torch",
-    "order_p_value",
-    "order_sensitivity",
-]
+    "ComparisonSettings", "Decomposition", "LearnerAudit", "LearnerError", "OrderSensitivity",
+    "Tail", "Tails", "TaskLearner", "comparisons", "decompose", "from_partial_fit", "from_torch",
+    "order_p_value", "order_sensitivity",
+]  # fmt: skip

@@ -6,8 +6,6 @@ Chance is what the best constant answer scores. Two sets of answers differ by th
 with other labels, or by the root mean square of f - g in standard deviations of y.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """This library's own learners on the same tasks, built from the shape of the data alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -18,8 +18,6 @@ is divided by that factor (`fair_order_variance`, `fair_seed_variance`). Without
 or seed both then have the same expectation.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
 """What can be audited, and adapters that make a network or an estimator into it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -48,19 +47,15 @@ def batches_of(
     return ((x[at], y[at]) for _, at in chosen)
 
 
+@dataclass(eq=False)
 class TorchLearner:
     """A network and its optimizer, trained by batches. See `from_torch`."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        loss: Loss,
-        batches: Batches,
-        seed: int,
-    ) -> None:
-        self.module, self.optimizer, self.loss = module, optimizer, loss
-        self.batches, self.seed = batches, seed
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    loss: Loss
+    batches: Batches
+    seed: int
 
     def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> None:
         """The passes over one task; batches and dropout depend on (seed, task) alone."""

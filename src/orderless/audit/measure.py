@@ -1,7 +1,5 @@
 """`order_sensitivity`: train anybody's learner in many orders with many seeds, and compare."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +14,12 @@ from ..experiments.engine import counting, refuse_too_many, run_cells
 from ..experiments.launch.local import InOrder
 from ..scenarios import Scenario, Task
 from ..scenarios import orders as draw_orders
-from ..storage.directory import read_cell
+from ..storage import Directory, read_cell
 from .answers import LearnerError, as_array, chance, differences
 from .comparison import ComparisonSettings, comparisons
 from .learners import MakeLearner
 from .result import LearnerAudit, OrderSensitivity, Tail, Tails
-from .runs import AuditWork, Kept, Order, Place, Run, fingerprint
+from .runs import AuditWork, Order, Place, Run, fingerprint
 from .search import search as search_orders
 
 Tell = Callable[[int, int, str], None]
@@ -61,7 +59,7 @@ def order_sensitivity(
         orders: how many; the first is that of `tasks`, the others are drawn by `order_seed`. All
             where there are no more: three tasks have six.
         seeds: how many, 0, 1, ...; at least two.
-        search: so many runs more, of the learner alone, look for its worst and its best order;
+        search: this many more runs, of the learner alone, look for its worst and its best order;
             see `search.py`. The two found are then tried with another seed.
         compare: names of this library's learners to run beside it ("wpf", "averaging", "product",
             "rb"), or your own as {name: make_learner}; () for none.
@@ -115,7 +113,7 @@ def order_sensitivity(
     ]
     before, everything = 0, len(places) + search
     with ExitStack() as stack:
-        store = Kept(out or stack.enter_context(tempfile.TemporaryDirectory()))
+        store = Directory(out or stack.enter_context(tempfile.TemporaryDirectory()))
 
         def tell(done: int, total: int, text: str) -> None:
             if text != "done":

@@ -1,13 +1,11 @@
 """What an audit found: numbers, and what may be claimed from them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -18,7 +16,7 @@ from .decomposition import LEVEL, Array, Decomposition, decompose
 Verdict = Literal["sensitive", "below reseeding", "not shown", "none", "undecided"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LearnerAudit:
     """One learner's runs over S seeds and O orders of T tasks.
 
@@ -41,6 +39,9 @@ class LearnerAudit:
     broken_runs: int = 0
     seconds: float = 0.0
     changed_by_predict: bool = False
+
+    def __repr__(self) -> str:
+        return f"LearnerAudit({self.name!r}, verdict={self.verdict!r})"
 
     @property
     def scores(self) -> Array:
@@ -124,7 +125,7 @@ class LearnerAudit:
         count = len(self.disagreement)
         return float(self.disagreement.sum() / (count * (count - 1)))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Plain numbers and lists, for JSON."""
         found = {**vars(self.parts), **{name: getattr(self, name) for name in REPORTED}}
         return {
@@ -163,7 +164,7 @@ class Tails:
     runs: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class OrderSensitivity:
     """The audit: the learner, and others on the same tasks, orders and seeds.
 
@@ -204,7 +205,7 @@ class OrderSensitivity:
         sequence = self.orders[order] if isinstance(order, int) else order
         return " > ".join(self.tasks[task] for task in sequence)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return {
             "tasks": list(self.tasks),
             "orders": [list(order) for order in self.orders],
@@ -226,6 +227,9 @@ class OrderSensitivity:
     def markdown(self) -> str:
         """The whole report: table, findings, variance parts, tasks, orders."""
         return words.markdown(self)
+
+    def __repr__(self) -> str:
+        return f"OrderSensitivity({self.learners}, {len(self.orders)} orders, {self.seeds} seeds)"
 
     def __str__(self) -> str:
         return self.text()

@@ -1,7 +1,5 @@
 """The runs of an audit: cells of a grid, each one learner in one order from one seed."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import random
@@ -86,13 +84,6 @@ class Run(NamedTuple):
     record: Record
     answers: Answers
     matrix: Array
-
-
-class Kept(Directory):
-    """The runs of an audit in a folder: DIR/cells/NAME.json."""
-
-    def prepare(self, *folders: str) -> None:
-        super().prepare(*(folders or ("cells",)))
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ mean + 2 sd. Up to seven tasks every order is a candidate; beyond, those found b
 most extreme order so far, moving one task at a time.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

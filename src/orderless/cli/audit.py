@@ -1,7 +1,5 @@
 """`orderless audit`: somebody's learner and tasks by name, the audit, and its report."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Iterator
@@ -11,19 +9,18 @@ from typing import Annotated
 
 import typer
 
-from ..methods.plugins import find_object
+from ..methods.plugins import find_object, made_by
 from . import options
 from .errors import problems_as_sentences
+from .options import option, word
 
 
 @problems_as_sentences()
 def audit(
-    learner: Annotated[str, typer.Argument(help="module:make_learner, called with a seed.")],
-    tasks: Annotated[str, typer.Option(help="module:tasks, a list of ol.Task or what makes one.")],
-    orders: Annotated[
-        int, typer.Option(help="Orders of the tasks; all where there are fewer.")
-    ] = 10,
-    seeds: Annotated[int, typer.Option(help="Seeds.")] = 3,
+    learner: Annotated[str, word("module:make_learner, called with a seed.")],
+    tasks: Annotated[str, option("module:tasks, a list of ol.Task or what makes one.")],
+    orders: Annotated[int, option("Orders of the tasks; all where there are fewer.")] = 10,
+    seeds: Annotated[int, option("Seeds.")] = 3,
     search: options.Search = 0,
     compare: options.Compare = "",
     out: options.AuditFolder = None,
@@ -40,13 +37,7 @@ def audit(
     from ..experiments.progress import Countdown
     from ..report.page import write_audit_page
 
-    make_learner = find_object(learner, "make_learner")
-    given = find_object(tasks, "tasks")
-    if callable(given):
-        try:
-            given = given()
-        except (Exception, SystemExit) as error:
-            raise ValueError(f"{tasks} failed: {type(error).__name__}: {error}") from error
+    make_learner, given = find_object(learner, "make_learner"), made_by(tasks, "tasks")
     names = [name.strip() for name in compare.split(",") if name.strip()]
     with Countdown() as progress, _stoppable(out):
         result = order_sensitivity(

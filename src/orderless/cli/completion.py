@@ -1,7 +1,5 @@
 """What the shell offers after a press of Tab."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from ..experiments.benchmarks import BENCHMARKS

@@ -1,7 +1,5 @@
 """`orderless data`: data sets, where they are and whether they are whole."""
 
-from __future__ import annotations
-
 import typer
 
 from . import options

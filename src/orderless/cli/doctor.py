@@ -1,7 +1,5 @@
 """`orderless doctor`: what is installed, what will be used, and what would not work."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform
@@ -21,6 +19,7 @@ import typer
 from ..version import __version__
 from . import options
 from .errors import problems_as_sentences
+from .options import option
 
 Status = Literal["ok", "missing", "broken"]
 COLOURS = {"ok": "green", "missing": "yellow", "broken": "bold red"}
@@ -54,7 +53,7 @@ levels.close()
 @problems_as_sentences()
 def doctor(
     data_dir: options.DataDir = None,
-    out: Annotated[Path, typer.Option(help="Where runs would be written.")] = Path("runs"),
+    out: Annotated[Path, option("Where runs would be written.")] = Path("runs"),
 ) -> None:
     """What is installed, which device and data are used, and what would not work.
 

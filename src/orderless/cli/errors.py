@@ -1,9 +1,6 @@
 """What goes wrong at the command line: one sentence and an exit code, no traceback."""
 
-from __future__ import annotations
-
 import signal
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,12 +36,14 @@ def problems_as_sentences(
 
     `less_memory`: what to use when there is too little.
     """
+    from ..experiments.launch.local import handled
     from ..experiments.launch.ranks import complain, rank
     from ..experiments.progress import OnceOfAKind
 
     problems = _problems()  # now: what has gone wrong once leaves no time for imports
     try:
-        with _terminable(), warnings.catch_warnings():
+        # what a scheduler or `timeout` ends is told like what Ctrl-C ends
+        with handled(signal.SIGTERM, _terminate), warnings.catch_warnings():
             warnings.showwarning = OnceOfAKind()
             yield
     except problems as error:
@@ -63,19 +62,6 @@ def problems_as_sentences(
             )
         number = signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT
         raise typer.Exit(128 + number) from None
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """What a scheduler or `timeout` ends is told like what Ctrl-C ends."""
-    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, _terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _terminate(*_: Any) -> None:

@@ -12,7 +12,7 @@ from ..rl.games import known_game, parse_levels
 from ..rl.settings import EXPERT_COPIES, rollouts_for
 from . import options
 from .errors import problems_as_sentences
-from .options import find_device
+from .options import PATH, find_device, option
 
 if TYPE_CHECKING:
     from ..rl import Expert
@@ -24,27 +24,23 @@ expert_app = typer.Typer(help="Experts for ProcGen: train, collect.", no_args_is
 @problems_as_sentences(less_memory="fewer --envs or a smaller --rollout")
 def expert_train(
     game: options.OneGame,
-    steps: Annotated[int, typer.Option(help="Environment steps in all.")] = 5_000_000,
-    levels: Annotated[int, typer.Option(help="Levels to train on, from level 0 on.")] = 200,
-    envs: Annotated[
-        int, typer.Option(help="Copies of the game; may change on resume.")
-    ] = EXPERT_COPIES,
+    steps: Annotated[int, option("Environment steps in all.")] = 5_000_000,
+    levels: Annotated[int, option("Levels to train on, from level 0 on.")] = 200,
+    envs: Annotated[int, option("Copies of the game; may change on resume.")] = EXPERT_COPIES,
     rollout: Annotated[
         int | None,
-        typer.Option(
-            help="Steps of a copy for an update; may change on resume.",
+        option(
+            "Steps of a copy for an update; may change on resume.",
             show_default="256, with more than 64 copies fewer",
         ),
     ] = None,
-    network: Annotated[str, typer.Option(help="impala, or compact (a small one)")] = "impala",
-    seed: Annotated[int, typer.Option(help="Of network, actions and levels.")] = 0,
-    episodes: Annotated[
-        int, typer.Option(help="Episodes of each copy (of at most 64) when measured.")
-    ] = 4,
+    network: Annotated[str, option("impala, or compact (a small one)")] = "impala",
+    seed: Annotated[int, option("Of network, actions and levels.")] = 0,
+    episodes: Annotated[int, option("Episodes of each copy (of at most 64) when measured.")] = 4,
     device: options.Device = "auto",
-    out: Annotated[
-        Path, typer.Option(help="Folder of the expert and its checkpoint.", **options.PATH)
-    ] = Path("runs/experts"),
+    out: Annotated[Path, option("Folder of the expert and its checkpoint.", **PATH)] = Path(
+        "runs/experts"
+    ),
     checkpoint_every: options.CheckpointEvery = 60.0,
 ) -> None:
     """Train an expert by PPO; the same command goes on where it stopped, also with more --steps.
@@ -123,19 +119,17 @@ def describe(expert: Expert) -> str:
 @problems_as_sentences()
 def expert_collect(
     game: options.OneGame,
-    levels: Annotated[str, typer.Option(help="0,1,2 or 0-14")] = "0-14",
-    transitions: Annotated[int, typer.Option(help="Transitions from each level.")] = 100_000,
+    levels: Annotated[str, option("0,1,2 or 0-14")] = "0-14",
+    transitions: Annotated[int, option("Transitions from each level.")] = 100_000,
     expert: Annotated[
         Path | None,
-        typer.Option(help="An expert's file, or a folder of them (else the package's own)."),
+        option("An expert's file, or a folder of them (else the package's own)."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the expert's actions.")] = 0,
+    seed: Annotated[int, option("Of the expert's actions.")] = 0,
     device: options.Device = "auto",
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder for the transitions (else where runs look for them).", **options.PATH
-        ),
+        option("Folder for the transitions (else where runs look for them).", **PATH),
     ] = None,
 ) -> None:
     """Write what an expert sees and does on each level; files that are there are checked and kept.

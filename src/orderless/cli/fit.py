@@ -10,45 +10,40 @@ import typer
 
 from . import options
 from .errors import problems_as_sentences
+from .options import PATH, option
 
 if TYPE_CHECKING:
     from ..distributed.head import Recipe
     from ..scenarios.files import Files
 
-Data = Annotated[Path, typer.Option(help="A folder of images or tables, a CSV or a parquet file.")]
+Data = Annotated[Path, option("A folder of images or tables, a CSV or a parquet file.")]
 KINDS = ("auto", "relu", "leaves", "convolution", "lite0", "lite1", "lite2")
 
 
 @problems_as_sentences("fewer --workers, a smaller --count or fewer --maps")
 def fit(
     data: Data,
-    out: Annotated[Path, typer.Option(help="The file to write.", **options.PATH)],
-    features: Annotated[str, typer.Option(help=", ".join(KINDS))] = "auto",
+    out: Annotated[Path, option("The file to write.", **PATH)],
+    features: Annotated[str, option(", ".join(KINDS))] = "auto",
     count: Annotated[
         int | None,
-        typer.Option(help="Features of a map [512; images: 1536; lite: all].", min=8, max=10**5),
+        option("Features of a map [512; images: 1536; lite: all].", min=8, max=10**5),
     ] = None,
-    maps: Annotated[
-        int, typer.Option(help="Random maps, whose answers are averaged.", min=1, max=1000)
-    ] = 1,
-    seed: Annotated[int, typer.Option(help="Of the maps.", min=0, max=2**31 - 1)] = 0,
+    maps: Annotated[int, option("Random maps, whose answers are averaged.", min=1, max=1000)] = 1,
+    seed: Annotated[int, option("Of the maps.", min=0, max=2**31 - 1)] = 0,
     size: Annotated[
-        int | None, typer.Option(help="Pixels of an image's side [32; lite: 224].", min=8, max=1024)
+        int | None, option("Pixels of an image's side [32; lite: 224].", min=8, max=1024)
     ] = None,
-    label: Annotated[str, typer.Option(help="Tables: the column with the class.")] = "label",
+    label: Annotated[str, option("Tables: the column with the class.")] = "label",
     target: Annotated[
-        str | None, typer.Option(help="Tables: a column with a number to predict, not a class.")
+        str | None, option("Tables: a column with a number to predict, not a class.")
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(help="Tables: comma-separated columns to learn from [all others].")
+        str | None, option("Tables: comma-separated columns to learn from [all others].")
     ] = None,
-    like: Annotated[
-        Path | None, typer.Option(help="Take maps, classes and scales from this head.")
-    ] = None,
+    like: Annotated[Path | None, option("Take maps, classes and scales from this head.")] = None,
     workers: options.Workers = None,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the parts, to add data later.")
-    ] = False,
+    keep: Annotated[bool, option("Keep the parts, to add data later.", name="--keep")] = False,
 ) -> None:
     """Learn your own images or tables: an exact linear head on fixed features.
 

@@ -4,8 +4,6 @@ Each is a file here. `options.py` says what options mean, `completion.py` what t
 them, `errors.py` what is said when something goes wrong.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

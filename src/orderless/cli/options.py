@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     import torch
 
 
-def _option(help: str, offered: Completion | None = None, name: str = "", **more: Any) -> Any:
+def option(help: str, offered: Completion | None = None, name: str = "", **more: Any) -> Any:
     """What `--name` means, and what the shell offers; `name` where the parameter's is another."""
     return typer.Option(*filter(None, [name]), help=help, autocompletion=offered, **more)
 
 
-def _word(help: str, offered: Completion | None = None) -> Any:
-    return typer.Argument(help=help, autocompletion=offered)
+def word(help: str, offered: Completion | None = None, **more: Any) -> Any:
+    return typer.Argument(help=help, autocompletion=offered, **more)
 
 
 def named(text: str) -> Path:
@@ -41,20 +41,20 @@ PATH: Any = {"parser": named, "metavar": "PATH"}
 
 DataDir = Annotated[
     Path | None,
-    _option("Where data sets lie (else $ORDERLESS_DATA).", exists=True, file_okay=False),
+    option("Where data sets lie (else $ORDERLESS_DATA).", exists=True, file_okay=False),
 ]
 DataTarget = Annotated[
-    Path | None, _option("Where to put it (else $ORDERLESS_DATA).", name="--data-dir")
+    Path | None, option("Where to put it (else $ORDERLESS_DATA).", name="--data-dir")
 ]
-Device = Annotated[str, _option("auto, cpu, cuda", completion.devices)]
+Device = Annotated[str, option("auto, cpu, cuda", completion.devices)]
 KINDS = "domain, task or class; domain unless the benchmark is intents"
-Kind = Annotated[str | None, _option(KINDS, completion.scenarios)]
-Combine = Annotated[str, _option("Particles scored by: accuracy (mean of theirs), logits, probs.")]
+Kind = Annotated[str | None, option(KINDS, completion.scenarios)]
+Combine = Annotated[str, option("Particles scored by: accuracy (mean of theirs), logits, probs.")]
 CHANGE = "Change a setting: key=value; `orderless settings` lists them."
-Changes = Annotated[list[str] | None, _option(CHANGE, completion.settings, "--set")]
-Plugin = Annotated[list[str] | None, _option("A module of your own that registers methods.")]
-CheckpointEvery = Annotated[float, _option("Seconds between checkpoints.")]
-Json = Annotated[bool, _option("Print JSON and nothing else.", name="--json")]
+Changes = Annotated[list[str] | None, option(CHANGE, completion.settings, "--set")]
+Plugin = Annotated[list[str] | None, option("A module of your own that registers methods.")]
+CheckpointEvery = Annotated[float, option("Seconds between checkpoints.")]
+Json = Annotated[bool, option("Print JSON and nothing else.", name="--json")]
 
 
 def as_typed() -> str:
@@ -71,13 +71,13 @@ def find_device(name: str) -> torch.device:
     """What a `Device` stands for on this machine."""
     import torch
 
+    from .. import particles
+
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda"):
         raise ValueError(f"device must be auto, cpu or cuda, got {name!r}")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("there is no CUDA device here: use --device cpu")
-    return torch.device(name)
+    return particles.find_device(name)
 
 
 # ---------------------------------------------------------------------- run
@@ -86,49 +86,49 @@ BENCHMARKS = (
     "splitmnist, splitcifar100, intents, regime, procgen-bc, procgen-lifelong; or your own tasks, "
     "as module:name"
 )
-Benchmark = Annotated[str, _word(BENCHMARKS, completion.benchmarks)]
-Methods = Annotated[str, _option("Comma-separated methods, or 'all'.", completion.methods)]
+Benchmark = Annotated[str, word(BENCHMARKS, completion.benchmarks)]
+Methods = Annotated[str, option("Comma-separated methods, or 'all'.", completion.methods)]
 PLAYED = f"ProcGen: {', '.join(GAMES)} or all [{GAMES[0]}]."
-Game = Annotated[str | None, _option(PLAYED, completion.games)]
-Levels = Annotated[str | None, _option("ProcGen: the levels, 0,1,2 or 0-14 [preset].")]
-StepsPerLevel = Annotated[int | None, _option("procgen-lifelong: environment steps [preset].")]
+Game = Annotated[str | None, option(PLAYED, completion.games)]
+Levels = Annotated[str | None, option("ProcGen: the levels, 0,1,2 or 0-14 [preset].")]
+StepsPerLevel = Annotated[int | None, option("procgen-lifelong: environment steps [preset].")]
 ORDERS = "Orders of the tasks [10; demo: 3 or 2; gpu: 3; strong: 1]."
-Permutations = Annotated[int | None, _option(ORDERS)]
-Seeds = Annotated[int | None, _option("Seeds of networks and batches [1; table1: 3; strong: 20].")]
-Particles = Annotated[int | None, _option("Networks in a filter.")]
+Permutations = Annotated[int | None, option(ORDERS)]
+Seeds = Annotated[int | None, option("Seeds of networks and batches [1; table1: 3; strong: 20].")]
+Particles = Annotated[int | None, option("Networks in a filter.")]
 CHOICES = f"{', '.join(PRESETS)} [table1]; ProcGen: {', '.join(POLICY_PRESETS)} [gpu]."
-AnyPreset = Annotated[str | None, _option(CHOICES, completion.presets)]
-RunDirectory = Annotated[Path | None, _option("Run directory [runs/BENCHMARK-PRESET].", **PATH)]
+AnyPreset = Annotated[str | None, option(CHOICES, completion.presets)]
+RunDirectory = Annotated[Path | None, option("Run directory [runs/BENCHMARK-PRESET].", **PATH)]
 Workers = Annotated[
-    int | None, _option("Processes, of one thread each, that compute cells [cores; GPU: 1].")
+    int | None, option("Processes, of one thread each, that compute cells [cores; GPU: 1].")
 ]
-Launcher = Annotated[str, _option("Where cells run: local or ray.")]
+Launcher = Annotated[str, option("Where cells run: local or ray.")]
 RayAddress = Annotated[
-    str | None, _option("A Ray cluster [$RAY_ADDRESS, else one on this machine].")
+    str | None, option("A Ray cluster [$RAY_ADDRESS, else one on this machine].")
 ]
-GpusPerCell = Annotated[float, _option("With ray and cuda: 0.25 puts four cells on one GPU.")]
-DryRun = Annotated[bool, _option("Say what would be done.")]
+GpusPerCell = Annotated[float, option("With ray and cuda: 0.25 puts four cells on one GPU.")]
+DryRun = Annotated[bool, option("Say what would be done.")]
 SAME_BITS = "The same bits again on a GPU, too; slower there."
-Deterministic = Annotated[bool, _option(SAME_BITS, name="--deterministic")]
+Deterministic = Annotated[bool, option(SAME_BITS, name="--deterministic")]
 SCALARS = "Write scalars to OUT/tensorboard as well."
-Tensorboard = Annotated[bool, _option(SCALARS, name="--tensorboard")]
+Tensorboard = Annotated[bool, option(SCALARS, name="--tensorboard")]
 
 # ---------------------------------------------------------------------- tune
 
-Tunable = Annotated[str, _word("A benchmark, as for run.", completion.tunable)]
-Key = Annotated[str, _word("Setting to choose: lr, ewc_tuned, perturbation, ...")]
-Values = Annotated[str, _word("Comma-separated values to try.")]
+Tunable = Annotated[str, word("A benchmark, as for run.", completion.tunable)]
+Key = Annotated[str, word("Setting to choose: lr, ewc_tuned, perturbation, ...")]
+Values = Annotated[str, word("Comma-separated values to try.")]
 CHOOSER = "Method that chooses [gd; ProcGen: ppo or bc]."
-Chooser = Annotated[str | None, _option(CHOOSER, completion.method)]
+Chooser = Annotated[str | None, option(CHOOSER, completion.method)]
 
 # ---------------------------------------------------------------------- audit, data, expert
 
-Search = Annotated[int, _option("Runs more that look for the worst and the best order.")]
+Search = Annotated[int, option("Runs more that look for the worst and the best order.")]
 BESIDE = "Run beside it: wpf, averaging, product, rb."
-Compare = Annotated[str, _option(BESIDE, completion.comparisons)]
+Compare = Annotated[str, option(BESIDE, completion.comparisons)]
 AuditFolder = Annotated[
-    Path | None, _option("Folder for report.html, .md, .json and the runs to go on from.", **PATH)
+    Path | None, option("Folder for report.html, .md, .json and the runs to go on from.", **PATH)
 ]
-Dataset = Annotated[str, _word(", ".join(DATASETS), completion.data_sets)]
-AnyDataset = Annotated[str | None, _word("One data set; all without it.", completion.data_sets)]
-OneGame = Annotated[str, _word(", ".join(GAMES))]
+Dataset = Annotated[str, word(", ".join(DATASETS), completion.data_sets)]
+AnyDataset = Annotated[str | None, word("One data set; all without it.", completion.data_sets)]
+OneGame = Annotated[str, word(", ".join(GAMES))]

@@ -15,6 +15,7 @@ import typer
 from ..escaping import csv_cell
 from .errors import problems_as_sentences
 from .fit import Data, check
+from .options import option, word
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 @problems_as_sentences("smaller files")
 def predict(
-    head: Annotated[Path, typer.Argument(help="A file written by orderless fit.")],
+    head: Annotated[Path, word("A file written by orderless fit.")],
     data: Data,
-    out: Annotated[Path | None, typer.Option(help="A CSV file [the terminal].")] = None,
+    out: Annotated[Path | None, option("A CSV file [the terminal].")] = None,
     probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="A column for every class.")
+        bool, option("A column for every class.", name="--probabilities")
     ] = False,
 ) -> None:
     """Answers, a line for every image or row; how many are right or how far off, where known.

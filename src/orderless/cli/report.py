@@ -1,7 +1,5 @@
 """`orderless report`: the tables on the screen, the files in the run directory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -9,11 +7,12 @@ import typer
 
 from . import options
 from .errors import problems_as_sentences
+from .options import PATH, word
 
 
 @problems_as_sentences()
 def report(
-    directory: Annotated[Path, typer.Argument(help="A run directory.", **options.PATH)],
+    directory: Annotated[Path, word("A run directory.", **PATH)],
     json: options.Json = False,
 ) -> None:
     """Tables, figures and one page of a run: text, Markdown, CSV, LaTeX, JSON, PNG, HTML.

@@ -1,7 +1,5 @@
 """`orderless run`: methods over orders of the tasks, cell by cell."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import typer

@@ -1,7 +1,5 @@
 """`orderless settings`: every setting with its default and its sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -16,14 +14,10 @@ from ..methods.presets import POLICY_PRESETS, PRESETS
 from ..methods.settings import Settings, SharedSettings
 from . import completion, options
 from .errors import problems_as_sentences
+from .options import word
 
-What = Annotated[
-    str | None,
-    typer.Argument(
-        help="A method, a benchmark or a preset; everything without it.",
-        autocompletion=completion.one_of(*METHODS, *BENCHMARKS, *PRESETS),
-    ),
-]
+SAID = "A method, a benchmark or a preset; everything without it."
+What = Annotated[str | None, word(SAID, completion.one_of(*METHODS, *BENCHMARKS, *PRESETS))]
 Section = tuple[str, SharedSettings, list[type[Any]]]  # title, values, configurations
 
 

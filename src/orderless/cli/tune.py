@@ -1,7 +1,5 @@
 """`orderless tune`: a setting chosen on held-out data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +7,7 @@ import typer
 
 from . import options
 from .errors import problems_as_sentences
-from .options import data_root, find_device
+from .options import PATH, data_root, find_device, option
 
 
 @problems_as_sentences()
@@ -21,11 +19,11 @@ def tune(
     scenario: options.Kind = None,
     game: options.Game = None,
     preset: options.AnyPreset = None,
-    permutations: Annotated[int, typer.Option(help="Orders to average over.")] = 1,
+    permutations: Annotated[int, option("Orders to average over.")] = 1,
     combine: options.Combine = "accuracy",
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
-    out: Annotated[Path | None, typer.Option(help="Run directory.", **options.PATH)] = None,
+    out: Annotated[Path | None, option("Run directory.", **PATH)] = None,
     plugin: options.Plugin = None,
     changes: options.Changes = None,
 ) -> None:

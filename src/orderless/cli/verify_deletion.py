@@ -11,6 +11,7 @@ import typer
 
 from . import options
 from .errors import problems_as_sentences
+from .options import word
 
 if TYPE_CHECKING:
     from ..filters.exact.certificate import Line
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 @problems_as_sentences()
 def verify_deletion(
-    first: Annotated[Path, typer.Argument(help="The filter or head after deletion.")],
-    second: Annotated[Path, typer.Argument(help="The one that was fed without the data.")],
+    first: Annotated[Path, word("The filter or head after deletion.")],
+    second: Annotated[Path, word("The one that was fed without the data.")],
     json: options.Json = False,
 ) -> None:
     """Show that two saved filters hold the same data, to the bit; exit status 1 where not.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -132,7 +132,7 @@ def _check_sendable(parts: Parts) -> None:
         ) from None
 
 
-def _columns(batch: dict[str, Any]) -> Piece:
+def _columns(batch: Mapping[str, Any]) -> Piece:
     if "x" not in batch or "y" not in batch:
         raise ValueError(
             f"the dataset has the columns {', '.join(batch)} but not x and y: give read=, which "

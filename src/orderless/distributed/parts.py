@@ -42,7 +42,7 @@ class Parts:
 
     device = torch.device("cpu")  # the number of processes is that of cores
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "filter"}
 
     @cached_property

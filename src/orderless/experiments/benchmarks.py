@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..methods.policy_settings import PolicySettings
     from ..methods.settings import Settings, SharedSettings
-    from ..rl.tasks import ClonedTasks, ProcgenTasks
+    from ..rl.tasks import ProcgenTasks
     from ..scenarios import Scenario
 
 
@@ -48,7 +48,7 @@ def _split(name: str, **own: Callable[[Settings], Any]) -> Callable[..., Scenari
     def build(kind: str, settings: Settings, seed: int, root: str | None, device: str) -> Scenario:
         from .. import scenarios
 
-        made: Scenario = getattr(scenarios, name)(
+        return getattr(scenarios, name)(
             kind,
             root=root,
             assign=settings.assign,
@@ -57,15 +57,16 @@ def _split(name: str, **own: Callable[[Settings], Any]) -> Callable[..., Scenari
             device=device,
             **{option: value(settings) for option, value in own.items()},
         )
-        return made
 
     return build
 
 
 @lru_cache
-def maker(network: Callable[..., nn.Module], *sizes: int) -> Callable[[], nn.Module]:
+def maker(
+    network: Callable[..., nn.Module], *sizes: int, **options: bool
+) -> Callable[[], nn.Module]:
     """The same function for the same network, so that initial networks can be kept by it."""
-    return partial(network, *sizes)
+    return partial(network, *sizes, **options)
 
 
 def mlp_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Module]:
@@ -93,27 +94,18 @@ def cifar_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Mod
 
 
 def procgen_tasks(
-    game: str, settings: PolicySettings, seed: int, root: str | None, device: str
+    cloned: bool, game: str, settings: PolicySettings, seed: int, root: str | None, device: str
 ) -> ProcgenTasks:
     import torch
 
-    from ..rl.tasks import ProcgenTasks
-
-    return ProcgenTasks(game, parse_levels(settings.levels), torch.device(device))
-
-
-def cloned_tasks(
-    game: str, settings: PolicySettings, seed: int, root: str | None, device: str
-) -> ClonedTasks:
-    import torch
-
     from ..rl.experts import load_expert
-    from ..rl.tasks import ClonedTasks, transitions_folder
+    from ..rl.tasks import ClonedTasks, ProcgenTasks, transitions_folder
 
+    what = game, parse_levels(settings.levels), torch.device(device)
+    if not cloned:
+        return ProcgenTasks(*what)
     return ClonedTasks(
-        game,
-        parse_levels(settings.levels),
-        torch.device(device),
+        *what,
         load_expert(game, None if settings.expert is None else Path(settings.expert)),
         transitions_folder(root),
         settings.transitions,
@@ -121,11 +113,10 @@ def cloned_tasks(
     )
 
 
-@lru_cache
-def policy_network(name: str, value: bool) -> Callable[[], nn.Module]:
+def policy_network(value: bool, tasks: Any, settings: PolicySettings) -> Callable[[], nn.Module]:
     from ..rl.networks import find_network
 
-    return partial(find_network(name), value=value)
+    return maker(find_network(settings.network), value=value)
 
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -153,8 +144,8 @@ BENCHMARKS: dict[str, Benchmark] = {
         Benchmark(
             "procgen-bc",
             "levels of a game, cloned from an expert one after another",
-            cloned_tasks,
-            lambda tasks, settings: policy_network(settings.network, False),
+            partial(procgen_tasks, True),
+            partial(policy_network, False),
             GAMES,
             "cloning",
             lambda tasks, say: tasks.prepare(say),
@@ -162,8 +153,8 @@ BENCHMARKS: dict[str, Benchmark] = {
         Benchmark(
             "procgen-lifelong",
             "levels of a game, played one after another",
-            procgen_tasks,
-            lambda tasks, settings: policy_network(settings.network, True),
+            partial(procgen_tasks, False),
+            partial(policy_network, True),
             GAMES,
             "lifelong",
         ),

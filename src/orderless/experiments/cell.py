@@ -1,13 +1,10 @@
 """A cell of supervised learning: one method learns the tasks in one order from one seed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..methods import Setup, find_method
@@ -16,10 +13,9 @@ from ..methods.settings import Settings
 from ..particles import Ensemble
 from ..scenarios import Scenario
 from .benchmarks import find_benchmark
-from .evaluation import COMBINES, plasticity, score_task
+from .evaluation import COMBINES, plasticity, score_task, snapshot
 from .record import CellRecord
 from .runner import Cell, CellProgress, CellRunner
-from .snapshots import snapshot
 from .store import Store
 
 TRACES = 40  # at most this many points per task at which weights and loss are recorded
@@ -41,7 +37,6 @@ class SupervisedRunner(CellRunner):
         self.setup = Setup(scenario, cell.settings, network, cell.seed, store.group)
         self.learner = self._build()
         self.stages = self.plan(cell.settings)
-        self.progress.scores = {name: [] for name in COMBINES}
         self._pending: list[tuple[int, Any]] = []  # step infos not yet fetched from the device
         self._scored_at = -1
         self._parts = {part.order[0]: part for part in cell.parts()}
@@ -81,8 +76,7 @@ class SupervisedRunner(CellRunner):
             return True
         other: Any = self._build()
         other.load_state_dict(state["learner"])
-        with self._may_die():
-            self.learner.add(other)  # type: ignore[attr-defined]
+        self._attempt(lambda: self.learner.add(other))  # type: ignore[attr-defined]
         return True
 
     def plan(self, settings: Settings) -> list[tuple[list[int], int]]:
@@ -113,11 +107,7 @@ class SupervisedRunner(CellRunner):
         progress = self.progress
         progress.batch += 1
         self.tick(1)
-        if progress.died_at is not None:
-            return
-        info = None
-        with self._may_die():
-            info = self.learner.learn(*batch)
+        info = self._attempt(lambda: self.learner.learn(*batch))
         every = math.ceil(count / TRACES)
         if info is not None and (progress.batch % every == 0 or progress.batch == count):
             self._pending.append((self._steps(), info))
@@ -132,12 +122,9 @@ class SupervisedRunner(CellRunner):
         self._snapshot()
 
     def _end_task(self) -> None:
-        self._check()
-        if self.progress.died_at is None and not self._joined:
-            with self._may_die():
-                info = self.learner.end_task()
-                if info is not None:
-                    self._pending.append((self._steps(), info))
+        info = None if self._joined else self._attempt(self.learner.end_task)
+        if info is not None:
+            self._pending.append((self._steps(), info))
         self._fetch()
 
     def _score(self, seen: list[int]) -> None:
@@ -161,14 +148,8 @@ class SupervisedRunner(CellRunner):
 
     def _fetch(self) -> None:
         """Bring the pending step infos to the host, all at once."""
-        trace = self.progress.trace
         for step, info in self._pending:
-            weights = info.log_weights.exp()
-            trace["step"].append(step)
-            trace["ess"].append(float(info.ess))
-            trace["largest_weight"].append(float(weights.max()))
-            losses = torch.where(weights > 0, weights * info.loss_before.double(), 0.0)
-            trace["loss"].append(float(losses.sum()))
+            self._trace(step, info.log_weights.exp(), info.loss_before, info.ess)
         self._pending = []
 
     def _snapshot(self) -> None:
@@ -181,7 +162,7 @@ class SupervisedRunner(CellRunner):
         self._fetch()
         super()._checkpoint()
 
-    def _load_state(self, state: dict[str, Any]) -> None:
+    def _load_state(self, state: Any) -> None:
         if self.progress.position < len(self.stages):
             self.learner.begin_task(self.stages[self.progress.position][0])
         super()._load_state(state)
@@ -190,8 +171,8 @@ class SupervisedRunner(CellRunner):
         return self._build().filter.particles
 
     def _record(self) -> CellRecord:
-        kept = ("nll", "ece", "predictions")
-        found: Any = {name: [getattr(score, name) for score in self.last] for name in kept}
+        names = ("nll", "ece", "predictions")
+        found: Any = {name: [getattr(score, name) for score in self.last] for name in names}
         return replace(super()._record(), data=self.scenario.digest, **found)
 
     def _identity(self) -> dict[str, object]:

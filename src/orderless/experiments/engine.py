@@ -1,7 +1,5 @@
 """One engine for experiments, maps and audits: of all cells, it computes those that are missing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ then everything has been done once, and a penalty for the past is in force. Wher
 takes long, a trial has fewer particles, samples or copies of a game, and its times are scaled up.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import tempfile
@@ -118,7 +116,7 @@ def _part_of(cell: Cell, tasks: Any, share: float, folder: Path) -> tuple[Cell, 
     def part(whole: int, least: int = FEW) -> int:
         return min(whole, max(least, math.ceil(whole * share)))
 
-    values: dict[str, Any] = cell.settings.flat(find_method(cell.method))
+    values: Any = cell.settings.flat(find_method(cell.method))
     steps = WARM[tasks.device.type] + TIMED
     changes: dict[str, int | None] = {"min_ess": None, "iterations": steps}
     for key in {"particles", "rb_particles"} & set(values):
@@ -151,10 +149,8 @@ def _part_of(cell: Cell, tasks: Any, share: float, folder: Path) -> tuple[Cell, 
 def _fewer_tests(tasks: Any, count: int) -> Any:
     """The same tasks with `count` test samples each."""
     fewer = copy.copy(tasks)
-    fewer.tasks = [
-        replace(task, x_test=task.x_test[:count], y_test=task.y_test[:count])
-        for task in tasks.tasks
-    ]
+    short = [replace(t, x_test=t.x_test[:count], y_test=t.y_test[:count]) for t in tasks.tasks]
+    fewer.tasks = short
     return fewer
 
 

@@ -1,20 +1,24 @@
-"""Scoring a learner on every task, in the three ways particles can be combined."""
-
-from __future__ import annotations
+"""What is seen of a learner: scores on every task, in the three ways particles can be combined;
+plasticity; and where all particles stand, small enough to keep, for the density figure.
+"""
 
 import base64
+import itertools
 import math
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .. import metrics
+from ..filters import Predictor
 from ..methods.learners import ContinualLearner
 from ..particles import Ensemble
 
 COMBINES = ("accuracy", "logits", "probs")
+PROJECTION = 64  # dimensions kept of a particle's position
 
 
 @dataclass
@@ -89,13 +93,41 @@ def displacement(particles: Ensemble, initial: Ensemble) -> list[float]:
 def loss_areas(trace: dict[str, list[float]], counts: list[int]) -> list[float | None]:
     """Mean training loss over each task: the area under its learning curve, per step."""
     steps, losses = np.array(trace["step"]), np.array(trace["loss"])
-    ends = np.cumsum(counts)
-    parts = [
-        losses[(steps > end - count) & (steps <= end)]
-        for end, count in zip(ends, counts, strict=True)
-    ]
+    ends = np.cumsum([0, *counts])
+    parts = [losses[(steps > a) & (steps <= b)] for a, b in itertools.pairwise(ends)]
     return [finite(float(part.mean())) if len(part) else None for part in parts]
 
 
 def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+class Snapshot(TypedDict):
+    """One moment, in a form that a checkpoint can hold."""
+
+    position: Tensor
+    log_weights: Tensor
+    step: int
+
+
+@torch.no_grad()
+def snapshot(filter: Predictor, step: int) -> Snapshot:
+    """Positions `[N, 64]` of all particles under a fixed random projection, and their weights."""
+    particles = filter.particles
+    total = torch.zeros(particles.shard.count, PROJECTION, device=particles.device)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in particles.parameters():
+        for part in parameter.detach().flatten(1).split(65536, dim=1):
+            directions = torch.randn(part.shape[1], PROJECTION, generator=generator)
+            total += part.float() @ directions.to(total)
+    position = particles.shard.gather(total).cpu() / math.sqrt(PROJECTION)
+    return {"position": position, "log_weights": filter.log_weights.cpu(), "step": step}
+
+
+def stacked(taken: list[Snapshot]) -> dict[str, Tensor]:
+    """Snapshots of one run: positions `[S, N, 64]`, log_weights `[S, N]`, step `[S]`."""
+    return {
+        "positions": torch.stack([s["position"] for s in taken]),
+        "log_weights": torch.stack([s["log_weights"] for s in taken]),
+        "step": torch.tensor([s["step"] for s in taken]),
+    }

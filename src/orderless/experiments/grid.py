@@ -1,7 +1,5 @@
 """Grids: the cells of an experiment, and how the missing ones are computed."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -14,6 +12,7 @@ from ..methods import METHODS, find_method
 from ..methods.plugins import load_plugins
 from ..methods.presets import PRESETS, usual_grid
 from ..methods.settings import Settings, SharedSettings
+from ..particles import find_device
 from .benchmarks import Scenarios, find_benchmark
 from .cell import SupervisedRunner, TaskRunner
 from .engine import Report, Tick, refuse_too_many, run_cells
@@ -24,7 +23,7 @@ from .launch.ranks import SharedStore
 from .launch.ray import Ray
 from .policy_cell import CloningRunner, LifelongRunner
 from .readings import TrainingRunner
-from .record import CellRecord
+from .record import CellRecord, Table
 from .runner import Cell, CellRunner, Part
 from .store import Store
 from .tensorboard import summary_writer
@@ -71,16 +70,14 @@ class Grid:
         refuse_too_many(len(self.methods) * self.permutations * self.seeds)
         if self.scenario not in benchmark.scenarios:
             what = "scenario" if benchmark.kind == "supervised" else "game"
-            *others, last = benchmark.scenarios
-            among = f"{', '.join(others)} or {last}"
+            among = " or ".join(", ".join(benchmark.scenarios).rsplit(", ", 1))
             raise ValueError(f"{what} must be {among}, got {self.scenario!r}")
 
     def command(self) -> str:
         """The command that computes this, wherever to, on whatever and by however many workers."""
         supervised = find_benchmark(self.benchmark).kind == "supervised"
-        usual: SharedSettings = Settings()
-        if not supervised or self.preset in PRESETS:
-            usual, _ = usual_grid(self.preset, self.benchmark, self.scenario)
+        known = not supervised or self.preset in PRESETS
+        usual = usual_grid(self.preset, self.benchmark, self.scenario)[0] if known else Settings()
         words = ["orderless", "run", self.benchmark, "--preset", self.preset]
         words += ["--scenario" if supervised else "--game", self.scenario]
         words += ["--methods", ",".join(self.methods)]
@@ -94,38 +91,30 @@ class Grid:
     def cells(self, tasks: int) -> Iterator[Cell]:
         """Seeds outside, methods inside: after a while every method has some cells."""
         sequence = self.settings.sequences(tasks, self.permutations)
-        table = self.benchmark, self.scenario, self.preset
         for seed in range(self.seeds):
             for index, order in enumerate(sequence):
                 for name in self.methods:
-                    yield Cell(*table, name, index, order, seed, self.settings)
+                    yield Cell(*self.table, name, index, order, seed, self.settings)
 
-    def asks_for(self, record: dict[str, Any]) -> bool:
+    def asks_for(self, record: CellRecord) -> bool:
         """Whether a finished cell is one of these."""
-        return (
-            self._has(record)
-            and record["method"] in self.methods
-            and record["order_index"] < self.permutations
-            and record["seed"] < self.seeds
-        )
+        small = record.order_index < self.permutations and record.seed < self.seeds
+        return record.table == self.table and record.method in self.methods and small
 
-    def _has(self, record: dict[str, Any]) -> bool:
-        """Whether a finished cell is in the same table."""
-        table = self.benchmark, self.scenario, self.preset
-        return tuple(record[key] for key in ("benchmark", "scenario", "preset")) == table
+    @property
+    def table(self) -> Table:
+        return self.benchmark, self.scenario, self.preset
 
-    def refuse(
-        self, directory: Path, name: str, record: dict[str, Any], cell: Cell | None
-    ) -> str | None:
+    def refuse(self, directory: Path, name: str, record: Any, cell: Cell | None) -> str | None:
         """Why a finished cell does not belong here; a table with two learning rates misleads."""
         if "method" not in record:
             return f"{directory} holds an audit or a map, not an experiment: choose another --out"
         if cell is not None:
             other = cell.differs(record)
-        elif self._has(record) and record["method"] in METHODS:
-            other = self.settings.differs(record["settings"], METHODS[record["method"]])
         else:
-            return None
+            table = tuple(record[key] for key in ("benchmark", "scenario", "preset"))
+            method = METHODS.get(record["method"]) if table == self.table else None
+            other = None if method is None else self.settings.differs(record["settings"], method)
         return other and f"{directory} holds {name} with {other}: choose another --out"
 
 
@@ -142,9 +131,7 @@ class GridWork:
     deterministic: bool = False
     plugins: tuple[str, ...] = ()
 
-    def refuse(
-        self, directory: Path, name: str, record: dict[str, Any], cell: Cell | None
-    ) -> str | None:
+    def refuse(self, directory: Path, name: str, record: Any, cell: Cell | None) -> str | None:
         reason: str | None = self.grid.refuse(directory, name, record, cell)
         if reason is None and cell is not None:
             digest = getattr(self.here[cell.seed], "digest", None)
@@ -229,9 +216,11 @@ def run_grid(
         store, workers = SharedStore(store.directory, group), 1
     if tensorboard:
         summary_writer()  # says what is missing before anything is computed
+    if ray is None:
+        find_device(device)
     where = Scenarios(grid.benchmark, grid.scenario, grid.settings, root, str(device))
     here = where if ray is None else replace(where, device="cpu")
-    options = (checkpoint_every, tensorboard, deterministic, plugins)
+    options = checkpoint_every, tensorboard, deterministic, plugins
     work = GridWork(grid, where, here, command, *options)
     cells = list(grid.cells(len(here[0])))
     if ray is None and group is None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..methods.plugins import find_object
+from ..methods.plugins import made_by
 
 if TYPE_CHECKING:
     from ..methods.settings import Settings
@@ -20,12 +20,7 @@ def find_tasks(reference: str) -> Any:
     """The scenario or list that `module:name` stands for; a function is called for it."""
     from ..scenarios import Scenario
 
-    given = find_object(reference, "your own tasks")
-    if callable(given):
-        try:
-            given = given()
-        except (Exception, SystemExit) as error:
-            raise ValueError(f"{reference} failed: {type(error).__name__}: {error}") from error
+    given = made_by(reference, "your own tasks")
     if not isinstance(given, Scenario | Sequence) or isinstance(given, str) or not len(given):
         raise ValueError(
             f"{reference} must be a Scenario, a list of tasks, or a function without arguments "

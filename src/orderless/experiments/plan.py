@@ -1,7 +1,5 @@
 """From what a user asks for to grids: presets, methods and games by name."""
 
-from __future__ import annotations
-
 import math
 
 from ..methods import METHODS
@@ -31,14 +29,13 @@ def plan(
     texts.
     """
     found = find_benchmark(benchmark, "regime")
-    names: tuple[str, ...]
     if found.kind == "supervised":
         if game is not None:
             raise ValueError(f"--game belongs to the ProcGen benchmarks, not to {benchmark}")
         own = {text.partition("=")[0] for text in changes or ()}
         refuse(benchmark, levels="levels" in own, steps_per_level="steps_per_level" in own)
-        usual_preset = "table1" if found.tasks is None else "own"
-        names, preset = (scenario or found.scenarios[0],), preset or usual_preset
+        names: tuple[str, ...] = (scenario or found.scenarios[0],)
+        preset = preset or ("table1" if found.tasks is None else "own")
     else:
         if scenario is not None:
             raise ValueError(f"{benchmark} has games instead of a scenario: use --game")
@@ -100,10 +97,6 @@ def _methods(methods: str, settings: SharedSettings, kind: str) -> tuple[str, ..
         named = (name.strip() for name in methods.split(","))
         return tuple(dict.fromkeys(name for name in named if name))
     values = settings.flat()
-    return tuple(
-        name
-        for name, each in METHODS.items()
-        if each.in_all
-        and each.kind == kind
-        and (each.needs is None or values[each.needs] is not None)
-    )
+    every = [each for each in METHODS.values() if each.in_all and each.kind == kind]
+    ready = (e for e in every if e.needs is None or values[e.needs] is not None)
+    return tuple(each.name for each in ready)

@@ -1,13 +1,11 @@
 """Cells of the ProcGen benchmarks: cloning an expert, and lifelong learning by playing."""
 
-from __future__ import annotations
-
 import math
 import time
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -30,8 +28,8 @@ from ..storage.typed import decode
 from .benchmarks import find_benchmark
 from .cell import TRACES
 from .evaluation import plasticity_of
-from .record import CellRecord, ExpertFacts
-from .runner import Cell, CellProgress, CellRunner
+from .record import CellRecord, ExpertFacts, Row
+from .runner import Cell, CellRunner
 from .store import Store
 
 SAMPLES = 512  # frames on which plasticity is measured
@@ -40,7 +38,6 @@ SAMPLES = 512  # frames on which plasticity is measured
 class PolicyRunner(CellRunner):
     """What both have in common: levels as tasks, a filter of policies, returns as scores."""
 
-    combines: tuple[str, ...]
     learner: BehaviourCloning | PolicyLearner
 
     def __init__(self, cell: Cell, tasks: ProcgenTasks, store: Store, **options: Any) -> None:
@@ -65,19 +62,8 @@ class PolicyRunner(CellRunner):
     def filter(self) -> SteppedFilter:
         return self.learner.filter
 
-    def _begin(self) -> None:
-        if not self.progress.scores:
-            self.progress.scores = {name: [] for name in self.combines}
-
-    def _trace(self, **values: float) -> None:
-        weights = self.filter.weights
-        values = {"ess": float(self.filter.ess), "largest_weight": float(weights.max()), **values}
-        for name, value in {"step": self._steps(), **values}.items():
-            self.progress.trace.setdefault(name, []).append(value)
-
-    def _weighted(self, losses: Tensor) -> float:
-        """sum_i w_i L_i; the dead do not count."""
-        return float(self.filter.average(losses.double(), self.filter.weights))
+    def _trace_now(self, losses: Tensor, **more: float) -> None:
+        self._trace(self._steps(), self.filter.weights, losses, self.filter.ess, **more)
 
     def _look_at(self, frames: Tensor) -> None:
         """Plasticity on some of these frames, from their first to their last."""
@@ -93,23 +79,12 @@ class PolicyRunner(CellRunner):
         return replace(super()._record(), score_kind="return")
 
 
-@dataclass
-class CloneProgress(CellProgress):
-    """Also seconds spent on scoring, which do not grow with the data, and what the expert's
-    own episodes on each level so far brought."""
-
-    scoring: float = 0.0
-    shown: list[float | None] = field(default_factory=list)
-
-
 class CloningRunner(PolicyRunner):
     """Behaviour cloning, level after level; R holds normalised returns on every level."""
 
     combines = COMBINES
     learner: BehaviourCloning
     tasks: ClonedTasks
-    progress: CloneProgress
-    progress_kind = CloneProgress
 
     def _count(self, s: PolicySettings) -> int:
         return s.iterations or s.epochs * (s.transitions // s.batch_size)
@@ -125,7 +100,6 @@ class CloningRunner(PolicyRunner):
         return self.combines if self.filter.particles.n > 1 else self.combines[:1]
 
     def _begin(self) -> None:
-        super()._begin()
         if not self.progress.scores["accuracy"]:
             self._score()
 
@@ -137,38 +111,28 @@ class CloningRunner(PolicyRunner):
         while progress.batch < count:
             # up to the next step that is recorded
             stop = min(count, (progress.batch // every + 1) * every)
-            losses = self._learn(batches, level, stop)
+            some = partial(self.learner.learn, level=level, start=progress.batch, stop=stop)
+            losses = self._attempt(partial(some, *batches))
             self.tick(stop - progress.batch)
             progress.batch = stop
             if losses is not None:
-                self._trace(loss=self._weighted(losses[-1]))
+                self._trace_now(losses[-1])
             yield
         self._look_at(data.observations)
         progress.shown.append(data.facts["mean_return"])
 
-    def _learn(self, batches: tuple[Tensor, Tensor], level: int, stop: int) -> Tensor | None:
-        if self.progress.died_at is not None:
-            return None
-        with self._may_die():
-            start = self.progress.batch
-            return self.learner.learn(*batches, level=level, start=start, stop=stop)
-        return None
-
     def _finish_stage(self, seen: list[int]) -> None:
-        self._check()
         self._score()
 
     def _score(self) -> None:
         """One more row of R: the particles' own returns, weighted, and the mixture's."""
         begun = time.monotonic()
-        rows: dict[str, list[float | None]] = {name: [] for name in self.combines}
+        found = []
         for level in self.tasks.levels:
             self.env.switch(level)
-            found = play_both(self.filter, self.env, combines=self._played(), seed=self.seed)
-            for name in self.combines:  # one particle is its own mixture
-                rows[name].append(found.get(name, found["accuracy"]).mean)
-        for name, row in rows.items():
-            self.progress.scores[name].append(row)
+            found.append(play_both(self.filter, self.env, combines=self._played(), seed=self.seed))
+        for name, rows in self.progress.scores.items():  # one particle is its own mixture
+            rows.append([each.get(name, each["accuracy"]).mean for each in found])
         self.progress.scoring += time.monotonic() - begun
 
     def _identity(self) -> dict[str, object]:
@@ -185,20 +149,6 @@ class CloningRunner(PolicyRunner):
         )
 
 
-@dataclass
-class PlayProgress(CellProgress):
-    """Also returns over environment steps, and what each level so far was worth.
-
-    `returns` are means over a level's bins, `final_returns` over the last fifth of its episodes.
-    """
-
-    curves: dict[str, list[float | None]] = field(
-        default_factory=lambda: {"step": [], "return": []}
-    )
-    returns: list[float] = field(default_factory=list)
-    final_returns: list[float | None] = field(default_factory=list)
-
-
 class LifelongRunner(PolicyRunner):
     """PPO, level after level. A level's score is its mean return while it is learned.
 
@@ -207,8 +157,6 @@ class LifelongRunner(PolicyRunner):
 
     combines = ("accuracy",)
     learner: PolicyLearner
-    progress: PlayProgress
-    progress_kind = PlayProgress
 
     def _count(self, s: PolicySettings) -> int:
         return s.steps_per_rollout * math.ceil(s.steps_per_level / s.steps_per_rollout)
@@ -228,31 +176,26 @@ class LifelongRunner(PolicyRunner):
 
     def _round(self, count: int) -> None:
         self.learner.collect()
-        info = None
-        if self.progress.died_at is None:
-            with self._may_die():  # the policy then goes on playing as it is
-                info = self.learner.update()
+        info = self._attempt(self.learner.update)  # else the policy goes on playing as it is
         steps = self.settings.steps_per_rollout
         self.progress.batch += steps
         self.tick(steps)
         every = math.ceil(count / steps / TRACES) * steps
         if info is not None and (self.progress.batch % every == 0 or self.progress.batch == count):
-            loss = info.policy + info.value + info.entropy
-            optimizer = getattr(self.filter, "optimizer", None)
-            figures = _figures(info)
+            figures, optimizer = _figures(info), getattr(self.filter, "optimizer", None)
             if isinstance(optimizer, TRAC):
-                figures["scale"] = self._weighted(optimizer.scale)
-            self._trace(**figures, loss=self._weighted(loss))
+                scale = self.filter.average(optimizer.scale.double(), self.filter.weights)
+                figures["scale"] = float(scale)
+            self._trace_now(info.policy + info.value + info.entropy, **figures)
 
     def _finish_stage(self, seen: list[int]) -> None:
-        self._check()
         self.learner.end_level()
         self._look_at(self.learner.experience()[0])
         self._add_curve(self.learner.ppo.take_episodes())
         if len(self.progress.returns) == len(self.stages):
             by_task = dict(zip(self.cell.order, self.progress.returns, strict=True))
             tasks = range(len(self.tasks))
-            rows: list[list[float | None]] = [[None for _ in tasks] for _ in tasks]
+            rows: list[Row] = [[None for _ in tasks] for _ in tasks]
             self.progress.scores["accuracy"] = [*rows, [by_task[task] for task in tasks]]
 
     def _add_curve(self, episodes: list[Episode]) -> None:

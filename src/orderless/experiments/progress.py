@@ -1,7 +1,6 @@
 """What long work says: a bar with the time left, or plain lines; warnings once."""
 
-from __future__ import annotations
-
+import math
 import re
 import sys
 import time
@@ -11,15 +10,7 @@ from datetime import timedelta
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
 
 from .engine import Report
 from .launch.ranks import rank
@@ -28,19 +19,29 @@ from .runner import Cell
 from .store import DamagedFile
 
 
-class Bars:
-    """A context manager with bars on the terminal; where there is none, nothing is drawn."""
+class Countdown:
+    """Counts anything towards a total: bars, or where there is no terminal a line now and then.
 
-    def __init__(self, *columns: ProgressColumn, quiet: bool = False) -> None:
+    A context manager.
+
+    Args:
+        bytes: what is counted are bytes.
+        every: seconds between plain lines.
+    """
+
+    def __init__(self, *, bytes: bool = False, every: float = 5.0, quiet: bool = False) -> None:
         self._console = Console(stderr=True, quiet=quiet)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            *columns,
+            DownloadColumn() if bytes else MofNCompleteColumn(),
             TextColumn("{task.fields[left]}"),
             console=self._console,
             disable=not self._console.is_terminal,
         )
+        self._bytes, self._every = bytes, every
+        self._begun: dict[str, tuple[Any, float, int]] = {}  # bar, when and with how many it began
+        self._said = time.monotonic()
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -49,35 +50,28 @@ class Bars:
     def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
-
-class Countdown(Bars):
-    """Counts anything towards a total: a bar, or where there is no terminal a line now and then.
-
-    Args:
-        bytes: what is counted are bytes.
-        every: seconds between plain lines.
-    """
-
-    def __init__(self, *, bytes: bool = False, every: float = 5.0) -> None:
-        super().__init__(DownloadColumn() if bytes else MofNCompleteColumn())
-        self._bytes, self._every = bytes, every
-        self._begun: dict[str, tuple[Any, float, int]] = {}  # bar, when and with how many it began
-        self._said = time.monotonic()
-
     def tell(self, done: int, total: int | None, text: str, *, name: str = "") -> None:
         """`done` of `total`, and what comes now; one bar for every `name`."""
+        self._tell(done, total, text, name)
+
+    def _tell(
+        self, done: int, total: int | None, text: str, name: str = "", before: str = ""
+    ) -> str:
+        """The time left, in words; `before` stands before them in the bar."""
         now = time.monotonic()
         if name not in self._begun:
             bar = self._bar.add_task(text, total=total, completed=done, left="")
             self._begun[name] = bar, now, done
         bar, begun, first = self._begun[name]
         left = time_left(now - begun, done - first, None if total is None else total - done)
-        self._bar.update(bar, completed=done, total=total, description=text, left=left)
+        shown = f"{before}{left}"
+        self._bar.update(bar, completed=done, total=total, description=text, left=shown)
         if not self._console.is_terminal and done != total and now - self._said >= self._every:
             self._said = now
             known = [n for n in (done, total) if n is not None]
             counted = "/".join(f"{n / 1e6:.1f} MB" if self._bytes else str(n) for n in known)
             print(f"[{counted}] {text}, {left}", file=sys.stderr, flush=True)
+        return left
 
 
 def time_left(spent: float, done: int, to_do: int | None) -> str:
@@ -87,57 +81,48 @@ def time_left(spent: float, done: int, to_do: int | None) -> str:
     return f"time left: {timedelta(seconds=round(spent / done * max(0, to_do)))}"
 
 
-class GridProgress(Bars):
-    """A context manager whose `report` goes to `run_grid`; `label` stands before every name."""
+class GridProgress(Countdown):
+    """A context manager whose `report` goes to `run_grid`; `label` stands before every name.
+
+    Where there is no terminal, it says a line for every cell.
+    """
 
     def __init__(self, label: str = "") -> None:
-        super().__init__(MofNCompleteColumn(), TimeElapsedColumn(), quiet=rank() > 0)
+        super().__init__(every=math.inf, quiet=rank() > 0)
         self._label = f"{label}: " if label else ""
-        self._begun = time.monotonic()
-        self._finished = self._first = self._total = self._steps = 0
-        self._task: Any = None
+        self._finished = self._total = self._steps = 0
+        self._text = ""
         self.report = Report(self._begin, self._start, self._tick, self._done, self._say)
 
     def _begin(self, finished: int, total: int) -> None:
-        self._begun = time.monotonic()  # what was prepared before, data say, is not in every cell
-        self._finished = self._first = finished
-        self._total = total
-        self._task = self._bar.add_task("", total=total, completed=finished, left="")
+        self._finished, self._total = finished, total
+        self.tell(finished, total, "")  # the clock begins: what was prepared is not in every cell
 
     def _start(self, cell: Cell) -> None:
-        self._steps = 0
-        self._bar.update(self._task, description=self._name(cell))
+        self._steps, self._text = 0, f"{self._label}{cell.title}"
+        self.tell(self._finished, self._total, self._text)
 
     def _tick(self, steps: int) -> None:
         before, self._steps = self._steps, self._steps + steps
         if before // 50 != self._steps // 50:
-            self._bar.update(self._task, left=f"step {self._steps}, {self._left()}")
+            step = f"step {self._steps}, "
+            self._tell(self._finished, self._total, self._text, before=step)
 
     def _done(self, cell: Cell, record: CellRecord) -> None:
         self._finished += 1
-        self._bar.update(
-            self._task, description=self._name(cell), completed=self._finished, left=self._left()
-        )
+        name = f"{self._label}{cell.title}"
+        left = self._tell(self._finished, self._total, name)
         if not self._console.is_terminal:
             final = record.final()
             average = float("nan") if final is None else final.mean()
             returns, died = record.score_kind == "return", record.died_at
             score = f"return {average:.3f}" if returns else f"average {100 * average:.2f}"
             broken = "" if died is None else f"no finite network left at step {died}, "
-            self._say(
-                f"[{self._finished}/{self._total}] {self._name(cell)}: {score}, "
-                f"{broken}{record.duration:.1f} s, {self._left()}"
-            )
+            place = f"[{self._finished}/{self._total}] {name}"
+            self._say(f"{place}: {score}, {broken}{record.duration:.1f} s, {left}")
 
     def _say(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)
-
-    def _name(self, cell: Cell) -> str:
-        return f"{self._label}{cell.title}"
-
-    def _left(self) -> str:
-        spent, done = time.monotonic() - self._begun, self._finished - self._first
-        return time_left(spent, done, self._total - self._finished)
 
 
 @contextmanager

@@ -10,8 +10,6 @@ holds the answers of many filters at once. With w the weights of the whole run:
 `loss_scale` and `min_ess` are thus the same thing, a power of the weights, fixed or chosen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
@@ -26,28 +24,18 @@ from ..methods.learners import ContinualLearner
 from ..methods.supervised import GaussianSumSettings
 from .cell import SupervisedRunner
 from .evaluation import COMBINES, displacement
-from .record import ReadingRecord, TrainingRecord
+from .record import Reading, ReadingRecord, TrainingRecord
 from .runner import Cell
-from .store import device_name, versions
 
 
-@dataclass(frozen=True)
-class Reading:
-    """One way to weigh the first `n` particles; `min_ess` is a share of n."""
-
-    method: str
-    n: int
-    loss_scale: float = 1.0
-    min_ess: float | None = None
-
-    def weights(self, log_weights: Tensor) -> tuple[Tensor, float]:
-        """Log-weights `[n]` from the run's raw ones `[N]`, and the power they were raised to."""
-        own = normalize(log_weights[: self.n])[0]
-        power = self.loss_scale
-        if self.min_ess is not None:
-            own = temper(own, power)
-            power = float(temperature_for(own, max(1.0, self.min_ess * self.n)))
-        return temper(own, power), power
+def weigh(reading: Reading, log_weights: Tensor) -> tuple[Tensor, float]:
+    """Log-weights `[n]` from the run's raw ones `[N]`, and the power they were raised to."""
+    own = normalize(log_weights[: reading.n])[0]
+    power = reading.loss_scale
+    if reading.min_ess is not None:
+        own = temper(own, power)
+        power = float(temperature_for(own, max(1.0, reading.min_ess * reading.n)))
+    return temper(own, power), power
 
 
 def sgd_readings(
@@ -74,7 +62,7 @@ def read(
 
     Gradient descent is one network, and each particle is one: its scores are their mean.
     """
-    chosen = [reading.weights(log_weights) for reading in readings]
+    chosen = [weigh(reading, log_weights) for reading in readings]
     scores: list[dict[str, list[float]]] = [{name: [] for name in COMBINES} for _ in readings]
     for task in range(len(learner.scenario)):
         counts = [dict.fromkeys(COMBINES, 0.0) for _ in readings]
@@ -137,23 +125,20 @@ class Training(Cell):
 
     @property
     def name(self) -> str:
-        parts = [self.training, *([] if self.init is None else [self.init])]
-        parts += [] if self.rate is None else [f"{self.rate:g}"]
-        return "-".join([*parts, f"order{self.order_index}", f"seed{self.seed}"])
+        rate = None if self.rate is None else f"{self.rate:g}"
+        parts = [self.training, self.init, rate, f"order{self.order_index}", f"seed{self.seed}"]
+        return "-".join(part for part in parts if part is not None)
 
     @property
     def title(self) -> str:
         return self.name
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
+        found, own = super().describe(), ("training", "rate", "init")
+        kept = ("order_index", "order", "seed", "settings")
         return {
-            "training": self.training,
-            "rate": self.rate,
-            "init": self.init,
-            "order_index": self.order_index,
-            "order": list(self.order),
-            "seed": self.seed,
-            "settings": super().describe()["settings"],
+            **{name: getattr(self, name) for name in own},
+            **{name: found[name] for name in kept},
             "readings_wanted": [asdict(reading) for reading in self.readings],
         }
 
@@ -167,7 +152,6 @@ class TrainingRunner(SupervisedRunner):
         pass
 
     def _finish_stage(self, seen: list[int]) -> None:
-        self._check()
         if self.progress.died_at is None:
             self.learner.end_task()
         self._fetch()
@@ -176,7 +160,7 @@ class TrainingRunner(SupervisedRunner):
         filter: Any = self.learner.filter
         raw = self.cell.training == "sgd"
         return TrainingRecord(
-            **self.cell.describe(),
+            **self._facts(),
             readings=read(
                 self.learner,
                 filter.raw_log_weights if raw else filter.log_weights,
@@ -184,9 +168,4 @@ class TrainingRunner(SupervisedRunner):
                 displacement(filter.networks, self._initial()),
                 self.settings.test_batch,
             ),
-            alive=int(filter.alive.sum()),
-            device=device_name(filter.particles.device),
-            died_at=self.progress.died_at,
-            versions=versions(),
-            duration=self.progress.seconds,
         )

@@ -4,8 +4,6 @@
 files look like.
 """
 
-from __future__ import annotations
-
 import base64
 import itertools
 import re
@@ -133,10 +131,8 @@ class CellRecord:
         """Predicted labels on each task's test set, or None where the cell has none."""
         if not self.predictions:
             return None
-        return [
-            np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
-            for text in self.predictions
-        ]
+        texts = (base64.b64decode(text, validate=True) for text in self.predictions)
+        return [np.frombuffer(text, np.uint8) for text in texts]
 
 
 def cell_name(
@@ -147,16 +143,22 @@ def cell_name(
 
 
 @dataclass(frozen=True)
-class ReadingRecord:
-    """Of a map: what one training says about one way to weigh its first `n` particles.
+class Reading:
+    """Of a map: one way to weigh the first `n` particles; `min_ess` is a share of n."""
+
+    method: str
+    n: int
+    loss_scale: float = 1.0
+    min_ess: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingRecord(Reading):
+    """What one training says about a reading.
 
     `power`: to which the weights were raised; `scores`: combination -> score by task.
     """
 
-    method: str
-    n: int
-    loss_scale: float
-    min_ess: float | None
     power: float
     ess: float
     moved: float
@@ -194,9 +196,8 @@ class Run:
 
     def tables(self) -> dict[Table, list[CellRecord]]:
         """The cells by (benchmark, scenario, preset)."""
-        return {
-            table: list(cells) for table, cells in itertools.groupby(self.cells, lambda c: c.table)
-        }
+        groups = itertools.groupby(self.cells, lambda cell: cell.table)
+        return {table: list(cells) for table, cells in groups}
 
 
 def load_run(
@@ -244,14 +245,12 @@ def _checked(content: object, path: Path) -> CellRecord:
         what = f"{misfit} is missing or makes no sense" if misfit.path else "it is no record"
         raise StoreError(f"{path} is not a cell of an experiment: {what}.") from None
     tasks = len(cell.order)
+    shape = f"of shape [{tasks + 1}, {tasks}]"
     for name, rows in cell.scores.items():
         if len(rows) != tasks + 1 or any(len(row) != tasks for row in rows):
-            raise StoreError(f"{path} must hold scores.{name} of shape [{tasks + 1}, {tasks}].")
+            raise StoreError(f"{path} must hold scores.{name} {shape}.")
     if cell.final() is None:
-        raise StoreError(
-            f"{path} must hold scores.accuracy of shape [{tasks + 1}, {tasks}] with a finite last "
-            "row."
-        )
+        raise StoreError(f"{path} must hold scores.accuracy {shape} with a finite last row.")
     return cell
 
 

@@ -5,8 +5,6 @@ particles; everything that differs in weights alone is read off it (`readings.py
 filter (`rb`) and the Gaussian-sum filter (`gsf`) are trained beside it. SplitMNIST, domain.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +14,11 @@ import torch
 
 from ..methods.settings import Settings
 from ..methods.supervised import ExactSettings
+from ..storage.typed import Json
 from .engine import Report, refuse_too_many
 from .grid import run_grid
-from .readings import Reading, Training, sgd_readings
+from .readings import Training, sgd_readings
+from .record import Reading
 from .store import Store
 
 TASKS = 5  # of SplitMNIST
@@ -90,9 +90,7 @@ class Regime:
                 for each in variants:
                     yield replace(each, order_index=index, order=order, seed=seed)
 
-    def refuse(
-        self, directory: Path, name: str, record: dict[str, Any], cell: Training | None
-    ) -> str | None:
+    def refuse(self, directory: Path, name: str, record: Any, cell: Training | None) -> str | None:
         """Why a finished training does not belong here."""
         if "training" not in record:
             return f"{directory} holds no map: choose another --out"
@@ -142,7 +140,7 @@ def run_regime(
     device: torch.device | str = "cpu",
     command: str = "",
     report: Report | None = None,
-) -> list[dict[str, Any]]:
+) -> list[dict[str, Json]]:
     """All records of a map; those that lie finished in the store are read, not run again."""
     run_grid(regime, store, root=root, device=device, command=command, report=report)
     records = store.finished()

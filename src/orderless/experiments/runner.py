@@ -6,12 +6,14 @@ import dataclasses
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from torch import Tensor
 
+from ..filters.base import ParticleFilter
 from ..methods import find_method
 from ..methods.learners import ContinualLearner
 from ..methods.learners.policy import PolicyLearner
@@ -20,11 +22,12 @@ from ..particles import Ensemble
 from ..rl import BehaviourCloning
 from ..storage import INVALID_STATE
 from .benchmarks import find_benchmark
-from .evaluation import displacement, finite, loss_areas
-from .record import CellRecord, cell_name
-from .snapshots import Snapshot, stacked
+from .evaluation import COMBINES, Snapshot, displacement, finite, loss_areas, stacked
+from .record import CellRecord, Row, cell_name
 from .store import Store, StoreError, device_name, versions
 from .tensorboard import CellLog
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Cell:
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(Cell)}
         return [Part(**{**fields, "order": (task,)}) for task in self.order]
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """The part of the record that says what was run."""
         found = {f.name: getattr(self, f.name) for f in dataclasses.fields(Cell)}
         flat = self.settings.flat(find_method(self.method))
@@ -98,18 +101,28 @@ class Part(Cell):
 
 @dataclass
 class CellProgress:
-    """How far a cell has come; with the learner's state, all that a checkpoint holds."""
+    """How far a cell has come; with the learner's state, all that a checkpoint holds.
+
+    Of cloning: `scoring`, seconds that do not grow with the data; `shown`, what the expert's own
+    episodes on each level so far brought. Of playing: `curves`, returns over environment steps;
+    by level `returns`, means over its bins, and `final_returns`, over its last fifth of episodes.
+    """
 
     position: int = 0
     batch: int = 0
     seconds: float = 0.0
     died_at: int | None = None
-    scores: dict[str, list[list[float | None]]] = field(default_factory=dict)
+    scores: dict[str, list[Row]] = field(default_factory=dict)
     trace: dict[str, list[float]] = field(
         default_factory=lambda: {"step": [], "ess": [], "largest_weight": [], "loss": []}
     )
-    plasticity: dict[str, list[float | None]] = field(default_factory=dict)
+    plasticity: dict[str, Row] = field(default_factory=dict)
     snapshots: list[Snapshot] = field(default_factory=list)
+    scoring: float = 0.0
+    shown: Row = field(default_factory=list)
+    curves: dict[str, Row] = field(default_factory=lambda: {"step": [], "return": []})
+    returns: list[float] = field(default_factory=list)
+    final_returns: Row = field(default_factory=list)
 
 
 class CellRunner(ABC):
@@ -118,18 +131,17 @@ class CellRunner(ABC):
     A stage is (tasks seen so far, steps to come). `tick` hears of steps, `ended` of the phases of a
     cell: "beginning", then for every stage "learning" and "finish".
 
-    Subclasses set `learner` and `stages` (and `task_names`, where tasks have names) and say how a
-    stage is learned (`_stage` yields wherever a checkpoint may be taken and counts
-    `progress.batch`), what follows it, and where the particles started; to the record they add what
-    only they know.
+    Subclasses set `learner`, `stages` and `task_names` and say how a stage is learned (`_stage`
+    yields wherever a checkpoint may be taken and counts `progress.batch`), what follows it, and
+    where the particles started; to the record they add what only they know. `combines`: in which
+    ways they score.
     """
 
+    combines: tuple[str, ...] = COMBINES
     learner: ContinualLearner | BehaviourCloning | PolicyLearner
     stages: list[tuple[list[int], int]]
-    task_names: list[str] = []
+    task_names: list[str]
     log: CellLog | None = None
-    progress: CellProgress
-    progress_kind: type[CellProgress] = CellProgress
 
     def __init__(
         self,
@@ -142,23 +154,26 @@ class CellRunner(ABC):
     ) -> None:
         self.cell, self.store = cell, store
         self.checkpoint_every, self.tick, self.ended = checkpoint_every, tick, ended
-        self.progress = self.progress_kind()
+        self.progress = CellProgress()
         self.opened = ExitStack()
         self._since = time.monotonic()
 
     def run(self, command: str = "", *, tensorboard: bool = False) -> CellRecord | None:
         """Learn all tasks; the finished record is in the store, and is returned."""
         with self.opened:
-            return self._run(command, tensorboard)
+            self._learn_all(tensorboard)
+            return self._leave(command)
 
-    def _run(self, command: str, tensorboard: bool) -> CellRecord | None:
+    def _learn_all(self, tensorboard: bool) -> None:
         saved = time.monotonic()
         self._resume()
+        self.progress.scores = self.progress.scores or {name: [] for name in self.combines}
         self._begin()
         self.ended("beginning")
         if tensorboard and self.store.first:
             folder = self.store.directory / "tensorboard" / self.cell.name
             self.log = CellLog(folder, self.task_names, [count for _, count in self.stages])
+            self.opened.callback(self.log.close)
         self._log()
         while self.progress.position < len(self.stages):
             seen, count = self.stages[self.progress.position]
@@ -168,14 +183,12 @@ class CellRunner(ABC):
                     self._log()
                     saved = time.monotonic()
             self.ended("learning")
+            self._check()
             self._finish_stage(seen)
             self.ended("finish")
             self._log()
             self.progress.position += 1
             self.progress.batch = 0
-        if self.log is not None:
-            self.log.close()
-        return self._leave(command)
 
     def _leave(self, command: str) -> CellRecord | None:
         """Write what was found, and return it."""
@@ -190,8 +203,7 @@ class CellRunner(ABC):
     def plan(self, settings: Any) -> list[tuple[list[int], int]]:
         """The stages of a cell with these settings."""
 
-    @abstractmethod
-    def _begin(self) -> None:
+    def _begin(self) -> None:  # noqa: B027  (most score what was not learned, playing does not)
         """Before the first stage, and again after a resume: what is not there yet."""
 
     @abstractmethod
@@ -210,11 +222,11 @@ class CellRunner(ABC):
 
     def _record(self) -> CellRecord:
         """What was found; the parts that only some courses have are added by them."""
-        cell, progress, filter = self.cell, self.progress, self.learner.filter
+        progress, filter = self.progress, self.learner.filter
         areas = loss_areas(progress.trace, [count for _, count in self.stages])
         return CellRecord(
-            **cell.describe(),
-            described=find_method(cell.method).described(),
+            **self._facts(),
+            described=find_method(self.cell.method).described(),
             task_names=self.task_names,
             scores=progress.scores,
             trace={name: [*values] for name, values in progress.trace.items()},
@@ -224,31 +236,49 @@ class CellRunner(ABC):
             temperature=float(filter.temperature),
             ess=float(filter.ess),
             moved=float(np.mean(displacement(filter.networks, self._initial()))),
-            alive=int(filter.alive.sum()),
-            died_at=progress.died_at,
-            device=device_name(filter.particles.device),
-            versions=versions(),
-            duration=progress.seconds,
         )
+
+    def _facts(self) -> Any:
+        """The cell, and what every record tells of how it went."""
+        filter = self.learner.filter
+        return {
+            **self.cell.describe(),
+            "alive": int(filter.alive.sum()),
+            "died_at": self.progress.died_at,
+            "device": device_name(filter.particles.device),
+            "versions": versions(),
+            "duration": self.progress.seconds,
+        }
 
     def _add_plasticity(self, measured: dict[str, float]) -> None:
         for name, value in measured.items():
             self.progress.plasticity.setdefault(name, []).append(finite(value))
 
-    @contextmanager
-    def _may_die(self) -> Iterator[None]:
-        """Breaking down (a penalty too strong for its learning rate, say) is a result like any
-        other: the networks stay as they were, and the record says so."""
-        try:
-            yield
-        except FloatingPointError:
-            self.progress.died_at = self._steps()
+    def _trace(
+        self, step: int, weights: Tensor, losses: Tensor, ess: Tensor | float, **more: float
+    ) -> None:
+        """One more moment; its loss is sum_i w_i L_i, in which the dead do not count."""
+        loss = ParticleFilter.average(losses.double(), weights)
+        known = {"step": step, "ess": float(ess), "largest_weight": float(weights.max())}
+        for name, value in {**known, "loss": float(loss), **more}.items():
+            self.progress.trace.setdefault(name, []).append(value)
+
+    def _attempt(self, step: Callable[[], T]) -> T | None:
+        """What a step gives; None once no network is left.
+
+        Breaking down (a penalty too strong for its learning rate, say) is a result like any other:
+        the networks stay as they were, and the record says so.
+        """
+        if self.progress.died_at is None:
+            try:
+                return step()
+            except FloatingPointError:
+                self.progress.died_at = self._steps()
+        return None
 
     def _check(self) -> None:
         """Ask now whether anything is left; on CUDA the answer may still be on the device."""
-        if self.progress.died_at is None:
-            with self._may_die():
-                self.learner.check()
+        self._attempt(self.learner.check)
 
     def _log(self) -> None:
         if self.log is not None:
@@ -256,7 +286,7 @@ class CellRunner(ABC):
 
     # ------------------------------------------------------------------ checkpoints
 
-    def _load_state(self, state: dict[str, Any]) -> None:
+    def _load_state(self, state: Any) -> None:
         """Make the learner go on from there; `progress` is already where it was."""
         self.learner.load_state_dict(state)
 
@@ -279,10 +309,10 @@ class CellRunner(ABC):
         """What must be the same, beside the cell, for a checkpoint to be of use."""
         return {"versions": versions()}
 
-    def _saved(self, cell: Cell) -> dict[str, Any] | None:
+    def _saved(self, cell: Cell) -> Any:
         """The checkpoint of this cell, or of a part of it, that has come furthest."""
 
-        def come(state: dict[str, Any]) -> tuple[int, int] | None:
+        def come(state: Mapping[str, Any]) -> tuple[int, int] | None:
             """None if it is not of the cell, as it would run now."""
             if any(state.get(key) != value for key, value in self._identity().items()):
                 return None
@@ -297,7 +327,7 @@ class CellRunner(ABC):
             state = self._saved(self.cell)
             if state is None:
                 return
-            self.progress = type(self.progress)(**state["progress"])
+            self.progress = CellProgress(**state["progress"])
             self._load_state(state["learner"])
             self.tick(self._steps())
         except INVALID_STATE as error:  # whole, but nothing that was ever written here

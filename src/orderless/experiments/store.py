@@ -5,8 +5,6 @@ DIR/checkpoints/NAME.K.st    the last two states of a cell that is being compute
 DIR/snapshots/NAME.st        particle positions over training, for the density figure
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +24,7 @@ __all__ = ["DamagedFile", "Store", "StoreError", "device_name", "read_cell", "ve
 class Store(Directory):
     """Reads and writes one run directory; of several ranks together, see `ranks.SharedStore`."""
 
+    folders = ("cells", "checkpoints", "snapshots")
     group: Any = None  # the processes that compute a cell together
     first: bool = True  # whether this is the one of them that writes
 
@@ -36,10 +35,6 @@ class Store(Directory):
     def agrees(self, now: bool) -> bool:
         """Whether it is time for a checkpoint: for all ranks when it is for the one that writes."""
         return now
-
-    def prepare(self, *folders: str) -> None:
-        """Make the directory with these folders (all by default), and see that it is writable."""
-        super().prepare(*(folders or ("cells", "checkpoints", "snapshots")))
 
     def readers(self, name: str) -> dict[Path, Callable[[Path], Any]]:
         return {**super().readers(name), self.snapshots_path(name): load}
@@ -81,10 +76,8 @@ class Store(Directory):
             save(path, state)
         self._newest[name] = path
 
-    def load_checkpoint(
-        self, name: str, progress: Callable[[dict[str, Any]], tuple[int, ...] | None]
-    ) -> dict[str, Any] | None:
-        """The state that has come furthest; a damaged one is set aside.
+    def load_checkpoint(self, name: str, progress: Callable[[Any], tuple[int, ...] | None]) -> Any:
+        """The state that has come furthest, or None; a damaged one is set aside.
 
         Args:
             progress: how far a state has come, by what it says itself (a clock may be set back);

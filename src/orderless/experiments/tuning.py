@@ -1,7 +1,5 @@
 """Choosing one setting by its average on held-out data, or on a seed that is not reported."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -13,6 +11,7 @@ import torch
 from .engine import Report
 from .evaluation import COMBINES
 from .grid import Grid, run_grid
+from .record import load_run
 from .store import Store
 
 EXTENSIONS = 5  # how often a grid is made longer
@@ -53,12 +52,8 @@ def sweep(
         one, store = at(value), Store(directory / f"{key}={value}")
         with progress(f"{key}={value} ({place})") as report:
             run_grid(one, store, root=root, device=device, report=report)
-        finals = [
-            np.mean(record["scores"][combine][-1])
-            for record in store.finished().values()
-            if one.asks_for(record)
-        ]
-        return float(np.mean(finals))
+        cells = filter(one.asks_for, load_run(store.directory).cells)
+        return float(np.mean([cell.final(combine) for cell in cells]))
 
     for value in values:
         at(value)  # all of them before the first is run: a bad one should not come up hours later

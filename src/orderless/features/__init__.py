@@ -18,15 +18,8 @@ if TYPE_CHECKING:
     from .relu import RandomReLU
 
 __all__ = [
-    "Backbone",
-    "Concatenate",
-    "DeadLeaves",
-    "RandomConvolution",
-    "RandomReLU",
-    "cached",
-    "dead_leaves",
-    "efficientnet_lite",
-    "minilm",
-]
+    "Backbone", "Concatenate", "DeadLeaves", "RandomConvolution", "RandomReLU", "cached",
+    "dead_leaves", "efficientnet_lite", "minilm",
+]  # fmt: skip
 
 __getattr__, __dir__ = on_first_use(__name__)

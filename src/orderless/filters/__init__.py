@@ -12,23 +12,8 @@ from .step import Step, StepInfo, SteppedFilter
 from .weighted import Linearized, Trapezoid, WeightedParticleFilter
 
 __all__ = [
-    "AveragingParticles",
-    "BootstrapParticleFilter",
-    "GaussianSumFilter",
-    "GradientDescent",
-    "GradientFilter",
-    "GradientStep",
-    "Linearized",
-    "ParticleFilter",
-    "PosteriorProduct",
-    "Predictive",
-    "Predictor",
-    "RaoBlackwellizedFilter",
-    "Step",
-    "StepInfo",
-    "SteppedFilter",
-    "Trapezoid",
-    "Uniform",
-    "WeightedParticleFilter",
-    "Weighting",
-]
+    "AveragingParticles", "BootstrapParticleFilter", "GaussianSumFilter", "GradientDescent",
+    "GradientFilter", "GradientStep", "Linearized", "ParticleFilter", "PosteriorProduct",
+    "Predictive", "Predictor", "RaoBlackwellizedFilter", "Step", "StepInfo", "SteppedFilter",
+    "Trapezoid", "Uniform", "WeightedParticleFilter", "Weighting",
+]  # fmt: skip

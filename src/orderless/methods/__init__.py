@@ -31,19 +31,8 @@ if TYPE_CHECKING:
     from .supervised import register_consolidation
 
 __all__ = [
-    "METHODS",
-    "Config",
-    "Description",
-    "Learner",
-    "Method",
-    "Setup",
-    "Style",
-    "describe",
-    "find_method",
-    "method",
-    "register_consolidation",
-    "remember",
-    "table_order",
-]
+    "METHODS", "Config", "Description", "Learner", "Method", "Setup", "Style", "describe",
+    "find_method", "method", "register_consolidation", "remember", "table_order",
+]  # fmt: skip
 
 __getattr__, __dir__ = on_first_use(__name__)

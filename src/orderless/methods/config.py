@@ -1,7 +1,5 @@
 """Settings as data: a field's type says what it may be, the sentence below it what it means."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import math

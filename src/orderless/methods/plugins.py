@@ -1,7 +1,5 @@
 """What others wrote: modules named on the command line, and installed packages."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys
@@ -45,6 +43,17 @@ def import_module(name: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         text = f"module {name} cannot be imported: {type(error).__name__}: {error}"
         raise ValueError(text) from error
+
+
+def made_by(reference: str, what: str) -> Any:
+    """What `module:name` stands for; a function is called for it."""
+    given = find_object(reference, what)
+    if not callable(given):
+        return given
+    try:
+        return given()
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{reference} failed: {type(error).__name__}: {error}") from error
 
 
 def find_object(reference: str, what: str) -> Any:

@@ -1,7 +1,5 @@
 """Settings and presets of the ProcGen benchmarks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

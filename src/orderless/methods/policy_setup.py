@@ -1,7 +1,5 @@
 """What a method for ProcGen is built from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ..consolidation import EWC

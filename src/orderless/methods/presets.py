@@ -1,7 +1,5 @@
 """The presets: settings by name, and how many orders and seeds each is run with."""
 
-from __future__ import annotations
-
 from .policy_settings import PolicySettings
 from .settings import Settings, SharedSettings
 

@@ -29,33 +29,20 @@ class ProductSettings(Config):
     """How product+particles weighs its networks: "uniform" or "evidence"."""
 
 
-STYLE = Style("#8B2E5D", "p")
+LABEL = "Product of task posteriors"
+common: Any = {"config": ProductSettings, "tasks_apart": True}
+of_one: Any = {"label": LABEL, "ignores": ("lr", "product_weights"), **common}
+of_one["style"] = Style("#8B2E5D", "p")
+of_many: Any = {"label": f"{LABEL}, particles", "ignores": ("lr",), **common}
+of_many["style"] = Style("#8B2E5D", "d")
 
 
-@method(
-    "product",
-    "tasks from one start, merged layer by layer; no task order",
-    label="Product of task posteriors",
-    style=STYLE,
-    config=ProductSettings,
-    ignores=("lr", "product_weights"),
-    tasks_apart=True,
-)
+@method("product", "tasks from one start, merged layer by layer; no task order", **of_one)
 def _product(setup: Setup) -> ProductLearner:
     return _learner(setup, 1)
 
 
-@method(
-    "product+particles",
-    "the same with many networks",
-    particles=True,
-    slow=True,
-    label="Product of task posteriors, particles",
-    style=STYLE,
-    config=ProductSettings,
-    ignores=("lr",),
-    tasks_apart=True,
-)
+@method("product+particles", "the same with many networks", particles=True, slow=True, **of_many)
 def _product_of_particles(setup: Setup) -> ProductLearner:
     return _learner(setup, setup.settings.particles)
 

@@ -1,7 +1,5 @@
 """The settings of a run: those that all methods read, and by key those of single methods."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self, TypeVar

@@ -1,7 +1,5 @@
 """What a method is built from: networks, optimizers and filters as the settings want them."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -210,7 +210,7 @@ class TRAC(torch.optim.Optimizer):
             else:
                 self.references[parameter] = torch.empty_like(parameter).copy_(saved)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         own = ("base", "s_prev", "eps", "erfi", "unit", "betas", "references", "s")
         names = (*own, "variance", "sigma")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in names}}

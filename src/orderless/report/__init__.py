@@ -8,13 +8,6 @@ from .tables import format_json, format_table
 from .write import write_report
 
 __all__ = [
-    "MethodSummary",
-    "ReportError",
-    "Summary",
-    "format_json",
-    "format_table",
-    "judge_claims",
-    "load_run",
-    "summarize",
-    "write_report",
-]
+    "MethodSummary", "ReportError", "Summary", "format_json", "format_table", "judge_claims",
+    "load_run", "summarize", "write_report",
+]  # fmt: skip

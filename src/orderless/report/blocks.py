@@ -2,8 +2,6 @@
 in it.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 

@@ -86,6 +86,12 @@ def tidy(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def legend_beside(axes: Axes) -> None:
+    axes.legend(
+        loc="center left", bbox_to_anchor=(1.02, 0.5), borderaxespad=0, frameon=False, fontsize=8
+    )
+
+
 # ---------------------------------------------------------------------- average against variance
 
 

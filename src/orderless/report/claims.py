@@ -13,8 +13,6 @@ A second interval, ``across``, takes the levels for a sample as well: it says wh
 game are excluded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -116,8 +114,6 @@ class Judge:
         undecided = Claim(
             claim=comparison.text,
             measure=MEASURES[comparison.measure],
-            holds="not decidable",
-            evidence="",
             paper=self._in_the_paper(comparison),
         )
         found = self._measure(comparison)
@@ -138,7 +134,6 @@ class Judge:
         claim = Claim(
             claim=f"{method_label(name)} is near chance",
             measure=MEASURES["mean"],
-            holds="not decidable",
             evidence=unfit(self.summary, name) or "",
             paper=_percent(TABLE_1[self.summary.benchmark][name][0]),
         )
@@ -165,7 +160,6 @@ class Judge:
         claim = Claim(
             claim="The bottom right of Figure 2 belongs to rows with WPF",
             measure="average and normalized variance",
-            holds="not decidable",
             evidence=unfit(self.summary, *table) or "",
         )
         if claim.evidence:

@@ -1,7 +1,5 @@
 """From cells to summaries: one per (benchmark, scenario, preset), one row per method."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -74,7 +72,10 @@ def _summarize_table(cells: list[CellRecord]) -> Summary:
         methods=methods,
         command=joined(_distinct(cell.command for cell in cells), names) or None,
         device=", ".join(_distinct(cell.device for cell in cells)) or None,
-        versions=_versions(cells),
+        versions={
+            name: ", ".join(_distinct(cell.versions.get(name) for cell in cells))
+            for name in _distinct(name for cell in cells for name in cell.versions)
+        },
         duration=float(sum(cell.duration for cell in cells)),
         notes=notes,
         expert=_shared(experts),
@@ -179,8 +180,7 @@ def _place_averages(scores: Array, cells: list[CellRecord]) -> list[float]:
     """The mean score of the task that came first, second, ..., over runs."""
     rows = scores.reshape(len(cells), -1)
     placed = [row[cell.order] for row, cell in zip(rows, cells, strict=True)]
-    means: list[float] = np.mean(placed, axis=0).tolist()
-    return means
+    return np.mean(placed, axis=0).tolist()
 
 
 def _weight_spread(cells: list[CellRecord]) -> dict[str, list[float]]:
@@ -284,8 +284,3 @@ def _shared_settings(cells: list[CellRecord]) -> dict[str, Setting]:
         for key, value in cells[0].settings.items()
         if all(key in cell.settings and cell.settings[key] == value for cell in cells)
     }
-
-
-def _versions(cells: list[CellRecord]) -> dict[str, str]:
-    names = dict.fromkeys(name for cell in cells for name in cell.versions)
-    return {name: ", ".join(_distinct(cell.versions.get(name) for cell in cells)) for name in names}

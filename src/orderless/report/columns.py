@@ -1,7 +1,5 @@
 """What tables are made of: how numbers read, the columns, and how rows are called."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
@@ -41,8 +39,7 @@ def small(value: float | None) -> str:
 def seen_variance(entry: MethodSummary, name: str) -> float | None:
     """A row's variance; None, and not 0, where what it is over did not vary."""
     varied = any(getattr(entry, count) > 1 for count in VARIED[name])
-    value: float | None = getattr(entry, name)
-    return value if varied else None
+    return getattr(entry, name) if varied else None
 
 
 # ---------------------------------------------------------------------- columns
@@ -113,7 +110,7 @@ def all_columns(summary: Summary) -> list[Column[MethodSummary]]:
     def variance(name: str) -> Callable[[MethodSummary], float | None]:
         return lambda entry: seen_variance(entry, name)
 
-    columns: list[Column[MethodSummary]] = [
+    return [
         Column("average", value("average"), score, AVERAGE, "high", "highest average"),
         Column("order variance", variance("order_variance"), "variance", ORDER, "low", STEADIEST),
         _interval_column(summary, score),
@@ -129,7 +126,6 @@ def all_columns(summary: Summary) -> list[Column[MethodSummary]]:
             write=lambda entry: f"{entry.seeds} x {entry.orders}",
         ),
     ]
-    return columns
 
 
 def _clone_columns(summary: Summary) -> list[Column[MethodSummary]]:
@@ -199,7 +195,7 @@ def title(summary: Summary) -> str:
 
 # what a run may do otherwise than the preset `table1`: setting -> (its value there, in words)
 TABLE1_VALUES: dict[str, tuple[object, str]] = {
-    "network": ("mlp", "released network"),
+    "network": ("mlp", "{} network"),
     "batch_size": (128, "batch {}"),
     "epochs": (1, "{} passes"),
     "loss_scale": (1.0, "loss times {:g}"),

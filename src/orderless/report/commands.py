@@ -1,7 +1,5 @@
 """The commands behind a table: those that differ only in how much they ask for become one."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Figure 1's data: `snapshots/*.st`, placed by one t-SNE per file, and the density of particles."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,8 +48,7 @@ def weighted_density(places: Array, weights: Array, grid: Array, bandwidth: floa
     across, upward = (
         np.exp(-0.5 * ((grid[:, None] - places[None, :, i]) / bandwidth) ** 2) for i in range(2)
     )
-    density: Array = (upward * weights) @ across.T
-    return density
+    return (upward * weights) @ across.T
 
 
 def load_frames(directory: Path) -> tuple[list[Frames], list[str]]:

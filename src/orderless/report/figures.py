@@ -14,6 +14,7 @@ from ..methods import describe
 from ..storage import write_atomically
 from .charts import (
     draw_series,
+    legend_beside,
     method_styles,
     new_figure,
     plain,
@@ -92,14 +93,8 @@ def figure2(summaries: Sequence[Summary]) -> Figure:
         right.set_ylabel("normalized variance of the order alone")
         left.set_title(plain(title(summary)), loc="left", fontsize=10)
         right.set_title("better: right and down", loc="right", fontsize=8, color="#555555")
-        _legend_beside(right)
+        legend_beside(right)
     return figure
-
-
-def _legend_beside(axes: Axes) -> None:
-    axes.legend(
-        loc="center left", bbox_to_anchor=(1.02, 0.5), borderaxespad=0, frameon=False, fontsize=8
-    )
 
 
 def _name_the_undrawn(axes: Axes, summary: Summary) -> None:
@@ -146,7 +141,7 @@ def figure3(run: Run, summaries: Sequence[Summary]) -> Figure | None:
             axis.axvline(switch, color="#999999", linewidth=0.8, linestyle=":")
         axis.set_xlabel("environment steps")
         axis.set_title(plain(title(summary)), loc="left", fontsize=10)
-        _legend_beside(axis)
+        legend_beside(axis)
     return figure
 
 

@@ -4,8 +4,6 @@
 ``TABLE_2[benchmark][game][method]`` (average normalised return, its variance).
 """
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files

@@ -4,8 +4,6 @@ Judged on the levels of the second half of each order by Student's interval over
 against PPO and against particles without weights: what those keep as well is not the weights' work.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -44,8 +42,6 @@ def _judge(summary: Summary, cells: Sequence[CellRecord], right: str, measure: s
     claim = Claim(
         claim=f"{method_label(left)} keeps more plasticity than {method_label(right)}",
         measure=f"{words}, second half of the order",
-        holds="not decidable",
-        evidence="",
         paper="figure 3" if right == ROWS[0] else None,
     )
     shared = shared_block(summary, cells, left, right, FEWEST_ORDERS)

@@ -1,7 +1,5 @@
 """What a reader is shown of a summary: one sentence, the best first, no row that does nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from .columns import ENOUGH_ORDERS, WRITERS, all_columns, row_label, seen_variance, small

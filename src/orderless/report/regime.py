@@ -1,7 +1,5 @@
 """From the records of a map to its points: averages, variances, and gains with intervals."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -9,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import metrics
-from ..experiments.record import ReadingRecord, TrainingRecord
+from ..experiments.record import Reading, ReadingRecord, TrainingRecord
 from ..storage.typed import Json, Misfit, Setting, decode, optional
 from .summary import ReportError
 
@@ -17,16 +15,12 @@ COMBINES = ("accuracy", "logits", "probs")  # as `evaluation.score_task` combine
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A method at one place of the map, and how its particles are weighed."""
+@dataclass(frozen=True, kw_only=True)
+class Variant(Reading):
+    """A reading at one place of the map."""
 
-    method: str
     rate: float | None
     init: str | None
-    n: int
-    loss_scale: float
-    min_ess: float | None
 
 
 @dataclass(frozen=True)
@@ -60,8 +54,7 @@ class Point(Variant):
     order_gain: dict[str, list[float]] | None = optional()
 
     def scores(self, combine: str) -> Scores:
-        found: Scores = getattr(self, combine)
-        return found
+        return getattr(self, combine)
 
     def gains(self, combine: str) -> list[float]:
         return (self.gain or {})[combine]
@@ -100,7 +93,8 @@ def summarize_regime(records: list[dict[str, Json]]) -> RegimeSummary:
     found: dict[Variant, Places] = {}
     for t in trainings:
         for r in t.readings:
-            variant = Variant(r.method, t.rate, t.init, r.n, r.loss_scale, r.min_ess)
+            weighed = r.method, r.n, r.loss_scale, r.min_ess
+            variant = Variant(*weighed, rate=t.rate, init=t.init)
             found.setdefault(variant, {})[t.seed, t.order_index] = t, r
     seeds = sorted({training.seed for training in trainings})
     orders = sorted({training.order_index for training in trainings})

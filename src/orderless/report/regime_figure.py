@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..storage.typed import Setting
-from .charts import method_styles, new_figure, tidy, variance_scale
+from .charts import legend_beside, method_styles, new_figure, tidy, variance_scale
 from .paper import method_label
 from .regime import COMBINES, Point, RegimeSummary, chosen, inits, sizes, weighings
 
@@ -37,13 +37,7 @@ def regime_figure(summary: RegimeSummary) -> Figure:
         tidy(axes)
     moved.legend(frameon=False, fontsize=8)
     for axes in (ess, variance):
-        axes.legend(
-            loc="center left",
-            bbox_to_anchor=(1.02, 0.5),
-            frameon=False,
-            fontsize=8,
-            borderaxespad=0,
-        )
+        legend_beside(axes)
     figure.suptitle(
         f"SplitMNIST ({settings.get('source')}), domain, batch {batch}, "
         f"{summary.orders} orders x {summary.seeds} seeds",

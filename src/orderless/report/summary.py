@@ -1,7 +1,5 @@
 """What a report says, as data: `orderless report --json` writes it, the documentation reads it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -80,8 +78,8 @@ class Claim:
 
     claim: str
     measure: str
-    holds: bool | Literal["not decidable"]
-    evidence: str
+    holds: bool | Literal["not decidable"] = "not decidable"
+    evidence: str = ""
     difference: float | None = None
     interval: list[float] | None = None
     across: list[float] | None = optional()

@@ -1,7 +1,5 @@
 """A summary as text, Markdown, CSV, LaTeX and JSON."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

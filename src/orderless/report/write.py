@@ -1,7 +1,5 @@
 """Writing a run directory's report: the table in five forms, the page, and the figures."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -23,21 +23,8 @@ if TYPE_CHECKING:
     from .task import Task
 
 __all__ = [
-    "DATASETS",
-    "DataError",
-    "Intents",
-    "Scenario",
-    "SplitCIFAR100",
-    "SplitMNIST",
-    "Task",
-    "check",
-    "fetch",
-    "find",
-    "load_cifar100",
-    "load_intents",
-    "load_mnist",
-    "load_mnist_5k",
-    "orders",
-]
+    "DATASETS", "DataError", "Intents", "Scenario", "SplitCIFAR100", "SplitMNIST", "Task", "check",
+    "fetch", "find", "load_cifar100", "load_intents", "load_mnist", "load_mnist_5k", "orders",
+]  # fmt: skip
 
 __getattr__, __dir__ = on_first_use(__name__)

@@ -4,8 +4,6 @@ Augmentation acts on the stored bytes and draws from a CPU generator, so that ev
 the same stream; a transform then makes float32 of them. All are plain functions of a whole batch.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import torch

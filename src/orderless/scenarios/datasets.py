@@ -10,8 +10,6 @@ ROOT is the argument, then $ORDERLESS_DATA, then the user cache; the first that 
 counts. Files are checked against their MD5s whenever they are loaded.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import os

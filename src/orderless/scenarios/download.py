@@ -4,8 +4,6 @@ Bytes go to NAME.part; only a complete file with the right MD5 is renamed to NAM
 step. A download that was broken off goes on from the bytes that are there.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import tarfile

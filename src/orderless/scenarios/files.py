@@ -1,7 +1,5 @@
 """A user's own files: folders of images, CSV and parquet tables, in portions that fit a memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from numbers import Real
 from pathlib import Path

@@ -1,12 +1,10 @@
 """Readers for the two file formats of the image data sets.
 
-* IDX (MNIST), gzipped or raw. The sizes in the header are compared with a limit and with the
-  bytes that are there before anything of that size is allocated.
+* IDX (MNIST), gzipped or raw. The sizes in the header are compared with a limit before anything
+  of that size is read.
 * The pickles of CIFAR-100. Unpickling runs code by design, so the files' checksums are compared
   first, and the unpickler knows numpy's arrays and no other name.
 """
-
-from __future__ import annotations
 
 import gzip
 import hashlib
@@ -16,7 +14,7 @@ import pickle
 import struct
 import zlib
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +23,7 @@ from .errors import DataError
 
 _CHUNK = 1 << 20
 _LARGEST_IDX = 1 << 26  # bytes, however small its .gz is; MNIST's largest has 47 MB
-_UNSIGNED_BYTE = 0x08
+_UNSIGNED_BYTES = bytes([0, 0, 8])  # how a file of them begins
 
 
 def damaged(path: Path, reason: str, name: str | None = None) -> DataError:
@@ -59,43 +57,29 @@ def read_idx(path: Path, *, md5: str | None = None, name: str | None = None) -> 
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            contents, shape = _read_idx_stream(stream, path, name)  # type: ignore[arg-type]
+            header = stream.read(4)
+            if len(header) < 4 or header[:3] != _UNSIGNED_BYTES or not 1 <= header[3] <= 4:
+                raise damaged(path, "it does not begin like an IDX file of unsigned bytes", name)
+            sizes = stream.read(4 * header[3])
+            if len(sizes) < 4 * header[3]:
+                raise damaged(path, "its header is cut short", name)
+            shape = struct.unpack(f">{header[3]}I", sizes)
+            payload = math.prod(shape)
+            if not 0 < payload <= _LARGEST_IDX:
+                raise damaged(path, f"its header asks for {payload} bytes, shape {shape}", name)
+            contents = bytearray(header + sizes + stream.read(payload + 1))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise damaged(path, f"gzip says: {error}", name) from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
-    if md5 is not None:
-        found = hashlib.md5(contents, usedforsecurity=False).hexdigest()
-        if found != md5:
-            raise damaged(path, f"the MD5 of its contents is {found}, not {md5}", name)
-    return torch.frombuffer(contents, dtype=torch.uint8, offset=4 + 4 * len(shape)).view(shape)
-
-
-def _read_idx_stream(
-    stream: BinaryIO, path: Path, name: str | None
-) -> tuple[bytearray, tuple[int, ...]]:
-    header = stream.read(4)
-    if len(header) < 4 or header[:3] != bytes([0, 0, _UNSIGNED_BYTE]) or not 1 <= header[3] <= 4:
-        raise damaged(path, "it does not begin like an IDX file of unsigned bytes", name)
-    sizes = stream.read(4 * header[3])
-    if len(sizes) < 4 * header[3]:
-        raise damaged(path, "its header is cut short", name)
-    shape = struct.unpack(f">{header[3]}I", sizes)
-    payload = math.prod(shape)
-    if not 0 < payload <= _LARGEST_IDX:
-        raise damaged(path, f"its header asks for {payload} bytes, shape {shape}", name)
-    contents = bytearray(header + sizes)
-    expected = len(contents) + payload
-    # Chunk by chunk, so that a header that lies costs no more memory than the file really holds.
-    while len(contents) <= expected:
-        chunk = stream.read(min(_CHUNK, expected + 1 - len(contents)))
-        if not chunk:
-            break
-        contents += chunk
+    expected = 4 + len(sizes) + payload
     if len(contents) != expected:
         more = "more" if len(contents) > expected else f"only {len(contents)}"
         raise damaged(path, f"its header promises {expected} bytes and it holds {more}", name)
-    return contents, shape
+    found = hashlib.md5(contents, usedforsecurity=False).hexdigest()
+    if md5 not in (None, found):
+        raise damaged(path, f"the MD5 of its contents is {found}, not {md5}", name)
+    return torch.frombuffer(contents, dtype=torch.uint8, offset=expected - payload).view(shape)
 
 
 class _ArrayUnpickler(pickle.Unpickler):

@@ -1,7 +1,5 @@
 """SplitMNIST (5 tasks of 2 digits) and SplitCIFAR100 (20 tasks of 5 classes)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal

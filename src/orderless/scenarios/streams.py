@@ -3,8 +3,6 @@
 Each stream has a generator of its own, keyed on what it may depend on and on nothing else.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Sentences and what they want: files as published, as CSV, and with their authors."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -12,14 +12,6 @@ from .directory import (
 from .saving import INVALID_STATE, load, save
 
 __all__ = [
-    "INVALID_STATE",
-    "DamagedFile",
-    "Directory",
-    "StoreError",
-    "load",
-    "read_cell",
-    "save",
-    "user_cache",
-    "versions",
-    "write_atomically",
-]
+    "INVALID_STATE", "DamagedFile", "Directory", "StoreError", "load", "read_cell", "save",
+    "user_cache", "versions", "write_atomically",
+]  # fmt: skip

@@ -3,8 +3,6 @@
 DIR/cells/NAME.json          one finished cell each, with a checksum
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib
@@ -72,7 +70,7 @@ def _digest(cell: Json) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read_cell(path: Path) -> dict[str, Any]:
+def read_cell(path: Path) -> dict[str, Json]:
     """A finished cell; a file that is not what was written raises `ValueError`."""
     try:
         if not path.is_file():  # a FIFO or a device could be read for ever
@@ -105,13 +103,15 @@ def set_aside(path: Path) -> None:
 class Directory:
     """Reads and writes the finished cells of one directory."""
 
+    folders: tuple[str, ...] = ("cells",)
+
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
 
     def prepare(self, *folders: str) -> None:
         """Make the directory with these folders (all by default), and see that it is writable."""
         try:
-            for name in folders:
+            for name in folders or self.folders:
                 (self.directory / name).mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.directory):
                 pass
@@ -162,7 +162,7 @@ class Directory:
         """The files of a cell, its record first, and what reads each."""
         return {self.cell_path(name): read_cell}
 
-    def finished(self) -> dict[str, dict[str, Any]]:
+    def finished(self) -> dict[str, dict[str, Json]]:
         """All finished cells by name, without those of which a file is damaged. Changes nothing."""
         records = {}
         for path in sorted((self.directory / "cells").glob("*.json")):

@@ -4,8 +4,6 @@ safetensors compares every size in a file with the file's own before it allocate
 does not notice is a flipped bit: so a file carries a checksum, and a format version.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -62,7 +60,7 @@ def load(path: str | os.PathLike[str], into: Any = None) -> Any:
     if "orderless" not in metadata:
         raise ValueError(f"{path} was not written by orderless.save")
     try:
-        state = _state(json.loads(metadata["orderless"]), tensors)
+        state = _state(metadata["orderless"], tensors)
     except INVALID_STATE as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     if into is None:
@@ -74,8 +72,9 @@ def load(path: str | os.PathLike[str], into: Any = None) -> Any:
     return into
 
 
-def _state(about: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
+def _state(text: str, tensors: dict[str, Tensor]) -> Any:
     """What was saved, if this is what was written."""
+    about = json.loads(text)
     if about["format"] != FORMAT:
         raise ValueError(f"its format is {about['format']!r}, and this version reads {FORMAT}")
     if about["checksum"] != checksum(about["tree"], tensors):

@@ -6,8 +6,6 @@ a number is finite and fits a double (10**400 does not), a list holds what it sh
 dataclass does not know are ignored, keys that are missing or null have its defaults.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import types

@@ -1,7 +1,5 @@
 """Cells on this machine: one after another, or in several processes; the same files either way."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -120,7 +118,8 @@ def _run_in_processes(
     steps = context.RawValue("q", 0)
     pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(work, steps))
     try:
-        with _ignoring_interrupts():
+        # processes ignore Ctrl-C, which terminals send to all: their parent ends them
+        with handled(signal.SIGINT, signal.SIG_IGN):
             longest_first = sorted(cells, key=lambda cell: not cell.slow)
             futures = {pool.submit(_run, cell, store): cell for cell in longest_first}
         waiting, told = set(futures), 0
@@ -149,16 +148,16 @@ def _run_in_processes(
 
 
 @contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    """Processes started here ignore Ctrl-C, which terminals send to all: their parent ends them."""
-    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+def handled(number: signal.Signals, handler: Any) -> Iterator[None]:
+    """A signal is handled in this way; not in threads, since signals are the main thread's."""
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
 
 
 def _begin(work: Any, steps: Any) -> None:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ...particles.sharding import RankLost, talking
 from ...storage.directory import LOCK
+from ...storage.typed import Json
 from ..store import Store, StoreError
 
 PATIENCE = timedelta(minutes=10)  # with a rank that neither answers nor closes its connection
@@ -130,11 +131,11 @@ class SharedStore(Store):
             )
         yield mark
 
-    def finished(self) -> dict[str, dict[str, Any]]:
+    def finished(self) -> dict[str, dict[str, Json]]:
         with self._after_the_first():
             return super().finished()
 
-    def load_checkpoint(self, name: str, progress: Any) -> dict[str, Any] | None:
+    def load_checkpoint(self, name: str, progress: Any) -> Any:
         with self._after_the_first():
             return super().load_checkpoint(name, progress)
 

@@ -10,8 +10,6 @@ lost goes on there, one whose machine was lost begins again. The tasks of one ce
 by side where workers see the run directory.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import socket
@@ -233,8 +231,7 @@ def _compute(cell: Any, shared: tuple[Any, ...], meter: Any) -> Result:
     work, directory, mark, wanted = shared
     if versions() != wanted:
         raise StoreError(f"{platform.node()} has {versions()}, not {wanted}: install the same")
-    if _work is None or _work != work:
-        _work = work
+    _work = _work if _work == work else work
     store = WorkerStore(directory, mark)
     if isinstance(cell, Part) and not store.shared:
         return None, None, []  # the cell would not see it, and learns the task itself

@@ -27,6 +27,7 @@ PRIOR = 200.0  # samples as which the evidence counts, per sample and output
 _DEVIATION = 0.4  # of the logarithm of the sharpness, before any sample
 _STEP = 0.35  # of that logarithm, where trials of lambda are compared
 _STEPS = 4  # to either side
+_AT_ONCE = 2**22  # scores that are looked at together
 
 
 @dataclass(frozen=True)
@@ -76,17 +77,19 @@ class HeldOut:
     ) -> Tensor:
         """Of all labels at factors with these logarithms: of each map `[factors, n]`, or of the
         mixture with log-weights `maps` `[factors]`. The factor has a prior of its own."""
-        own = self.labels.expand(scores.shape[:2]).unsqueeze(2)
         if self.across == "max":  # the largest stays the largest
             scores = by_label(scores, self.table, "max")
         found = []
-        for factor in factors:
-            logits = math.exp(factor) * scores
+        for some in scores.new_tensor(factors).split(max(1, _AT_ONCE // scores.numel())):
+            logits = (some.exp().view(-1, 1, 1, 1) * scores).flatten(0, 1)  # [some * n, S, .]
             if self.across != "max":
                 logits = by_label(logits, self.table, self.across)
+            own = self.labels.expand(logits.shape[:2]).unsqueeze(2)
             chances = logits.gather(2, own).squeeze(2) - logits.logsumexp(2)
+            chances = chances.unflatten(0, (len(some), -1))
+            unusual = (some - math.log(DEFAULT_SHARPNESS)) / _DEVIATION
             if maps is not None:
-                chances = (chances + maps.unsqueeze(1)).logsumexp(0)
-            unusual = (factor - math.log(DEFAULT_SHARPNESS)) / _DEVIATION
-            found.append((self.weights * chances).sum(-1) - unusual**2 / 2.0)
-        return torch.stack(found)
+                chances = (chances + maps.unsqueeze(1)).logsumexp(1, keepdim=True)
+            values = (chances * self.weights).sum(2) - unusual.square().unsqueeze(1) / 2.0
+            found.append(values if maps is None else values.squeeze(1))
+        return torch.cat(found)

@@ -1,10 +1,7 @@
 """What an experiment asks of a learner, whatever it is made of."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -61,11 +58,11 @@ class ContinualLearner(ABC):
         """What the output layer of the heaviest particle sees, `[B, M]`, and its parameters."""
         return heaviest_representation(self.filter, x)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         parts = ((name, getattr(self, name)) for name in self.parts)
         return {name: part.state_dict() for name, part in parts if part is not None}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         for name, part in state.items():
             getattr(self, name).load_state_dict(part)
 

@@ -1,11 +1,8 @@
 """The exact filter at work in a scenario: which head a sample belongs to, and when it is solved."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -139,10 +136,10 @@ class ExactLearner(ContinualLearner):
 
     # ------------------------------------------------------------------ state
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         self._absorb()
         return super().state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         self._gathered = []
         super().load_state_dict(state)

@@ -1,7 +1,5 @@
 """A filter at work in a scenario: which outputs count, which penalty stands, what is replayed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,8 +67,7 @@ class Learner(ContinualLearner):
         batch: tuple[Tensor, ...] = x, y, task
         if self.replay is not None:
             batch = self.replay.mix(*batch)
-        info: StepInfo = self._fast(*batch)
-        return info
+        return self._fast(*batch)
 
     def end_task(self) -> None:
         """Consolidate the task that was just learned."""

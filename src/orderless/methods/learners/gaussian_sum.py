@@ -1,7 +1,5 @@
 """The Gaussian-sum filter at work in a scenario: losses that are sums, and outputs beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,9 +1,6 @@
 """PPO at work level after level: which penalty stands, and what a level leaves behind."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -98,11 +95,11 @@ class PolicyLearner:
 
     # ------------------------------------------------------------------ state
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         parts = {"ppo": self.ppo, "consolidation": self.consolidation}
         return {name: part.state_dict() for name, part in parts.items() if part is not None}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         for name, part in state.items():
             getattr(self, name).load_state_dict(part)
         self._hold_on()

@@ -1,11 +1,17 @@
 """Experience replay: a small random sample of everything seen so far."""
 
-from __future__ import annotations
-
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
+
+
+class Kept(TypedDict):
+    """What a checkpoint holds of a reservoir."""
+
+    count: int
+    stored: list[Tensor]
+    generator: Tensor
 
 
 class Reservoir:
@@ -51,14 +57,11 @@ class Reservoir:
                 stored[place] = b[source]
         self.count += size
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "count": self.count,
-            "stored": list(self.stored),
-            "generator": self._generator.get_state(),
-        }
+    def state_dict(self) -> Kept:
+        generator = self._generator.get_state()
+        return {"count": self.count, "stored": list(self.stored), "generator": generator}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Kept) -> None:
         self.count = state["count"]
         self.stored = tuple(state["stored"])
         self._generator.set_state(state["generator"])

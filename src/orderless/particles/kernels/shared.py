@@ -27,7 +27,7 @@ def _columns(g: Geometry) -> int:
     return min(COLUMNS, max(16, padded(g.n * g.outputs)))  # tl.dot's least
 
 
-def _sizes(x: Tensor, g: Geometry, size: tuple[int, int]) -> dict[str, Any]:
+def _sizes(x: Tensor, g: Geometry, size: tuple[int, int]) -> dict[str, int]:
     inner = g.inputs * g.taps
     return {
         "OUT": g.n * g.outputs, "IN": g.inputs, "INNER": inner,

@@ -1,7 +1,5 @@
 """The page of an audit: anybody's learner in the places of methods, and what was found."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +10,7 @@ from ...audit import LearnerAudit, OrderSensitivity
 from ...audit.words import VERDICTS, comparison_note, findings, headline, probability, scale
 from ...storage import versions
 from ..charts import Range, Spot, Style, method_styles
-from ..columns import MISSING, STEADIEST, Column
+from ..columns import STEADIEST, Column
 from ..summary import ReportError
 from .charts import range_chart, scatter_charts
 from .data import Finding, Page, Result, looks, rounded
@@ -142,20 +140,18 @@ def _part(name: str) -> Callable[[LearnerAudit], float | None]:
     return lambda each: getattr(each.parts, name)
 
 
-def _p_value(each: LearnerAudit) -> str:
-    return MISSING if each.p_value is None else probability(each.p_value)
-
-
-def _verdict(each: LearnerAudit) -> float:
-    return list(KINDS).index(each.verdict)
-
-
 COLUMNS: list[Column[LearnerAudit]] = [
-    Column("order matters", _verdict, "number", MATTERS, write=lambda e: VERDICTS[e.verdict]),
+    Column(
+        "order matters",
+        lambda e: list(KINDS).index(e.verdict),
+        "number",
+        MATTERS,
+        write=lambda e: VERDICTS[e.verdict],
+    ),
     Column("order variance", lambda e: e.order_variance, "variance", ORDER, "low", STEADIEST),
     Column("average", _part("average"), "score", AVERAGE, "high", "highest average"),
     Column("worst order", lambda e: float(e.order_averages.min()), "score", WORST, "high"),
-    Column("p", lambda e: e.p_value, "number", TEST, write=_p_value),
+    Column("p", lambda e: e.p_value, "number", TEST, write=lambda e: probability(e.p_value)),
     Column("seed variance", lambda e: e.seed_variance, "variance", SEED, "low"),
     *(Column(h, _part(name), "variance", words, "low") for h, (name, words) in PARTS.items()),
     Column("disagreement", lambda e: e.mean_disagreement, "score", DISAGREE, "low"),

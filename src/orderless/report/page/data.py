@@ -4,11 +4,10 @@ Everything is small on purpose: a matrix is the mean over seeds with three decim
 picture of 64 x 64 bytes. The page of a full run stays below half a megabyte.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,6 +148,8 @@ def _result(summary: Summary, cells: list[CellRecord]) -> Result:
         name: {k: v for k, v in entry.settings.items() if k not in summary.settings}
         for name, entry in methods.items()
     }
+    kept = ("scenario", "preset", "claims", "notes", "command", "device", "versions", "duration")
+    same: Any = {name: getattr(summary, name) for name in (*kept, "settings")}
     scenario = summary.scenario
     what = scenario.capitalize() if summary.returns else f"{scenario}-incremental"
     return Result(
@@ -156,22 +157,14 @@ def _result(summary: Summary, cells: list[CellRecord]) -> Result:
         subtitle=", ".join([what, f"preset {summary.preset}", *learning_rate(summary)]),
         headline=headline(summary),
         pair=telling_pair(summary),
-        scenario=scenario,
-        preset=summary.preset,
         score=summary.score_kind,
         tasks=summary.task_names or [f"task {task}" for task in range(len(cells[0].order))],
         orders={str(cell.order_index): cell.order for cell in cells},
         methods=looks({name: row_label(name, methods) for name in methods}),
         table=summary_table(summary),
         matrices=_matrices(summary, cells),
-        claims=summary.claims,
-        notes=summary.notes,
-        command=summary.command,
-        device=summary.device,
-        versions=summary.versions,
-        duration=summary.duration,
         cells=len(cells),
-        settings=summary.settings,
+        **same,
         own_settings={name: settings for name, settings in own.items() if settings},
     )
 

@@ -6,8 +6,6 @@ text and attributes of an SVG, escaped by the XML writer. The content security p
 the style sheet and the script of this package, by their hashes, and no network at all.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

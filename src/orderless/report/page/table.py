@@ -1,7 +1,5 @@
 """The page's table: texts to print, values to sort by, and which entries are the best."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +21,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Row:
-    """One method; `bound`: it competes with nobody."""
+    """One method; `bound`: it is not ranked."""
 
     method: str
     values: list[float | None]
