@@ -1,4 +1,4 @@
-"""Does the order of the tasks matter? SGD on SplitMNIST's 5,000 embedded digits, audited.
+"""Does the order of the tasks matter? An audit of SGD on SplitMNIST's 5,000 embedded digits.
 
     python examples/audit_digits.py
 

@@ -1,18 +1,18 @@
-"""Your own CNN on a stream that drifts: handwritten digits that slowly turn by 180 degrees.
+"""Your own CNN on a stream that drifts: handwritten digits that slowly rotate by 180 degrees.
 
     python examples/drifting_stream.py
 
-Every batch is predicted first and learned from afterwards, so the accuracy is that of a model at
-work. Ten CNNs train as one module. `averaging` counts them alike, `weighted` by how well they
-explained the past, and `one network` is the first of the ten. It prints
+Every batch is predicted before it is learned, so the accuracy is that of a model in use. Ten CNNs
+train as one module. `averaging` gives them equal weights, `weighted` weights them by how well they
+predicted the past, and `one network` is the first of the ten. It prints
 
     one network  71.7 % right before learning
     averaging    74.1 % right before learning
     weighted     74.4 % right before learning
     5.0 of 10 particles count
 
-The gain is the ensemble's; between the last two rows there is no difference worth the name. Without
-`min_ess=5` the weights end on one particle and `weighted` falls to 72.6 %.
+The gain comes from the ensemble; the difference between the last two rows is negligible. Without
+`min_ess=5` one particle takes all the weight, and `weighted` has 72.6 %.
 """
 
 import torch

@@ -2,17 +2,17 @@
 
     python examples/ewc_particles.py
 
-SplitMNIST on the 5,000 embedded digits: 0v1, 2v3, ... 8v9 share two outputs, and the task is not
-told at test time. Adam at 1e-3, one pass. `forgot` is how much a task lost since it was learned,
-over the first four. It prints
+SplitMNIST on the 5,000 embedded digits: 0v1, 2v3, ... 8v9 share two outputs, and the task is
+unknown at test time. Adam at 1e-3, one pass. `forgot` is the mean loss of accuracy of the first
+four tasks since they were learned. It prints
 
     one network            64.4 % right, forgot 39.5 points
     one network, EWC       80.1 % right, forgot  3.4 points
     ten particles          64.2 % right, forgot 39.8 points
     ten particles, EWC     81.7 % right, forgot  2.9 points
 
-EWC does the work. Particles add a little to it and nothing by themselves. Its strength is the best
-of 0, 1e2, ... 1e5 for one network on held-out training data.
+EWC prevents most of the forgetting. Particles add a little to EWC, and nothing alone. The strength
+is the best of 0, 1e2, ... 1e5 for one network on held-out training data.
 """
 
 import torch

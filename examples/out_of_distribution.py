@@ -1,9 +1,9 @@
-"""What the network was never taught: out-of-distribution detection with the mixture.
+"""Out-of-distribution detection with a mixture of networks.
 
     python examples/out_of_distribution.py
 
-Twenty small networks learn the digits 0 to 4 and are then shown all ten. Their disagreement, the
-mutual information between label and particle, tells unknown digits better than entropy does:
+Twenty small networks learn the digits 0 to 4 and are then tested on all ten. Their disagreement
+(the mutual information between label and particle) detects unknown digits better than entropy:
 
     one network, entropy of its prediction            AUROC 0.844
     mixture, entropy of its prediction                AUROC 0.840
@@ -11,7 +11,7 @@ mutual information between label and particle, tells unknown digits better than 
     94.6 % of the known digits are right; 10.0 of 20 particles count
 
 AUROC: how often an unknown digit scores above a known one; 0.5 is chance. The mixture's entropy is
-the particles' mean entropy plus their disagreement; a single network has none of the latter.
+the particles' mean entropy plus their disagreement; a single network has no disagreement.
 """
 
 import torch

@@ -1,15 +1,15 @@
-"""Five tasks learned in two processes that never talk, merged to the bits of one after another.
+"""Five tasks learned in two separate processes, merged to the same bits as in one process.
 
     python examples/tasks_side_by_side.py [--ray]
 
 Every task of a `PosteriorProduct` starts from the same networks, so a process needs the seed and
-its own task, and leaves a file. `+` puts the files together. It prints
+its own task, and writes a file. `+` merges the files. It prints
 
     in one process                89.5 % right
     in 2 processes, merged        89.5 % right
     the same bits: True
 
-With --ray they are tasks of Ray (`RAY_ADDRESS`, else on this machine), which share a folder.
+With --ray they run as Ray tasks (at `RAY_ADDRESS`, or on this machine), which share a folder.
 """
 
 import importlib

@@ -85,7 +85,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments, sentence, tmp_path
 def test_cuda_without_a_card_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     said = refused("run", "splitmnist", "--preset", "demo", "--device", "cuda")
-    assert "no CUDA device here: use --device cpu" in said
+    assert "no CUDA device here: use cpu" in said
 
 
 @pytest.mark.parametrize(

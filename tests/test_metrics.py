@@ -73,6 +73,13 @@ def test_a_learner_that_ignores_the_order_has_order_variance_exactly_zero():
     assert low == high
 
 
+def test_the_average_of_orders_that_are_equal_is_theirs_to_the_bit():
+    for seed in range(50):
+        order = random_scores(seed, (1, 1, 5))
+        scores = np.repeat(order, 3, axis=1)
+        assert metrics.average(scores) == metrics.worst_order(scores)
+
+
 def test_contributions_of_the_orders_average_to_the_normalized_variance():
     scores = random_scores(3)
     total = metrics.order_contributions(scores)

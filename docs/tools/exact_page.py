@@ -23,7 +23,7 @@ def exact_page(sources: list[Source]) -> str | None:
         return None
     parts = [f"## {_name(source.summary)}\n\n{provenance(source)}" for source in chosen]
     table = markdown_table(HEADINGS, [_row(source.summary) for source in chosen])
-    return page("The exact filter, measured", PROSE["exact"]["words"], table, *parts)
+    return page("The exact filter, measured", table, PROSE["exact"]["words"] + "\n", *parts)
 
 
 def _row(summary: Summary) -> list[str]:

@@ -110,7 +110,7 @@ def test_the_table_sorts_by_keyboard(open_page, page):
     button = find(browser, "#table thead th:nth-child(3) button")
     press(button, "ENTER")
     assert find(browser, "#table thead th:nth-child(3)").get_attribute("aria-sort") == "ascending"
-    assert column(browser, 1)[0].startswith("Rao-Blackwellized filter")  # its order variance is 0
+    assert column(browser, 1)[0].startswith("Exact filter")  # its order variance is 0
     button = find(browser, "#table thead th:nth-child(1) button")
     press(button, "SPACE")
     assert column(browser, 1) == sorted(before, key=str.lower)
@@ -120,12 +120,12 @@ def test_the_table_sorts_by_keyboard(open_page, page):
 def test_the_best_row_is_marked_and_on_top_below_the_sentence(open_page, page):
     browser = open_page(page)
     sentence = find(browser, "#headline")
-    assert sentence.text.startswith("Highest average: Rao-Blackwellized filter 9")
+    assert sentence.text.startswith("Highest average: Exact filter 9")
     assert sentence.location["y"] < find(browser, "#table").location["y"]
-    assert column(browser, 1)[0].startswith("Rao-Blackwellized filter")
+    assert column(browser, 1)[0].startswith("Exact filter")
     (row,) = find_all(browser, "#table tr.best")
     assert "highest average" in row.text and "lowest order variance" in row.text
-    assert row.text.startswith("Rao-Blackwellized filter")
+    assert row.text.startswith("Exact filter")
 
 
 # ---------------------------------------------------------------------- pictures

@@ -247,7 +247,7 @@ def test_the_command_writes_json_and_figure_and_the_page_follows_the_json(tmp_pa
     assert results_page.main(["--check", *where]) == 0
     text = page.read_text()
     assert "![" in text
-    assert "Rao-Blackwellized filter" in text
+    assert "Exact filter" in text
     page.write_text(text.replace("Generated", "Written"))
     assert results_page.main(["--check", *where]) == 1
     (tmp_path / "when-weighting-helps.json").write_text("{}")

@@ -13,9 +13,10 @@ import torch
 import orderless as ol
 from orderless.features import DeadLeaves, dead_leaves
 from orderless.features.leaves import _inverse
+from orderless.features.patches import normalized
 
 # of `torch.manual_seed(0); DeadLeaves(3, 32, 256).weight`
-SHA256 = "d725b55b1685d52b214c01f30f0914fdcd41dcb487010bf626403f0441da6bbd"
+SHA256 = "31d2e56e1383e619ea5eb119915ab11a34f74d9ff00ff8c652efac301568abd0"
 
 
 def small() -> DeadLeaves:
@@ -64,6 +65,22 @@ def test_a_sample_has_the_same_features_alone_in_any_batch_and_at_any_place(
     whole, order = features(images), torch.randperm(len(images))
     assert torch.equal(features(images[order]), whole[order])
     assert torch.equal(torch.cat([features(part) for part in images.split(7)]), whole)
+
+
+def test_patches_are_rounded_as_ieee_754_says_however_many_there_are() -> None:
+    """numpy takes the processor's root, which is correct; MKL's in float32 is not."""
+    draw = torch.Generator().manual_seed(0)
+    whole = torch.randint(-256, 257, (20_000, 27), generator=draw).float()
+    count, values = np.float32(1.0 / 27), whole.numpy()
+    mean = values.sum(1, keepdims=True) * count
+    variance = (values * values).sum(1, keepdims=True) * count - mean * mean
+    variance = np.maximum(variance, np.float32(0)) / np.float32(64.0**2)
+    scaled = (values - mean) / np.float32(64.0) / np.sqrt(variance + np.float32(0.1))
+    expected = np.clip(np.round(scaled * np.float32(32.0)), -256, 256) / np.float32(32.0)
+    together = normalized(whole, 1.0 / 64.0, 0.1)
+    assert np.array_equal(together.numpy(), expected)
+    alone = torch.cat([normalized(part, 1.0 / 64.0, 0.1) for part in whole[:500].split(1)])
+    assert torch.equal(alone, together[:500])
 
 
 def test_features_are_the_exact_sums_of_the_rounded_numbers(

@@ -65,7 +65,7 @@ def test_the_answer_stands_on_top_with_the_chance_level(audited) -> None:
     low, high = (100 * f(audited.learner.order_averages) for f in (np.min, np.max))
     assert result.headline == (
         f"The order matters to mine: {low:.1f} % in the worst order tried, {high:.1f} % in the "
-        "best, where a constant answer has 33.5 %."
+        "best; a constant answer has 33.5 %."
     )
     assert "the best constant answer has 33.5." in result.notes[0]
 

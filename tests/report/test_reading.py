@@ -49,7 +49,7 @@ def test_the_headline_says_who_is_best_and_how_the_filter_does_beside_one_networ
     (summary,) = summarize(built(write_cells, DEMO))
     entry = summary.methods["gd"]
     assert headline(summary) == (
-        "Highest average: Rao-Blackwellized filter 96.9 % (the same in all 3 orders); "
+        "Highest average: Exact filter 96.9 % (the same in all 3 orders); "
         f"Weighted particle filter 75.0 % (order variance {np.var(DEMO['wpf']):.2g}); "
         f"Gradient descent 76.3 % (order variance {np.var(DEMO['gd']):.2g}); "
         "the filter is above the single network in 1 of 3 orders, too few to tell them apart."

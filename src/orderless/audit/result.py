@@ -16,7 +16,7 @@ from .decomposition import LEVEL, Array, Decomposition, decompose
 Verdict = Literal["sensitive", "below reseeding", "not shown", "none", "undecided"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LearnerAudit:
     """One learner's runs over S seeds and O orders of T tasks.
 
@@ -39,6 +39,9 @@ class LearnerAudit:
     broken_runs: int = 0
     seconds: float = 0.0
     changed_by_predict: bool = False
+
+    def __repr__(self) -> str:
+        return f"LearnerAudit({self.name!r}, verdict={self.verdict!r})"
 
     @property
     def scores(self) -> Array:
@@ -161,7 +164,7 @@ class Tails:
     runs: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class OrderSensitivity:
     """The audit: the learner, and others on the same tasks, orders and seeds.
 
@@ -224,6 +227,9 @@ class OrderSensitivity:
     def markdown(self) -> str:
         """The whole report: table, findings, variance parts, tasks, orders."""
         return words.markdown(self)
+
+    def __repr__(self) -> str:
+        return f"OrderSensitivity({self.learners}, {len(self.orders)} orders, {self.seeds} seeds)"
 
     def __str__(self) -> str:
         return self.text()

@@ -93,15 +93,14 @@ HEADLINES = {
 def headline(result: OrderSensitivity) -> str:
     """The answer in a sentence, with how far the orders tried are apart."""
     learner, tails = result.learner, result.tails
-    ends = [learner.order_averages.min(), learner.order_averages.max()]
-    if tails is not None:
-        ends = [tails.worst.average, tails.best.average]
+    ends, found = [learner.order_averages.min(), learner.order_averages.max()], "tried"
+    if tails is not None:  # runs of one seed
+        ends, found = [tails.worst.again, tails.best.again], "found"
     low, high = map(_percent, ends)
-    scores = (
-        f"{low} %" if low == high else f"{low} % in the worst order tried, {high} % in the best"
-    )
+    scores = f"{low} % in the worst order {found}, {high} % in the best"
     claim = HEADLINES[learner.verdict].format(learner.name)
-    return f"{claim}: {scores}, where a constant answer has {_percent(result.chance)} %."
+    chance = f"a constant answer has {_percent(result.chance)} %"
+    return f"{claim}: {low + ' %' if low == high else scores}; {chance}."
 
 
 def scale(result: OrderSensitivity) -> str:
@@ -158,14 +157,14 @@ def findings(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
     name, said = learner.name, [_claim(learner), *_about_chance(result, learner)]
     if learner.changed_by_predict:
         said.append(
-            f"{name} answers otherwise when it is asked at other times: `predict` changes it, or "
+            f"{name} gives other answers when it is asked at other times: `predict` changes it, or "
             "its training does not repeat. Its figures depend on when it was asked."
         )
     if learner.ignores_seed and not learner.same_in_every_order:
         said.append(
-            f"{name} gave the same predictions with every seed: it ignores `seed`, or its seeds "
-            "cannot be told apart on this data. Seeds then say nothing about chance, and its order "
-            "variance is compared with 0."
+            f"{name} gave the same predictions with every seed: it ignores `seed`, or the seed has "
+            "no effect on this data. Seeds are then no replicates, and the order variance is "
+            "compared with 0."
         )
     if learner.broken_runs:
         total = learner.scores.shape[0] * learner.scores.shape[1]
@@ -187,7 +186,7 @@ def findings(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
         task = learner.suffering_task
         means = learner.scores[:, :, task].mean(axis=0)
         said.append(
-            f"Task {result.tasks[task]} suffers most: {_percent(means.min())} % after "
+            f"Task {result.tasks[task]} depends most on it: {_percent(means.min())} % after "
             f"{result.order_name(int(means.argmin()))}, {_percent(means.max())} % in its best "
             "order."
         )
@@ -211,13 +210,12 @@ def _about_chance(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
         return [
             f"{learner.name} is at chance: even on the task just learned it scores "
             f"{_percent(at_once)} %, where the best constant answer has "
-            f"{_percent(result.chance_in_task)} %. What the order does to it says little."
+            f"{_percent(result.chance_in_task)} %. The effect of the order on it is not meaningful."
         ]
     if learner.parts.average <= result.chance + margin:
         return [
             f"After the last task {learner.name} is at chance, {_percent(learner.parts.average)} % "
-            f"on average, though it had {_percent(at_once)} % on each task when it had just "
-            "learned it."
+            f"on average; on a task just learned it had {_percent(at_once)} %."
         ]
     return []
 
@@ -228,8 +226,8 @@ def _about_tails(result: OrderSensitivity, tails: Tails) -> list[str]:
     for kind, tail, drawn in ends:
         said.append(
             f"The {kind} order that {tails.runs} more runs found: {result.order_name(tail.order)} "
-            f"({_percent(tail.average)} %; with another seed {_percent(tail.again)} %). The {kind} "
-            f"of {len(result.orders)} random orders had {_percent(drawn)} %."
+            f"({_percent(tail.average)} % with seed 0, {_percent(tail.again)} % with seed 1). The "
+            f"{kind} of {len(result.orders)} random orders had {_percent(drawn)} % with seed 0."
         )
     return said
 
@@ -265,8 +263,8 @@ def _claim(learner: LearnerAudit) -> str:
         return f"The order changes some predictions of {name}, but not one of its scores."
     few = " With so few runs the test is weak: use more orders or seeds."
     return (
-        f"No effect of the order on {name} was shown: relabelling the orders by chance gives as "
-        f"large a one too often ({spread}, {p})."
+        f"No effect of the order on {name} was shown: random relabelling of the orders gives one "
+        f"as large too often ({spread}, {p})."
         f"{few if parts.smallest_p_value > LEVEL / 10 else ''}"
     )
 

@@ -71,13 +71,13 @@ def find_device(name: str) -> torch.device:
     """What a `Device` stands for on this machine."""
     import torch
 
+    from .. import particles
+
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda"):
         raise ValueError(f"device must be auto, cpu or cuda, got {name!r}")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("there is no CUDA device here: use --device cpu")
-    return torch.device(name)
+    return particles.find_device(name)
 
 
 # ---------------------------------------------------------------------- run

@@ -47,6 +47,9 @@ class Consolidation(ABC):
             name: p for name, p in particles.named_parameters() if p.requires_grad
         }
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(strength={self.strength:g}, {self.tasks} tasks)"
+
     def before_update(self) -> None:  # noqa: B027
         """Called while gradients are set, before the optimizer moves the particles."""
 

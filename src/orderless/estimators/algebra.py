@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -96,10 +97,10 @@ class EstimatorAlgebra(BaseEstimator):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ state
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Parameters and everything learned; see `ol.save`."""
         check_is_fitted(self, "filter_")
-        state: dict[str, Any] = {"kind": type(self).__name__, "parameters": self._parameters()}
+        state: dict[str, object] = {"kind": type(self).__name__, "parameters": self._parameters()}
         state |= {name: torch.from_numpy(np.asarray(getattr(self, name))) for name in _ARRAYS}
         state |= {name: getattr(self, name) for name in _PLAIN}
         state |= {name: getattr(self, name) for name in _OPTIONAL if hasattr(self, name)}
@@ -107,7 +108,7 @@ class EstimatorAlgebra(BaseEstimator):  # type: ignore[misc]
         state["feature_names_in_"] = None if names is None else names.tolist()
         return {**state, **self._own_state(), "filter": self.filter_.state_dict()}
 
-    def _parameters(self) -> dict[str, Any]:
+    def _parameters(self) -> dict[str, object]:
         values = self.get_params(deep=False)
         for name, value in values.items():
             values[name] = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
@@ -115,7 +116,7 @@ class EstimatorAlgebra(BaseEstimator):  # type: ignore[misc]
             values["random_state"] = None  # the seed drawn from it is kept
         return values
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over parameters and everything learned."""
         if state.get("kind") != type(self).__name__:
             raise ValueError(f"this state is of a {state.get('kind')}, not a {type(self).__name__}")
@@ -130,8 +131,8 @@ class EstimatorAlgebra(BaseEstimator):  # type: ignore[misc]
         self.filter_ = self._make_filter()
         self.filter_.load_state_dict(state["filter"])
 
-    def _own_state(self) -> dict[str, Any]:
+    def _own_state(self) -> dict[str, object]:
         return {}
 
-    def _load_own_state(self, state: dict[str, Any]) -> None:
+    def _load_own_state(self, state: Mapping[str, Any]) -> None:
         pass

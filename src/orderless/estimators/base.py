@@ -6,6 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -66,24 +67,24 @@ class ParticleEstimator(EstimatorAlgebra, ABC):
     def _make_filter(self) -> Any:
         inputs, values = self.n_features_in_, isinstance(self, RegressorMixin)
         outputs = self._outputs()
-        options: dict[str, Any] = {"n": self.n_particles, "seed": self.seed_, "device": self.device}
+        ensemble = partial(Ensemble, n=self.n_particles, seed=self.seed_, device=self.device)
         if self.method == "rb":
             # larger biases make features that almost no sample has: wild beyond the data
-            maps = Ensemble(RandomReLU(inputs, self.n_features, bias_scale=0.5), **options)
-            kind: dict[str, Any] = {"targets": "values"} if values else {"classes": outputs}
-            exact = RaoBlackwellizedFilter(maps, weights=self.weights, **kind, **self._on_read())
+            exact = RaoBlackwellizedFilter(
+                ensemble(RandomReLU(inputs, self.n_features, bias_scale=0.5)),
+                weights=self.weights,
+                targets="values" if values else "classes",
+                classes=None if values else outputs,
+                class_prior=getattr(self, "class_prior", None),
+            )
             exact.meaning = self._meaning(getattr(self, "classes_", None))
             return exact
         # float64, so that a prediction does not depend on which rows are predicted together
-        particles = Ensemble(_network(inputs, self.hidden, outputs), **options)
+        particles = ensemble(_network(inputs, self.hidden, outputs))
         optimizer = torch.optim.SGD(particles.parameters(), lr=self.lr)
         weighted = self.method == "wpf"
         make: Callable[..., Any] = WeightedParticleFilter if weighted else AveragingParticles
         return make(particles, optimizer, link="identity" if values else "softmax")
-
-    def _on_read(self) -> dict[str, Any]:
-        """Options of the exact filter that an estimator of this kind has besides."""
-        return {}
 
     def _scales_are_open(self) -> bool:
         """Whether `fit` takes a scale from its data."""
@@ -153,7 +154,8 @@ class ParticleEstimator(EstimatorAlgebra, ABC):
         epochs: int,
         shuffle: bool,
     ) -> None:
-        inputs, targets, mass = self._inputs(X), self._targets(y), self._mass(y, weights)
+        inputs, targets = self._inputs(X), self._targets(y).to(self.device)
+        mass = self._mass(y, weights)
         if self.method == "rb":
             self.filter_.update(inputs, targets, sample_weight=mass)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -115,13 +116,10 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
         if unknown.any():
             wrong = y[unknown].tolist()[0]
             raise ValueError(f"y holds {wrong!r}, which is none of {self.classes_.tolist()}")
-        return torch.from_numpy(codes.astype(np.int64)).to(self.device)
+        return torch.from_numpy(codes.astype(np.int64))
 
     def _outputs(self) -> int:
         return len(self.classes_)
-
-    def _on_read(self) -> dict[str, Any]:
-        return {"class_prior": self.class_prior}
 
     # ------------------------------------------------------------------ weights
 
@@ -179,11 +177,11 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
 
     # ------------------------------------------------------------------ state
 
-    def _own_state(self) -> dict[str, Any]:
+    def _own_state(self) -> dict[str, object]:
         labels = {"values": self.classes_.tolist(), "dtype": self.classes_.dtype.str}
         return {"classes_": labels, "class_weight_": self.class_weight_}
 
-    def _load_own_state(self, state: dict[str, Any]) -> None:
+    def _load_own_state(self, state: Mapping[str, Any]) -> None:
         labels = state["classes_"]
         self.classes_ = np.array(labels["values"], dtype=np.dtype(labels["dtype"]))
         self.class_weight_ = state["class_weight_"]

@@ -70,7 +70,7 @@ class ParticleRegressor(RegressorMixin, ParticleEstimator):
                 f"targets must lie within {TARGET_LIMIT:g} times target_scale="
                 f"{self.target_scale_:g} of target_mean={self.target_mean_:g}: set both to fit y"
             )
-        return torch.from_numpy(values).to(self.device)
+        return torch.from_numpy(values)
 
     def _learn(self, X: np.ndarray, y: np.ndarray, weights: Any, *passes: Any, **how: Any) -> None:
         super()._learn(X, y, weights, *passes, **how)

@@ -12,6 +12,7 @@ from ..methods import METHODS, find_method
 from ..methods.plugins import load_plugins
 from ..methods.presets import PRESETS, usual_grid
 from ..methods.settings import Settings, SharedSettings
+from ..particles import find_device
 from .benchmarks import Scenarios, find_benchmark
 from .cell import SupervisedRunner, TaskRunner
 from .engine import Report, Tick, refuse_too_many, run_cells
@@ -215,6 +216,8 @@ def run_grid(
         store, workers = SharedStore(store.directory, group), 1
     if tensorboard:
         summary_writer()  # says what is missing before anything is computed
+    if ray is None:
+        find_device(device)
     where = Scenarios(grid.benchmark, grid.scenario, grid.settings, root, str(device))
     here = where if ray is None else replace(where, device="cpu")
     options = checkpoint_every, tensorboard, deterministic, plugins

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -113,7 +115,8 @@ class DeadLeaves(PatchFeatures):
         energy = torch.zeros(len(patches), dtype=torch.float64)
         for left, right in zip(patches.T, solved.T, strict=True):
             energy += left * right
-        filters = solved / energy.sqrt().unsqueeze(1)
+        lengths = energy.new_tensor([math.sqrt(value) for value in energy.tolist()])  # as IEEE 754
+        filters = solved / lengths.unsqueeze(1)
         # Multiples of 2^-30, so that the sums on which their final grid depends are exact.
         filters = (filters * 2.0**30).round_() * 2.0 ** (RESPONSE_BITS - 30)
         weight, _ = round_weights(filters, filters.new_zeros(len(filters)), PATCH_LIMIT)

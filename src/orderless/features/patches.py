@@ -93,10 +93,6 @@ class PatchFeatures(nn.Module, ABC):
         whole = F.unfold(x, self.kernel_size, stride=self.stride).mT / unit
         return normalized(whole, unit, self.contrast)
 
-    def _sums(self, responses: Tensor) -> Tensor:
-        """Sums over regions `[B, regions^2, filters]` of what exceeds 0, in units of the grid."""
-        return self.regions_matrix @ responses.clamp(0.0, LARGEST_RESPONSE)
-
     def _region_sizes(self) -> Tensor:
         return self.regions_matrix.sum(1, keepdim=True) * 2.0**RESPONSE_BITS
 
@@ -112,9 +108,13 @@ def normalized(whole: Tensor, unit: float, contrast: float) -> Tensor:
     """Patches `[..., K]` in whole units brought to mean 0 and variance about 1, from exact sums."""
     count = whole.shape[-1]
     total = whole.sum(-1, keepdim=True)
-    squares = whole.square().sum(-1, keepdim=True)
-    # Times 1/count, not divided by it: there CPU and GPU round differently.
+    squares = (whole * whole).sum(-1, keepdim=True)
+    # Only operations that every device, every number of patches and onnxruntime round alike:
+    # products instead of a division by `count` or a power, and the root in float64. MKL's float32
+    # root is one unit off for one number in five, but only in long vectors. The root of a float32
+    # lies no nearer than 2^-50 to where rounding to float32 changes, so a float64 root that is off
+    # by two units still rounds to the right one.
     mean = total * (1.0 / count)
-    variance = (squares * (1.0 / count) - mean.square()).clamp(min=0.0) * unit**2
-    centred = (whole - mean) * unit
-    return round_inputs(centred / (variance + contrast).sqrt(), PATCH_LIMIT, torch.float32)
+    variance = (squares * (1.0 / count) - mean * mean).clamp(min=0.0) * unit**2
+    deviation = (variance + contrast).double().sqrt().float()
+    return round_inputs((whole - mean) * unit / deviation, PATCH_LIMIT, torch.float32)

@@ -202,6 +202,12 @@ class ParticleFilter(Predictor):
         self.steps = torch.zeros((), dtype=torch.int64, device=device)
         self.loads = 0  # how often another state was taken over
 
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.particles.n} particles, {int(self.steps)} steps, "
+            f"ESS {float(self.ess):.1f}, device={str(self.particles.device)!r})"
+        )
+
     @property
     def log_evidence(self) -> Tensor:
         """log p(data so far), a float64 scalar; never tempered."""

@@ -30,9 +30,11 @@ class ProductSettings(Config):
 
 
 LABEL = "Product of task posteriors"
-common: Any = {"style": Style("#8B2E5D", "p"), "config": ProductSettings, "tasks_apart": True}
+common: Any = {"config": ProductSettings, "tasks_apart": True}
 of_one: Any = {"label": LABEL, "ignores": ("lr", "product_weights"), **common}
+of_one["style"] = Style("#8B2E5D", "p")
 of_many: Any = {"label": f"{LABEL}, particles", "ignores": ("lr",), **common}
+of_many["style"] = Style("#8B2E5D", "d")
 
 
 @method("product", "tasks from one start, merged layer by layer; no task order", **of_one)

@@ -262,7 +262,7 @@ def _joint(setup: Setup) -> Learner:
 
 @dataclass(frozen=True)
 class ExactSettings(Config):
-    """Of the Rao-Blackwellised filter."""
+    """Of the exact filter."""
 
     rb_map: Literal["auto", "relu", "convolution", "leaves", "lite0", "lite1", "lite2"] = "auto"
     """Features of the exact filter: random "relu", "convolution", dead "leaves", or random ReLUs on
@@ -279,10 +279,10 @@ class ExactSettings(Config):
 
 @method(
     "rb",
-    "exact Gaussian heads on random features; no order at all",
+    "exact filter: Gaussian heads on fixed features; the order has no effect",
     particles=True,
     slow=True,
-    label="Rao-Blackwellized filter",
+    label="Exact filter",
     style=Style("#7A5C00", "h"),
     config=ExactSettings,
     ignores=("lr", "particles"),

@@ -1,8 +1,9 @@
 """N networks as one: stacked parameters and buffers, fast batched layers, initialisation."""
 
+from .device import find_device
 from .ensemble import Ensemble
 from .initialization import Perturb
 from .losses import per_particle
 from .parameter import ParticleParameter
 
-__all__ = ["Ensemble", "ParticleParameter", "Perturb", "per_particle"]
+__all__ = ["Ensemble", "ParticleParameter", "Perturb", "find_device", "per_particle"]

@@ -6,7 +6,7 @@ import copy
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
 from . import random
+from .device import find_device
 from .initialization import Perturb, initial_modules
 from .linear import FactoredUpdate
 from .precision import PRECISIONS, matrix_precision
@@ -74,6 +75,13 @@ class Ensemble(nn.Module):
         modules = initial_modules(make_model, range(shard.start, shard.stop), init, seed)
         self._build(list(modules), shard, seed, chunk_size, precision, fast)
         self.to(device)
+
+    def to(self, *args: Any, **options: Any) -> Self:
+        """As of any module."""
+        device = options.get("device", args[0] if args else None)
+        if isinstance(device, str | torch.device):
+            find_device(device)
+        return super().to(*args, **options)
 
     @classmethod
     def from_modules(

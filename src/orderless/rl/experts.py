@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..filters import GradientDescent
 from ..filters.base import ParticleFilter
-from ..particles import Ensemble
+from ..particles import Ensemble, find_device
 from ..storage import saving as storage
 from .cloning import play
 from .environment import Saved
@@ -150,7 +150,7 @@ class ExpertTraining:
             )
         self.identity: Saved = {"game": game, "levels": levels, "network": network, "seed": seed}
         self.earlier: list[dict[str, object]] = []
-        self.device = torch.device(device)
+        self.device = find_device(device)
         precision = "bf16" if self.device.type == "cuda" else "float32"
         build = find_network(network)
         particles = Ensemble(build, 1, seed=seed, precision=precision, device=device)

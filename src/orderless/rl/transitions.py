@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..particles import find_device
 from ..storage import INVALID_STATE
 from .environment import Array
 from .experts import Expert
@@ -102,7 +103,7 @@ def collect(
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         temporary.mkdir(exist_ok=True)
-        digest, returns = _write(temporary, expert, envs, seed, count, torch.device(device), tell)
+        digest, returns = _write(temporary, expert, envs, seed, count, find_device(device), tell)
         facts = Facts(
             format=FORMAT,
             game=expert.game,

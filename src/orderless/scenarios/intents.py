@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..features import cached, minilm
+from ..particles import find_device
 from .datasets import IntentSource, load_intents
 from .scenario import Kind, Scenario
 from .splits import Assign, assigned, prepared, split_into_tasks
@@ -49,7 +50,8 @@ class Intents(Scenario):
         names = sorted(set(training.labels) | set(test.labels))
         number = {name: index for index, name in enumerate(names)}
         x, x_test = (
-            cached(encoder, encoder.tokenize(part.texts).to(device)) for part in (training, test)
+            cached(encoder, encoder.tokenize(part.texts).to(find_device(device)))
+            for part in (training, test)
         )
         y, y_test = (
             torch.tensor([number[label] for label in part.labels], device=x.device)

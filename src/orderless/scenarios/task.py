@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..particles import find_device
+
 
 class SizedDataset(Protocol):
     """Anything with a length whose items are (x, y), such as a map-style torch Dataset."""
@@ -18,7 +20,7 @@ class SizedDataset(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Task:
     """One task: inputs x [n, ...], labels y [n] in 0..C-1, and the same for testing.
 
@@ -57,6 +59,10 @@ class Task:
             if not values and int(y.min()) < 0:
                 raise ValueError(f"labels must be 0 or larger, got {int(y.min())} in the {whose}")
 
+    def __repr__(self) -> str:
+        counts = f"{len(self.x)} training and {len(self.x_test)} test samples"
+        return f"Task({self.name!r}, {counts} of shape {list(self.x.shape[1:])})"
+
     @property
     def values(self) -> bool:
         """Whether y holds values of a regression."""
@@ -64,8 +70,9 @@ class Task:
 
     def to(self, device: torch.device | str) -> Task:
         """The same task with its data on `device`."""
+        where = find_device(device)
         x, y, x_test, y_test = (
-            part.to(device) for part in (self.x, self.y, self.x_test, self.y_test)
+            part.to(where) for part in (self.x, self.y, self.x_test, self.y_test)
         )
         return Task(x, y, x_test, y_test, self.name)
 

@@ -93,6 +93,13 @@ class GridFeatures:
         self.particles.eval()
         try:
             return self.particles(x)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise ValueError(
+                f"the feature map cannot take samples of shape {list(x.shape[1:])}, {x.dtype} "
+                f"(a single sample is x[None]): {error}"
+            ) from error
         finally:
             self.particles.train(training)
 

@@ -103,6 +103,9 @@ class PosteriorProduct(Predictor):
         self._read: tuple[Ensemble, Tensor] | None = None
         self._begin_task()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.particles.n} particles, {self.tasks} tasks)"
+
     @property
     def tasks(self) -> int:
         """How many tasks have ended."""

@@ -29,6 +29,7 @@ COLOURS = {
     "#cc79a7": "pink",
     "#56b4e9": "sky",
     "#7a5c00": "brown",
+    "#8b2e5d": "plum",
     "#555555": "slate",
     "#ffffff": "paper",
     "#e5e5e5": "line",

@@ -21,7 +21,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Row:
-    """One method; `bound`: it competes with nobody."""
+    """One method; `bound`: it is not ranked."""
 
     method: str
     values: list[float | None]

@@ -44,7 +44,7 @@ function showTable(result, problems) {
   });
   fill(table, table.caption, element("thead", {}, head), body);
   terms(byId("columns"), columns.map((column) => [column.heading, column.explanation]));
-  const remarks = [...problems, ...result.notes, ...(rows.some((row) => row.bound) ? ["Joint training sees all tasks at once and competes with nobody."] : [])];
+  const remarks = [...problems, ...result.notes, ...(rows.some((row) => row.bound) ? ["Joint training sees all tasks at once, so it is not ranked."] : [])];
   fill(byId("notes"), ...remarks.map((note) => element("li", {}, note)));
 }
 

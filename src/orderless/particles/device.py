@@ -1,0 +1,18 @@
+"""Devices by name."""
+
+from __future__ import annotations
+
+import torch
+
+
+def find_device(device: torch.device | str) -> torch.device:
+    """The device of this name; a sentence if there is none."""
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device must be cpu, cuda or cuda:NUMBER, got {device!r}") from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"there is no CUDA device here: use cpu, not {found}")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"there are {torch.cuda.device_count()} CUDA devices here, no {found}")
+    return found
