@@ -136,6 +136,7 @@ def test_images_get_features_of_dead_leaves_and_all_else_gets_relu():
     assert colour.mirror and not digits.mirror
     assert colour.out_features == digits.out_features == 64
     assert isinstance(feature_map("auto", (7,), 30)(), RandomReLU)
+    assert isinstance(feature_map("auto", (1, 8, 8), 64)(), RandomReLU)  # no room for patches
     assert isinstance(feature_map("relu", (3, 32, 32), 30)(), RandomReLU)
     assert isinstance(feature_map("convolution", (3, 32, 32), 64)(), RandomConvolution)
     with pytest.raises(ValueError, match="multiple of 8 with rb_map=leaves"):

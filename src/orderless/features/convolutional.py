@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .exact import round_weights
-from .patches import PATCH_LIMIT, RESPONSE_BITS, PatchFeatures
+from .patches import LARGEST_RESPONSE, PATCH_LIMIT, RESPONSE_BITS, PatchFeatures
 
 
 def natural_covariance(
@@ -100,4 +100,5 @@ class RandomConvolution(PatchFeatures):
 
     def _features(self, x: Tensor) -> Tensor:
         responses = F.linear(self._patches(x), self.weight, self.bias).round_()
-        return (self._sums(responses) / self._region_sizes()).flatten(1)
+        sums = self.regions_matrix @ responses.clamp(0.0, LARGEST_RESPONSE)
+        return (sums / self._region_sizes()).flatten(1)

@@ -93,10 +93,6 @@ class PatchFeatures(nn.Module, ABC):
         whole = F.unfold(x, self.kernel_size, stride=self.stride).mT / unit
         return normalized(whole, unit, self.contrast)
 
-    def _sums(self, responses: Tensor) -> Tensor:
-        """Sums over regions `[B, regions^2, filters]` of what exceeds 0, in units of the grid."""
-        return self.regions_matrix @ responses.clamp(0.0, LARGEST_RESPONSE)
-
     def _region_sizes(self) -> Tensor:
         return self.regions_matrix.sum(1, keepdim=True) * 2.0**RESPONSE_BITS
 

@@ -22,7 +22,7 @@ def feature_map(kind: str, shape: tuple[int, ...], features: int) -> Callable[[]
     """
     image = len(shape) == 3 and shape[1] == shape[2]
     if kind == "auto":
-        kind = "leaves" if image else "relu"
+        kind = "leaves" if image and shape[1] > 8 else "relu"  # patches have 6 x 6 pixels
     if kind.startswith("lite"):  # a network's outputs have longer tails than pixels
         return partial(RandomReLU, math.prod(shape), features, input_limit=8.0)
     if kind == "relu":
