@@ -36,9 +36,9 @@ def _score_grid(scores: ArrayLike) -> Array:
 
 def average(scores: ArrayLike) -> float:
     """Mean of ``S[seed, order, task]`` over everything."""
-    by_order = order_averages(scores)
+    grid, by_order = _score_grid(scores), order_averages(scores)
     # a sum of equal numbers is rounded: their mean must not lie beyond them
-    return float(by_order.mean().clip(by_order.min(), by_order.max()))
+    return float(grid.mean().clip(by_order.min(), by_order.max()))
 
 
 # Measured from one of the values, equal scores have a variance of exactly 0 and not of 1e-34.
