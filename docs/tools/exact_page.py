@@ -18,20 +18,19 @@ def alone(summary: Summary) -> bool:
 def exact_page(sources: list[Source]) -> str | None:
     """Reports of `rb` by itself in one table; None without one."""
     chosen = [source for source in sources if alone(source.summary)]
-    chosen.sort(key=lambda source: source.summary.scenario != "class")
+    chosen.sort(key=lambda source: _place(source.summary))
     if not chosen:
         return None
-    parts = [f"## {_name(source.summary)}\n\n{provenance(source)}" for source in chosen]
+    parts = [f"## {_heading(source.summary)}\n\n{provenance(source)}" for source in chosen]
     table = markdown_table(HEADINGS, [_row(source.summary) for source in chosen])
     return page("The exact filter, measured", table, PROSE["exact"]["words"] + "\n", *parts)
 
 
 def _row(summary: Summary) -> list[str]:
     entry, settings = summary.methods["rb"], summary.settings
-    kind = settings.get("rb_map")  # older reports do not say
     return [
         _name(summary),
-        {"auto": "leaves", None: "convolution"}.get(kind, kind),
+        _map(summary),
         f"{settings['rb_particles']} x {settings['rb_features']}",
         *map(percent, (entry.average, entry.average_probs)),
         small(seen_variance(entry, "order_variance")),
@@ -40,6 +39,21 @@ def _row(summary: Summary) -> list[str]:
         f"{entry.seeds} x {entry.orders}",
         f"{summary.duration / entry.cells:.0f}",
     ]
+
+
+def _place(summary: Summary) -> tuple[bool, bool, float]:
+    """Class-incremental first, digits first, then the better the later."""
+    scenario, digits = summary.scenario != "class", summary.benchmark != "splitmnist"
+    return scenario, digits, summary.methods["rb"].average
+
+
+def _heading(summary: Summary) -> str:
+    return f"{_name(summary)}: {_map(summary)}, {summary.settings['rb_features']:,} features"
+
+
+def _map(summary: Summary) -> str:
+    kind = summary.settings.get("rb_map")  # older reports do not say
+    return {"auto": "leaves", None: "convolution"}.get(kind, kind)
 
 
 def _name(summary: Summary) -> str:
