@@ -178,7 +178,7 @@ def test_the_page_sets_our_returns_beside_the_papers(results: Path) -> None:
     # the answer comes first
     assert "**A difference between PPO + WPF and PPO is shown on Starpilot**" in page[:1000]
     assert "a different zero" in page and "chosen by the gain of plain PPO" in page
-    assert "brought 0.700, -, 0.500 on these levels" in page and "0.610 +- 0.020 on levels" in page
+    assert "returned 0.700, -, 0.500 on these levels" in page and "0.610 +- 0.020 on levels" in page
     assert main(["--directory", str(results), "--check"]) == 0
 
 
