@@ -95,7 +95,7 @@ def test_adapters_merged_without_an_order_forget_nothing(
     assert scores["same bits"]
 
 
-@pytest.mark.parametrize("options", [[], ["--ray"]])
+@pytest.mark.parametrize("options", [[], pytest.param(["--ray"], marks=pytest.mark.sweep)])
 def test_tasks_learned_side_by_side_are_those_learned_one_after_another(options: list[str]) -> None:
     if options:
         pytest.importorskip("ray")

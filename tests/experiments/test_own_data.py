@@ -221,9 +221,9 @@ def test_every_method_runs_on_the_page_s_example_in_two_processes(
 ) -> None:
     reference = example(tmp_path, monkeypatch)
     small = [word for word in QUICK if word not in ("--workers", "1")]
-    options = ["--permutations", "2", "--workers", "2", "--device", "cpu"]
+    options = ["--permutations", "1", "--workers", "2", "--device", "cpu"]
     result = orderless("run", reference, "--methods", "all", *options, *small)
-    assert result.exit_code == 0 and "32 cells computed" in result.output, result.output
+    assert result.exit_code == 0 and "16 cells computed" in result.output, result.output
 
 
 @pytest.mark.slow
