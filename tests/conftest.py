@@ -27,6 +27,12 @@ torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+@pytest.fixture(autouse=True)
+def _same_draws():
+    """A test that draws without a seed draws the same whichever tests ran before it."""
+    torch.manual_seed(0)
+
+
 @contextmanager
 def skipped_without_envpool():
     """Where it is not on the path a test of ProcGen says so; where it is, an error is an error."""

@@ -380,7 +380,8 @@ def test_inputs_that_the_maps_would_clip_are_told() -> None:
             rb.update(x, torch.tensor([0]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        RaoBlackwellizedFilter(maps[1], classes=2).update(x / 4, torch.tensor([0]))
+        rb = RaoBlackwellizedFilter(maps[1], classes=2, feature_limit=1024.0)
+        rb.update(x / 4, torch.tensor([0]))
         RaoBlackwellizedFilter(nn.Linear(3, 4), classes=2).update(x / 100, torch.tensor([0]))
 
 
