@@ -70,7 +70,7 @@ def test_a_sample_has_the_same_features_alone_in_any_batch_and_at_any_place(
 def test_patches_are_rounded_as_ieee_754_says_however_many_there_are() -> None:
     """numpy takes the processor's root, which is correct; MKL's in float32 is not."""
     draw = torch.Generator().manual_seed(0)
-    whole = torch.randint(-256, 257, (20_000, 27), generator=draw).float()
+    whole = torch.randint(-256, 257, (400_000, 27), generator=draw).float()
     count, values = np.float32(1.0 / 27), whole.numpy()
     mean = values.sum(1, keepdims=True) * count
     variance = (values * values).sum(1, keepdims=True) * count - mean * mean
