@@ -22,7 +22,7 @@ from .move import (
     closes_by_default,
 )
 from .optimizers import check_optimizer, check_state
-from .step import Closure, Step, StepInfo, SteppedFilter
+from .step import Closure, Step, StepInfo, SteppedFilter, added
 from .weights import is_finite
 
 
@@ -122,8 +122,7 @@ class GradientStep(Step):
             move.gathered()
             if move.slopes and not apart:
                 move.keep_gradients()
-        rows = [losses.detach() for losses in rows]
-        total = rows[0] if len(rows) == 1 else torch.stack(rows).sum(0)
+        total = added([losses.detach() for losses in rows])
         return total, None if penalties is None else penalties.detach()
 
     def evaluate(self, closure: Closure, what: str = "closure", **given: Any) -> tuple[Tensor, Any]:
@@ -150,16 +149,15 @@ class GradientStep(Step):
 
         The penalty comes after the losses, as the first time: it draws the same noise.
         """
-        outputs, rows = None, []
+        rows = []
         with self.again():
             for closure in self.closures:
                 losses, outputs = self.evaluate(closure)
-                rows.append(self.shard.gather(losses))
-            self.loss_after = rows[0] if len(rows) == 1 else torch.stack(rows).sum(0)
+                rows.append(losses)
+            self.loss_after = self.gather(rows)
             if self.weighed_penalty is None:
                 return self.loss_after
-            rows.append(self.shard.gather(self._penalty(self.weighed_penalty, outputs)))
-            return torch.stack(rows).sum(0)
+            return self.gather([*rows, self._penalty(self.weighed_penalty, outputs)])
 
     @cached_property
     def slope(self) -> Tensor:

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from ..particles import Ensemble
+from ..particles.kernels import fused
 from ..particles.parameter import per_particle_view
 from ..particles.precision import matrix_precision
-from . import fused
 from .base import Link, ParticleFilter
 from .compiled import CompiledStep
 from .weights import effective_sample_size, is_finite, normalize
@@ -136,8 +136,7 @@ class Step:
 
     def gather(self, losses: Sequence[Tensor]) -> Tensor:
         """The sum of one or several `[N]`, of the particles on all ranks."""
-        total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum(0)
-        return self.shard.gather(total)
+        return self.shard.gather(added(losses))
 
     # ------------------------------------------------------------------ whole or not at all
 
@@ -302,6 +301,11 @@ class SteppedFilter(ParticleFilter, ABC):
                 "no particle is left with a finite loss and gradient; all stand where they stood "
                 "before the step: lower the learning rate or look at the data"
             )
+
+
+def added(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of one or several tensors of one shape."""
+    return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(0)
 
 
 def _on_host(mask: Tensor) -> bool:
