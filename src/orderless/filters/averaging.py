@@ -1,7 +1,5 @@
 """N networks trained side by side, all counting the same: the paper's "averaging particles"."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

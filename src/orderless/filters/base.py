@@ -1,7 +1,5 @@
 """What every filter has: weights to read, predictions, and a state to save."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any

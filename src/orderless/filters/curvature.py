@@ -11,8 +11,6 @@ A closure gives losses L `[N]`, and may give the outputs f `[N, B, C]` they were
   never negative.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import reduce
 from itertools import product

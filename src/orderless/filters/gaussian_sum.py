@@ -13,8 +13,6 @@ data. With H = 0 it is the paper's filter with its linearised weights. Since P o
 shrink like 1/t: the filter averages over its past instead of following the latest batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

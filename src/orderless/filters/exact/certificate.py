@@ -4,8 +4,6 @@ A filter from which data was deleted and one that was fed without them have the 
 bit. Then nothing that could ever be computed from the one differs from the other.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass

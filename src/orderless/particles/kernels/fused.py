@@ -5,8 +5,6 @@ is starting and stopping. What is fused here is written out in torch where it is
 the same formula. Triton comes with torch's CUDA builds; without it torch's own kernels do the work.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from functools import cache

@@ -9,8 +9,6 @@ The gradient by the inputs is the same kernel with the roles of inputs and outpu
 gradient by the filters is a sum over positions, split into parts that are added in fixed order.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ needs. Here a byte remembers which tap of the window won, and the backward pass 
 input, which of the windows over it it has won.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal
 

@@ -8,8 +8,6 @@ where relu did before it stores what it has computed:
     d inner = conv_2^T(dy) [inner > 0],        dx = conv_1^T(d inner) [outer > 0] + dy
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -7,8 +7,6 @@ The gradient by the filters is the transposed product, split into parts that are
 order.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
