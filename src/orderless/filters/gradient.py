@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -58,16 +58,18 @@ class GradientStep(Step):
         # what the weights see too goes backwards, and is evaluated again, with the losses
         self.weighed_penalty = penalty if weigh_penalty else None
         self.log_weights = owner.raw_log_weights
-        self._moved: Move | None = None
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._move = choose_move(self, self.filter, self._closed())
+        self.contexts.enter_context(self.particles.factoring(self._move.update))
+        return self
 
     # ------------------------------------------------------------------ x <- x - sigma^2 grad L
 
     def move(self) -> None:
-        """Losses, their gradients, and the optimizer's step for those whose gradient is finite."""
-        quadratics = self._closed()
-        move = self._moved = choose_move(self, self.filter, quadratics)
-        self.contexts.enter_context(self.particles.factoring(move.update))
-        move.begin()
+        """One step of the optimizer, for the particles whose loss and gradient are finite."""
+        move = self._move
         losses, penalties = self._backward(move)
         finite = losses + move.bound()
         if penalties is not None:
@@ -82,7 +84,7 @@ class GradientStep(Step):
         for hooks in self.filter.consolidations:
             self.hold(*getattr(hooks, "changed_by_update", tuple)())
             hooks.before_update()
-        move.move(clip)
+        move.take(clip)
         for hooks in self.filter.consolidations:
             hooks.after_update()
 
@@ -126,8 +128,7 @@ class GradientStep(Step):
         return total, None if penalties is None else penalties.detach()
 
     def evaluate(self, closure: Closure, what: str = "closure", **given: Any) -> tuple[Tensor, Any]:
-        assert self._moved is not None  # nobody asks before
-        with self._moved.watching():
+        with self._move.watching():
             return super().evaluate(closure, what, **given)
 
     def _penalty(self, closure: Closure, outputs: Any) -> Tensor:
@@ -162,26 +163,23 @@ class GradientStep(Step):
     @cached_property
     def slope(self) -> Tensor:
         """<grad L, x_new - x_old>, from the displacement that really happened: `[N]`, float64."""
-        if self._moved is None or not self._moved.slopes:
+        if not self._move.slopes:
             raise RuntimeError("a weighting that looks at the slope must say so: reads = 'slope'")
-        return self.shard.gather(self._moved.along_gradient())
+        return self.shard.gather(self._move.along_gradient())
 
     # ------------------------------------------------------------------ whole or not at all
 
     def commit(self, gain: Tensor) -> None:
-        if self._moved is not None:
-            self._moved.check()  # before anybody is weighed
+        self._move.check()  # before anybody is weighed
         super().commit(gain)
 
     def settle(self, alive: Tensor) -> None:
         super().settle(alive)
-        if self._moved is not None:
-            self._moved.settle(self.shard.local(alive))
+        self._move.settle(self.shard.local(alive))
 
     def undo(self) -> None:
         super().undo()
-        if self._moved is not None:
-            self._moved.undo()
+        self._move.undo()
 
 
 class GradientFilter(SteppedFilter):

@@ -1,9 +1,9 @@
 """How a gradient step is carried out so that it can still be taken back for single particles.
 
 Two ways with one protocol: `Descent` for plain SGD, which need not write a Linear weight's gradient
-down, and `Move` for any torch optimizer. A step calls, in this order, `begin`, `backward`,
-`gathered`, `bound` / `squared_norms`, `move`, (`along_gradient`), `settle`; and `undo` instead of
-`settle` if anything fails on the way.
+down, and `Move` for any torch optimizer. A step calls, in this order, `backward`, `gathered`,
+`bound` / `squared_norms`, `take`, (`along_gradient`), `settle`; and `undo` instead of `settle` if
+anything fails on the way.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ class Move:
         self.quadratics = quadratics
         self._kept: list[tuple[nn.Parameter, Tensor]] = []
         self._state = {p: dict(state) for p, state in optimizer.state.items()}
-
-    def begin(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
 
     def watching(self) -> AbstractContextManager[Any]:
         """Around whatever computes losses."""
@@ -80,7 +78,7 @@ class Move:
         return self.squared_norms()
 
     @torch.no_grad()
-    def move(self, clip: Tensor | None) -> None:
+    def take(self, clip: Tensor | None) -> None:
         """Take the step, each particle's gradient multiplied by `clip` `[N]`."""
         self.step.hold(*self._moved(), *self._states())
         if clip is not None:
@@ -160,7 +158,7 @@ class Descent(Move):
         return factored + dense
 
     @torch.no_grad()
-    def move(self, clip: Tensor | None) -> None:
+    def take(self, clip: Tensor | None) -> None:
         scales: dict[int, Tensor | float] = {}
         for group in self.optimizer.param_groups:
             scale = -group["lr"] if clip is None else -clip * group["lr"]

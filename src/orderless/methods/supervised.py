@@ -101,7 +101,7 @@ def register_consolidation(
         build: from the setup, the particles, the settings in `config` and a strength to the
             consolidation.
         config: has fields NAME_strength and NAME_tuned; None is their default. A penalty that is
-            quadratic has NAME_step, too (see `Step`).
+            quadratic has NAME_step, too (see `PenaltyStep`).
         strengths: the literature's by scenario ("domain", "task", "class"); for a benchmark that
             has its own, by both ("splitcifar100-domain").
         tuned: which of the two pairs to register.
@@ -135,7 +135,7 @@ def register_consolidation(
 
 
 # How steps take in a quadratic penalty, see `GradientFilter.register`
-Step = Literal["auto", "closed", "gradient"]
+PenaltyStep = Literal["auto", "closed", "gradient"]
 CLOSED = {"auto": None, "closed": True, "gradient": False}
 
 # The literature's strengths, by scenario: van de Ven et al. (2022), on SplitMNIST and on CIFAR-100
@@ -158,7 +158,7 @@ class EWCSettings(Config):
     """Fisher information: "exact", "sampled" or "empirical"."""
     fisher_samples: Count | None = 500
     """How many of a task's samples the Fisher information is computed on; None: all."""
-    ewc_step: Step = "auto"
+    ewc_step: PenaltyStep = "auto"
     """EWC's steps: "closed" (stable at any strength), by the penalty's "gradient"; "auto": closed
     with SGD, by the gradient with Adam, for which the literature's strengths are meant."""
     ewc_strength: Number | None = None
@@ -199,7 +199,7 @@ class SISettings(Config):
 
     si_xi: Positive = 0.1
     """SI's damping."""
-    si_step: Step = "auto"
+    si_step: PenaltyStep = "auto"
     """SI's steps: "closed" (stable at any strength), by the penalty's "gradient"; "auto": closed
     with SGD, by the gradient with Adam, for which the literature's strengths are meant."""
     si_strength: Number | None = None
