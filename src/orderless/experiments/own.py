@@ -36,7 +36,7 @@ def make_scenario(
     root: str | None,
     device: str,
 ) -> Scenario:
-    """What a `Benchmark` asks for."""
+    """The scenario of a benchmark of one's own, see `Benchmark`."""
     if settings.assign != "fixed":
         raise ValueError(f"assign={settings.assign} is not for tasks of your own: leave it out")
     try:

@@ -45,7 +45,7 @@ class Cell:
 
     @property
     def kind(self) -> str:
-        """Which runner it takes."""
+        """The key of its runner in `grid.RUNNERS`."""
         return find_benchmark(self.benchmark).kind
 
     @property
@@ -84,7 +84,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Part(Cell):
-    """One task of a cell, its `order`; its last checkpoint is all that it leaves."""
+    """One task of a cell: `order` holds it alone. It leaves a checkpoint and no record."""
 
     @property
     def kind(self) -> str:

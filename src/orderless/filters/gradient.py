@@ -31,8 +31,8 @@ class Weighting(ABC):
 
     `step.energy_before` `[N]` is what the weights see of the loss at the old positions. A rule that
     needs more says so in `reads`: `"energy_after"`, the same at the new positions, for which the
-    closure is called again, or `"slope"`, <grad L, x_new - x_old>, for which it is not. A rule
-    stays as it is: a step is recorded anew where another takes its place, not where one changes.
+    closure is called again, or `"slope"`, <grad L, x_new - x_old>, for which it is not. Do not
+    change a rule: a CUDA graph is recorded again for another rule, not for one that changed.
     """
 
     reads: ClassVar[str | None] = None
@@ -89,7 +89,7 @@ class GradientStep(Step):
             hooks.after_update()
 
     def _closed(self) -> list[QuadraticPenalty]:
-        """The penalties that this step applies in closed form; told so until it ends."""
+        """The penalties that this step applies itself; until it ends, their `closed` is True."""
         # a slope of penalties is read off their gradient, which then has to be there
         if self.weighed_penalty is not None and self.filter.weighting.reads == "slope":
             return []
@@ -249,7 +249,7 @@ class GradientFilter(SteppedFilter):
         penalty: Closure | None = None,
         weigh_penalty: bool | None = None,
     ) -> StepInfo:
-        """Algorithm 1; `weigh_penalty` stands for the filter's own in this step."""
+        """Algorithm 1 of arXiv:2410.22695; `weigh_penalty`: None means as the filter was made."""
         with self.transaction(closures, penalty, weigh_penalty) as step:
             step.move()  # x <- x - sigma^2 grad L(x)
             step.commit(self.weighting(step))  # log w <- log w - (L(x_t) + L(x_{t+1})) / 2

@@ -63,6 +63,7 @@ class Move:
             )
 
     def moving(self) -> list[nn.Parameter]:
+        """The optimizer's parameters that have a gradient."""
         groups = self.optimizer.param_groups
         return [p for group in groups for p in group["params"] if p.grad is not None]
 
@@ -92,7 +93,7 @@ class Move:
         pull(self.optimizer, self.quadratics)
 
     def _moved(self) -> list[nn.Parameter]:
-        """What the step changes: who has a gradient; with a closed penalty, everything held."""
+        """The parameters that change: those with a gradient; with a closed penalty, all."""
         groups = self.optimizer.param_groups if self.quadratics else ()
         return [p for group in groups for p in group["params"]] or self.moving()
 
@@ -112,10 +113,10 @@ class Move:
         """Refuse to settle what cannot be settled."""
 
     def settle(self, alive: Tensor) -> None:
-        """The step is decided: what is not yet written is written for the living `[N]`, here."""
+        """The step is decided: write what is still pending, for those `alive` `[N]` here."""
 
     def undo(self) -> None:
-        """The step has not been; what was held is back already."""
+        """The step failed: put back the optimizer's state; what was held is back already."""
         self.optimizer.state.clear()
         self.optimizer.state.update(self._state)
 
@@ -241,7 +242,7 @@ class QuadraticPenalty(UpdateHooks, Protocol):
 
 
 def check_closed(consolidation: UpdateHooks, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse closed steps where there are none."""
+    """Raise `ValueError` where no closed step is known."""
     if not isinstance(consolidation, QuadraticPenalty):
         raise ValueError(f"a {type(consolidation).__name__} has no closed step: closed=None")
     if not isinstance(optimizer, torch.optim.SGD | torch.optim.Adam):  # AdamW is an Adam

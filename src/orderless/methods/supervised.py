@@ -45,7 +45,7 @@ def _averaging(setup: Setup) -> Learner:
 
 @dataclass(frozen=True)
 class BootstrapSettings(Config):
-    """Of the bootstrap particle filter."""
+    """Settings of the bootstrap particle filter."""
 
     perturbation: Number = 0.01
     """Standard deviation of the bootstrap filter's moves."""
@@ -150,7 +150,7 @@ STRENGTHS = {
 
 @dataclass(frozen=True)
 class EWCSettings(Config):
-    """Of elastic weight consolidation."""
+    """Settings of elastic weight consolidation."""
 
     ewc_mode: Literal["separate", "online"] = "separate"
     """EWC with one penalty per past task ("separate") or one running one ("online")."""
@@ -177,7 +177,7 @@ def _ewc(setup: Setup, particles: Ensemble, own: EWCSettings, strength: float) -
 
 @dataclass(frozen=True)
 class LwFSettings(Config):
-    """Of learning without forgetting."""
+    """Settings of learning without forgetting."""
 
     lwf_temperature: Positive = 2.0
     """LwF's temperature."""
@@ -195,7 +195,7 @@ def _lwf(setup: Setup, particles: Ensemble, own: LwFSettings, strength: float) -
 
 @dataclass(frozen=True)
 class SISettings(Config):
-    """Of synaptic intelligence."""
+    """Settings of synaptic intelligence."""
 
     si_xi: Positive = 0.1
     """SI's damping."""
@@ -229,7 +229,7 @@ for _tuned in (False, True):
 
 @dataclass(frozen=True)
 class ReplaySettings(Config):
-    """Of experience replay."""
+    """Settings of experience replay."""
 
     replay_buffer: Size = 200
     """How many samples experience replay keeps."""
@@ -262,7 +262,7 @@ def _joint(setup: Setup) -> Learner:
 
 @dataclass(frozen=True)
 class ExactSettings(Config):
-    """Of the exact filter."""
+    """Settings of the exact filter."""
 
     rb_map: Literal["auto", "relu", "convolution", "leaves", "lite0", "lite1", "lite2"] = "auto"
     """Features of the exact filter: random "relu", "convolution", dead "leaves", or random ReLUs on
@@ -304,7 +304,7 @@ def _rb(setup: Setup) -> ExactLearner:
 
 @dataclass(frozen=True)
 class GaussianSumSettings(Config):
-    """Of the Gaussian-sum filter."""
+    """Settings of the Gaussian-sum filter."""
 
     gsf_sigma2: Positive = 1e-3
     """Variance of every particle of the Gaussian-sum filter at the start."""

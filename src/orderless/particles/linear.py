@@ -279,7 +279,7 @@ class FactoredUpdate:
 
 
 def _hooked(parameter: Tensor | None) -> bool:
-    """Whether somebody waits for the gradient."""
+    """Whether a hook waits for the gradient."""
     hooks = "_backward_hooks", "_post_accumulate_grad_hooks"
     return any(getattr(parameter, name, None) for name in hooks)
 
