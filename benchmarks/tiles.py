@@ -141,7 +141,7 @@ def filter_times(n: int, batch: int, device: str) -> Iterator[list[str]]:
 
         def by_triton(tile: dict[str, int], x: Tensor, slope: Tensor, g: Geometry) -> None:
             grouped.FILTERS = tile
-            grouped.filter_gradient(x, slope, g, "tf32")
+            grouped.filter_gradient(x, slope, g)
 
         def by_cudnn(x: Tensor, slope: Tensor, weight: Tensor, g: Geometry) -> None:
             grouped.by_cudnn(slope, x, weight, g, (False, True))

@@ -50,21 +50,22 @@ class Countdown:
     def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
-    def tell(
-        self, done: int, total: int | None, text: str, *, name: str = "", detail: str = ""
-    ) -> str:
-        """`done` of `total`, and what comes now; one bar for every `name`.
+    def tell(self, done: int, total: int | None, text: str, *, name: str = "") -> None:
+        """`done` of `total`, and what comes now; one bar for every `name`."""
+        self._tell(done, total, text, name)
 
-        Returns the time left, in words; in the bar, `detail` stands before them.
-        """
+    def _tell(
+        self, done: int, total: int | None, text: str, name: str = "", before: str = ""
+    ) -> str:
+        """The time left, in words; `before` stands before them in the bar."""
         now = time.monotonic()
         if name not in self._begun:
             bar = self._bar.add_task(text, total=total, completed=done, left="")
             self._begun[name] = bar, now, done
         bar, begun, first = self._begun[name]
         left = time_left(now - begun, done - first, None if total is None else total - done)
-        shown: Any = {"description": text, "left": f"{detail}{left}"}
-        self._bar.update(bar, completed=done, total=total, **shown)
+        shown = f"{before}{left}"
+        self._bar.update(bar, completed=done, total=total, description=text, left=shown)
         if not self._console.is_terminal and done != total and now - self._said >= self._every:
             self._said = now
             known = [n for n in (done, total) if n is not None]
@@ -105,12 +106,12 @@ class GridProgress(Countdown):
         before, self._steps = self._steps, self._steps + steps
         if before // 50 != self._steps // 50:
             step = f"step {self._steps}, "
-            self.tell(self._finished, self._total, self._text, detail=step)
+            self._tell(self._finished, self._total, self._text, before=step)
 
     def _done(self, cell: Cell, record: CellRecord) -> None:
         self._finished += 1
         name = f"{self._label}{cell.title}"
-        left = self.tell(self._finished, self._total, name)
+        left = self._tell(self._finished, self._total, name)
         if not self._console.is_terminal:
             final = record.final()
             average = float("nan") if final is None else final.mean()

@@ -80,9 +80,13 @@ class Allowed:
         return {int: "a whole number", float: "a number"}.get(self.base, self.base.__name__)
 
 
-@lru_cache
 def allowed(config: Any) -> dict[str, Allowed]:
     """By key, what a configuration's fields may be."""
+    return _allowed(config)
+
+
+@lru_cache  # apart: to mypy a dataclass, as an argument of what is cached, has no hash
+def _allowed(config: Any) -> dict[str, Allowed]:
     hints = typing.get_type_hints(config, include_extras=True)
     return {field.name: _allowed_by(hints[field.name]) for field in fields(config)}
 
