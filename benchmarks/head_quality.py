@@ -3,10 +3,10 @@
     python benchmarks/head_quality.py [--features 512] [--mnist 60000] [--only novelty]
 
 Calibration: the expected error on test data. Novelty: the area under the ROC curve of `novelty` and
-of the largest probability for classes that were held out. Tasks: classes in groups (digits in
-pairs, CIFAR-100's in fives), a column per (task, label); accuracy of the label by the highest
-column and by the sum of probabilities over tasks, on a fifth of the training data. Two maps of
-random features each.
+of the largest probability for classes that were held out. Tasks: accuracy of the label, on a fifth
+of the training data, where classes come in groups (digits in pairs, CIFAR-100's in fives or
+superclasses) and the head has a column per (task, label): by the highest column, and by the sum of
+probabilities over tasks. Two maps of random features each.
 """
 
 from __future__ import annotations
@@ -109,7 +109,10 @@ def novelty(sets: list[Data]) -> Iterator[list[str]]:
 
 
 def tasks(sets: list[Data]) -> Iterator[list[str]]:
-    for data, size in ((sets[0], 2), (sets[1], 2), (sets[-2], 5)):
+    digits, few, fine, coarse = *sets[:2], *sets[-2:]
+    pairs = torch.stack([coarse.y, fine.y], 1).unique(dim=0)  # a superclass's classes in a row
+    ordered = fine._replace(name=coarse.name, y=pairs[:, 1].argsort()[fine.y])
+    for data, size in ((digits, 2), (few, 2), (fine, 5), (ordered, 5)):
         cut = 4 * len(data.x) // 5
         task, label = data.y // size, data.y % size
         row = []

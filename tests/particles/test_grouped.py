@@ -83,8 +83,8 @@ def test_one_kernel_is_n_convolutions(name: str, bias: bool) -> None:
     wanted = torch.autograd.grad(expected, leaves, slope, retain_graph=True)
 
     wide = x.contiguous(memory_format=torch.channels_last)
-    g = Geometry(n, inputs, outputs, kernel, stride, padding)
-    y = GroupedConvolution.apply(wide, weight, offset if bias else None, g, "ieee")
+    g = Geometry(n, inputs, outputs, kernel, stride, padding, "ieee")
+    y = GroupedConvolution.apply(wide, weight, offset if bias else None, g)
     torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)  # float32 sums of up to 153
     found = torch.autograd.grad(y, leaves, slope, retain_graph=True)
     for got, want in zip(found, wanted, strict=True):
@@ -107,7 +107,7 @@ def test_every_tile_computes_the_same(
     tile: Tile, kernel: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n, batch, inputs, outputs = 3, 2, 5, 12
-    g = Geometry(n, inputs, outputs, kernel, (1, 1), (1, 1))
+    g = Geometry(n, inputs, outputs, kernel, (1, 1), (1, 1), "ieee")
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(batch, n * inputs, 6, 8, generator=generator).to(DEVICE)
     weight = torch.randn(n, outputs, inputs, *kernel, generator=generator).to(DEVICE)
@@ -119,7 +119,7 @@ def test_every_tile_computes_the_same(
     for ends in ((inputs, outputs), (outputs, inputs)):
         monkeypatch.setitem(grouped.TILES, ends, tile)
     wide = x.contiguous(memory_format=torch.channels_last)
-    y = GroupedConvolution.apply(wide, weight, None, g, "ieee")
+    y = GroupedConvolution.apply(wide, weight, None, g)
     torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)  # float32, another order
     for got, want in zip(torch.autograd.grad(y, leaves, slope), wanted, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
@@ -155,8 +155,8 @@ def test_filters_side_by_side_are_n_convolutions(
     slope = random(*expected.shape)
     wanted = torch.autograd.grad(expected, leaves, slope, retain_graph=True)
 
-    g = Geometry(n, inputs, outputs, kernel, stride, padding)
-    y = SharedConvolution.apply(x, weight, offset if bias else None, g, "ieee")
+    g = Geometry(n, inputs, outputs, kernel, stride, padding, "ieee")
+    y = SharedConvolution.apply(x, weight, offset if bias else None, g)
     torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)  # float32 sums, another order
     found = torch.autograd.grad(y, leaves, slope, retain_graph=True)
     for got, want in zip(found, wanted, strict=True):
@@ -171,8 +171,8 @@ def test_a_long_sum_over_positions_in_parts() -> None:
     slope = torch.randn(40, 2, 8, 8, generator=generator).to(DEVICE)
     expected = F.conv2d(x, weight.flatten(0, 1), padding=1)
     (wanted,) = torch.autograd.grad(expected, weight, slope)
-    g = Geometry(2, 1, 1, (3, 3), (1, 1), (1, 1))
-    y = SharedConvolution.apply(x, weight, None, g, "ieee")
+    g = Geometry(2, 1, 1, (3, 3), (1, 1), (1, 1), "ieee")
+    y = SharedConvolution.apply(x, weight, None, g)
     (found,) = torch.autograd.grad(y, weight, slope)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3)  # 2560 terms
 
@@ -209,7 +209,8 @@ def test_a_residual_block_in_one_piece_is_that_of_n_networks(
     wanted = torch.autograd.grad(expected, leaves, slope, retain_graph=True)
 
     wide = x.contiguous(memory_format=torch.channels_last)
-    y = ResidualBlock.apply(wide, *leaves[1:], "ieee")
+    g = Geometry(n, channels, channels, (3, 3), (1, 1), (1, 1), "ieee")
+    y = ResidualBlock.apply(wide, *leaves[1:], g)
     torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)  # float32, another order
     found = torch.autograd.grad(y, leaves, slope, retain_graph=True)
     for got, want in zip(found, wanted, strict=True):
@@ -221,7 +222,8 @@ def test_a_residual_block_does_not_hide_what_is_not_a_number() -> None:
     x = torch.ones(1, 16, 3, 3, device=DEVICE).contiguous(memory_format=torch.channels_last)
     x[0, 0, 1, 1] = torch.nan
     weight, bias = torch.ones(1, 16, 16, 3, 3, device=DEVICE), torch.zeros(1, 16, device=DEVICE)
-    assert ResidualBlock.apply(x, weight, bias, weight, bias, "ieee").isnan().all()
+    g = Geometry(1, 16, 16, (3, 3), (1, 1), (1, 1), "ieee")
+    assert ResidualBlock.apply(x, weight, bias, weight, bias, g).isnan().all()
 
 
 POOLS = {
