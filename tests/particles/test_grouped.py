@@ -11,7 +11,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from orderless.particles.kernels.grouped import Geometry, GroupedConvolution
+from orderless.particles.kernels import grouped
+from orderless.particles.kernels.grouped import Geometry, GroupedConvolution, Tile
 from orderless.particles.kernels.pooling import MaxPooling
 from orderless.particles.kernels.residual import ResidualBlock
 from orderless.particles.kernels.shared import SharedConvolution
@@ -82,6 +83,45 @@ def test_one_kernel_is_n_convolutions(name: str, bias: bool) -> None:
     assert_curved_alike(y, expected, leaves)
 
 
+TILED = {
+    "neighbours in a line": Tile((1, 2)),
+    "in a column": Tile((3, 1), rows=16, inner=16),
+    "in a square, in two columns of programs": Tile((2, 2), rows=16, inner=64, columns=32),
+    "particles in turn": Tile((2, 4), rows=32, columns=256, together=True),
+}
+
+
+@pytest.mark.parametrize("kernel", [(3, 3), (3, 5)])
+@pytest.mark.parametrize("tile", TILED.values(), ids=TILED)
+def test_every_tile_computes_the_same(
+    tile: Tile, kernel: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n, batch, inputs, outputs = 3, 2, 5, 12
+    g = Geometry(n, inputs, outputs, kernel, (1, 1), (1, 1))
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(batch, n * inputs, 6, 8, generator=generator).to(DEVICE)
+    weight = torch.randn(n, outputs, inputs, *kernel, generator=generator).to(DEVICE)
+    leaves = [x.requires_grad_(), weight.requires_grad_()]
+    expected = F.conv2d(x, weight.flatten(0, 1), padding=1, groups=n)
+    slope = torch.randn(expected.shape, generator=generator).to(DEVICE)
+    wanted = torch.autograd.grad(expected, leaves, slope)
+
+    for ends in ((inputs, outputs), (outputs, inputs)):
+        monkeypatch.setitem(grouped.TILES, ends, tile)
+    wide = x.contiguous(memory_format=torch.channels_last)
+    y = GroupedConvolution.apply(wide, weight, None, g, "ieee")
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)  # float32, another order
+    for got, want in zip(torch.autograd.grad(y, leaves, slope), wanted, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_patches_that_do_not_fit_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(grouped.TILES, (16, 16), Tile((2, 2), rows=64))
+    assert grouped.tile_of(16, 16, (6, 8), (1, 1)) == Tile((2, 2), rows=64)
+    assert grouped.tile_of(16, 16, (6, 7), (1, 1)) == Tile((1, 1), rows=64)
+    assert grouped.tile_of(16, 16, (6, 8), (1, 2)) == Tile((1, 1), rows=64)
+
+
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize(
     ("name", "bias"),
@@ -127,8 +167,12 @@ def test_a_long_sum_over_positions_in_parts() -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3)  # 2560 terms
 
 
+@pytest.mark.parametrize("tile", [Tile(), Tile((5, 2), rows=16, inner=64)])
 @pytest.mark.parametrize("channels", [16, 32])
-def test_a_residual_block_in_one_piece_is_that_of_n_networks(channels: int) -> None:
+def test_a_residual_block_in_one_piece_is_that_of_n_networks(
+    channels: int, tile: Tile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(grouped.TILES, (channels, channels), tile)
     n, generator = 3, torch.Generator().manual_seed(0)
 
     def random(*shape: int, scale: float = 1.0) -> torch.Tensor:

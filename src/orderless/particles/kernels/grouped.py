@@ -12,7 +12,7 @@ gradient by the filters is a sum over positions, split into parts that are added
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,10 +23,40 @@ from .fused import kernels, padded, runs_on
 PROGRAMS = 1024  # enough to fill a large GPU
 # The filters' gradient is faster by cuDNN from so many like groups on, or with more channels.
 GROUPS, NARROW = 4, 32
-# One setting for all layers: the best one differs from layer to layer.
-GATHER = {"ROWS": 128, "num_warps": 4, "num_stages": 3}
 FILTERS = {"ROWS": 64, "num_warps": 4, "num_stages": 3}
 ENTRIES = 256  # of a filter, with all its taps, to a program
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How `gather` is cut into programs: `rows` patches of neighbouring outputs in each.
+
+    Neighbours see mostly the same inputs, which are fetched once for a patch; where the filter of
+    one does not reach, it is multiplied by 0. `inner` entries of the filters at a time, `columns`
+    of a patch's outputs to a program. `together`: all particles at the same positions follow each
+    other, because they share lines of memory.
+    """
+
+    patch: tuple[int, int] = (1, 1)
+    rows: int = 128
+    inner: int = 32
+    columns: int = 64
+    warps: int = 4
+    stages: int = 3
+    together: bool = False
+
+
+# By channels in and out, never by the number of particles or samples: those change no result.
+# benchmarks/tiles.py measures them.
+TILES: dict[tuple[int, int], Tile] = {}
+
+
+def tile_of(inputs: int, outputs: int, size: tuple[int, int], stride: tuple[int, int]) -> Tile:
+    """The layer's own, as far as patches fit its result; else one that serves all layers."""
+    tile = TILES.get((inputs, outputs), Tile(inner=32 if inputs <= 32 else 64))
+    high, wide = tile.patch
+    fits = stride == (1, 1) and size[0] % high == 0 and size[1] % wide == 0
+    return tile if fits else replace(tile, patch=(1, 1))
 
 
 @dataclass(frozen=True)
@@ -88,19 +118,23 @@ def gather(
     result = torch.empty(
         shape, dtype=source.dtype, device=source.device, memory_format=torch.channels_last
     )
-    positions = batch * size[0] * size[1]
-    # entries of a filter at a time: of a narrow layer, several taps
-    inner, columns = 32 if inputs <= 32 else 64, min(64, _block(outputs))
-    grid = (math.ceil(positions / GATHER["ROWS"]), g.n, math.ceil(outputs / columns))
+    tile = tile_of(inputs, outputs, size, g.stride)
+    patch = math.prod(tile.patch)
+    patches = batch * size[0] * size[1] // patch
+    columns = min(tile.columns, _block(patch * outputs))
+    blocks, across = math.ceil(patches / tile.rows), math.ceil(patch * outputs / columns)
+    grid = (blocks * g.n, 1, across) if tile.together else (blocks, g.n, across)
     kernels.gather[grid](
         source, weight, *(result if t is None else t for t in (bias, signs, added)), result,
-        positions,
+        patches,
         N=g.n, TAPS=g.taps, IN=inputs, OUT=outputs,
         FROM_H=source.shape[2], FROM_W=source.shape[3], TO_H=size[0], TO_W=size[1],
         KERNEL=g.kernel[1], STRIDE_H=g.stride[0], STRIDE_W=g.stride[1],
         PAD_H=g.padding[0], PAD_W=g.padding[1], BACKWARD=backward, HAS_BIAS=bias is not None,
         RELU=relu, HAS_SIGNS=signs is not None, HAS_ADDED=added is not None,
-        PRECISION=precision, INNER=inner, COLUMNS=columns, **GATHER,
+        PRECISION=precision, HIGH=tile.patch[0], WIDE=tile.patch[1], TOGETHER=tile.together,
+        ROWS=tile.rows, INNER=tile.inner, COLUMNS=columns,
+        num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return result
 
