@@ -59,6 +59,17 @@ def places_of(module: nn.Module) -> dict[str, str]:
     return places
 
 
+@torch.no_grad()
+def clear_values(module: nn.Module) -> None:
+    """NaN instead of numbers, for who runs a module outside of `functional_call`.
+
+    `torch.utils.checkpoint` inside a network does so in the backward pass: that must be noticed.
+    """
+    for tensor in tensors_of(module).values():
+        if tensor.is_floating_point() or tensor.is_complex():
+            tensor.fill_(torch.nan)
+
+
 def check_stackable(modules: list[nn.Module]) -> None:
     first = modules[0]
     refuse_lazy(first)
