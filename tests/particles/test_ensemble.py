@@ -24,6 +24,12 @@ def test_n_must_be_a_whole_number_of_at_least_1(n) -> None:
         ol.Ensemble(mlp, n)
 
 
+def test_sparse_gradients_are_refused() -> None:
+    words = nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Flatten(), nn.Linear(8, 3))
+    with pytest.raises(ValueError, match="make every Embedding with sparse=False"):
+        ol.Ensemble(words, 2)
+
+
 def test_any_kind_of_integer_will_do() -> None:
     assert ol.Ensemble(mlp, np.int64(3)).n == 3
     assert len(ol.Ensemble(mlp, torch.tensor(2))) == 2

@@ -106,6 +106,7 @@ class Ensemble(nn.Module):
         ensemble._build(list(modules)[shard.start : shard.stop], shard, seed, **settings)
         return ensemble.to(device)
 
+    @torch.inference_mode(False)  # or parameters could never be loaded or trained
     def _build(
         self,
         modules: list[nn.Module],

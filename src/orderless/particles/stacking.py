@@ -75,6 +75,8 @@ def check_stackable(modules: list[nn.Module]) -> None:
     refuse_lazy(first)
     if not any(True for _ in first.parameters()):
         raise ValueError(f"{type(first).__name__} has no parameters: there is nothing to learn")
+    if any(getattr(module, "sparse", False) for module in first.modules()):
+        raise ValueError("particles have dense gradients: make every Embedding with sparse=False")
     shapes = {name: tensor.shape for name, tensor in tensors_of(first).items()}
     for number, module in enumerate(modules[1:], 1):
         check_same_shapes(shapes, tensors_of(module), f"module {number} is of another architecture")
