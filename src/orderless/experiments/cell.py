@@ -13,7 +13,7 @@ from ..methods.settings import Settings
 from ..particles import Ensemble
 from ..scenarios import Scenario
 from .benchmarks import find_benchmark
-from .evaluation import COMBINES, plasticity, score_task, snapshot
+from .evaluation import COMBINES, SAMPLES, score_task, snapshot
 from .record import CellRecord
 from .runner import Cell, CellProgress, CellRunner
 from .store import Store
@@ -118,7 +118,8 @@ class SupervisedRunner(CellRunner):
         if self.learner.joint:  # there is no intermediate row to speak of
             for rows in self.progress.scores.values():
                 rows[1:1] = [[None for _ in seen] for _ in seen[1:]]
-        self._add_plasticity(plasticity(self.learner, seen[-1]))
+        some = self.scenario.test_set(seen[-1])[0][:SAMPLES]
+        self._add_plasticity(*self.learner.representation(some))
         self._snapshot()
 
     def _end_task(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,17 @@ if TYPE_CHECKING:
 
 SIZE = 160  # of a density's grid
 PLAIN = "#000000"
+
+
+def draw_all(
+    run: Run, summaries: Sequence[Summary], frames: Sequence[Frames]
+) -> Iterator[tuple[str, Figure]]:
+    """Every figure that a run has something for, and its name."""
+    if not all(summary.returns for summary in summaries):
+        yield "figure2", figure2(summaries)
+    if (curves := figure3(run, summaries)) is not None:
+        yield "figure3", curves
+    yield from ((f"figure1-{each.name}", figure1(each)) for each in frames)
 
 
 def figure1(frames: Frames, *, panels: int = 6) -> Figure:

@@ -13,7 +13,7 @@ from .. import metrics
 from ..experiments.record import CellRecord
 from .blocks import by_order_place
 from .charts import Band, Series
-from .claims import FEWEST_ORDERS, SEEN, count, holds, shared_block
+from .claims import FEWEST_ORDERS, count, decided, shared_block
 from .paper import method_label
 from .summary import Claim, Summary
 
@@ -55,16 +55,9 @@ def _judge(summary: Summary, cells: Sequence[CellRecord], right: str, measure: s
     if values.ndim < 3 or values.shape[2] < 2 or not np.isfinite(values).all():
         return replace(claim, evidence=f"Not recorded: {measure}.")
     ours, theirs = values[:, :, -(values.shape[2] // 2) :].mean(axis=2)
-    value, low, high = found = metrics.mean_interval(ours - theirs)
-    verdict = holds("mean" if better == "high" else "variance", found)
-    return replace(
-        claim,
-        holds=verdict is True,
-        difference=value,
-        interval=[low, high],
-        evidence=f"{left} {ours.mean():.3f}, {right} {theirs.mean():.3f}; difference "
-        f"{value:+.3f} [{low:+.3f}, {high:+.3f}] over {count(len(ours), 'run')}{SEEN[verdict]}.",
-    )
+    means = {left: float(ours.mean()), right: float(theirs.mean())}
+    difference = metrics.mean_interval(ours - theirs)
+    return decided(claim, means, difference, count(len(ours), "run"), better=better or "")
 
 
 def plasticity_series(summary: Summary) -> dict[str, Series]:

@@ -123,46 +123,66 @@ def _within(place, size):
 
 @triton.jit
 def gather(
-    source, weight, bias, signs, added, result, positions,
+    source, weight, bias, signs, added, result, patches,
     N: tl.constexpr, TAPS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
     FROM_H: tl.constexpr, FROM_W: tl.constexpr, TO_H: tl.constexpr, TO_W: tl.constexpr,
     KERNEL: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PAD_H: tl.constexpr, PAD_W: tl.constexpr, BACKWARD: tl.constexpr, HAS_BIAS: tl.constexpr,
-    RELU: tl.constexpr, HAS_SIGNS: tl.constexpr, HAS_ADDED: tl.constexpr,
-    PRECISION: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, COLUMNS: tl.constexpr,
+    RELU: tl.constexpr, HAS_SIGNS: tl.constexpr, HAS_ADDED: tl.constexpr, PRECISION: tl.constexpr,
+    HIGH: tl.constexpr, WIDE: tl.constexpr, TOGETHER: tl.constexpr,
+    ROWS: tl.constexpr, INNER: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     # result[m, n, o] = sum over k = (tap, i) of source[under(m, tap), n, i] weight[n, k, o] + bias,
-    # or 0 where it (RELU) or `signs` is negative; and `added` on top
-    n = tl.program_id(1).to(tl.int64)
-    m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    o = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
-    b, row, column = m // (TO_H * TO_W), (m // TO_W) % TO_H, m % TO_W
+    # or 0 where it (RELU) or `signs` is negative; and `added` on top.
+    # A row m of the product is a patch of HIGH x WIDE neighbours, its columns j are (position in
+    # the patch, o). Their filters look at one window: k = (place in it, i), and where a neighbour's
+    # filter does not reach, its weight is 0.
+    block, n = tl.program_id(0), tl.program_id(1)
+    if TOGETHER:  # all particles at the same positions, one after another
+        block, n = block // N, block % N
+    n = n.to(tl.int64)
+    m = block * ROWS + tl.arange(0, ROWS)
+    j = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+    o, down, right = j % OUT, j // OUT // WIDE, j // OUT % WIDE
+    LINES: tl.constexpr = TO_H // HIGH
+    LINE: tl.constexpr = TO_W // WIDE
+    b, row, column = m // (LINES * LINE), m // LINE % LINES * HIGH, m % LINE * WIDE
+    WINDOW: tl.constexpr = KERNEL + WIDE - 1
+    HEIGHT: tl.constexpr = TAPS // KERNEL
+    ENTRIES: tl.constexpr = (HEIGHT + HIGH - 1) * WINDOW * IN
+    # gradients look the other way: from the last neighbour back to the first
+    shift_h, shift_w = (HIGH - 1 - down, WIDE - 1 - right) if BACKWARD else (down, right)
+    MARGIN_H: tl.constexpr = PAD_H + (HIGH - 1 if BACKWARD else 0)
+    MARGIN_W: tl.constexpr = PAD_W + (WIDE - 1 if BACKWARD else 0)
     filters = weight + n * TAPS * IN * OUT
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for start in range(0, TAPS * IN, INNER):
+    for start in range(0, ENTRIES, INNER):
         k = start + tl.arange(0, INNER)
-        if IN % INNER == 0:  # one tap at a time: a place per row
+        if IN % INNER == 0:  # one place at a time
             place, there = _under(
-                b[:, None], row[:, None], column[:, None], start // IN, FROM_H, FROM_W, KERNEL,
-                STRIDE_H, STRIDE_W, PAD_H, PAD_W, BACKWARD,
+                b[:, None], row[:, None], column[:, None], start // IN, FROM_H, FROM_W, WINDOW,
+                STRIDE_H, STRIDE_W, MARGIN_H, MARGIN_W, BACKWARD,
             )  # fmt: skip
         else:
             place, there = _under(
                 b[:, None], row[:, None], column[:, None], (k // IN)[None, :], FROM_H, FROM_W,
-                KERNEL, STRIDE_H, STRIDE_W, PAD_H, PAD_W, BACKWARD,
+                WINDOW, STRIDE_H, STRIDE_W, MARGIN_H, MARGIN_W, BACKWARD,
             )  # fmt: skip
-        there = there & (m[:, None] < positions) & (k[None, :] < TAPS * IN)
+        there = there & (m[:, None] < patches) & (k[None, :] < ENTRIES)
         seen = source + (place.to(tl.int64) * N + n) * IN
         values = tl.load(seen + (k % IN)[None, :], mask=there, other=0.0)
-        slopes = tl.load(
-            filters + (k[:, None] * OUT + o[None, :]),
-            mask=(k[:, None] < TAPS * IN) & (o[None, :] < OUT), other=0.0,
-        )  # fmt: skip
+        line = (k // IN // WINDOW)[:, None] - shift_h[None, :]
+        tap = (k // IN % WINDOW)[:, None] - shift_w[None, :]
+        reached = _within(line, HEIGHT) & _within(tap, KERNEL) & (j[None, :] < HIGH * WIDE * OUT)
+        entry = (line * KERNEL + tap) * IN + (k % IN)[:, None]
+        slopes = tl.load(filters + (entry * OUT + o[None, :]), mask=reached, other=0.0)
         total = tl.dot(values, slopes, total, input_precision=PRECISION)
+    inside = (m[:, None] < patches) & (j[None, :] < HIGH * WIDE * OUT)
     if HAS_BIAS:
-        total += tl.load(bias + n * OUT + o, mask=o < OUT, other=0.0).to(tl.float32)[None, :]
-    place = (m[:, None].to(tl.int64) * N + n) * OUT + o[None, :]
-    inside = (m[:, None] < positions) & (o[None, :] < OUT)
+        total += tl.load(bias + n * OUT + o).to(tl.float32)[None, :]
+    position = (b * TO_H + row)[:, None] + down[None, :]
+    position = position * TO_W + column[:, None] + right[None, :]
+    place = (position.to(tl.int64) * N + n) * OUT + o[None, :]
     if RELU:
         total = tl.where(total < 0.0, 0.0, total)  # NaN stays NaN
     if HAS_SIGNS:
