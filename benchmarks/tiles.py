@@ -102,7 +102,7 @@ def call(launch: Launch, n: int, batch: int, device: str) -> Callable[[Tile], Te
     def run(tile: Tile) -> Tensor:
         grouped.TILES[ends] = tile
         size = launch.side, launch.side
-        return grouped.gather(source, weight, bias, size, g, launch.backward, "tf32", **fused)
+        return grouped.gather(source, weight, bias, size, g, launch.backward, **fused)
 
     return run
 
@@ -141,7 +141,7 @@ def filter_times(n: int, batch: int, device: str) -> Iterator[list[str]]:
 
         def by_triton(tile: dict[str, int], x: Tensor, slope: Tensor, g: Geometry) -> None:
             grouped.FILTERS = tile
-            grouped.filter_gradient(x, slope, g, "tf32")
+            grouped.filter_gradient(x, slope, g)
 
         def by_cudnn(x: Tensor, slope: Tensor, weight: Tensor, g: Geometry) -> None:
             grouped.by_cudnn(slope, x, weight, g, (False, True))

@@ -23,7 +23,8 @@ def exact_page(sources: list[Source]) -> str | None:
         return None
     parts = [f"## {_heading(source.summary)}\n\n{provenance(source)}" for source in chosen]
     table = markdown_table(HEADINGS, [_row(source.summary) for source in chosen])
-    return page("The exact filter, measured", table, PROSE["exact"]["words"] + "\n", *parts)
+    answer, words = PROSE["exact"]["answer"], PROSE["exact"]["words"]
+    return page("The exact filter, measured", answer, table, f"{words}\n", *parts)
 
 
 def _row(summary: Summary) -> list[str]:

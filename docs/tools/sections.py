@@ -37,6 +37,12 @@ def remarks(source: Source, name: str, heading: str = "## Remarks\n\n") -> list[
     return [f"{heading}{text}\n"] if text else []
 
 
+def folded(heading: str, text: str) -> str:
+    """Shown when asked for, by GitHub and by the documentation's site."""
+    opening = f'<details markdown="1"><summary>{heading}</summary>\n'
+    return f"{opening}\n{text}\n</details>\n" if text else ""
+
+
 def provenance(source: Source) -> str:
     """Command, device, time and versions of one report."""
     summary = source.summary
@@ -57,11 +63,15 @@ def work(summary: Summary, time: str) -> str:
     )
 
 
-def verdicts(groups: list[list[Summary]], rule: str) -> list[str]:
+def verdicts(
+    groups: dict[str, list[Summary]], rule: str, name: Callable[[Summary], str]
+) -> list[str]:
     """Where each claim holds; reports on which none can be decided are left out."""
-    decided = set(VERDICTS) - {"not decidable"}
-    judged = ([s for s in group if any(c.holds in decided for c in s.claims)] for group in groups)
-    return ["## The paper's claims, one by one\n", rule, *map(overview, filter(None, judged))]
+    parts = ["## The paper's claims, one by one\n", rule]
+    for heading, group in groups.items():
+        judged = [s for s in group if any(c.holds != "not decidable" for c in s.claims)]
+        parts += [folded(heading, overview(judged, name))] if judged else []
+    return parts
 
 
 def evidence(summaries: list[Summary]) -> list[str]:

@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import os
-import pickle
 import tarfile
 import warnings
 import zlib
@@ -297,7 +296,7 @@ def test_a_hostile_pickle_never_calls_anything(tmp_path, record_property, monkey
     programs = st.lists(st.one_of(names, pieces), max_size=20)
 
     def check(program):
-        with suppress(pickle.UnpicklingError):
+        with suppress(Exception):  # whatever a broken program fails by, it calls nothing
             unpickle(b"\x80\x02" + b"".join(program) + b".")
         assert called == []
 

@@ -97,7 +97,7 @@ class FactoredUpdate:
     """The coming gradient-descent step of Linear layers, held as factors until it is decided.
 
     Life of one step: forward passes `note` which weights and biases go together; the backward pass
-    calls `record` with the factors of each layer; `scale` turns gradients into displacements; while
+    adds the factors of each layer to `steps`; `scale` turns gradients into displacements; while
     they are pending, forward passes see W + dW and b + db without W or b being touched; `commit`
     adds them, for the particles that survived the step only. So a particle whose loss turns out not
     to be finite has never moved.
@@ -156,9 +156,6 @@ class FactoredUpdate:
         if shared:  # a second look at data needs no product with W
             dense += rows * outputs * inputs
         return factored <= dense
-
-    def record(self, step: LinearStep) -> None:
-        self.steps.append(step)
 
     @torch.no_grad()
     def write_out_mixed(self) -> None:
@@ -282,7 +279,7 @@ class FactoredUpdate:
 
 
 def _hooked(parameter: Tensor | None) -> bool:
-    """Whether somebody waits for the gradient."""
+    """Whether a hook waits for the gradient."""
     hooks = "_backward_hooks", "_post_accumulate_grad_hooks"
     return any(getattr(parameter, name, None) for name in hooks)
 
@@ -389,7 +386,7 @@ class BatchedLinear(torch.autograd.Function):
                 ctx.kept if along else None,  # a bias that moves by itself spoils them
                 cast,
             )
-            update.record(step)
+            update.steps.append(step)
             return grad_x, None, None if along else delta.sum(1).to(weight.dtype), None
         grad_weight = torch.bmm(delta.mT, x).to(weight.dtype) if wants_weight else None
         grad_bias = delta.sum(1).to(weight.dtype) if wants_bias else None

@@ -6,8 +6,6 @@ keyed on the particle, and recurrent layers, which `vmap` does not know, to a lo
 goes to `vmap` as it is. The results are the same either way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From N modules of one architecture to one tree of stacked tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -302,11 +302,12 @@ class DataAlgebra(Predictor):
 
     def state_dict(self) -> dict[str, Any]:
         """Maps and sums; see `ol.save`."""
-        particles = self._collected(self.particles.state_dict())
+        collect_all = self.particles.shard.collect_all
+        particles = collect_all(self.particles.state_dict())
         sums = None if self._statistics is None else self._statistics.state_dict()
         if sums is not None:
             own = {name: sums[name] for name in _OF_PARTICLES if sums.get(name) is not None}
-            sums |= {**self._collected(own), "clipped": self.clipped}
+            sums |= {**collect_all(own), "clipped": self.clipped}
         return {
             "kind": type(self).__name__,
             "particles": particles,
@@ -344,8 +345,8 @@ class DataAlgebra(Predictor):
             self.targets.check_others([], theirs)
             own = {name: sums[name] for name in _OF_PARTICLES if sums.get(name) is not None}
             clipped = sums["clipped"] if shard.rank == 0 else 0
-            sums = {**sums, **self._local(own), "clipped": clipped}
-        self.particles.load_state_dict(self._local(state["particles"]))
+            sums = {**sums, **shard.local_all(own), "clipped": clipped}
+        self.particles.load_state_dict(shard.local_all(state["particles"]))
         self.fingerprint = self.grid.fingerprint()
         device = self.particles.device
         statistics = None if sums is None else HeadStatistics.from_state(sums, self.units, device)

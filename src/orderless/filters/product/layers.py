@@ -16,8 +16,6 @@ bias. Weights of any such layer are `[g K, ...]`, so `reshape(g, K, -1)` is W^T 
 Only what is trained takes part: with a frozen weight a is (1), with a frozen bias it has no 1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
