@@ -10,6 +10,7 @@ from tests.experiments.tiny import SETTINGS, STEPS, make_run, result_of, tiny_ce
 from orderless.experiments import Store
 from orderless.experiments.cell import TRACES, SupervisedRunner
 from orderless.experiments.record import load_run
+from orderless.methods.registry import METHODS, Method
 from orderless.scenarios import Scenario
 from orderless.storage import saving as storage
 from orderless.storage.typed import as_json
@@ -48,6 +49,12 @@ def test_a_tasks_batches_are_the_same_in_every_order(tmp_path):
     assert [len(natural[t]) for t in range(3)] == list(STEPS)
     for task in range(3):
         assert same_batches(natural[task], permuted[task])
+
+
+def test_a_method_that_builds_no_learner_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(METHODS, "mine", Method("mine", build=lambda setup: None))
+    with pytest.raises(ValueError, match="the method 'mine' must build a learner, got NoneType"):
+        make_run(tiny_cell("mine"), tmp_path)
 
 
 def test_batch_seed_changes_batches_and_leaves_networks_alone(tmp_path):
