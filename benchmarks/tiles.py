@@ -9,8 +9,6 @@ of them, TILES and FILTER_TILES of particles/kernels/grouped.py. *Usual* is the 
 layers; of the filters' gradients, it is cuDNN where the library takes that.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable
@@ -112,11 +110,11 @@ def call(launch: Launch, n: int, batch: int, device: str) -> Callable[[Tile | No
     fused: dict[str, Any] = {name: True if name == "relu" else like for name in launch.fuses}
 
     def gather() -> Tensor:
-        return grouped.gather(source, weight, bias, size, g, backward, "tf32", **fused)
+        return grouped.gather(source, weight, bias, size, g, backward, **fused)
 
     def filters() -> Tensor:
         parameter = torch.empty(n, *ends[::-1], 3, 3, device=device)
-        slopes = grouped.filter_gradients(source, like, parameter, g, "tf32")
+        slopes = grouped.filter_gradients(source, like, parameter, g)
         return torch.cat([slope.flatten(1) for slope in slopes], 1)
 
     def run(tile: Tile | None) -> Tensor:

@@ -55,6 +55,16 @@ def test_what_differs_is_named(rows, options, differs, tmp_path):
     assert result.exit_code == 1 and differs in result.output.splitlines()[-1], result.output
 
 
+def test_a_sample_that_is_still_kept_is_found(tmp_path):
+    without = fed(tmp_path / "a.st", slice(0, 200))
+    state, more = ol.load(without), ol.load(fed(tmp_path / "b.st", slice(0, 300)))
+    kept = {name: each for name, each in more["statistics"].items() if name.startswith("kept_")}
+    assert len(kept["kept_keys"]) > len(state["statistics"]["kept_keys"])
+    state["statistics"] |= kept
+    result = verify(str(ol.save(tmp_path / "c.st", state)), without)
+    assert result.exit_code == 1 and result.output.endswith("differ in kept samples\n")
+
+
 def test_an_estimator_is_compared_with_its_classes_and_scales(tmp_path):
     pytest.importorskip("sklearn")
     names, X64 = torch.tensor([3, 7])[Y].numpy(), X.double().numpy()

@@ -3,8 +3,8 @@
 from docs.tools.sections import PROSE, Source, page, provenance
 
 from orderless.report import Summary
-from orderless.report.columns import percent, seen_variance, small, title
-from orderless.report.tables import markdown_table
+from orderless.report.columns import seen_variance, title
+from orderless.writing import markdown_table, percent, small
 
 HEADINGS = ["benchmark", "map", "maps x features", "average", "probs", "order variance"]
 HEADINGS += ["disagreement", "ECE", "seeds x orders", "seconds per order"]
@@ -23,7 +23,8 @@ def exact_page(sources: list[Source]) -> str | None:
         return None
     parts = [f"## {_heading(source.summary)}\n\n{provenance(source)}" for source in chosen]
     table = markdown_table(HEADINGS, [_row(source.summary) for source in chosen])
-    return page("The exact filter, measured", table, PROSE["exact"]["words"] + "\n", *parts)
+    answer, words = PROSE["exact"]["answer"], PROSE["exact"]["words"]
+    return page("The exact filter, measured", answer, table, f"{words}\n", *parts)
 
 
 def _row(summary: Summary) -> list[str]:

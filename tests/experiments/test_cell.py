@@ -82,7 +82,7 @@ def test_with_one_task_the_place_in_the_grid_changes_nothing(method, tmp_path):
 
 def test_permuting_the_order_permutes_what_does_not_forget(tmp_path):
     """Heads that share nothing with each other cannot tell in which order they were trained."""
-    cells = [tiny_cell("gd", order, scenario="task") for order in ((0, 1, 2), (2, 1, 0))]
+    cells = [tiny_cell("gd", order, scenario="task", epochs=5) for order in ((0, 1, 2), (2, 1, 0))]
     runs = [make_run(cell, tmp_path / str(k)) for k, cell in enumerate(cells)]
     for run in runs:  # only the output layer learns
         for name, parameter in run.learner.filter.particles.named_parameters():
@@ -95,8 +95,11 @@ def test_permuting_the_order_permutes_what_does_not_forget(tmp_path):
 # ------------------------------------------------------------------ the record
 
 
-@pytest.mark.parametrize("scenario", ["domain", "task", "class"])
-@pytest.mark.parametrize("method", ["wpf", "joint", "ewc", "lwf+wpf", "si"])
+@pytest.mark.parametrize(
+    ("method", "scenario"),
+    [("wpf", "domain"), ("wpf", "task"), ("wpf", "class"), ("joint", "class"), ("ewc", "task")]
+    + [("lwf+wpf", "class"), ("si", "domain")],
+)
 def test_a_record_is_what_the_report_reads(method, scenario, tmp_path):
     result_of(tiny_cell(method, scenario=scenario), tmp_path)
     (path,) = (tmp_path / "cells").glob("*.json")

@@ -14,9 +14,9 @@ from markdown import Markdown
 from tests.report.synthetic_audit import TASKS, make_audit
 
 from orderless.audit import OrderSensitivity, order_p_value
-from orderless.report.charts import Range, method_styles
+from orderless.report.charts import method_styles
 from orderless.report.page import write_audit_page
-from orderless.report.page.audit import KINDS, audit_page, audit_spot, task_range
+from orderless.report.page.audit import KINDS, audit_page, audit_spot
 from orderless.report.page.charts import range_chart
 from orderless.report.page.data import Result
 
@@ -71,17 +71,20 @@ def test_the_answer_stands_on_top_with_the_chance_level(audited) -> None:
 
 
 def test_which_task_suffers_in_which_order(audited) -> None:
-    means = audited.learner.scores.mean(axis=0)  # [O, T]
-    for task in range(len(TASKS)):
-        entry, values = task_range(audited.learner, task), means[:, task]
-        assert (entry.low_order, entry.high_order) == (values.argmin(), values.argmax())
-        assert (entry.low, entry.high) == (values.min(), values.max())
+    chart = range_chart(audited, method_styles(["mine", "rb"]))["tasks-wide"]
+    means = 100 * audited.learner.scores.mean(axis=0)  # [O, T]
+    for name, values in zip(TASKS, means.T, strict=True):
+        (tip,) = re.findall(f'data-tip="mine, {re.escape(html.escape(name))}&#10;(.*?)"', chart)
+        mean, worst, best = tip.split("&#10;")
+        assert mean == f"mean {values.mean():.1f} %"
+        assert worst.startswith(f"worst: {values.min():.1f} %, order {values.argmin()}: ")
+        assert best.startswith(f"best: {values.max():.1f} %, order {values.argmax()}: ")
 
 
-def test_scores_that_hardly_differ_have_an_axis_whose_ticks_can_be_told_apart() -> None:
-    ranges = [Range(0, "mine", 0.1651, 0.165, 0.166, 0, 1)]
-    styles, monday = method_styles(["mine"]), ["monday"]
-    chart = range_chart(ranges, styles, monday, monday * 2, "accuracy", 0.5)
+def test_scores_that_hardly_differ_have_an_axis_whose_ticks_can_be_told_apart(audited) -> None:
+    matrices = 0.165 + 0.0001 * audited.learner.matrices
+    alike = replace(audited, learner=replace(audited.learner, matrices=matrices), comparisons=())
+    chart = range_chart(replace(alike, chance=0.165), method_styles(["mine"]))
     ticks = re.findall(r">([0-9.]+)</text>", chart["tasks-wide"])
     assert len(ticks) >= 3 and len(set(ticks)) == len(ticks)
     assert float(ticks[-1]) - float(ticks[0]) >= 1

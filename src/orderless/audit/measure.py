@@ -2,9 +2,9 @@
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from .answers import LearnerError, as_array, chance, differences
 from .comparison import ComparisonSettings, comparisons
 from .learners import MakeLearner
 from .result import LearnerAudit, OrderSensitivity, Tail, Tails
-from .runs import AuditWork, Order, Place, Run, fingerprint
+from .runs import AuditWork, Maker, Order, Place, Run, fingerprint
 from .search import search as search_orders
 
 Tell = Callable[[int, int, str], None]
@@ -93,18 +93,20 @@ def order_sensitivity(
             )
     if not isinstance(search, int) or search < 0 or 0 < search < SMALLEST_SEARCH:
         raise ValueError(f"search must be 0 or at least {SMALLEST_SEARCH} runs, got {search!r}")
-    every = math.factorial(len(checked))
-    refuse_too_many(min(orders, every) * seeds + search)
-    sequences = draw_orders(len(checked), min(orders, every), order_seed)
+    count = min(orders, math.factorial(len(checked)))
+    refuse_too_many(count * seeds + search)
+    sequences = draw_orders(len(checked), count, order_seed)
     own = name or getattr(make_learner, "__name__", "learner").strip("<>")
-    compare = (compare,) if isinstance(compare, str) else compare
-    others = dict(compare) if isinstance(compare, Mapping) else {}
-    if not isinstance(compare, Mapping):
-        others = comparisons(tuple(compare), checked, settings)
+    settings = settings or ComparisonSettings()
+    ours, theirs = ((), compare) if isinstance(compare, Mapping) else (compare, {})
+    ours = (ours,) if isinstance(ours, str) else tuple(ours)
+    others = {**comparisons(ours, checked, settings), **theirs}
     if own in others:
         raise ValueError(f"two learners are called {own!r}: give yours another name")
     makers = {own: make_learner, **others}
-    work = AuditWork(makers, _made_by(checked, makers, compare, settings, key), checked)
+    data = fingerprint(checked)
+    made_by = {n: Maker(data, settings=settings) if n in ours else Maker(data, key) for n in makers}
+    work = AuditWork(makers, made_by, checked)
     places = [
         Place(label, seed, order, number)
         for label in makers
@@ -163,29 +165,13 @@ def _search(
     return Tails(worst, best, min(known.values()), max(known.values()), budget)
 
 
-def _made_by(
-    tasks: Sequence[Task],
-    makers: Mapping[str, MakeLearner],
-    compare: Sequence[str] | Mapping[str, MakeLearner],
-    settings: ComparisonSettings | None,
-    key: str,
-) -> dict[str, dict[str, object]]:
-    """What a kept run must have been made by to be of use: the key is of the user's learners."""
-    data = fingerprint(tasks)
-    built = () if isinstance(compare, Mapping) else compare
-    ours: dict[str, object] = {"tasks": data, "settings": asdict(settings or ComparisonSettings())}
-    return {name: ours if name in built else {"tasks": data, "key": key} for name in makers}
-
-
 def _checked(tasks: Any) -> list[Task]:
     """Tasks as a list, named, or a sentence that says what is wrong with them."""
     if isinstance(tasks, Scenario):
         if tasks.kind == "task":
             raise ValueError("predict is not told the task: use a scenario of kind domain or class")
-        tasks = [
-            Task(*tasks.train_set(t), *tasks.test_set(t), tasks.task_names[t])
-            for t in range(len(tasks))
-        ]
+        sets = [(*tasks.train_set(t), *tasks.test_set(t)) for t in range(len(tasks))]
+        tasks = [Task(*data, name) for data, name in zip(sets, tasks.task_names, strict=True)]
     if not isinstance(tasks, Sequence) or not all(isinstance(task, Task) for task in tasks):
         found = type(tasks).__name__
         if isinstance(tasks, Sequence):
@@ -194,25 +180,29 @@ def _checked(tasks: Any) -> list[Task]:
             "tasks must be a list of ol.Task(x, y, x_test, y_test, name) or a Scenario, got "
             f"{found}"
         )
+    named = [replace(task, name=task.name or f"task {number}") for number, task in enumerate(tasks)]
+    for problem in _problems(named):
+        raise ValueError(problem)
+    return named
+
+
+def _problems(tasks: Sequence[Task]) -> Iterator[str]:
+    """Why these tasks cannot be audited."""
     if len(tasks) < 2:
-        raise ValueError(f"an audit needs at least two tasks to reorder, got {len(tasks)}")
-    named = []
-    for number, task in enumerate(tasks):
-        task = replace(task, name=task.name or f"task {number}")
+        yield f"an audit needs at least two tasks to reorder, got {len(tasks)}"
+    for task in tasks:
         for x, part in ((task.x, "training"), (task.x_test, "test")):
             if x.is_floating_point() and not x.isfinite().all():
-                raise ValueError(
+                yield (
                     f"the {part} inputs of task {task.name!r} hold values that are not finite: "
                     "clean the data first"
                 )
-        named.append(task)
-    if len({task.values for task in named}) > 1:
-        raise ValueError("some tasks have labels and some have values: audit each kind alone")
-    if named[0].values and any(task.y_test.double().var() == 0 for task in named):
-        raise ValueError("R^2 needs test values that differ, and those of a task are all equal")
-    if len({task.name for task in named}) < len(named):
-        raise ValueError("two tasks have the same name: a report could not tell them apart")
-    return named
+    if len({task.values for task in tasks}) > 1:
+        yield "some tasks have labels and some have values: audit each kind alone"
+    if any(task.values and task.y_test.double().var() == 0 for task in tasks):
+        yield "R^2 needs test values that differ, and those of a task are all equal"
+    if len({task.name for task in tasks}) < len(tasks):
+        yield "two tasks have the same name: a report could not tell them apart"
 
 
 def _audit(name: str, rows: list[list[Run]], tasks: Sequence[Task]) -> LearnerAudit:

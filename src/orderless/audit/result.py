@@ -231,11 +231,7 @@ class OrderSensitivity:
     def __repr__(self) -> str:
         return f"OrderSensitivity({self.learners}, {len(self.orders)} orders, {self.seeds} seeds)"
 
-    def __str__(self) -> str:
-        return self.text()
-
-    def _repr_markdown_(self) -> str:
-        return self.markdown()
+    __str__, _repr_markdown_ = text, markdown
 
     def save(self, folder: Path | str) -> list[Path]:
         """Write report.md and report.json into `folder`, made if need be; returns their paths."""

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from ..methods.plugins import find_object, made_by
-from . import options
+from . import completion, options
 from .errors import problems_as_sentences
-from .options import option, word
+from .options import PATH, option, word
 
 
 @problems_as_sentences()
@@ -21,9 +21,14 @@ def audit(
     tasks: Annotated[str, option("module:tasks, a list of ol.Task or what makes one.")],
     orders: Annotated[int, option("Orders of the tasks; all where there are fewer.")] = 10,
     seeds: Annotated[int, option("Seeds.")] = 3,
-    search: options.Search = 0,
-    compare: options.Compare = "",
-    out: options.AuditFolder = None,
+    search: Annotated[int, option("Runs more that look for the worst and the best order.")] = 0,
+    compare: Annotated[
+        str, option("Run beside it: wpf, averaging, product, rb.", completion.comparisons)
+    ] = "",
+    out: Annotated[
+        Path | None,
+        option("Folder for report.html, .md, .json and the runs to go on from.", **PATH),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """How much the order of the tasks matters to your own learner, beyond what reseeding does.

@@ -1,9 +1,14 @@
 """`orderless data`: data sets, where they are and whether they are whole."""
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-from . import options
+from ..scenarios import DATASETS
+from . import completion, options
 from .errors import problems_as_sentences
+from .options import option, word
 
 data_app = typer.Typer(help="Data sets: list, check, fetch.", no_args_is_help=True)
 
@@ -12,7 +17,7 @@ data_app = typer.Typer(help="Data sets: list, check, fetch.", no_args_is_help=Tr
 @problems_as_sentences()
 def data_list(data_dir: options.DataDir = None) -> None:
     """Which data sets there are, and where they were found."""
-    from ..scenarios import DATASETS, DataError, find
+    from ..scenarios import DataError, find
 
     for name, description in DATASETS.items():
         try:
@@ -24,9 +29,12 @@ def data_list(data_dir: options.DataDir = None) -> None:
 
 @data_app.command("check")
 @problems_as_sentences()
-def data_check(name: options.AnyDataset = None, data_dir: options.DataDir = None) -> None:
+def data_check(
+    name: Annotated[str | None, word("One data set; all without it.", completion.data_sets)] = None,
+    data_dir: options.DataDir = None,
+) -> None:
     """Compare files with their published checksums."""
-    from ..scenarios import DATASETS, check, find
+    from ..scenarios import check, find
 
     wrong = 0
     for each in [name] if name else list(DATASETS):
@@ -45,7 +53,10 @@ def data_check(name: options.AnyDataset = None, data_dir: options.DataDir = None
 
 @data_app.command("fetch")
 @problems_as_sentences()
-def data_fetch(name: options.Dataset, data_dir: options.DataTarget = None) -> None:
+def data_fetch(
+    name: Annotated[str, word(", ".join(DATASETS), completion.data_sets)],
+    data_dir: Annotated[Path | None, option("Where to put it (else $ORDERLESS_DATA).")] = None,
+) -> None:
     """Download a data set; a broken download goes on where it stopped."""
     from ..experiments.progress import Countdown
     from ..scenarios import fetch

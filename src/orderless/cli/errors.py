@@ -12,18 +12,6 @@ import typer
 OUT_OF_MEMORY = ("out of memory", "allocate memory", "not enough memory")
 
 
-def _problems() -> tuple[type[Exception], ...]:
-    """What goes wrong for a user's reasons; the text of each is a sentence."""
-    from ..experiments import StoreError
-    from ..particles.sharding import RankLost
-    from ..report import ReportError
-    from ..rl.runtime import ProcgenMissing
-    from ..scenarios import DataError
-
-    ours = (DataError, ReportError, StoreError, ProcgenMissing, RankLost)
-    return (ValueError, IndexError, OSError, FloatingPointError, *ours)
-
-
 class Terminated(KeyboardInterrupt):
     """SIGTERM came: a cluster's way to say Ctrl-C."""
 
@@ -36,11 +24,19 @@ def problems_as_sentences(
 
     `less_memory`: what to use when there is too little.
     """
+    # all of it now: what has gone wrong once leaves no time for imports
+    from ..experiments import StoreError
     from ..experiments.launch.local import handled
     from ..experiments.launch.ranks import complain, rank
     from ..experiments.progress import OnceOfAKind
+    from ..particles.sharding import RankLost
+    from ..report import ReportError
+    from ..rl.runtime import ProcgenMissing
+    from ..scenarios import DataError
 
-    problems = _problems()  # now: what has gone wrong once leaves no time for imports
+    # what goes wrong for a user's reasons; the text of each is a sentence
+    ours = (DataError, ReportError, StoreError, ProcgenMissing, RankLost)
+    problems = (ValueError, IndexError, OSError, FloatingPointError, *ours)
     try:
         # what a scheduler or `timeout` ends is told like what Ctrl-C ends
         with handled(signal.SIGTERM, _terminate), warnings.catch_warnings():

@@ -1,39 +1,69 @@
 """`orderless run`: methods over orders of the tasks, cell by cell."""
 
+from __future__ import annotations
+
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import options
+from . import completion, options
 from .errors import problems_as_sentences
-from .options import data_root, find_device
-from .regime import draw_map
+from .options import PATH, as_typed, data_root, find_device, option, word
 from .report import show_report
+
+if TYPE_CHECKING:
+    import torch
+
+
+BENCHMARKS = (
+    "splitmnist, splitcifar100, intents, regime, procgen-bc, procgen-lifelong; or your own tasks, "
+    "as module:name"
+)
+MAP = "when-weighting-helps"
 
 
 @problems_as_sentences()
 def run(
-    benchmark: options.Benchmark,
-    methods: options.Methods = "all",
+    benchmark: Annotated[str, word(BENCHMARKS, completion.benchmarks)],
+    methods: Annotated[
+        str, option("Comma-separated methods, or 'all'.", completion.methods)
+    ] = "all",
     scenario: options.Kind = None,
     game: options.Game = None,
-    levels: options.Levels = None,
-    steps_per_level: options.StepsPerLevel = None,
-    permutations: options.Permutations = None,
-    seeds: options.Seeds = None,
-    particles: options.Particles = None,
-    preset: options.AnyPreset = None,
+    levels: Annotated[str | None, option("ProcGen: the levels, 0,1,2 or 0-14 [preset].")] = None,
+    steps_per_level: Annotated[
+        int | None, option("procgen-lifelong: environment steps [preset].")
+    ] = None,
+    permutations: Annotated[
+        int | None, option("Orders of the tasks [10; demo: 3 or 2; gpu: 3; strong: 1].")
+    ] = None,
+    seeds: Annotated[
+        int | None, option("Seeds of networks and batches [1; table1: 3; strong: 20].")
+    ] = None,
+    particles: Annotated[int | None, option("Networks in a filter.")] = None,
+    preset: options.Preset = None,
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
-    out: options.RunDirectory = None,
+    out: Annotated[Path | None, option("Run directory [runs/BENCHMARK-PRESET].", **PATH)] = None,
     workers: options.Workers = None,
-    launcher: options.Launcher = "local",
-    ray_address: options.RayAddress = None,
-    gpus_per_cell: options.GpusPerCell = 1.0,
-    dry_run: options.DryRun = False,
+    launcher: Annotated[str, option("Where cells run: local or ray.")] = "local",
+    ray_address: Annotated[
+        str | None, option("A Ray cluster [$RAY_ADDRESS, else one on this machine].")
+    ] = None,
+    gpus_per_cell: Annotated[
+        float, option("With ray and cuda: 0.25 puts four cells on one GPU.")
+    ] = 1.0,
+    dry_run: Annotated[bool, option("Say what would be done.")] = False,
     checkpoint_every: options.CheckpointEvery = 60.0,
-    deterministic: options.Deterministic = False,
-    tensorboard: options.Tensorboard = False,
+    deterministic: Annotated[
+        bool, option("The same bits again on a GPU, too; slower there.", name="--deterministic")
+    ] = False,
+    tensorboard: Annotated[
+        bool, option("Write scalars to OUT/tensorboard as well.", name="--tensorboard")
+    ] = False,
     plugin: options.Plugin = None,
     changes: options.Changes = None,
 ) -> None:
@@ -73,10 +103,11 @@ def run(
             deterministic=deterministic,
             tensorboard=tensorboard,
         )
+        n = None if particles is None else (particles,)
+        sizes = {"permutations": permutations, "seeds": seeds, "particles": n}
+        known = {name: size for name, size in sizes.items() if size is not None}
         which = "full" if preset in (None, "table1") else preset  # table1's settings, all of it
-        sizes = {"permutations": permutations, "seeds": seeds, "particles": particles}
-        for line in draw_map(which, sizes, changes, find_device(device), root, out, dry_run):
-            typer.echo(line)
+        draw_map(which, known, changes, find_device(device), root, out, dry_run)
         return
     grids = plan(
         benchmark,
@@ -118,3 +149,43 @@ def run(
     if rank() == 0:
         typer.echo(f"{computed} cells computed; results in {store.directory}")
         show_report(store.directory)
+
+
+def draw_map(
+    preset: str,
+    sizes: dict[str, Any],
+    changes: list[str],
+    device: torch.device,
+    root: str | None,
+    out: Path | None,
+    dry_run: bool,
+) -> None:
+    """The map of when weighting helps: train what is missing, then write its JSON and figure."""
+    from ..experiments.engine import counting
+    from ..experiments.estimate import estimate
+    from ..experiments.progress import Countdown
+    from ..experiments.regime import find_regime, run_regime
+    from ..experiments.store import Store
+    from ..report.figures import save
+    from ..report.regime import summarize_regime
+    from ..report.regime_figure import regime_figure
+    from ..storage import write_atomically
+    from ..storage.typed import as_json
+
+    regime = find_regime(preset)
+    regime = replace(regime, settings=regime.settings.with_text(changes), **sizes)
+    store = Store(out or Path("runs") / f"regime-{preset}")
+    if dry_run:
+        typer.echo(estimate(regime, store, root, device))
+        return
+    with Countdown() as progress:
+        report, command = counting(progress.tell), as_typed()
+        records = run_regime(
+            regime, store, root=root, device=device, command=command, report=report
+        )
+    summary = summarize_regime(records)
+    data, picture = (store.directory / f"{MAP}.{end}" for end in ("json", "png"))
+    text = json.dumps(as_json(summary), indent=1, allow_nan=False) + "\n"
+    write_atomically(data, text.encode())
+    typer.echo(f"wrote {data}")
+    typer.echo(f"wrote {save(regime_figure(summary), picture)}")

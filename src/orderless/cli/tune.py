@@ -5,22 +5,26 @@ from typing import Annotated, Any
 
 import typer
 
-from . import options
+from . import completion, options
 from .errors import problems_as_sentences
-from .options import PATH, data_root, find_device, option
+from .options import PATH, data_root, find_device, option, word
 
 
 @problems_as_sentences()
 def tune(
-    benchmark: options.Tunable,
-    key: options.Key,
-    values: options.Values,
-    method: options.Chooser = None,
+    benchmark: Annotated[str, word("A benchmark, as for run.", completion.tunable)],
+    key: Annotated[str, word("Setting to choose: lr, ewc_tuned, perturbation, ...")],
+    values: Annotated[str, word("Comma-separated values to try.")],
+    method: Annotated[
+        str | None, option("Method that chooses [gd; ProcGen: ppo or bc].", completion.method)
+    ] = None,
     scenario: options.Kind = None,
     game: options.Game = None,
-    preset: options.AnyPreset = None,
+    preset: options.Preset = None,
     permutations: Annotated[int, option("Orders to average over.")] = 1,
-    combine: options.Combine = "accuracy",
+    combine: Annotated[
+        str, option("Particles scored by: accuracy (mean of theirs), logits, probs.")
+    ] = "accuracy",
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
     out: Annotated[Path | None, option("Run directory.", **PATH)] = None,

@@ -25,7 +25,7 @@ def verify_deletion(
 ) -> None:
     """Show that two saved filters hold the same data, to the bit; exit status 1 where not.
 
-    Compared are maps, grid, class names, scales, every sum and the evidence.
+    Compared are maps, grid, class names, scales, every sum, kept samples and the evidence.
 
     Example: orderless verify-deletion after.safetensors retrained.safetensors
     """

@@ -13,7 +13,7 @@ from ..methods.settings import Settings
 from ..particles import Ensemble
 from ..scenarios import Scenario
 from .benchmarks import find_benchmark
-from .evaluation import COMBINES, plasticity, score_task, snapshot
+from .evaluation import COMBINES, SAMPLES, score_task, snapshot
 from .record import CellRecord
 from .runner import Cell, CellProgress, CellRunner
 from .store import Store
@@ -31,8 +31,9 @@ class SupervisedRunner(CellRunner):
         assert isinstance(cell.settings, Settings)
         self.settings = cell.settings
         self.scenario, self.task_names = scenario, scenario.task_names
-        # one cell's worth of pictures is enough
-        self.snapshots = cell.method == "wpf" and cell.order_index == cell.seed == 0
+        # one cell's worth of pictures is enough, and none where the way to the end is not asked for
+        first = cell.method == "wpf" and cell.order_index == cell.seed == 0
+        self.snapshots = first and cell.settings.score_after == "each"
         network = find_benchmark(cell.benchmark).network(scenario, cell.settings)
         self.setup = Setup(scenario, cell.settings, network, cell.seed, store.group)
         self.learner = self._build()
@@ -118,7 +119,8 @@ class SupervisedRunner(CellRunner):
         if self.learner.joint:  # there is no intermediate row to speak of
             for rows in self.progress.scores.values():
                 rows[1:1] = [[None for _ in seen] for _ in seen[1:]]
-        self._add_plasticity(plasticity(self.learner, seen[-1]))
+        some = self.scenario.test_set(seen[-1])[0][:SAMPLES]
+        self._add_plasticity(*self.learner.representation(some))
         self._snapshot()
 
     def _end_task(self) -> None:

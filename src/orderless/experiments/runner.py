@@ -22,7 +22,7 @@ from ..particles import Ensemble
 from ..rl import BehaviourCloning
 from ..storage import INVALID_STATE
 from .benchmarks import find_benchmark
-from .evaluation import COMBINES, Snapshot, displacement, finite, loss_areas, stacked
+from .evaluation import COMBINES, Snapshot, displacement, finite, loss_areas, plasticity, stacked
 from .record import CellRecord, Row, cell_name
 from .store import Store, StoreError, device_name, versions
 from .tensorboard import CellLog
@@ -45,7 +45,7 @@ class Cell:
 
     @property
     def kind(self) -> str:
-        """Which runner it takes."""
+        """The key of its runner in `grid.RUNNERS`."""
         return find_benchmark(self.benchmark).kind
 
     @property
@@ -84,7 +84,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Part(Cell):
-    """One task of a cell, its `order`; its last checkpoint is all that it leaves."""
+    """One task of a cell: `order` holds it alone. It leaves a checkpoint and no record."""
 
     @property
     def kind(self) -> str:
@@ -250,8 +250,8 @@ class CellRunner(ABC):
             "duration": self.progress.seconds,
         }
 
-    def _add_plasticity(self, measured: dict[str, float]) -> None:
-        for name, value in measured.items():
+    def _add_plasticity(self, seen: Tensor, weights: list[Tensor]) -> None:
+        for name, value in plasticity(seen, weights).items():
             self.progress.plasticity.setdefault(name, []).append(finite(value))
 
     def _trace(

@@ -22,8 +22,8 @@ class CompiledStep:
     handles; the second time it is recorded, and from then on replayed from static buffers. A filter
     whose settings (`recorded_by`) have changed is recorded anew, too; one whose settings change at
     every step stays eager. So is every call where a step is not `recordable`, and with a group:
-    ranks wait for each other in the middle of a step, and which particles change places is for the
-    host to know. Learning rates are tensors, so schedulers reach into the graph.
+    ranks wait for each other in the middle of a step, and the host must know which particles change
+    places. Learning rates are tensors, so schedulers reach into the graph.
     """
 
     def __init__(

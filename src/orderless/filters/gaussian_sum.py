@@ -13,8 +13,6 @@ data. With H = 0 it is the paper's filter with its linearised weights. Since P o
 shrink like 1/t: the filter averages over its past instead of following the latest batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -122,21 +120,18 @@ class GaussianSumFilter(SteppedFilter):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """L `[N]`, g `[N, d]` and H (`[N, d, d]`, `[N, d]` or None) where particles stand."""
         losses, outputs = step.differentiable(closure)
-        twice = self.curvature != "none" and outputs is None
+        full, curves = self.curvature == "full", self.curvature != "none"
+        twice = curves and outputs is None
         gradients = second.derivatives(losses, parameters, create_graph=twice)
-        expansion = losses.detach(), second.flatten(gradients)
-        if self.curvature == "none":
-            return *expansion, None
-        if outputs is not None:
-            outputs = _rows(outputs, self.particles.shard.count)
-            if self.curvature == "full":
-                return *expansion, second.gauss_newton(losses, outputs, parameters)
-            curved = second.gauss_newton_diagonal(losses, outputs, parameters, probe, self.probes)
-            return *expansion, curved
-        if self.curvature == "full":
-            return *expansion, second.hessian(gradients, parameters)
-        curved = second.hessian_diagonal(gradients, parameters, probe, self.probes)
-        return *expansion, curved
+        curved, probes = None, (probe, self.probes)
+        if twice:
+            known = gradients, parameters
+            curved = second.hessian(*known) if full else second.hessian_diagonal(*known, *probes)
+        elif curves:
+            seen = losses, _rows(outputs, self.particles.shard.count), parameters
+            diagonal = second.gauss_newton_diagonal
+            curved = second.gauss_newton(*seen) if full else diagonal(*seen, *probes)
+        return losses.detach(), second.flatten(gradients), curved
 
     def _update(self, gradient: Tensor, curved: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """P', P'^-1 g `[N, d]` and g^T P'^-1 g / 2 - log(|P'|/|P|) / 2 `[N]`."""

@@ -39,7 +39,7 @@ class Description:
 
 @dataclass(frozen=True)
 class NoSettings:
-    """Of a method that reads nothing but what all methods read."""
+    """For methods without settings of their own."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Every chart, drawn once: the figures of the paper and the page show the same.
 
 Artists that the page wants to find again carry a `gid`: "dots-k" and "mark-k" of the k-th method in
-a scatter plot, "line-k" over time, "range-k" of the k-th entry of an audit.
+a scatter plot, "line-k" over time.
 """
 
 from __future__ import annotations
@@ -183,11 +183,16 @@ class Band(NamedTuple):
 
 
 class Series(NamedTuple):
-    """One quantity over training, by method, at common steps."""
+    """One quantity over training, by method, at common steps or places in the order.
+
+    `scale`: "linear", "log" (never below 1) or "share" (0 to 1).
+    """
 
     title: str
     steps: Array
     lines: dict[str, Band]
+    scale: str = "linear"
+    unit: Literal["step", "place"] = "step"
 
     @property
     def highest(self) -> float:
@@ -195,7 +200,11 @@ class Series(NamedTuple):
 
 
 def series(
-    cells: Iterable[CellRecord], record: Literal["trace", "curves"], key: str, title: str
+    cells: Iterable[CellRecord],
+    record: Literal["trace", "curves"],
+    key: str,
+    title: str,
+    scale: str = "linear",
 ) -> Series | None:
     """Per method the mean over cells, and the lowest and highest."""
     found: dict[str, list[tuple[list[float], list[float]]]] = {}
@@ -210,7 +219,8 @@ def series(
         return None
     ends = [steps[i] for traces in found.values() for steps, _ in traces for i in (0, -1)]
     grid = np.linspace(min(ends), max(ends), POINTS)
-    return Series(title, grid, {name: _band(traces, grid) for name, traces in found.items()})
+    lines = {name: _band(traces, grid) for name, traces in found.items()}
+    return Series(title, grid, lines, scale)
 
 
 def _band(traces: list[tuple[list[float], list[float]]], grid: Array) -> Band:
@@ -251,42 +261,3 @@ def draw_series(
             fill.set_gid(f"band-{place}")
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_ylabel(data.title)
-
-
-# ---------------------------------------------------------------------- an audit's tasks
-
-
-class Range(NamedTuple):
-    """One learner's score on one task: the mean, and under which order it is lowest and highest."""
-
-    task: int
-    method: str
-    mean: float
-    low: float
-    high: float
-    low_order: int
-    high_order: int
-
-
-def draw_ranges(axes: Axes, ranges: Sequence[Range], styles: dict[str, Style]) -> None:
-    """A line per task and learner from its worst order to its best, with a mark at the mean."""
-    names = list(styles)
-    for place, each in enumerate(ranges):
-        style = styles[each.method]
-        shift = 0.7 * ((names.index(each.method) + 0.5) / len(names) - 0.5)
-        axes.plot(
-            [100 * each.low, 100 * each.mean, 100 * each.high],
-            [each.task + shift] * 3,
-            color=style.colour,
-            alpha=0.85,
-            linewidth=3,
-            solid_capstyle="round",
-            marker=style.marker,
-            markevery=[1],
-            markersize=10,
-            markerfacecolor=style.colour if style.filled else "white",
-            markeredgecolor="white" if style.filled else style.colour,
-            gid=f"range-{place}",
-        )
-    axes.invert_yaxis()
-    tidy(axes)

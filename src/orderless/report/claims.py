@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 
 from .. import metrics
 from ..experiments.record import CellRecord
+from ..writing import count, percent
 from .blocks import Cells, by_place, complete_block, score_grid
 from .paper import CHANCE, TABLE_1, TABLE_2, benchmark_label, method_label, published
 from .summary import Claim, Summary
@@ -35,7 +36,6 @@ MEASURES: dict[Measure, str] = {
     "variance": "total variance",
     "order_variance": "order variance",
 }
-SEEN = {True: "", False: "; the opposite is seen", None: "; no difference is shown"}
 
 
 class Comparison(NamedTuple):
@@ -85,49 +85,74 @@ def judge_claims(summary: Summary, cells: Sequence[CellRecord]) -> list[Claim]:
     return claims
 
 
-class Evidence(NamedTuple):
-    """What was measured of two methods on the cells that both have."""
-
-    values: tuple[float, float]
-    difference: metrics.Difference
-    seeds: int
-    orders: int
-    across: metrics.Difference | None = None
-
-
-def holds(measure: Measure, difference: metrics.Difference) -> bool | None:
-    """True, False where the opposite is seen, None where no difference is shown."""
+def decided(
+    claim: Claim,
+    values: dict[str, float],
+    difference: metrics.Difference,
+    runs: str,
+    *,
+    better: str = "high",
+    form: str = ".3f",
+) -> Claim:
+    """The claim with its evidence: it holds when the interval of the difference between the first
+    method and the second lies wholly on the better side of 0. A `form` of "%" is for fractions.
+    """
     above, below = difference.low > ROUNDING, difference.high < -ROUNDING
-    if measure != "mean":
-        above, below = below, above
-    return True if above else False if below else None
+    holds, opposite = (above, below) if better == "high" else (below, above)
+    seen = "" if holds else "; the opposite is seen" if opposite else "; no difference is shown"
+    fractions = form == "%"
+    texts = [f"{percent(v)} %" if fractions else f"{v:{form}}" for v in values.values()]
+    both = [f"{name} {text}" for name, text in zip(values, texts, strict=True)]
+    value, low, high = (f"{100 * v:+.2f}" if fractions else f"{v:+{form}}" for v in difference)
+    return replace(
+        claim,
+        holds=holds,
+        difference=difference.value,
+        interval=[difference.low, difference.high],
+        evidence=f"{', '.join(both)}; difference {value}{' points' if fractions else ''} "
+        f"[{low}, {high}] over {runs}{seen}.",
+    )
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Measures, then decides, then puts it into words."""
+    """Measures what the cells of a table say about each claim."""
 
     summary: Summary
     cells: Sequence[CellRecord]
 
     def compare(self, comparison: Comparison) -> Claim:
-        undecided = Claim(
-            claim=comparison.text,
-            measure=MEASURES[comparison.measure],
-            paper=self._in_the_paper(comparison),
+        left, right, measure = comparison
+        mean, returns = measure == "mean", self.summary.returns
+        claim = Claim(
+            claim=comparison.text, measure=MEASURES[measure], paper=self._in_the_paper(comparison)
         )
-        found = self._measure(comparison)
-        if isinstance(found, str):
-            return replace(undecided, evidence=found)
-        verdict = holds(comparison.measure, found.difference)
-        return replace(
-            undecided,
-            holds=verdict is True,
-            difference=found.difference.value,
-            interval=[found.difference.low, found.difference.high],
-            across=None if found.across is None else [found.across.low, found.across.high],
-            evidence=self._sentence(comparison, found, verdict),
+        needed = FEWEST_ORDERS if returns and mean else MINIMUM_ORDERS
+        shared = shared_block(self.summary, self.cells, left, right, needed)
+        if isinstance(shared, str):
+            return replace(claim, evidence=shared)
+        *both, seeds, orders = shared
+        ours, theirs = (score_grid(cells, seeds, orders) for cells in both)
+        assert ours is not None and theirs is not None  # load_run has checked every final row
+        if len(orders) < MINIMUM_ORDERS:
+            by_order = metrics.order_averages(ours) - metrics.order_averages(theirs)
+            difference = metrics.mean_interval(by_order)
+        else:
+            difference = metrics.paired_difference(ours, theirs, measure)
+        statistic = metrics.average if mean else getattr(metrics, measure)
+        claim = decided(
+            claim,
+            {left: statistic(ours), right: statistic(theirs)},
+            difference,
+            f"{count(len(seeds), 'seed')} x {count(len(orders), 'order')}",
+            better="high" if mean else "low",
+            form=".2g" if not mean else ".3f" if returns else "%",
         )
+        if returns and mean and ours.shape[2] > 1:
+            across = metrics.difference_across(ours, theirs)
+            words = claim.evidence + self._excluded(comparison, across)
+            claim = replace(claim, across=[across.low, across.high], evidence=words)
+        return claim
 
     def near_chance(self, name: str) -> Claim:
         chance = CHANCE[self.summary.benchmark].get(self.summary.scenario)
@@ -135,7 +160,7 @@ class Judge:
             claim=f"{method_label(name)} is near chance",
             measure=MEASURES["mean"],
             evidence=unfit(self.summary, name) or "",
-            paper=_percent(TABLE_1[self.summary.benchmark][name][0]),
+            paper=f"{percent(TABLE_1[self.summary.benchmark][name][0])} %",
         )
         if claim.evidence or chance is None:
             return claim
@@ -149,8 +174,8 @@ class Judge:
             holds=abs(entry.average - chance) <= NEAR_CHANCE,
             difference=entry.average - chance,
             interval=[low - chance, high - chance],
-            evidence=f"{name} {_percent(entry.average)} "
-            f"[{100 * low:.1f}, {100 * high:.1f}], chance {_percent(chance)}; "
+            evidence=f"{name} {percent(entry.average)} % "
+            f"[{percent(low)}, {percent(high)}], chance {percent(chance)} %; "
             f"near means within {100 * NEAR_CHANCE:.0f} points.",
         )
 
@@ -171,7 +196,7 @@ class Judge:
             if not any(m > mean and s > steady for m, s in rows.values())
         ]
         words = ", ".join(
-            f"{n} ({_percent(rows[n][0])}, {-rows[n][1]:.2g})"
+            f"{n} ({percent(rows[n][0])} %, {-rows[n][1]:.2g})"
             for n in sorted(best, key=lambda n: -rows[n][0])
         )
         evidence = f"No other row is both higher and steadier than: {words}."
@@ -186,7 +211,7 @@ class Judge:
         )
         if claim.interval is None:
             return claim
-        numbers = claim.evidence.partition(";")[0] + ";" + claim.evidence.split(";")[1].rstrip(".")
+        numbers = ";".join(claim.evidence.rstrip(".").split(";")[:2])  # without its verdict
         words = f"{numbers}; to compete means to lose at most {100 * COMPETING:.0f} point."
         return replace(claim, holds=claim.interval[0] >= -COMPETING, evidence=words)
 
@@ -200,7 +225,7 @@ class Judge:
             self.compare(Comparison("wpf", best)),
             claim="Weighted particle filter outperforms all other methods on "
             f"{benchmark_label('splitmnist')}",
-            paper=f"{_percent(table['wpf'][0])} against {_percent(table['lwf+wpf'][0])} "
+            paper=f"{percent(table['wpf'][0])} % against {percent(table['lwf+wpf'][0])} % "
             "for LwF + WPF: contradicted by its own table",
         )
         # One better row refutes the claim; only all rows together can support it.
@@ -209,46 +234,8 @@ class Judge:
             return replace(claim, holds="not decidable", evidence=unseen)
         return claim
 
-    def _measure(self, comparison: Comparison) -> Evidence | str:
-        """The evidence, or why there is none."""
-        left, right, measure = comparison
-        games = self.summary.returns and measure == "mean"
-        shared = shared_block(
-            self.summary, self.cells, left, right, FEWEST_ORDERS if games else MINIMUM_ORDERS
-        )
-        if isinstance(shared, str):
-            return shared
-        ours, theirs, seeds, orders = shared
-        first, second = (score_grid(cells, seeds, orders) for cells in (ours, theirs))
-        assert first is not None and second is not None  # load_run has checked every final row
-        if len(orders) < MINIMUM_ORDERS:
-            by_order = metrics.order_averages(first) - metrics.order_averages(second)
-            difference = metrics.mean_interval(by_order)
-        else:
-            difference = metrics.paired_difference(first, second, measure)
-        statistic = metrics.average if measure == "mean" else getattr(metrics, measure)
-        values = statistic(first), statistic(second)
-        across = metrics.difference_across(first, second) if games and first.shape[2] > 1 else None
-        return Evidence(values, difference, len(seeds), len(orders), across)
-
-    def _sentence(self, comparison: Comparison, found: Evidence, verdict: bool | None) -> str:
-        fractions = comparison.measure == "mean" and not self.summary.returns
-        form = ".2g" if comparison.measure != "mean" else ".3f"
-        ours, theirs = (_percent(v) if fractions else f"{v:{form}}" for v in found.values)
-        value, low, high = (
-            f"{100 * v:+.2f}" if fractions else f"{v:+{form}}" for v in found.difference
-        )
-        return (
-            f"{comparison.left} {ours}, {comparison.right} {theirs}; difference "
-            f"{value}{' points' if fractions else ''} [{low}, {high}] over "
-            f"{count(found.seeds, 'seed')} x {count(found.orders, 'order')}{SEEN[verdict]}."
-            + self._excluded(comparison, found.across)
-        )
-
-    def _excluded(self, comparison: Comparison, across: metrics.Difference | None) -> str:
+    def _excluded(self, comparison: Comparison, across: metrics.Difference) -> str:
         """Which effects on the game, not only on these levels, the measurements exclude."""
-        if across is None:
-            return ""
         text = (
             f" With the level as a random effect, too: [{across.low:+.3f}, {across.high:+.3f}], "
             f"half-width {(across.high - across.low) / 2:.3f}"
@@ -272,7 +259,7 @@ class Judge:
             return f"{ours[1]:.3f} against {theirs[1]:.3f}{normalized}"
         if self.summary.returns:
             return f"{ours[0]:.2f} against {theirs[0]:.2f}"
-        return f"{_percent(ours[0])} against {_percent(theirs[0])}"
+        return f"{percent(ours[0])} % against {percent(theirs[0])} %"
 
 
 def unfit(summary: Summary, *names: str) -> str | None:
@@ -302,11 +289,3 @@ def shared_block(
         shared = count(len(orders), "order")
         return f"{left} and {right} share {shared}; a verdict needs {needed}."
     return ours, theirs, seeds, orders
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

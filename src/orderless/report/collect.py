@@ -1,7 +1,7 @@
 """From cells to summaries: one per (benchmark, scenario, preset), one row per method."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -98,6 +98,7 @@ def _summarize_method(cells: Cells) -> MethodSummary:
     used = [cells[seed, order] for seed in seeds for order in orders]
     scores = score_grid(cells, seeds, orders)
     assert scores is not None  # load_run has checked every final row
+    by_run = zip(scores.reshape(len(used), -1), used, strict=True)
     by_order = metrics.order_averages(scores)
     worst = orders[int(by_order.argmin())]
     scoring = _mean(cell.scoring_duration for cell in cells.values())
@@ -109,7 +110,7 @@ def _summarize_method(cells: Cells) -> MethodSummary:
         "worst_order_index": worst,
         "worst_order_tasks": cells[seeds[0], worst].order,
         "task_averages": scores.mean(axis=(0, 1)),
-        "place_averages": _place_averages(scores, used),
+        "place_averages": np.mean([row[cell.order] for row, cell in by_run], axis=0),
         "seed_averages": scores.mean(axis=(1, 2)),
         "just_learned": _transfer(metrics.just_learned, used),
         "forgetting": _transfer(metrics.forgetting, used),
@@ -176,36 +177,21 @@ def _disagreement(cells: Cells, seeds: list[int], orders: list[int]) -> float | 
     return _mean(values)
 
 
-def _place_averages(scores: Array, cells: list[CellRecord]) -> list[float]:
-    """The mean score of the task that came first, second, ..., over runs."""
-    rows = scores.reshape(len(cells), -1)
-    placed = [row[cell.order] for row, cell in zip(rows, cells, strict=True)]
-    return np.mean(placed, axis=0).tolist()
-
-
 def _weight_spread(cells: list[CellRecord]) -> dict[str, list[float]]:
     """How far each term of the loss moves the weights apart in an update, by place, over runs."""
     means: dict[str, list[float]] = {}
     for term in ("policy", "value", "entropy"):
         found: dict[int, list[float]] = {}
         for cell in cells:
-            for place, value in _placed(cell, f"log_weight_{term}"):
-                found.setdefault(place, []).append(value)
+            steps = [step or 0 for step in cell.trace.get("step", [])]
+            values = cell.trace.get(f"log_weight_{term}", []) if cell.died_at is None else []
+            for step, value in zip(steps, values, strict=False):
+                if step > 0 and value is not None:  # tasks take equally many steps
+                    place = math.ceil(step * len(cell.order) / max(steps))
+                    found.setdefault(place, []).append(value)
         if any(any(values) for values in found.values()):
             means[term] = [float(np.mean(found[place])) for place in sorted(found)]
     return means
-
-
-def _placed(cell: CellRecord, name: str) -> Iterator[tuple[int, float]]:
-    """Values of a whole trace and at which place in the order each was taken.
-
-    Tasks take equally many steps, so the step tells.
-    """
-    steps = [step or 0 for step in cell.trace.get("step", [])]
-    if cell.died_at is None:
-        for step, value in zip(steps, cell.trace.get(name, []), strict=False):
-            if step > 0 and value is not None:
-                yield math.ceil(step * len(cell.order) / max(steps)) - 1, value
 
 
 def _plasticity(cells: list[CellRecord]) -> dict[str, dict[str, list[float]]]:

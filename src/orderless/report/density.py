@@ -99,10 +99,13 @@ def place_snapshots(
     chosen = evenly(len(steps), count)
     weights = np.exp(log_weights[chosen] - largest[chosen])
     places = _embed(positions[chosen], seed)
+    # into the unit square, both axes by the same factor: distances keep their meaning
+    low, high = places.min(axis=(0, 1)), places.max(axis=(0, 1))
+    size = float((high - low).max()) or 1.0
     return Frames(
         name,
         steps[chosen],
-        _unit(places),
+        0.5 + (places - (low + high) / 2) / size,
         weights / weights.sum(axis=1, keepdims=True),
         chosen,
         len(steps),
@@ -130,10 +133,3 @@ def _embed(snapshots: Array, seed: int) -> Array:
     with threadpool_limits(1):  # threads that wait for each other on a busy machine cost minutes
         placed = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
     return np.asarray(placed, dtype=np.float64).reshape(*snapshots.shape[:2], 2)
-
-
-def _unit(places: Array) -> Array:
-    """Into the unit square, both axes by the same factor: distances keep their meaning."""
-    low, high = places.min(axis=(0, 1)), places.max(axis=(0, 1))
-    size = float((high - low).max()) or 1.0
-    return 0.5 + (places - (low + high) / 2) / size

@@ -11,9 +11,10 @@ import numpy as np
 
 from .. import metrics
 from ..experiments.record import CellRecord
+from ..writing import count
 from .blocks import by_order_place
 from .charts import Band, Series
-from .claims import FEWEST_ORDERS, SEEN, count, holds, shared_block
+from .claims import FEWEST_ORDERS, decided, shared_block
 from .paper import method_label
 from .summary import Claim, Summary
 
@@ -55,16 +56,9 @@ def _judge(summary: Summary, cells: Sequence[CellRecord], right: str, measure: s
     if values.ndim < 3 or values.shape[2] < 2 or not np.isfinite(values).all():
         return replace(claim, evidence=f"Not recorded: {measure}.")
     ours, theirs = values[:, :, -(values.shape[2] // 2) :].mean(axis=2)
-    value, low, high = found = metrics.mean_interval(ours - theirs)
-    verdict = holds("mean" if better == "high" else "variance", found)
-    return replace(
-        claim,
-        holds=verdict is True,
-        difference=value,
-        interval=[low, high],
-        evidence=f"{left} {ours.mean():.3f}, {right} {theirs.mean():.3f}; difference "
-        f"{value:+.3f} [{low:+.3f}, {high:+.3f}] over {count(len(ours), 'run')}{SEEN[verdict]}.",
-    )
+    means = {left: float(ours.mean()), right: float(theirs.mean())}
+    difference = metrics.mean_interval(ours - theirs)
+    return decided(claim, means, difference, count(len(ours), "run"), better=better or "")
 
 
 def plasticity_series(summary: Summary) -> dict[str, Series]:
@@ -79,5 +73,5 @@ def plasticity_series(summary: Summary) -> dict[str, Series]:
                 lines[row] = Band(mean, mean - half, mean + half)
         if lines and "return" in summary.methods[next(iter(lines))].plasticity:
             places = np.arange(1.0, 1 + max(len(band.mean) for band in lines.values()))
-            found[name] = Series(words, places, lines)
+            found[name] = Series(words, places, lines, unit="place")
     return found

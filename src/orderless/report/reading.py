@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from .columns import ENOUGH_ORDERS, WRITERS, all_columns, row_label, seen_variance, small
+from ..writing import small
+from .columns import ENOUGH_ORDERS, WRITERS, all_columns, row_label, seen_variance
 from .summary import MethodSummary, Summary
 
 UPPER_BOUND = "joint"  # sees all tasks at once, so it is no competitor
@@ -65,8 +66,14 @@ def headline(summary: Summary) -> str:
     rivals = [name for name in (*FILTERS, *SINGLE) if name in methods]
     parts = [_result(name, summary) for name in rivals if name != best]
     parts.insert(0, f"{'Highest average: ' if len(methods) > 1 else ''}{_result(best, summary)}")
-    if len(rivals) == 2:
-        parts += _contest(*(methods[name] for name in rivals))
+    averages = [methods[name].by_order for name in rivals]
+    shared = set.intersection(*map(set, averages)) if len(rivals) == 2 else set()
+    if shared:  # a count, and no verdict
+        filtered, single = averages
+        above = sum(filtered[order] > single[order] for order in shared)
+        few = ", too few to tell them apart" if len(shared) < ENOUGH_ORDERS else ""
+        orders = f"{above} of {len(shared)} orders{few}"
+        parts.append(f"the filter is above the single network in {orders}")
     return "; ".join(parts) + "."
 
 
@@ -77,18 +84,3 @@ def _result(name: str, summary: Summary) -> str:
     steady = {None: "", 0.0: f" (the same in all {entry.orders} orders)"}
     words = steady.get(variance, f" (order variance {small(variance)})")
     return f"{row_label(name, summary.methods)} {score}{words}"
-
-
-def _contest(filtered: MethodSummary, single: MethodSummary) -> list[str]:
-    """In how many orders the filter is above one network: a count, and no verdict."""
-    ours, theirs = (
-        dict(zip(e.order_indices, e.order_averages, strict=True)) for e in (filtered, single)
-    )
-    shared = ours.keys() & theirs.keys()
-    above = sum(ours[order] > theirs[order] for order in shared)
-    few = ", too few to tell them apart" if len(shared) < ENOUGH_ORDERS else ""
-    return (
-        [f"the filter is above the single network in {above} of {len(shared)} orders{few}"]
-        if shared
-        else []
-    )

@@ -68,6 +68,11 @@ class MethodSummary:
     scoring_duration: float | None = optional()
     average_released: float | None = optional()
 
+    @property
+    def by_order(self) -> dict[int, float]:
+        """The average in each order."""
+        return dict(zip(self.order_indices, self.order_averages, strict=True))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:

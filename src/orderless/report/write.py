@@ -1,7 +1,7 @@
 """Writing a run directory's report: the table in five forms, the page, and the figures."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from ..experiments.record import Run
@@ -9,7 +9,7 @@ from ..storage import write_atomically
 from . import figures
 from .collect import loaded, summarize
 from .columns import title
-from .density import Frames, load_frames
+from .density import load_frames
 from .page import page_data, write_page
 from .summary import ReportError, Summary
 from .tables import Kind, format_csv, format_json, format_table
@@ -53,26 +53,14 @@ def write_report(
         frames, problems = load_frames(run.directory)
         page = page_data(run, tables, frames, problems)
         written = [*(folder / name for name in texts), write_page(page, folder)]
-        for problem in page.problems:
-            warnings.warn(f"{title(tables[0])}: {problem}", stacklevel=2)
-        return written + _write_figures(run, folder, tables, frames)
+        problems = list(page.problems)
+        try:
+            for name, figure in figures.draw_all(run, tables, frames):
+                written.append(figures.save(figure, folder / f"{name}.png"))
+        except ReportError as error:
+            problems.append(str(error))
     except OSError as error:
         raise ReportError(f"The report cannot be written to {folder}: {error}.") from error
-
-
-def _write_figures(
-    run: Run, folder: Path, summaries: Sequence[Summary], frames: Sequence[Frames]
-) -> list[Path]:
-    written = []
-    try:
-        if not all(summary.returns for summary in summaries):
-            written.append(figures.save(figures.figure2(summaries), folder / "figure2.png"))
-        curves = figures.figure3(run, summaries)
-        if curves is not None:
-            written.append(figures.save(curves, folder / "figure3.png"))
-        for each in frames:
-            path = folder / f"figure1-{each.name}.png"
-            written.append(figures.save(figures.figure1(each), path))
-    except ReportError as error:
-        warnings.warn(f"{title(summaries[0])}: {error}", stacklevel=3)
+    for problem in problems:
+        warnings.warn(f"{title(tables[0])}: {problem}", stacklevel=2)
     return written

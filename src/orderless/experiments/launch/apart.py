@@ -1,7 +1,5 @@
 """The tasks of cells side by side, where there are fewer cells than workers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

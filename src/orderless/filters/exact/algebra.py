@@ -19,6 +19,7 @@ from ..base import Predictor
 from .columns import Column, column_numbers, column_pairs, tasks_and_labels
 from .kept import KeptSamples, keys_of
 from .limits import GridWarnings
+from .modes import in_plain_mode
 from .quantize import GridFeatures
 from .samples import checked, without_weightless
 from .statistics import HeadStatistics, Units, whole
@@ -116,7 +117,7 @@ class DataAlgebra(Predictor):
         """
         self._change(x, y, task, sample_weight, -1)
 
-    @torch.no_grad()
+    @in_plain_mode
     def _change(self, x: Tensor, y: Tensor, task: int | None, weight: Any, sign: int) -> None:
         x, y, weights = checked(x, y, weight, self.particles.device)
         self.targets.check(y, task, self._numbers())
@@ -228,12 +229,14 @@ class DataAlgebra(Predictor):
         self._take(statistics)
         return self
 
+    @in_plain_mode
     def _copied(self) -> HeadStatistics | None:
         if self._statistics is None:
             return None
         state = self._statistics.state_dict()
         return HeadStatistics.from_state(state, self.units, self.particles.device)
 
+    @in_plain_mode
     def _combined(self, other: DataAlgebra, sign: int) -> Self:
         if not isinstance(other, DataAlgebra):
             return NotImplemented
@@ -302,11 +305,12 @@ class DataAlgebra(Predictor):
 
     def state_dict(self) -> dict[str, Any]:
         """Maps and sums; see `ol.save`."""
-        particles = self._collected(self.particles.state_dict())
+        collect_all = self.particles.shard.collect_all
+        particles = collect_all(self.particles.state_dict())
         sums = None if self._statistics is None else self._statistics.state_dict()
         if sums is not None:
             own = {name: sums[name] for name in _OF_PARTICLES if sums.get(name) is not None}
-            sums |= {**self._collected(own), "clipped": self.clipped}
+            sums |= {**collect_all(own), "clipped": self.clipped}
         return {
             "kind": type(self).__name__,
             "particles": particles,
@@ -316,6 +320,7 @@ class DataAlgebra(Predictor):
             "calibration": self.calibration,
         }
 
+    @in_plain_mode
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over maps and sums; those of another architecture or grid are refused."""
         self._check_state(state)
@@ -344,8 +349,8 @@ class DataAlgebra(Predictor):
             self.targets.check_others([], theirs)
             own = {name: sums[name] for name in _OF_PARTICLES if sums.get(name) is not None}
             clipped = sums["clipped"] if shard.rank == 0 else 0
-            sums = {**sums, **self._local(own), "clipped": clipped}
-        self.particles.load_state_dict(self._local(state["particles"]))
+            sums = {**sums, **shard.local_all(own), "clipped": clipped}
+        self.particles.load_state_dict(shard.local_all(state["particles"]))
         self.fingerprint = self.grid.fingerprint()
         device = self.particles.device
         statistics = None if sums is None else HeadStatistics.from_state(sums, self.units, device)

@@ -1,10 +1,9 @@
-"""Whether two saved filters hold the same data: all of their sums, and what is read off them.
+"""Whether two saved filters hold the same data: their sums, their samples, what is read off them.
 
 A filter from which data was deleted and one that was fed without them have the same sums to the
-bit. Then nothing that could ever be computed from the one differs from the other.
+bit, and keep the same samples. Then nothing that could ever be computed from the one differs from
+the other.
 """
-
-from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
@@ -54,6 +53,8 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Line]:
         tensors = [each.get(name) for each in sums]
         if any(tensor is not None for tensor in tensors):
             lines.append(Line(name, [_digest(t) for t in tensors], _difference(*tensors)))
+    kept = [{k: v for k, v in each.items() if k.startswith("kept_")} for each in sums]
+    lines.append(Line("kept samples", [_digest(each) for each in kept]))
     evidence = [_evidence(state) for state in pair]
     words = [f"{value:.17g}" for value in evidence]
     return [*lines, Line("log evidence", words, abs(evidence[0] - evidence[1]))]

@@ -9,8 +9,6 @@ leaves the pooled scatter as it is:
 That is what weighting the samples would give, if all classes scattered alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

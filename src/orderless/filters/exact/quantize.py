@@ -1,7 +1,5 @@
 """Features on a grid: computed so that no batch, order or neighbour can change a bit of them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Samples as they are given to `update` and `forget`: checked before anything changes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """What a linear head is trained on: classes as columns of 0 and 1, or values on a grid."""
 
-from __future__ import annotations
-
 import operator
 from typing import SupportsIndex
 

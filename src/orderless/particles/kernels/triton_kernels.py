@@ -122,6 +122,15 @@ def _within(place, size):
 
 
 @triton.jit
+def _particle(N: tl.constexpr, TOGETHER: tl.constexpr):
+    # a program's block of positions and its particle; TOGETHER: all particles of a block in turn
+    block, n = tl.program_id(0), tl.program_id(1)
+    if TOGETHER:
+        block, n = block // N, block % N
+    return block, n.to(tl.int64)
+
+
+@triton.jit
 def gather(
     source, weight, bias, signs, added, result, patches,
     N: tl.constexpr, TAPS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
@@ -137,10 +146,7 @@ def gather(
     # A row m of the product is a patch of HIGH x WIDE neighbours, its columns j are (position in
     # the patch, o). Their filters look at one window: k = (place in it, i), and where a neighbour's
     # filter does not reach, its weight is 0.
-    block, n = tl.program_id(0), tl.program_id(1)
-    if TOGETHER:  # all particles at the same positions, one after another
-        block, n = block // N, block % N
-    n = n.to(tl.int64)
+    block, n = _particle(N, TOGETHER)
     m = block * ROWS + tl.arange(0, ROWS)
     j = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     o, down, right = j % OUT, j // OUT // WIDE, j // OUT % WIDE
@@ -199,13 +205,13 @@ def filters(
     FROM_H: tl.constexpr, FROM_W: tl.constexpr, TO_H: tl.constexpr, TO_W: tl.constexpr,
     KERNEL: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PAD_H: tl.constexpr, PAD_W: tl.constexpr, SHARE: tl.constexpr, PRECISION: tl.constexpr,
-    HIGH: tl.constexpr, WIDE: tl.constexpr,
+    HIGH: tl.constexpr, WIDE: tl.constexpr, TOGETHER: tl.constexpr,
     ROWS: tl.constexpr, INNER: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     # result[part, n, k, j] = sum over m in part of source[m, n, k] slope[m, n, j] with patches m,
     # k = (place in the window, i) and j = (position in the patch, o) as in `gather`; and in one
     # more row that of the slopes alone, which is the bias's
-    part, n = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    part, n = _particle(N, TOGETHER)
     WINDOW: tl.constexpr = KERNEL + WIDE - 1
     ENTRIES: tl.constexpr = (TAPS // KERNEL + HIGH - 1) * WINDOW * IN
     OUTPUTS: tl.constexpr = HIGH * WIDE * OUT

@@ -9,7 +9,7 @@ from ... import metrics
 from ...audit import LearnerAudit, OrderSensitivity
 from ...audit.words import VERDICTS, comparison_note, findings, headline, probability, scale
 from ...storage import versions
-from ..charts import Range, Spot, Style, method_styles
+from ..charts import Spot, Style, method_styles
 from ..columns import STEADIEST, Column
 from ..summary import ReportError
 from .charts import range_chart, scatter_charts
@@ -81,15 +81,7 @@ def audit_page(audit: OrderSensitivity, folder: Path, command: str = "") -> Page
 def _with_charts(
     result: Result, audit: OrderSensitivity, styles: dict[str, Style]
 ) -> tuple[Result, dict[str, str]]:
-    learners, tasks = audit.learners, range(len(audit.tasks))
-    charts = range_chart(
-        [task_range(each, task) for task in tasks for each in learners],
-        styles,
-        audit.tasks,
-        [" → ".join(audit.tasks[task] for task in order) for order in audit.orders],
-        audit.score,
-        audit.chance,
-    )
+    learners, charts = audit.learners, range_chart(audit, styles)
     normalized = all(each.scores.mean(axis=(0, 1)).all() for each in learners)
     spots = [audit_spot(each, normalized) for each in learners]
     labels = {name: name for name in styles}
@@ -107,14 +99,6 @@ def audit_spot(learner: LearnerAudit, normalized: bool) -> Spot:
     rows = zip(metrics.order_averages(scores).tolist(), total.tolist(), order.tolist(), strict=True)
     dots = tuple(Spot(str(index), *row) for index, row in enumerate(rows))
     return Spot(name, average, float(total.mean()), float(order.mean()), dots)
-
-
-def task_range(learner: LearnerAudit, task: int) -> Range:
-    """How far the order moves a learner's score on one task; means over seeds."""
-    means = learner.scores[:, :, task].mean(axis=0)
-    low, high = int(means.argmin()), int(means.argmax())
-    ends = (float(means[low]), float(means[high]), low, high)
-    return Range(task, learner.name, float(means.mean()), *ends)
 
 
 MATTERS = (

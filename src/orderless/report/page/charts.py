@@ -7,27 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..charts import (
-    Range,
-    Series,
-    Spot,
-    Style,
-    Variance,
-    draw_ranges,
-    draw_series,
-    new_figure,
-    plain,
-    scatter,
-    variance_scale,
-)
+from ...audit import OrderSensitivity
+from .. import charts
+from ..charts import Array, Series, Spot, Style, Variance
 from .svg import Attributes, embedded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-WIDTHS = {"wide": 700, "narrow": 340}
-
-Tags = Mapping[str, Sequence[Attributes]]
 
 
 def icon(style: Style) -> str:
@@ -68,8 +54,10 @@ def scatter_charts(
             return f"average {average}\n{what} {getattr(each, kind):.2g}"
 
         def draw(axes: Axes) -> None:
-            scatter(axes, spots, styles, labels, kind, factor, size=1.9)
-            variance_scale(axes, [value for each in spots for value in (each.total, each.order)])
+            charts.scatter(axes, spots, styles, labels, kind, factor, size=1.9)
+            charts.variance_scale(
+                axes, [value for each in spots for value in (each.total, each.order)]
+            )
             axes.set_xlim(min(middles) - margin, max(middles) + margin)
             axes.set_ylim(top=1.3 * top or 1.0)
             axes.set_xlabel(f"average {score}{'' if returns else ', %'}")
@@ -89,36 +77,32 @@ def scatter_charts(
                 _focusable(told) | whose | {"class": "mark hollow" if hollow else "mark"}
             ]
         role = {"role": "group", "aria-label": f"Average score against {name}"}
-        return _both(f"scatter-{kind}", draw, role, tags, height=0.66)
+        return _both(f"scatter-{kind}", draw, role, tags, lambda width: max(320, 0.66 * width))
 
     return picture("order", "the order alone") | picture("total", "order and seed")
 
 
 def series_chart(
-    key: str,
-    data: Series,
-    styles: dict[str, Style],
-    labels: Mapping[str, str],
-    scale: str,
-    over: str = "training step",
+    key: str, data: Series, styles: dict[str, Style], labels: Mapping[str, str]
 ) -> dict[str, str]:
     """A line per method; the script reads values at a step, so the axes' place is told."""
+    over = {"step": "training step", "place": "place in the order"}[data.unit]
 
     def draw(axes: Axes) -> None:
         from matplotlib.ticker import EngFormatter
 
-        draw_series(axes, data, styles, labels)
+        charts.draw_series(axes, data, styles, labels)
         axes.set_xlim(data.steps[0], data.steps[-1] if data.steps[-1] > data.steps[0] else None)
-        if scale == "log":  # an effective sample size is never below 1
+        if data.scale == "log":  # an effective sample size is never below 1
             axes.set_yscale("log")
             axes.set_ylim(bottom=1)
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter("{x:g}" if max(data.highest, 1) < 10 else "")
-        elif scale == "share":
+        elif data.scale == "share":
             axes.set_ylim(0, 1)
         axes.set_xlabel(over)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.grid(True, color="#E5E5E5", linewidth=0.6)
+        axes.grid(True, color=charts.GRID, linewidth=0.6)
 
     tags: dict[str, Sequence[Attributes]] = {}
     for place, name in enumerate(data.lines):
@@ -126,55 +110,73 @@ def series_chart(
             tags[f"{part}-{place}"] = [{"class": part, "data-method": name}]
     told = f"{data.title} against {over}; arrow keys read the values"
     role = {"role": "img", "tabindex": "0", "aria-label": told}
-    return _both(key, draw, role, tags, height=0.62, half=True)
+    return _both(key, draw, role, tags, lambda width: max(300, 0.62 * width), wide=480)
 
 
-def range_chart(
-    ranges: Sequence[Range],
-    styles: dict[str, Style],
-    tasks: Sequence[str],
-    orders: Sequence[str],
-    score: str,
-    chance: float,
-) -> dict[str, str]:
-    """Of an audit: how far the order moves each learner on each task; a dashed line at chance."""
+def range_chart(audit: OrderSensitivity, styles: dict[str, Style]) -> dict[str, str]:
+    """A line per task and learner, from its score in the worst order to that in the best, with a
+    mark at the mean; a dashed line at chance.
+    """
+    tasks, names = audit.tasks, list(styles)
+    by_order = [
+        (task, each.name, 100 * each.scores[:, :, task].mean(axis=0))
+        for task in range(len(tasks))
+        for each in audit.learners
+    ]
 
-    def tip(each: Range) -> str:
-        ends = {"worst": (each.low, each.low_order), "best": (each.high, each.high_order)}
+    def tip(task: int, name: str, scores: Array) -> str:
+        ends = {"worst": int(scores.argmin()), "best": int(scores.argmax())}
         return "\n".join(
             [
-                f"{each.method}, {tasks[each.task]}",
-                f"mean {100 * each.mean:.1f} %",
+                f"{name}, {tasks[task]}",
+                f"mean {scores.mean():.1f} %",
                 *(
-                    f"{word}: {100 * score:.1f} %, order {order}: {orders[order]}"
-                    for word, (score, order) in ends.items()
+                    f"{word}: {scores[order]:.1f} %, order {order}: "
+                    + " → ".join(tasks[each] for each in audit.orders[order])
+                    for word, order in ends.items()
                 ),
             ]
         )
 
     def draw(axes: Axes) -> None:
-        draw_ranges(axes, ranges, styles)
+        for place, (task, name, scores) in enumerate(by_order):
+            style = styles[name]
+            shift = 0.7 * ((names.index(name) + 0.5) / len(names) - 0.5)
+            axes.plot(
+                [scores.min(), scores.mean(), scores.max()],
+                [task + shift] * 3,
+                color=style.colour,
+                alpha=0.85,
+                linewidth=3,
+                solid_capstyle="round",
+                marker=style.marker,
+                markevery=[1],
+                markersize=10,
+                markerfacecolor=style.colour if style.filled else "white",
+                markeredgecolor="white" if style.filled else style.colour,
+                gid=f"range-{place}",
+            )
+        axes.invert_yaxis()
+        charts.tidy(axes)
         low, high = axes.get_xlim()  # less than two points apart, ticks would all read alike
         spare = max(0.0, 2.0 - (high - low)) / 2
         axes.set_xlim(low - spare, min(high + spare, 101.0))
-        names = [plain(name if len(name) < 16 else f"{name[:15]}…") for name in tasks]
-        axes.set_yticks(range(len(tasks)), names)
-        axes.axvline(100 * chance, color="#999999", linewidth=1, linestyle="--", zorder=0)
-        axes.set_xlabel(f"{score} after the last task, %; dashed: chance")
+        short = [charts.plain(name if len(name) < 16 else f"{name[:15]}…") for name in tasks]
+        axes.set_yticks(range(len(tasks)), short)
+        axes.axvline(100 * audit.chance, color="#999999", linewidth=1, linestyle="--", zorder=0)
+        axes.set_xlabel(f"{audit.score} after the last task, %; dashed: chance")
         axes.set_ylabel("task")
 
     tags = {
         f"range-{place}": [
-            _focusable(tip(each))
-            | {"class": "range mark", "data-method": each.method, "data-task": str(each.task)}
+            _focusable(tip(task, name, scores))
+            | {"class": "range mark", "data-method": name, "data-task": str(task)}
         ]
-        for place, each in enumerate(ranges)
+        for place, (task, name, scores) in enumerate(by_order)
     }
     role = {"role": "group", "aria-label": "Score on each task in its worst and its best order"}
-    rows = len(tasks) * len(styles)
-    longest = max(map(len, tasks))
-    left = 40 + 7 * min(longest, 16)
-    return _both("tasks", draw, role, tags, height=(70 + 30 * rows) / 700, left=left)
+    tall, left = 70.0 + 30 * len(by_order), 40 + 7 * min(max(map(len, tasks)), 16)
+    return _both("tasks", draw, role, tags, lambda width: tall, left=left)
 
 
 def _focusable(tip: str) -> dict[str, str]:
@@ -186,18 +188,17 @@ def _both(
     key: str,
     draw: Callable[[Axes], None],
     root: Attributes,
-    tags: Tags,
+    tags: Mapping[str, Sequence[Attributes]],
+    height: Callable[[int], float],
     *,
-    height: float,
-    half: bool = False,
+    wide: int = 700,
     left: int = 66,
 ) -> dict[str, str]:
-    """The chart at both widths; `half` of the page beside another."""
+    """The chart for a page and for a phone; `height` from its width."""
     found = {}
-    for size, full in WIDTHS.items():
-        width = 480 if half and size == "wide" else full
-        tall = max(300.0 if half else 320.0, height * width) if key != "tasks" else 700 * height
-        figure = new_figure(width / 72, tall / 72, layout=None)
+    for size, width in {"wide": wide, "narrow": 340}.items():
+        tall = height(width)
+        figure = charts.new_figure(width / 72, tall / 72, layout=None)
         box = left / width, 48 / tall, (width - left - 14) / width, (tall - 60) / tall
         axes = figure.add_axes(box)
         draw(axes)
