@@ -3,8 +3,8 @@
 from docs.tools.sections import PROSE, Source, page, provenance
 
 from orderless.report import Summary
-from orderless.report.columns import percent, seen_variance, small, title
-from orderless.report.tables import markdown_table
+from orderless.report.columns import seen_variance, title
+from orderless.writing import markdown_table, percent, small
 
 HEADINGS = ["benchmark", "map", "maps x features", "average", "probs", "order variance"]
 HEADINGS += ["disagreement", "ECE", "seeds x orders", "seconds per order"]

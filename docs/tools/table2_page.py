@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from docs.tools.sections import PROSE, VERDICTS, Source, overview, page, remarks, work
+from docs.tools.sections import PROSE, VERDICTS, Source, folded, overview, page, remarks, work
 
 from orderless.methods.policy_settings import PolicySettings
 from orderless.report import MethodSummary, Summary
@@ -40,17 +40,11 @@ def table2_page(sources: list[Source]) -> str | None:
         *remarks(sources[0], "table2.remarks.txt"),
     ]
     parts += [
-        _folded("Level by level", _levels(summaries)),
-        _folded("How each table was made", "\n".join(map(_origin, sources))),
-        _folded("What moves the weights", _weights(summaries)),
+        folded("Level by level", _levels(summaries)),
+        folded("How each table was made", "\n".join(map(_origin, sources))),
+        folded("What moves the weights", _weights(summaries)),
     ]
     return page("Table 2, measured", _answer(summaries), *(part for part in parts if part))
-
-
-def _folded(heading: str, text: str) -> str:
-    """Shown when asked for, by GitHub and by the documentation's site."""
-    opening = f'<details markdown="1"><summary>{heading}</summary>\n'
-    return f"{opening}\n{text}\n</details>\n" if text else ""
 
 
 def _name(summary: Summary) -> str:

@@ -30,8 +30,9 @@ class SupervisedRunner(CellRunner):
         assert isinstance(cell.settings, Settings)
         self.settings = cell.settings
         self.scenario, self.task_names = scenario, scenario.task_names
-        # one cell's worth of pictures is enough
-        self.snapshots = cell.method == "wpf" and cell.order_index == cell.seed == 0
+        # one cell's worth of pictures is enough, and none where the way to the end is not asked for
+        first = cell.method == "wpf" and cell.order_index == cell.seed == 0
+        self.snapshots = first and cell.settings.score_after == "each"
         network = find_benchmark(cell.benchmark).network(scenario, cell.settings)
         self.setup = Setup(scenario, cell.settings, network, cell.seed, store.group)
         self.learner = self._build()

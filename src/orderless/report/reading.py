@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from .columns import ENOUGH_ORDERS, WRITERS, all_columns, row_label, seen_variance, small
+from ..writing import small
+from .columns import ENOUGH_ORDERS, WRITERS, all_columns, row_label, seen_variance
 from .summary import MethodSummary, Summary
 
 UPPER_BOUND = "joint"  # sees all tasks at once, so it is no competitor
