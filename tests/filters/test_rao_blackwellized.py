@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -239,6 +241,37 @@ class SpoiltAt(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.where(x[:, :1] > 50, torch.nan, x)
+
+
+@pytest.mark.parametrize("maps", ["exact", "an ordinary network"])
+@pytest.mark.parametrize(
+    "mode",
+    [partial(torch.autocast, "cpu", torch.bfloat16), torch.inference_mode, torch.enable_grad],
+    ids=["autocast", "inference", "grad"],
+)
+def test_no_mode_around_a_call_changes_a_bit(mode: Any, maps: str) -> None:
+    x, y = blobs()
+    frozen = nn.Sequential(nn.Linear(x.shape[1], 30), nn.ReLU())
+
+    def make() -> RaoBlackwellizedFilter:
+        return RaoBlackwellizedFilter(ensemble() if maps == "exact" else frozen)
+
+    expected = make()
+    expected.update(x, y)
+    with mode():
+        rb = make() + make()
+        rb.update(x[:200], y[:200])
+        rb.update(x[250:], y[250:])
+        rb.forget(x[:50], y[:50])
+        rb.load_state_dict(rb.state_dict())
+    for rows in (slice(50), slice(200, 250)):
+        rb.update(x[rows], y[rows])
+    with mode():
+        answers = rb.predict(x), rb.predictive(x).variance, rb.novelty(x), rb.log_evidence
+    assert same_bits(rb, expected, x)
+    theirs = expected.predictive(x).variance, expected.novelty(x), expected.log_evidence
+    for ours, wanted in zip(answers, (expected.predict(x), *theirs), strict=True):
+        assert torch.equal(ours, wanted)
 
 
 def test_bad_input_changes_nothing() -> None:

@@ -19,6 +19,7 @@ from ..base import Predictor
 from .columns import Column, column_numbers, column_pairs, tasks_and_labels
 from .kept import KeptSamples, keys_of
 from .limits import GridWarnings
+from .modes import in_plain_mode
 from .quantize import GridFeatures
 from .samples import checked, without_weightless
 from .statistics import HeadStatistics, Units, whole
@@ -116,7 +117,7 @@ class DataAlgebra(Predictor):
         """
         self._change(x, y, task, sample_weight, -1)
 
-    @torch.no_grad()
+    @in_plain_mode
     def _change(self, x: Tensor, y: Tensor, task: int | None, weight: Any, sign: int) -> None:
         x, y, weights = checked(x, y, weight, self.particles.device)
         self.targets.check(y, task, self._numbers())
@@ -228,12 +229,14 @@ class DataAlgebra(Predictor):
         self._take(statistics)
         return self
 
+    @in_plain_mode
     def _copied(self) -> HeadStatistics | None:
         if self._statistics is None:
             return None
         state = self._statistics.state_dict()
         return HeadStatistics.from_state(state, self.units, self.particles.device)
 
+    @in_plain_mode
     def _combined(self, other: DataAlgebra, sign: int) -> Self:
         if not isinstance(other, DataAlgebra):
             return NotImplemented
@@ -317,6 +320,7 @@ class DataAlgebra(Predictor):
             "calibration": self.calibration,
         }
 
+    @in_plain_mode
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over maps and sums; those of another architecture or grid are refused."""
         self._check_state(state)
