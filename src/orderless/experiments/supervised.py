@@ -42,7 +42,11 @@ class SupervisedRunner(CellRunner):
         self._parts = {part.order[0]: part for part in cell.parts()}
 
     def _build(self) -> ContinualLearner:
-        return find_method(self.cell.method).build(self.setup)
+        learner = find_method(self.cell.method).build(self.setup)
+        if not isinstance(learner, ContinualLearner):
+            kind = type(learner).__name__
+            raise ValueError(f"the method {self.cell.method!r} must build a learner, got {kind}")
+        return learner
 
     # ------------------------------------------------------------------ from task to task
 
