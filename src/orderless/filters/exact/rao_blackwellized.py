@@ -136,8 +136,9 @@ class RaoBlackwellizedFilter(DataAlgebra):
 
     def __repr__(self) -> str:
         features = "no" if self._statistics is None else str(self._statistics.features)
+        maps = "1 map" if self.particles.n == 1 else f"{self.particles.n} maps"
         return (
-            f"{type(self).__name__}({self.particles.n} maps, {features} features, "
+            f"{type(self).__name__}({maps}, {features} features, "
             f"{len(self.columns)} columns, {self.samples} samples, weights={self.weighting!r}, "
             f"device={str(self.particles.device)!r})"
         )
