@@ -347,6 +347,7 @@ def test_version_and_help():
         assert orderless(command, "--help").exit_code == 0
 
 
+@pytest.mark.slow
 def test_the_module_is_the_command(tmp_path):
     command = [sys.executable, "-m", "orderless", "report", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True)

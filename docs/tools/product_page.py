@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from docs.tools.sections import PROSE, Source, page, provenance
+from docs.tools.sections import PROSE, Source, folded, page, provenance
 
 from orderless.report import Summary
 from orderless.report.columns import percent, seen_variance, small, title
@@ -14,9 +14,27 @@ from orderless.storage.typed import decode
 
 MEASURED = "product-measured.json"
 OWN = ("product", "product+particles")
+SHOWN = {name: method_label(name) for name in ("product", "gd", "wpf", "rb")}
+SHOWN["joint"] = "Joint training"  # no upper bound of other networks
 PEERS = ("gd", "adam", "wpf", "lwf", "joint", "rb")
 HEADINGS = ["method", "settings", "average", "probs", "order variance", "seed variance"]
 HEADINGS += ["seeds x orders", "from"]
+# The table in front: its columns, and the reports that each is taken from.
+FRONT = {
+    "SplitMNIST, domain": "product-splitmnist-domain splitmnist-table1-high rb-splitmnist-domain",
+    "SplitMNIST, class": "product-splitmnist-class "
+    "product-splitmnist-class-others rb-splitmnist-class",
+    "SplitMNIST, task": "product-splitmnist-task product-splitmnist-task-others",
+    "SplitCIFAR100, domain": "product-splitcifar100-domain splitcifar100-table1 "
+    "rb-splitcifar100-leaves-domain",
+    "SplitCIFAR100, class": "product-splitcifar100-class product-splitcifar100-class-others "
+    "rb-splitcifar100-leaves-class",
+}
+WIDE = {
+    "SplitMNIST, domain": "product-splitmnist-domain-wide",
+    "SplitMNIST, class": "product-splitmnist-class-wide",
+    "SplitCIFAR100, domain": "product-splitcifar100-wide-domain",
+}
 
 
 def of_product(source: Source) -> bool:
@@ -29,7 +47,8 @@ def product_page(sources: list[Source]) -> str | None:
     chosen = [source for source in sources if of_product(source)]
     if not chosen:
         return None
-    parts = []
+    parts = [_front({source.path.stem: source.summary for source in sources})]
+    parts += [f"{PROSE['product']['words']}\n", "## Every row\n"]
     kinds = {_kind(source.summary) for source in chosen}
     for benchmark, scenario in product(TABLE_1, ("domain", "class", "task")):
         if (benchmark, scenario) not in kinds:
@@ -43,21 +62,40 @@ def product_page(sources: list[Source]) -> str | None:
             for row in _rows(source, PEERS)
         ]
         name = title(same[0].summary).split(",")[0]
-        parts += [f"## {name}, {scenario}\n", markdown_table(HEADINGS, rows, left=2)]
+        text = markdown_table(HEADINGS, rows, left=2)
         if scenario == "domain":
             paper = ", ".join(
                 f"{method_label(method)} {percent(average)}"
                 for method, (average, _) in TABLE_1[benchmark].items()
             )
-            parts.append(f"The paper's own: {paper}.\n")
+            text += f"\nThe paper's own: {paper}.\n"
+        parts.append(folded(f"{name}, {scenario}", text))
     measured = chosen[0].path.with_name(MEASURED)
     if measured.exists():
         sections = json.loads(measured.read_text(encoding="utf-8"))["sections"]
         for each in (decode(Section, section) for section in sections):
-            parts += [f"## {each.title}\n\n{each.text}\n", each.table()]
-    parts.append("## Commands\n")
-    parts += [provenance(source) for source in chosen]
-    return page("The product of task posteriors, measured", PROSE["product"]["words"], *parts)
+            text = f"{each.text}\n\n{each.table()}"
+            tried = each.title.startswith("Settings tried")
+            parts.append(folded(each.title, text) if tried else f"## {each.title}\n\n{text}")
+    parts.append(folded("Commands", "\n".join(map(provenance, chosen))))
+    return page("The product of task posteriors, measured", PROSE["product"]["answer"], *parts)
+
+
+def _front(summaries: dict[str, Summary]) -> str:
+    """The product beside its peers: a column for each scenario, "average (order variance)"."""
+
+    def found(stems: str, method: str) -> str:
+        for summary in (summaries[stem] for stem in stems.split() if stem in summaries):
+            if method in summary.methods:
+                entry = summary.methods[method]
+                of_order = seen_variance(entry, "order_variance")
+                known = "" if of_order is None else f" ({small(of_order)})"
+                return f"{percent(entry.average)}{known}"
+        return ""
+
+    rows = [[SHOWN[name], *(found(stems, name) for stems in FRONT.values())] for name in SHOWN]
+    wide = [f"{SHOWN[OWN[0]]}, wide", *(found(WIDE.get(key, ""), OWN[0]) for key in FRONT)]
+    return markdown_table(["method", *FRONT], [rows[0], wide, *rows[1:]])
 
 
 def with_product(summary: Summary, sources: list[Source]) -> Summary:

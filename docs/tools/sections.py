@@ -8,7 +8,7 @@ from typing import NamedTuple
 from orderless.report import Summary
 from orderless.report.columns import title
 from orderless.report.summary import Claim
-from orderless.report.tables import markdown_table
+from orderless.writing import count, markdown_table
 
 COMMAND = "python -m docs.tools.results_page"
 PROSE: dict[str, dict[str, str]] = tomllib.loads(
@@ -37,6 +37,12 @@ def remarks(source: Source, name: str, heading: str = "## Remarks\n\n") -> list[
     return [f"{heading}{text}\n"] if text else []
 
 
+def folded(heading: str, text: str) -> str:
+    """Shown when asked for, by GitHub and by the documentation's site."""
+    opening = f'<details markdown="1"><summary>{heading}</summary>\n'
+    return f"{opening}\n{text}\n</details>\n" if text else ""
+
+
 def provenance(source: Source) -> str:
     """Command, device, time and versions of one report."""
     summary = source.summary
@@ -52,16 +58,20 @@ def work(summary: Summary, time: str) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in summary.versions.items())
     cells = sum(entry.cells for entry in summary.methods.values())
     return (
-        f"{cells} {'cell' if cells == 1 else 'cells'}, {time} of cell time on "
+        f"{count(cells, 'cell')}, {time} of cell time on "
         f"{summary.device or 'an unnamed device'}; {versions or 'versions not recorded'}."
     )
 
 
-def verdicts(groups: list[list[Summary]], rule: str) -> list[str]:
+def verdicts(
+    groups: dict[str, list[Summary]], rule: str, name: Callable[[Summary], str]
+) -> list[str]:
     """Where each claim holds; reports on which none can be decided are left out."""
-    decided = set(VERDICTS) - {"not decidable"}
-    judged = ([s for s in group if any(c.holds in decided for c in s.claims)] for group in groups)
-    return ["## The paper's claims, one by one\n", rule, *map(overview, filter(None, judged))]
+    parts = ["## The paper's claims, one by one\n", rule]
+    for heading, group in groups.items():
+        judged = [s for s in group if any(c.holds != "not decidable" for c in s.claims)]
+        parts += [folded(heading, overview(judged, name))] if judged else []
+    return parts
 
 
 def evidence(summaries: list[Summary]) -> list[str]:

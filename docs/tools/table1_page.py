@@ -26,21 +26,23 @@ def table1_page(sources: list[Source]) -> str | None:
     everything, sources = sources, _own(sources)
     if not sources:
         return None
-    parts = remarks(sources[0], "table1.remarks.txt", heading="")
-    parts += next(filter(None, (_pictures(s, "figure2") for s in sources if _in_front(s))), [])
+    answer = "".join(remarks(sources[0], "table1.remarks.txt", heading=""))
+    parts = next(filter(None, (_pictures(s, "figure2") for s in sources if _in_front(s))), [])
     for benchmark in TABLE_1:
         shown = [s.summary for s in sources if s.summary.benchmark == benchmark and _in_front(s)]
         shown = [with_product(summary, everything) for summary in shown]
-        shown.sort(key=lambda summary: summary.preset == "paper")  # last: its rows are few
         parts += _overview(benchmark_label(benchmark), shown, TABLE_1[benchmark])
         others = [s.summary for s in sources if s.summary.benchmark == benchmark]
         others = [s for s in others if s.scenario != "domain" and s.preset != "demo"]
         words = f"{benchmark_label(benchmark)}, class- and task-incremental"
         parts += _overview(words, others, dict.fromkeys(TABLE_1[benchmark]))
     domain = [source.summary for source in sources if source.summary.scenario == "domain"]
-    groups = [[summary for summary in domain if summary.benchmark == name] for name in TABLE_1]
-    parts += [f"{TEXT['legend']}\n", *verdicts(groups, f"{TEXT['claims']}\n")]
-    return page("Table 1, measured", TEXT["front"], *parts)
+    groups = {
+        benchmark_label(name): [summary for summary in domain if summary.benchmark == name]
+        for name in TABLE_1
+    }
+    parts += [f"{TEXT['legend']}\n", *verdicts(groups, f"{TEXT['claims']}\n", _setting)]
+    return page("Table 1, measured", f"{answer}\n{TEXT['front']}".strip(), *parts)
 
 
 def table1_details(sources: list[Source]) -> str | None:
@@ -67,8 +69,11 @@ def _own(sources: list[Source]) -> list[Source]:
 
 
 def _in_front(source: Source) -> bool:
-    """At the low rate nothing is learned yet; other scenarios have no column in the paper."""
-    return source.summary.scenario == "domain" and not source.summary.preset.endswith("-low")
+    """At the low rate nothing is learned yet; other scenarios have no column in the paper; and
+    one order tells nothing about the order."""
+    summary = source.summary
+    orders = max(entry.orders for entry in summary.methods.values())
+    return summary.scenario == "domain" and not summary.preset.endswith("-low") and orders > 1
 
 
 # ---------------------------------------------------------------------- the front page
@@ -77,27 +82,24 @@ def _in_front(source: Source) -> bool:
 def _overview(
     heading: str, summaries: list[Summary], published: Mapping[str, list[float] | None]
 ) -> list[str]:
-    """The paper's rows; for every setting the average, as the code scores it, and of the order."""
+    """The paper's rows, and a column for every setting."""
     names = [*published, *(n for n in REFERENCES if any(n in s.methods for s in summaries))]
-    headings, groups = ["method"], []
-    if any(published.values()):
-        headings += ["paper", "its norm. var."]
+    groups = {}
     for summary in summaries:
         for kind in ("", "-tuned"):
             rows = {name: summary.methods.get(_tuned(name, kind)) for name in names}
             entries = [e for name, e in rows.items() if e is not None and name != "product"]
             if entries:
-                groups.append(rows)
                 runs = f"{_range(e.seeds for e in entries)} x {_range(e.orders for e in entries)}"
-                headings += [f"{_setting(summary)}{kind.replace('-', ', ')} ({runs})", "of order"]
+                groups[f"{_setting(summary)}{kind.replace('-', ', ')} ({runs})"] = rows
     lines = []
     for name in names:
         paper = published.get(name)
-        figures = ["-", "-"] if paper is None else [percent(paper[0]), f"{paper[1]:.3f}"]
-        cells = [text for rows in groups for text in _brief(name, rows[name], paper)]
-        line = [*(figures if any(published.values()) else []), *cells]
+        cells = [_brief(name, rows[name], paper) for rows in groups.values()]
         if paper is not None or any(cells):
-            lines.append([REFERENCES.get(name) or method_label(name), *line])
+            average = [percent(paper and paper[0])] if any(published.values()) else []
+            lines.append([REFERENCES.get(name) or method_label(name), *average, *cells])
+    headings = ["method", *(["paper"] if any(published.values()) else []), *groups]
     return [f"## {heading}\n\n{markdown_table(headings, lines)}"] if lines else []
 
 
@@ -121,19 +123,20 @@ def _setting(summary: Summary) -> str:
     return ", ".join([*scenario, rate, *departures(summary)])
 
 
-def _brief(name: str, entry: MethodSummary | None, paper: list[float] | None) -> list[str]:
-    """ "average / as the code scores it", bold where that is not below the paper's."""
+def _brief(name: str, entry: MethodSummary | None, paper: list[float] | None) -> str:
+    """ "average / as the code scores it (order variance)", bold if not below the paper's."""
     if entry is None:
-        return ["", ""]
+        return ""
     by_code = entry.average_logits if released_scoring(name) == "logits" else entry.average
-    words = [percent(entry.average)]
-    if by_code is not None and percent(by_code) != words[0]:
-        words.append(percent(by_code))
-    text = " / ".join(words)
-    if entry.died:
-        text += f" ({entry.died} of {entry.cells} broke off)"
-    reached = paper is not None and max(entry.average, by_code or 0.0) >= paper[0]
-    return [f"**{text}**" if reached else text, small(seen_variance(entry, "order_variance"))]
+    text = percent(entry.average)
+    if by_code is not None and percent(by_code) != text:
+        text += f" / {percent(by_code)}"
+    if paper is not None and max(entry.average, by_code or 0.0) >= paper[0]:
+        text = f"**{text}**"
+    of_order = seen_variance(entry, "order_variance")
+    notes = [] if of_order is None else [small(of_order)]
+    notes += [f"{entry.died} of {entry.cells} broke off"] if entry.died else []
+    return f"{text} ({', '.join(notes)})" if notes else text
 
 
 # ---------------------------------------------------------------------- all figures

@@ -81,13 +81,19 @@ def trained(regime, scenario, folder, **changes):
     return as_json(TrainingRunner(cell, scenario, store).run(""))
 
 
+@pytest.fixture(scope="module")
+def readings(scenario, tmp_path_factory):
+    return trained(REGIME, scenario, tmp_path_factory.mktemp("whole"), lr=0.05)["readings"]
+
+
 @pytest.mark.parametrize(("method", "n", "reading", "changes"), AS_METHODS)
-def test_a_reading_is_the_method_run_by_itself(method, n, reading, changes, scenario, tmp_path):
+def test_a_reading_is_the_method_run_by_itself(
+    method, n, reading, changes, scenario, readings, tmp_path
+):
     settings = SETTINGS.changed(lr=0.05, particles=4)
-    whole = trained(REGIME, scenario, tmp_path / "whole", lr=0.05)
     (ours,) = (
         found
-        for found in whole["readings"]
+        for found in readings
         if (found["method"], found["n"]) == (method, n)
         and found["loss_scale"] == reading.get("loss_scale", 1.0)
         and found["min_ess"] == reading.get("min_ess")

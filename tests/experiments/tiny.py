@@ -25,7 +25,7 @@ SETTINGS = Settings(
     ewc_strength=1.0,
     si_strength=0.1,
     replay_buffer=12,
-    test_batch=7,
+    test_batch=12,
     rb_map="relu",
     rb_features=16,
     rb_particles=2,
@@ -37,7 +37,7 @@ def tiny_scenario(kind: str = "domain", tasks: int = 3) -> Scenario:
 
     def samples(count: int, task: int) -> tuple[torch.Tensor, torch.Tensor]:
         y = torch.arange(count) % 2
-        x = 0.5 * torch.randn(count, 1, 28, 28, generator=generator)
+        x = 0.5 * torch.randn(count, 1, 14, 14, generator=generator)
         x[torch.arange(count), 0, 5 * task + 3 * y] += 1.0  # a bright row says the class
         return x, y
 

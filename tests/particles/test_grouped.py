@@ -54,7 +54,16 @@ def assert_curved_alike(
         assert (got - want).norm() <= 1e-4 * want.norm()
 
 
-@pytest.mark.parametrize(("name", "bias"), [*((name, True) for name in SHAPES), ("same", False)])
+LONG = Tile((5, 2), rows=16, inner=64)
+# the interpreter takes half a second for each; a change of the kernel is tried on all of them
+SLOW = "as many outputs as inputs", "no padding", "whole tiles, stride 2", "many, as many outputs"
+
+
+@pytest.mark.parametrize(
+    ("name", "bias"),
+    [("same", False)]
+    + [pytest.param(n, True, marks=[pytest.mark.slow] * (n in SLOW)) for n in SHAPES],
+)
 def test_one_kernel_is_n_convolutions(name: str, bias: bool) -> None:
     (inputs, outputs), kernel, stride, padding, size = SHAPES[name]
     n, batch, generator = 3, 2, torch.Generator().manual_seed(0)
@@ -91,6 +100,7 @@ TILED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [(3, 3), (3, 5)])
 @pytest.mark.parametrize("tile", TILED.values(), ids=TILED)
 def test_every_tile_computes_the_same(
@@ -167,8 +177,14 @@ def test_a_long_sum_over_positions_in_parts() -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3)  # 2560 terms
 
 
-@pytest.mark.parametrize("tile", [Tile(), Tile((5, 2), rows=16, inner=64)])
-@pytest.mark.parametrize("channels", [16, 32])
+@pytest.mark.parametrize(
+    ("channels", "tile"),
+    [(16, Tile())]
+    + [
+        pytest.param(channels, tile, marks=pytest.mark.slow)
+        for channels, tile in ((32, Tile()), (16, LONG), (32, LONG))
+    ],
+)
 def test_a_residual_block_in_one_piece_is_that_of_n_networks(
     channels: int, tile: Tile, monkeypatch: pytest.MonkeyPatch
 ) -> None:

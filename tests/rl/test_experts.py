@@ -105,6 +105,7 @@ def test_a_training_goes_on_in_other_copies() -> None:
     assert f"({history})" in describe(expert)
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_in_turns_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, where two halves of the copies take turns, each with levels of its own."""
     whole = make_training(levels=1000, n_envs=5)

@@ -200,7 +200,7 @@ def test_plasticity_is_measured_on_frames_of_the_whole_level(
     ("method", "changes"),
     [
         ("ppo+wpf", {"particles": 1}),
-        ("ppo+averaging", {"particles": 1}),
+        pytest.param("ppo+averaging", {"particles": 1}, marks=pytest.mark.slow),
         ("ppo+ewc", {"ewc_strength": 0.0}),
     ],
 )

@@ -26,10 +26,15 @@ def make(kind: type, n: int, settings: PPOSettings = SETTINGS, **options: Any) -
 @pytest.mark.parametrize(
     ("kind", "n", "settings"),
     [
-        (ol.GradientDescent, 1, SETTINGS),
         (ol.WeightedParticleFilter, 3, SETTINGS),
-        (PolicyWeightedFilter, 3, BY_POLICY),
-        (ol.AveragingParticles, 3, PPOSettings(steps=32, minibatches=4, act="episode")),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                (ol.GradientDescent, 1, SETTINGS),
+                (PolicyWeightedFilter, 3, BY_POLICY),
+                (ol.AveragingParticles, 3, PPOSettings(steps=32, minibatches=4, act="episode")),
+            )
+        ),
     ],
 )
 def test_it_learns_to_walk_to_the_end(kind: type, n: int, settings: PPOSettings) -> None:

@@ -31,8 +31,9 @@ class SupervisedRunner(CellRunner):
         assert isinstance(cell.settings, Settings)
         self.settings = cell.settings
         self.scenario, self.task_names = scenario, scenario.task_names
-        # one cell's worth of pictures is enough
-        self.snapshots = cell.method == "wpf" and cell.order_index == cell.seed == 0
+        # one cell's worth of pictures is enough, and none where the way to the end is not asked for
+        first = cell.method == "wpf" and cell.order_index == cell.seed == 0
+        self.snapshots = first and cell.settings.score_after == "each"
         network = find_benchmark(cell.benchmark).network(scenario, cell.settings)
         self.setup = Setup(scenario, cell.settings, network, cell.seed, store.group)
         self.learner = self._build()
@@ -42,7 +43,11 @@ class SupervisedRunner(CellRunner):
         self._parts = {part.order[0]: part for part in cell.parts()}
 
     def _build(self) -> ContinualLearner:
-        return find_method(self.cell.method).build(self.setup)
+        learner = find_method(self.cell.method).build(self.setup)
+        if not isinstance(learner, ContinualLearner):
+            kind = type(learner).__name__
+            raise ValueError(f"the method {self.cell.method!r} must build a learner, got {kind}")
+        return learner
 
     # ------------------------------------------------------------------ from task to task
 

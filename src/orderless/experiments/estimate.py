@@ -52,9 +52,11 @@ def estimate(
         lines.append(f"  {name}: {len(of_method)} {grid.what} of about {trial.seconds:.1f} s")
     lines.append(
         f"memory: {memory / 2**20:.0f} MiB for the parameters of the largest method; learning "
-        f"takes about 3 times that and activations, in each of {workers} process(es)"
+        f"takes about 3 times that and activations, in each process, of which "
+        f"there are {workers}"
     )
-    roughly = f" (roughly: scaled up from 1/{1 / smallest:.0f} of a step)" if smallest < 1 else ""
+    part = round(1 / smallest)
+    roughly = f" (roughly: scaled up from 1/{part} of a step)" if part > 1 else ""
     lines.append(f"estimated time: {span(total / workers)}{roughly}")
     return "\n".join(lines)
 

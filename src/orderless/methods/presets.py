@@ -30,7 +30,14 @@ PRESETS: dict[str, Settings] = {
     ),
     # for data of a user's own
     "own": Settings(
-        hidden=100, batch_size=32, particles=20, lr=0.01, ewc_strength=10.0, si_strength=100.0
+        hidden=100,
+        batch_size=32,
+        particles=20,
+        lr=0.01,
+        ewc_strength=10.0,
+        si_strength=100.0,
+        rb_features=1024,
+        rb_particles=2,
     ),
 }
 

@@ -22,7 +22,14 @@ from .linear import FactoredUpdate
 from .precision import PRECISIONS, matrix_precision
 from .rules import ParticleRules
 from .sharding import Shard
-from .stacking import check_same_shapes, check_stackable, places_of, stack_into, tensors_of
+from .stacking import (
+    check_same_shapes,
+    check_stackable,
+    clear_values,
+    places_of,
+    stack_into,
+    tensors_of,
+)
 
 
 class Inputs(NamedTuple):
@@ -119,6 +126,7 @@ class Ensemble(nn.Module):
         ensemble._build(list(modules)[shard.start : shard.stop], shard, seed, **settings)
         return ensemble.to(device)
 
+    @torch.inference_mode(False)  # or parameters could never be loaded or trained
     def _build(
         self,
         modules: list[nn.Module],
@@ -140,6 +148,7 @@ class Ensemble(nn.Module):
         # that its own parameters are neither trained, moved nor saved.
         self._hidden = (copy.deepcopy(modules[0]),)
         self._places = places_of(self._hidden[0])
+        clear_values(self._hidden[0])
         stack_into(self, modules)
         super().train(modules[0].training)  # the template keeps its own, layer by layer
         self.register_buffer("_draws", torch.zeros((), dtype=torch.int64), persistent=False)
@@ -151,7 +160,7 @@ class Ensemble(nn.Module):
 
     @property
     def template(self) -> nn.Module:
-        """One network of the ensemble's architecture; its own tensors mean nothing."""
+        """One network of the ensemble's architecture; its own numbers are NaN."""
         return self._hidden[0]
 
     @property

@@ -50,7 +50,7 @@ def with_constant(x: Tensor) -> Tensor:
     return torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
 def test_one_linear_layer_is_the_ridge_solution_on_all_data(order: tuple[int, ...]) -> None:
     p_0 = 0.7
     pf = converged(order, p_0)

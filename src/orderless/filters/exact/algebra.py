@@ -19,6 +19,7 @@ from ..base import Predictor
 from .columns import Column, column_numbers, column_pairs, tasks_and_labels
 from .kept import KeptSamples, keys_of
 from .limits import GridWarnings
+from .modes import in_plain_mode
 from .quantize import GridFeatures
 from .samples import checked, without_weightless
 from .statistics import HeadStatistics, Units, whole
@@ -118,7 +119,7 @@ class DataAlgebra(Predictor):
         """
         self._change(x, y, task, sample_weight, -1)
 
-    @torch.no_grad()
+    @in_plain_mode
     def _change(self, x: Tensor, y: Tensor, task: int | None, weight: Any, sign: int) -> None:
         x, y, weights = checked(x, y, weight, self.particles.device)
         self.targets.check(y, task, self._numbers())
@@ -226,6 +227,7 @@ class DataAlgebra(Predictor):
         """0 + a, with which `sum` begins."""
         return self.holding(self._copied(self._statistics)) if other == 0 else NotImplemented
 
+    @in_plain_mode
     def _copied(self, statistics: HeadStatistics | None) -> HeadStatistics | None:
         """On the device of the maps."""
         state = None if statistics is None else statistics.state_dict()
@@ -235,6 +237,7 @@ class DataAlgebra(Predictor):
         device = self.particles.device
         return None if state is None else HeadStatistics.from_state(state, self.units, device)
 
+    @in_plain_mode
     def _combined(self, other: DataAlgebra, sign: int) -> Self:
         if not isinstance(other, DataAlgebra):
             return NotImplemented
@@ -314,6 +317,7 @@ class DataAlgebra(Predictor):
             "calibration": self.calibration,
         }
 
+    @in_plain_mode
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over maps and sums; those of another architecture or grid are refused."""
         self._check_state(state)

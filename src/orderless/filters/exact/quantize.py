@@ -94,9 +94,12 @@ class GridFeatures:
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
+            hint = "a single sample is x[None]"
+            if x.dtype not in (torch.float32, torch.int64):
+                hint = "most networks take x.float(), and pixels as x.float() / 255"
             raise ValueError(
                 f"the feature map cannot take samples of shape {list(x.shape[1:])}, {x.dtype} "
-                f"(a single sample is x[None]): {error}"
+                f"({hint}): {error}"
             ) from error
         finally:
             self.particles.train(training)

@@ -45,8 +45,14 @@ class Tile:
 
 
 # By channels in and out, never by the number of particles or samples: those change no result.
-# benchmarks/tiles.py measures them.
-TILES: dict[tuple[int, int], Tile] = {}
+# benchmarks/tiles.py measures them; these are the best on an H200.
+_PATCHES = Tile(patch=(2, 2), inner=64, columns=128, warps=8, together=True)
+TILES: dict[tuple[int, int], Tile] = {
+    (16, 16): _PATCHES,
+    (16, 32): _PATCHES,
+    (32, 16): _PATCHES,
+    (32, 32): Tile(together=True),
+}
 
 
 def tile_of(inputs: int, outputs: int, size: tuple[int, int], stride: tuple[int, int]) -> Tile:
