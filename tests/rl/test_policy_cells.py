@@ -21,8 +21,8 @@ from tests.rl.tiny_policies import (
 from tests.rl.walking import make_walker, walk
 
 import orderless as ol
-from orderless.experiments import policy_cell
-from orderless.experiments.policy_cell import binned_returns
+from orderless.experiments import policy
+from orderless.experiments.policy import binned_returns
 from orderless.methods import METHODS
 from orderless.methods.learners.continual import heaviest_representation
 from orderless.methods.learners.policy import PolicyLearner
@@ -185,8 +185,8 @@ def test_plasticity_is_measured_on_frames_of_the_whole_level(
         looked.append(frames)
         return heaviest_representation(filter, frames)
 
-    monkeypatch.setattr(policy_cell, "SAMPLES", 3)
-    monkeypatch.setattr(policy_cell, "heaviest_representation", look)
+    monkeypatch.setattr(policy, "SAMPLES", 3)
+    monkeypatch.setattr(policy, "heaviest_representation", look)
     make_run(tiny_cell(CLONING, "bc", expert=str(tiny_expert(tmp_path))), tmp_path).run()
     (path,) = tmp_path.glob("procgen/*/level1-96")
     frames = read_transitions(path).observations

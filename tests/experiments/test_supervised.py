@@ -8,8 +8,8 @@ import torch
 from tests.experiments.tiny import SETTINGS, STEPS, make_run, result_of, tiny_cell, tiny_scenario
 
 from orderless.experiments import Store
-from orderless.experiments.cell import TRACES, SupervisedRunner
 from orderless.experiments.record import load_run
+from orderless.experiments.supervised import TRACES, SupervisedRunner
 from orderless.methods.registry import METHODS, Method
 from orderless.scenarios import Scenario
 from orderless.storage import saving as storage
