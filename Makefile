@@ -9,12 +9,15 @@ PYTEST := $(BIN)/python -m pytest -n $${JOBS:-auto} --dist worksteal
 # where the environment sets it, every process of every test compiles the package again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-browser test-sweeps test-faults test-cuda style lint docs results wheel clean
+.PHONY: demo check test-fast test test-browser test-sweeps test-faults test-cuda style lint docs results wheel clean
 
 demo: $(VENV)/.demo            ## every method on 5,000 digits, three orders of the tasks
 	$(BIN)/orderless run splitmnist --preset demo --permutations 3 --out runs/demo
 
-check: style                   ## style, types and the fast tests, before every commit
+check: $(VENV)/.dev            ## style, types and the fast tests, before every commit
+	+$(MAKE) --no-print-directory --jobs 2 style test-fast  # types need one core alone
+
+test-fast: $(VENV)/.dev
 	$(PYTEST) -m 'not slow and not sweep and not browser'
 
 test: $(VENV)/.dev             ## all tests that CI runs

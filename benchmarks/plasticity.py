@@ -27,7 +27,7 @@ from scipy import stats
 from torch import nn
 
 from carts import CARTS, Balancer, learn, learner
-from orderless.experiments.evaluation import plasticity_of
+from orderless.experiments.evaluation import plasticity
 from orderless.methods.learners.continual import heaviest_representation
 from timing import machine, print_table
 
@@ -50,7 +50,7 @@ def run(
             area = learn(ppo, level, steps)
             states = ppo.collect().observations.flatten(0, 1)
             layer = heaviest_representation(ppo.filter, states)
-            seen.append({"area": area, **plasticity_of(*layer)})
+            seen.append({"area": area, **plasticity(*layer)})
         for name in MEASURES:
             found[name].append(float(np.mean([measures[name] for measures in seen])))
     ppo.env.close()

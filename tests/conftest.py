@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 # Processes that tests start find this checkout, its tests' helpers and docs.tools, too.
@@ -19,17 +18,27 @@ _DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 if _DATA.is_dir():
     os.environ.setdefault("ORDERLESS_DATA", str(_DATA))
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # the kernels' own tests run them on the CPU
-
 # small tensors: a second thread would only wait for the first, here and in processes of tests
-torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_configure(config):
+    if getattr(config.option, "numprocesses", None):
+        return  # processes of its own run the tests: this one does without torch
+    import torch
+
+    torch.set_num_threads(1)
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"  # the kernels' own tests run them on the CPU
+    # tests kill processes, never the machine: files need not wait for the disk
+    os.fsync = lambda descriptor: None
 
 
 @pytest.fixture(autouse=True)
 def _same_draws():
     """A test that draws without a seed draws the same whichever tests ran before it."""
+    import torch
+
     torch.manual_seed(0)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from docs.tools.sections import PROSE, page
 
-from orderless.report.tables import markdown_table
 from orderless.storage.typed import decode
+from orderless.writing import markdown_table
 
 NAME = "equality"
 TEXT = PROSE["equality"]

@@ -4,9 +4,9 @@ import numpy as np
 from docs.tools.sections import PROSE, Source, page, provenance
 
 from orderless.report import MethodSummary
-from orderless.report.columns import percent, title
+from orderless.report.columns import title
 from orderless.report.paper import HSU_2018, VAN_DE_VEN, method_label
-from orderless.report.tables import markdown_table
+from orderless.writing import markdown_table, percent
 
 HEADINGS = ["method", "ours", "+-", "Hsu et al.", "van de Ven", "seeds x orders"]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from docs.tools.sections import PROSE, page
 
-from orderless.report.tables import markdown_table
+from orderless.writing import markdown_table
 
 NAME = "order-free"
 HEADINGS = ["method", "accuracy, %", "order variance", "labels flipped", "bits", "deletion"]

@@ -6,20 +6,11 @@ from pathlib import Path
 import numpy as np
 from docs.tools.sections import PROSE, page
 
-from orderless.report.columns import percent, small
+from orderless.report import regime
 from orderless.report.paper import method_label
-from orderless.report.regime import (
-    COMBINES,
-    Point,
-    RegimeSummary,
-    Scores,
-    chosen,
-    inits,
-    sizes,
-    weighings,
-)
-from orderless.report.tables import markdown_table
+from orderless.report.regime import COMBINES, Point, RegimeSummary, Scores
 from orderless.storage.typed import decode
+from orderless.writing import markdown_table, percent, small
 
 NAME = "when-weighting-helps"
 TEXT = PROSE["regime"]
@@ -40,7 +31,7 @@ def regime_page(directory: Path) -> str | None:
         "## Weighting and movement\n",
         _movement(points),
         *([f"![{TEXT['caption']}]({picture.name})\n"] if picture.exists() else []),
-        *(_by_rate(points, init) for init in inits(points)),
+        *(_by_rate(points, init) for init in regime.inits(points)),
         "## Other weights, other ways to combine\n",
         _variants(points),
         "## Without a learning rate\n",
@@ -52,12 +43,12 @@ def regime_page(directory: Path) -> str | None:
 
 def _movement(points: list[Point]) -> str:
     """What the plain filter does, in sentences made of counts and extremes."""
-    n = max(sizes(points))
-    found = chosen(points, "wpf", n=n)
+    n = max(regime.sizes(points))
+    found = regime.chosen(points, "wpf", n=n)
     moved = np.array([p.moved for p in found])
     counts, correlations = [], []
     for combine in ("accuracy", "probs"):
-        up, down = (len(_decided(found, "gain", combine, sign)) for sign in (1, -1))
+        up, down = _sides(found, "gain", combine)
         gain = np.array([p.gains(combine)[0] for p in found])
         best, worst = found[int(gain.argmax())], found[int(gain.argmin())]
         gains = {"best": _gain(best, combine), "worst": _gain(worst, combine)}
@@ -67,7 +58,7 @@ def _movement(points: list[Point]) -> str:
             f"- Rank correlation of movement and gain by *{combine}*: "
             f"{_rank_correlation(moved, gain):+.2f}.\n"
         )
-    less, more = (len(_decided(found, "order_gain", "accuracy", sign)) for sign in (-1, 1))
+    more, less = _sides(found, "order_gain", "accuracy")
     last = (
         f"- Order variance (*accuracy*): below gradient descent's in {less} of {len(found)} "
         f"places, above it in {more}.\n"
@@ -75,10 +66,10 @@ def _movement(points: list[Point]) -> str:
     return "".join([*counts, *correlations, last])
 
 
-def _decided(found: list[Point], what: str, combine: str, sign: int) -> list[Point]:
-    """Points whose interval of `what`, gain or order_gain, lies wholly on one side of 0."""
-    ends = [(p, getattr(p, what)[combine]) for p in found]
-    return [p for p, (_, low, high) in ends if (low > 0 if sign > 0 else high < 0)]
+def _sides(found: list[Point], what: str, combine: str) -> tuple[int, int]:
+    """At how many points the interval of gain or order_gain is wholly above 0, and below it."""
+    intervals = [getattr(point, what)[combine] for point in found]
+    return sum(low > 0 for _, low, _ in intervals), sum(high < 0 for _, _, high in intervals)
 
 
 def _gain(point: Point, combine: str) -> str:
@@ -99,11 +90,12 @@ def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
 
 def _by_rate(points: list[Point], init: str) -> str:
     single = {
-        method: {p.rate: p for p in chosen(points, method, init=init)} for method in ("gd", "adam")
+        method: {p.rate: p for p in regime.chosen(points, method, init=init)}
+        for method in ("gd", "adam")
     }
     rows = []
-    for n in sizes(points):
-        weighted, plain = (chosen(points, m, init=init, n=n) for m in ("wpf", "averaging"))
+    for n in regime.sizes(points):
+        weighted, plain = (regime.chosen(points, m, init=init, n=n) for m in ("wpf", "averaging"))
         for filter, averaging in zip(weighted, plain, strict=True):
             others = [by_rate[filter.rate] for by_rate in single.values()]
             value, low, high = (100 * number for number in filter.gains("accuracy"))
@@ -129,15 +121,15 @@ def _score(point: Point) -> str:
 
 def _variants(points: list[Point]) -> str:
     """Does any keep more than one particle alive and raise accuracy or lower order variance?"""
-    n, rows = max(sizes(points)), []
+    n, rows = max(regime.sizes(points)), []
     better: dict[str, list[str]] = {"gain": [], "order_gain": []}
-    for weighing in weighings(points):
+    for weighing in regime.weighings(points):
         words = weighing.words
-        found = chosen(points, "wpf", n=n, weighing=weighing)
+        found = regime.chosen(points, "wpf", n=n, weighing=weighing)
         alive = [p for p in found if p.ess >= ALIVE]
         for combine in COMBINES:
-            up, down = (len(_decided(alive, "gain", combine, sign)) for sign in (1, -1))
-            less, more = (len(_decided(alive, "order_gain", combine, sign)) for sign in (-1, 1))
+            up, down = _sides(alive, "gain", combine)
+            more, less = _sides(alive, "order_gain", combine)
             mean = np.mean([p.gains(combine)[0] for p in found])
             numbers = [str(len(alive)), f"{up} / {down}", f"{less} / {more}"]
             rows.append([words, combine, f"{100 * mean:+.1f}", *numbers])
@@ -147,7 +139,7 @@ def _variants(points: list[Point]) -> str:
     headings = ["weights", "combined by", "mean gain over averaging", f"ESS >= {ALIVE:g}"]
     headings += ["of these: more / less accurate than averaging"]
     headings += ["of these: order variance below / above GD's"]
-    places = len(chosen(points, "wpf", n=n))
+    places = len(regime.chosen(points, "wpf", n=n))
     answers = {measure: ", ".join(names) or "none" for measure, names in better.items()}
     words = TEXT["variants"].format(places=places, n=n)
     told = TEXT["answers"].format(least=ALIVE, **answers)
@@ -157,7 +149,7 @@ def _variants(points: list[Point]) -> str:
 def _others(points: list[Point]) -> str:
     rows = []
     for method in ("rb", "gsf"):
-        for point in chosen(points, method):
+        for point in regime.chosen(points, method):
             rate = "-" if point.rate is None else f"{point.rate:g}"
             parts = [point.scores(combine) for combine in COMBINES]
             rows.append(
@@ -178,9 +170,9 @@ def _others(points: list[Point]) -> str:
 
 def curvature(points: list[Point]) -> str:
     """Does the Gaussian-sum filter do better than gradient descent that is as accurate?"""
-    descents, lines, steadier = chosen(points, "gd"), [], 0
+    descents, lines, steadier = regime.chosen(points, "gd"), [], 0
     best = max(descents, key=lambda p: p.accuracy.average)
-    for point in chosen(points, "gsf"):
+    for point in regime.chosen(points, "gsf"):
         ours = point.accuracy
         peers = [p for p in descents if p.accuracy.average >= ours.average] or [best]
         peer = min(peers, key=lambda p: p.accuracy.order_variance)

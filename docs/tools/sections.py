@@ -8,7 +8,7 @@ from typing import NamedTuple
 from orderless.report import Summary
 from orderless.report.columns import title
 from orderless.report.summary import Claim
-from orderless.report.tables import markdown_table
+from orderless.writing import count, markdown_table
 
 COMMAND = "python -m docs.tools.results_page"
 PROSE: dict[str, dict[str, str]] = tomllib.loads(
@@ -58,7 +58,7 @@ def work(summary: Summary, time: str) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in summary.versions.items())
     cells = sum(entry.cells for entry in summary.methods.values())
     return (
-        f"{cells} {'cell' if cells == 1 else 'cells'}, {time} of cell time on "
+        f"{count(cells, 'cell')}, {time} of cell time on "
         f"{summary.device or 'an unnamed device'}; {versions or 'versions not recorded'}."
     )
 

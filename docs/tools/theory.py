@@ -17,8 +17,9 @@ from docs.tools.theory_demonstration import (
     measure_halvings,
 )
 
-from orderless.report.tables import markdown_table
+from orderless.report.charts import new_figure
 from orderless.theory.measure import OrderDependence, plot_order_dependence
+from orderless.writing import markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,9 +78,7 @@ def bounds_table(checked: list[CheckedBound]) -> str:
 
 def draw(curves: Mapping[str, OrderDependence], gaps: Mapping[str, np.ndarray]) -> Figure:
     """Left: discrepancy against swaps. Right: forwards against backwards as sigma^2 halves."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    figure = new_figure(11, 4.6)
     left, right = figure.subplots(1, 2, width_ratios=[1.35, 1])
     plot_order_dependence(
         curves,

@@ -94,17 +94,7 @@ def logistic_losses(length: int = LENGTH, dimension: int = 1, seed: int = 0) -> 
 
 def as_closures(losses: list[Loss]) -> list[ParticleLoss]:
     """Losses of positions as losses of an ensemble, for `measure_order_dependence`."""
-
     return [lambda particles, loss=loss: loss(positions_of(particles)) for loss in losses]  # type: ignore[misc]
-
-
-def some_orders(length: int = LENGTH, per_distance: int = 4) -> list[list[int]]:
-    """Orders at every distance from 1 to T (T - 1) / 2, `per_distance` at each."""
-    return [
-        order_at_distance(length, swaps, seed)
-        for swaps in range(1, length * (length - 1) // 2 + 1)
-        for seed in range(per_distance)
-    ]
 
 
 CURVES: dict[str, tuple[str, float, Callable[[], list[Loss]]]] = {
@@ -118,8 +108,12 @@ CURVES: dict[str, tuple[str, float, Callable[[], list[Loss]]]] = {
 
 
 def measure_curves(per_distance: int = 4) -> dict[str, OrderDependence]:
-    """Discrepancy against swaps for each of `CURVES`."""
-    orders = some_orders(per_distance=per_distance)
+    """Discrepancy against swaps for each of `CURVES`; at each distance this many orders."""
+    orders = [
+        order_at_distance(LENGTH, swaps, seed)
+        for swaps in range(1, LENGTH * (LENGTH - 1) // 2 + 1)
+        for seed in range(per_distance)
+    ]
     return {
         label: measure_order_dependence(
             lambda kind=kind, sigma2=sigma2: make_filter(kind, sigma2),  # type: ignore[misc]

@@ -13,7 +13,7 @@ from orderless.consolidation import EWC, SI
 RATE = 0.1
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=RATE),
-    "momentum": lambda p: torch.optim.SGD(p, lr=RATE, momentum=0.9),
+    "momentum": lambda p: torch.optim.SGD(p, lr=RATE, momentum=0.5),
     "adam": lambda p: torch.optim.Adam(p, lr=RATE),
 }
 
@@ -57,15 +57,15 @@ def test_one_step_on_a_linear_loss_is_the_gaussian_map(kind):
 
 
 @pytest.mark.parametrize("strength", [1e-2, 1.0, 1e6])
-@pytest.mark.parametrize(("optimizer", "steps"), [("sgd", 180), ("momentum", 350)])
+@pytest.mark.parametrize(("optimizer", "steps"), [("sgd", 40), ("momentum", 80)])
 def test_steps_on_a_quadratic_loss_reach_the_minimiser_of_loss_and_penalty(
     strength, optimizer, steps
 ):
     pf, _, c, m = anchored(EWC, strength, optimizer)
     target = positive(5).cos()
-    for _ in range(steps):  # errors shrink by 0.9 or sqrt(0.9) at least
-        pf.step(lambda: (pf.particles() - target).square().sum(1) / 2)
-    torch.testing.assert_close(pf.particles.x.detach(), (target + c * m) / (1 + c))
+    for _ in range(steps):  # errors shrink by 1 - 5 RATE = 0.5 or sqrt(0.5) at least
+        pf.step(lambda: 5 * (pf.particles() - target).square().sum(1) / 2)
+    torch.testing.assert_close(pf.particles.x.detach(), (5 * target + c * m) / (5 + c))
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

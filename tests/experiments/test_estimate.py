@@ -54,7 +54,7 @@ def policy_cell(benchmark: str, method: str, settings: PolicySettings) -> Cell:
 def test_a_part_of_the_particles_tells_what_all_of_them_take(
     method: str, clock: Counter, tmp_path: Path
 ) -> None:
-    cell = tiny_cell(method, particles=16, epochs=20, test_batch=20, fisher_samples=24)
+    cell = tiny_cell(method, particles=16, epochs=3, test_batch=20, fisher_samples=24)
     part, whole = (estimate.try_cell(cell, tiny_scenario(), share) for share in (1 / 16, 1.0))
     many = method not in ("gd", "ewc", "joint", "er")
     assert part.share == (1 / 8 if many else 1)  # two of them are many
@@ -72,13 +72,13 @@ def test_test_data_and_fisher_samples_are_cut_alike(clock: Counter) -> None:
     for task in scenario.tasks:
         object.__setattr__(task, "x_test", task.x_test.repeat(50, 1, 1, 1))
         object.__setattr__(task, "y_test", task.y_test.repeat(50))
-    cell = tiny_cell("ewc", fisher_samples=20, epochs=20)
+    cell = tiny_cell("ewc", fisher_samples=20, epochs=20, test_batch=100)
     whole, part = (estimate.try_cell(cell, scenario, share) for share in (1.0, 1 / 10))
     assert part.seconds == pytest.approx(whole.seconds, rel=0.05)
 
 
 def test_exact_features_are_counted_for_every_sample(clock: Counter, tmp_path: Path) -> None:
-    cell = tiny_cell("rb", epochs=50, rb_block=8)
+    cell = tiny_cell("rb", epochs=10, rb_block=8)
     found = estimate.try_cell(cell, tiny_scenario(), 1.0)
     clock.now = 0
     result_of(cell, tmp_path)
@@ -91,8 +91,8 @@ def test_exact_features_are_counted_for_every_sample(clock: Counter, tmp_path: P
 def test_a_part_of_a_minibatch_tells_what_playing_takes(
     method: str, clock: Counter, tmp_path: Path
 ) -> None:
-    settings = POLICY_PRESETS["demo"].changed(particles=4, envs=8, rollout=48, minibatches=2)
-    cell = policy_cell("procgen-lifelong", method, settings.changed(steps_per_level=384))
+    settings = POLICY_PRESETS["demo"].changed(particles=4, envs=8, rollout=24, minibatches=2)
+    cell = policy_cell("procgen-lifelong", method, settings.changed(steps_per_level=192))
     tasks, store = ProcgenTasks("fruitbot", (0, 3), CPU), Store(tmp_path)
     trials = [estimate.try_cell(cell, tasks, share) for share in (1 / 16, 1.0)]
     clock.now = 0
@@ -125,9 +125,8 @@ def test_cloning_counts_its_steps_and_what_every_particle_plays(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["gpu", "paper"])
-def test_a_trial_of_the_largest_presets_is_small(preset: str, clock: Counter) -> None:
-    cell = policy_cell("procgen-lifelong", "ppo+ewc+wpf", POLICY_PRESETS[preset])
+def test_a_trial_of_the_largest_preset_is_small(clock: Counter) -> None:
+    cell = policy_cell("procgen-lifelong", "ppo+ewc+wpf", POLICY_PRESETS["paper"])
     tasks = ProcgenTasks("starpilot", (0, 1), CPU)
     found = estimate.try_cell(cell, tasks, 0.0)
     assert clock.now < 5_000 < 1e6 < found.seconds

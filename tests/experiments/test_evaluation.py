@@ -85,7 +85,7 @@ def test_plasticity_is_that_of_the_heaviest_network(learner):
     hidden = network[:-1](x).detach().double()
     singular = torch.linalg.svdvals(hidden)
     shares = singular[singular > 0] / singular.sum()
-    found = plasticity(learner, 1)
+    found = plasticity(*learner.representation(x))
     assert found["effective_rank"] == pytest.approx(
         float((-(shares * shares.log()).sum()).exp()), rel=1e-9
     )

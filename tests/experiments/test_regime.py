@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from orderless.cli.main import app
 from orderless.experiments import Cell, Store, StoreError
 from orderless.experiments.benchmarks import Scenarios
-from orderless.experiments.cell import SupervisedRunner
 from orderless.experiments.engine import Report
 from orderless.experiments.readings import TrainingRunner
 from orderless.experiments.regime import REGIMES, find_regime, run_regime
+from orderless.experiments.supervised import SupervisedRunner
 from orderless.methods.settings import Settings
 from orderless.report import ReportError
 from orderless.report.regime import Point, Scores, chosen, summarize_regime, weighings
@@ -81,13 +81,19 @@ def trained(regime, scenario, folder, **changes):
     return as_json(TrainingRunner(cell, scenario, store).run(""))
 
 
+@pytest.fixture(scope="module")
+def readings(scenario, tmp_path_factory):
+    return trained(REGIME, scenario, tmp_path_factory.mktemp("whole"), lr=0.05)["readings"]
+
+
 @pytest.mark.parametrize(("method", "n", "reading", "changes"), AS_METHODS)
-def test_a_reading_is_the_method_run_by_itself(method, n, reading, changes, scenario, tmp_path):
+def test_a_reading_is_the_method_run_by_itself(
+    method, n, reading, changes, scenario, readings, tmp_path
+):
     settings = SETTINGS.changed(lr=0.05, particles=4)
-    whole = trained(REGIME, scenario, tmp_path / "whole", lr=0.05)
     (ours,) = (
         found
-        for found in whole["readings"]
+        for found in readings
         if (found["method"], found["n"]) == (method, n)
         and found["loss_scale"] == reading.get("loss_scale", 1.0)
         and found["min_ess"] == reading.get("min_ess")

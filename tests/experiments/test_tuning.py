@@ -41,8 +41,8 @@ def test_a_sweep_chooses_by_the_scoring_it_is_told(held_out, tmp_path):
     grid = tiny_grid(("wpf",), 2, validation=0.25, particles=5)
     found = {}
     for name in ("accuracy", "logits"):
-        ((_, found[name]),) = sweep(grid, "lr", ["0.01"], tmp_path, combine=name)
-        finals = [r["scores"][name][-1] for r in Store(tmp_path / "lr=0.01").finished().values()]
+        ((_, found[name]),) = sweep(grid, "lr", ["0.1"], tmp_path, combine=name)
+        finals = [r["scores"][name][-1] for r in Store(tmp_path / "lr=0.1").finished().values()]
         assert found[name] == pytest.approx(np.mean(finals))
     assert found["accuracy"] != found["logits"]
     with pytest.raises(ValueError, match="combine must be one of accuracy, logits, probs, got 'x'"):

@@ -9,7 +9,7 @@ import torch
 
 from orderless.experiments import Cell, Grid, Store, run_grid
 from orderless.experiments.benchmarks import BENCHMARKS, Benchmark, mnist_network
-from orderless.experiments.cell import SupervisedRunner
+from orderless.experiments.supervised import SupervisedRunner
 from orderless.methods.settings import Settings
 from orderless.scenarios import Scenario, Task
 from orderless.storage.typed import as_json
@@ -25,7 +25,7 @@ SETTINGS = Settings(
     ewc_strength=1.0,
     si_strength=0.1,
     replay_buffer=12,
-    test_batch=7,
+    test_batch=12,
     rb_map="relu",
     rb_features=16,
     rb_particles=2,
@@ -37,7 +37,7 @@ def tiny_scenario(kind: str = "domain", tasks: int = 3) -> Scenario:
 
     def samples(count: int, task: int) -> tuple[torch.Tensor, torch.Tensor]:
         y = torch.arange(count) % 2
-        x = 0.5 * torch.randn(count, 1, 28, 28, generator=generator)
+        x = 0.5 * torch.randn(count, 1, 14, 14, generator=generator)
         x[torch.arange(count), 0, 5 * task + 3 * y] += 1.0  # a bright row says the class
         return x, y
 

@@ -20,8 +20,9 @@ from tests.filters.blobs import (
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless.features import RandomReLU
+from orderless.features import Backbone, RandomReLU
 from orderless.filters import RaoBlackwellizedFilter
+from orderless.filters.exact.evidence import safe_cholesky
 from orderless.filters.exact.statistics import HeadStatistics, Units
 from orderless.filters.exact.words import WORD, ExactSum
 
@@ -241,6 +242,24 @@ def test_single_samples_empty_batches_and_bytes() -> None:
         assert each.predictive(empty).mean.shape == (0, len(each.columns))
     with pytest.raises(ValueError, match="x has 0 samples and y has 0"):
         rb.update(x[:0], y[:0])
+
+
+def test_an_error_names_the_fix() -> None:
+    x, y = blobs()
+    backbone = nn.Sequential(nn.Linear(x.shape[1], 4), nn.ReLU())
+    rb = RaoBlackwellizedFilter(Backbone(backbone, inputs=x))
+    with pytest.raises(ValueError, match=r"pixels as x.float\(\) / 255"):
+        rb.update(x.byte(), y)
+    with pytest.raises(ValueError, match=r"x.float\(\)"):
+        rb.update(x.double(), y)
+    with pytest.raises(ValueError, match=r"a single sample is x\[None\]"):
+        rb.update(x[:, :1], y)
+    with pytest.raises(TypeError, match="number labels that are strings"):
+        rb.update(x[:2], ["cat", "dog"])
+    with pytest.raises(ValueError, match="a list of shares in the order of the labels"):
+        RaoBlackwellizedFilter(backbone, class_prior={"cat": 0.5, "dog": 0.5})
+    with pytest.raises(FloatingPointError, match="never been learned"):
+        safe_cholesky(lambda: -torch.eye(3)[None], torch.tensor([0.1]))
 
 
 def test_thousands_of_classes_have_the_closed_form() -> None:

@@ -303,3 +303,36 @@ def test_a_closure_may_read_parameters_without_a_gradient(read: str) -> None:
         return loss(network(x), y) * size
 
     assert_like_the_loop(mlp, losses)
+
+
+@pytest.mark.parametrize(
+    "alias",
+    [Tensor.detach, lambda p: p.data, lambda p: torch.from_numpy(p.detach().numpy())],
+    ids=["detached", "data", "numpy"],
+)
+def test_a_closure_may_read_a_view_of_a_parameter_that_was_made_long_before(alias) -> None:
+    found = []
+    for fast in (True, False):  # without it, parameters are written at once
+        particles = ol.Ensemble(mlp, 3, fast=fast).double()
+        pf = ol.WeightedParticleFilter(particles, sgd(particles.parameters()))
+        view = alias(particles.get_parameter("0.weight"))
+        for x, y in batches(3, dtype=torch.float64):
+            size = lambda view=view: view.square().sum((-1, -2))  # noqa: E731
+            pf.step(lambda p=particles, x=x, y=y, size=size: cross_entropy(p(x), y) * size())
+        found.append(pf.log_weights)
+    torch.testing.assert_close(*found, rtol=0, atol=TOLERANCE)
+
+
+def test_a_network_may_read_a_layer_in_a_derivative_of_its_own() -> None:
+    class Sensitive(nn.Module):
+        """Scaled by its own Jacobian, through which no gradient goes."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            jacobian = torch.vmap(torch.func.jacrev(lambda row: self.a(row).tanh()))(x)
+            return self.b(self.a(x).tanh() * jacobian.detach().sum(-1))
+
+    assert_like_the_loop(Sensitive)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -241,6 +243,37 @@ class SpoiltAt(nn.Module):
         return torch.where(x[:, :1] > 50, torch.nan, x)
 
 
+@pytest.mark.parametrize("maps", ["exact", "an ordinary network"])
+@pytest.mark.parametrize(
+    "mode",
+    [partial(torch.autocast, "cpu", torch.bfloat16), torch.inference_mode, torch.enable_grad],
+    ids=["autocast", "inference", "grad"],
+)
+def test_no_mode_around_a_call_changes_a_bit(mode: Any, maps: str) -> None:
+    x, y = blobs()
+    frozen = nn.Sequential(nn.Linear(x.shape[1], 30), nn.ReLU())
+
+    def make() -> RaoBlackwellizedFilter:
+        return RaoBlackwellizedFilter(ensemble() if maps == "exact" else frozen)
+
+    expected = make()
+    expected.update(x, y)
+    with mode():
+        rb = make() + make()
+        rb.update(x[:200], y[:200])
+        rb.update(x[250:], y[250:])
+        rb.forget(x[:50], y[:50])
+        rb.load_state_dict(rb.state_dict())
+    for rows in (slice(50), slice(200, 250)):
+        rb.update(x[rows], y[rows])
+    with mode():
+        answers = rb.predict(x), rb.predictive(x).variance, rb.novelty(x), rb.log_evidence
+    assert same_bits(rb, expected, x)
+    theirs = expected.predictive(x).variance, expected.novelty(x), expected.log_evidence
+    for ours, wanted in zip(answers, (expected.predict(x), *theirs), strict=True):
+        assert torch.equal(ours, wanted)
+
+
 def test_bad_input_changes_nothing() -> None:
     x, y = blobs()
     rb = RaoBlackwellizedFilter(SpoiltAt(), classes=10, block_size=16, calibration=20)
@@ -303,7 +336,8 @@ class InterruptedAfter(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("additions", range(1, 15))  # 2 blocks x (3 particles x 2 sums + 1)
+# 2 blocks x (3 particles x 2 sums + 1): within a particle, between two, between blocks, at the end
+@pytest.mark.parametrize("additions", [1, 2, 7, 8, 14])
 @pytest.mark.parametrize("first", [0, 20], ids=["at the first update", "later"])
 def test_an_update_interrupted_anywhere_changes_nothing(first: int, additions: int) -> None:
     x, y = blobs(1500)

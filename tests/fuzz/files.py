@@ -66,6 +66,10 @@ def idx_file() -> bytes:
     return bytes([0, 0, 8, 3]) + struct.pack(">3I", 4, 5, 5) + bytes(range(100))
 
 
+def read_images_file(path):
+    return read_idx(path, hashlib.md5(idx_file()).hexdigest(), "mnist")
+
+
 def cifar_pickle(protocol=2) -> bytes:
     data = {b"data": np.zeros((2, 3072), np.uint8), b"fine_labels": [1, 2], b"names": ["a", "b"]}
     return pickle.dumps(data, protocol)
@@ -205,8 +209,8 @@ READERS = {
     ),
     "checkpoint.st": (saved(make_filter()), load_from_checkpoint, (), 100),
     "snapshots.st": (snapshots_file(), read_snapshots, ReportError, 100),
-    "images-idx3-ubyte": (idx_file(), read_idx, DataError, 150),
-    "images-idx3-ubyte.gz": (gzip.compress(idx_file()), read_idx, DataError, 150),
+    "images-idx3-ubyte": (idx_file(), read_images_file, DataError, 150),
+    "images-idx3-ubyte.gz": (gzip.compress(idx_file()), read_images_file, DataError, 150),
     "archive.tar.gz": (archive(), extract_here, DataError, 150),
     "archive.tar": (gzip.decompress(archive()), extract_here, DataError, 150),
     "results.json": (

@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import os
-import pickle
 import tarfile
 import warnings
 import zlib
@@ -31,7 +30,7 @@ from tests.fuzz.files import (
 from tests.report.synthetic_cells import make_cell
 
 import orderless as ol
-from orderless.audit.runs import AuditWork, Place
+from orderless.audit.runs import AuditWork, Maker, Place
 from orderless.distributed.head import Head
 from orderless.experiments import Store, StoreError
 from orderless.experiments.engine import unfinished
@@ -219,7 +218,7 @@ def test_a_senseless_run_of_an_audit_is_refused(tmp_path, record_property):
     """Also one whose labels unpack to a thousand times their size."""
     x, y = torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64)
     place, task = Place("mine", 0, (0,), 0), ol.Task(x, y, x, y, name="a")
-    work = AuditWork({"mine": lambda seed: Zeros()}, {"mine": {"tasks": "a"}}, [task])
+    work = AuditWork({"mine": lambda seed: Zeros()}, {"mine": Maker("a")}, [task])
     store = Directory(tmp_path)
     store.prepare()
     work.compute(place, store, lambda *_: None)
@@ -297,7 +296,7 @@ def test_a_hostile_pickle_never_calls_anything(tmp_path, record_property, monkey
     programs = st.lists(st.one_of(names, pieces), max_size=20)
 
     def check(program):
-        with suppress(pickle.UnpicklingError):
+        with suppress(Exception):  # whatever a broken program fails by, it calls nothing
             unpickle(b"\x80\x02" + b"".join(program) + b".")
         assert called == []
 

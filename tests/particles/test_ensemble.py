@@ -6,8 +6,10 @@ import pickle
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.particles.networks import Shared, Tokens
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import orderless as ol
 
@@ -20,6 +22,12 @@ def mlp() -> nn.Module:
 def test_n_must_be_a_whole_number_of_at_least_1(n) -> None:
     with pytest.raises(ValueError, match=f"n must be a whole number of at least 1, got {n!r}"):
         ol.Ensemble(mlp, n)
+
+
+def test_sparse_gradients_are_refused() -> None:
+    words = nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Flatten(), nn.Linear(8, 3))
+    with pytest.raises(ValueError, match="make every Embedding with sparse=False"):
+        ol.Ensemble(words, 2)
 
 
 def test_any_kind_of_integer_will_do() -> None:
@@ -355,3 +363,21 @@ def test_losses_per_particle_are_each_networks_own() -> None:
     torch.testing.assert_close(
         ol.per_particle(nn.MSELoss())(outputs, torch.zeros(5, 4)), outputs.square().mean((1, 2))
     )
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_network_that_runs_again_in_the_backward_pass_is_noticed(n: int, reentrant: bool) -> None:
+    """It would run with the template's numbers instead of a particle's."""
+
+    class Checkpointed(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            first, second = self
+            return checkpoint(second, first(x), use_reentrant=reentrant)
+
+    particles = ol.Ensemble(lambda: Checkpointed(nn.Linear(3, 4), nn.Linear(4, 2)), n)
+    pf = ol.AveragingParticles(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
+    loss = ol.per_particle(F.cross_entropy)
+    x, y = torch.randn(6, 3), torch.randint(2, (6,))
+    with pytest.raises((FloatingPointError, RuntimeError)):
+        pf.step(lambda: loss(particles(x), y))

@@ -12,9 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from orderless.filters import fused as weights
 from orderless.particles import random as keyed
-from orderless.particles.kernels import fused as layers
+from orderless.particles.kernels import fused
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
@@ -41,7 +40,7 @@ def test_factors_are_added_to_the_living(sizes: tuple[int, int, int], shared: bo
     alive = torch.tensor([True, False, True])
     delta[1] = torch.nan
     moved, moved_bias = weight.clone(), bias.clone()
-    layers.add_factors(moved, moved_bias, delta, x, alive)
+    fused.add_factors(moved, moved_bias, delta, x, alive)
     assert torch.equal(moved[1], weight[1]) and torch.equal(moved_bias[1], bias[1])
     for n in (0, 2):
         torch.testing.assert_close(moved[n], weight[n] + delta[n].T @ x[n])
@@ -53,7 +52,7 @@ def test_noise_is_that_of_the_keys(shape: tuple[int, ...]) -> None:
     keys = keyed.particle_keys(3, torch.tensor(2**33 + 1), torch.arange(4), stream=9)
     radius, moved = random(4, seed=1).abs(), random(4, *shape, seed=2)
     expected = moved + radius.view(-1, *[1] * len(shape)) * keyed.normal(keys, shape)
-    layers.add_normal(moved, keys, radius)
+    fused.add_normal(moved, keys, radius)
     torch.testing.assert_close(moved, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -65,7 +64,7 @@ def test_cross_entropy_and_its_derivatives(ignored: bool) -> None:
         labels[[0, 4]] = -100
     reference = logits.detach().clone().requires_grad_()
     expected = torch.stack([F.cross_entropy(each, labels) for each in reference])
-    losses = layers.CrossEntropy.apply(logits, labels)
+    losses = fused.CrossEntropy.apply(logits, labels)
     torch.testing.assert_close(losses, expected)
     direction, other = random(4), random(4, 9, 5, seed=2)
     (plain,) = torch.autograd.grad(losses, logits, direction, retain_graph=True)
@@ -78,7 +77,7 @@ def test_cross_entropy_and_its_derivatives(ignored: bool) -> None:
 
 
 def test_a_label_that_is_no_class_has_no_loss() -> None:
-    losses = layers.CrossEntropy.apply(random(2, 3, 4), torch.tensor([0, 4, 1]))
+    losses = fused.CrossEntropy.apply(random(2, 3, 4), torch.tensor([0, 4, 1]))
     assert losses.isnan().all()
 
 
@@ -99,7 +98,7 @@ def state(n: int) -> list[Tensor]:
 def test_bayes_rule_in_one_kernel() -> None:
     log_weights, evidence, alive, failed, steps = before = state(5)
     gain = torch.tensor([1.0, -2e4, -2e4 - 3, torch.nan, -2e4 + 1], dtype=torch.float64)
-    lives = weights.reweigh(gain, alive.clone(), *(after := [t.clone() for t in before]))
+    lives = fused.reweigh(gain, alive.clone(), *(after := [t.clone() for t in before]))
     assert lives.tolist() == after[2].tolist() == [False, True, True, False, True]
     grown = (log_weights + gain)[lives]
     torch.testing.assert_close(after[0][lives], grown.log_softmax(0), rtol=0, atol=1e-11)
@@ -111,7 +110,7 @@ def test_bayes_rule_in_one_kernel() -> None:
 def test_when_nobody_is_left_nothing_changes() -> None:
     before = state(5)
     gain = torch.full((5,), torch.nan, dtype=torch.float64)
-    lives = weights.reweigh(gain, before[2].clone(), *(after := [t.clone() for t in before]))
+    lives = fused.reweigh(gain, before[2].clone(), *(after := [t.clone() for t in before]))
     assert not lives.any() and after[3].item() is True
     for index in (0, 1, 2, 4):
         assert torch.equal(after[index], before[index])

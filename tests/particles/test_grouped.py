@@ -54,7 +54,16 @@ def assert_curved_alike(
         assert (got - want).norm() <= 1e-4 * want.norm()
 
 
-@pytest.mark.parametrize(("name", "bias"), [*((name, True) for name in SHAPES), ("same", False)])
+LONG = Tile((5, 2), rows=16, inner=64)
+# the interpreter takes half a second for each; a change of the kernel is tried on all of them
+SLOW = "as many outputs as inputs", "no padding", "whole tiles, stride 2", "many, as many outputs"
+
+
+@pytest.mark.parametrize(
+    ("name", "bias"),
+    [("same", False)]
+    + [pytest.param(n, True, marks=[pytest.mark.slow] * (n in SLOW)) for n in SHAPES],
+)
 def test_one_kernel_is_n_convolutions(name: str, bias: bool) -> None:
     (inputs, outputs), kernel, stride, padding, size = SHAPES[name]
     n, batch, generator = 3, 2, torch.Generator().manual_seed(0)
@@ -74,8 +83,8 @@ def test_one_kernel_is_n_convolutions(name: str, bias: bool) -> None:
     wanted = torch.autograd.grad(expected, leaves, slope, retain_graph=True)
 
     wide = x.contiguous(memory_format=torch.channels_last)
-    g = Geometry(n, inputs, outputs, kernel, stride, padding)
-    y = GroupedConvolution.apply(wide, weight, offset if bias else None, g, "ieee")
+    g = Geometry(n, inputs, outputs, kernel, stride, padding, "ieee")
+    y = GroupedConvolution.apply(wide, weight, offset if bias else None, g)
     torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)  # float32 sums of up to 153
     found = torch.autograd.grad(y, leaves, slope, retain_graph=True)
     for got, want in zip(found, wanted, strict=True):
@@ -91,35 +100,38 @@ TILED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [(3, 3), (3, 5)])
 @pytest.mark.parametrize("tile", TILED.values(), ids=TILED)
 def test_every_tile_computes_the_same(
     tile: Tile, kernel: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n, batch, inputs, outputs = 3, 2, 5, 12
-    g = Geometry(n, inputs, outputs, kernel, (1, 1), (1, 1))
+    g = Geometry(n, inputs, outputs, kernel, (1, 1), (1, 1), "ieee")
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(batch, n * inputs, 6, 8, generator=generator).to(DEVICE)
     weight = torch.randn(n, outputs, inputs, *kernel, generator=generator).to(DEVICE)
-    leaves = [x.requires_grad_(), weight.requires_grad_()]
-    expected = F.conv2d(x, weight.flatten(0, 1), padding=1, groups=n)
+    bias = torch.randn(n, outputs, generator=generator).to(DEVICE)
+    leaves = [tensor.requires_grad_() for tensor in (x, weight, bias)]
+    expected = F.conv2d(x, weight.flatten(0, 1), bias.flatten(), padding=1, groups=n)
     slope = torch.randn(expected.shape, generator=generator).to(DEVICE)
     wanted = torch.autograd.grad(expected, leaves, slope)
 
     for ends in ((inputs, outputs), (outputs, inputs)):
         monkeypatch.setitem(grouped.TILES, ends, tile)
+        monkeypatch.setitem(grouped.FILTER_TILES, ends, tile)
     wide = x.contiguous(memory_format=torch.channels_last)
-    y = GroupedConvolution.apply(wide, weight, None, g, "ieee")
+    y = GroupedConvolution.apply(wide, weight, bias, g)
     torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)  # float32, another order
     for got, want in zip(torch.autograd.grad(y, leaves, slope), wanted, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
-def test_patches_that_do_not_fit_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(grouped.TILES, (16, 16), Tile((2, 2), rows=64))
-    assert grouped.tile_of(16, 16, (6, 8), (1, 1)) == Tile((2, 2), rows=64)
-    assert grouped.tile_of(16, 16, (6, 7), (1, 1)) == Tile((1, 1), rows=64)
-    assert grouped.tile_of(16, 16, (6, 8), (1, 2)) == Tile((1, 1), rows=64)
+def test_patches_that_do_not_fit_are_not_made() -> None:
+    tile, plain = Tile((2, 4), rows=64), Tile((1, 1), rows=64)
+    assert tile.fitted((6, 8), (1, 1)) == tile
+    assert tile.fitted((7, 8), (1, 1)) == tile.fitted((6, 6), (1, 1)) == plain
+    assert tile.fitted((6, 8), (1, 2)) == plain
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
@@ -145,8 +157,8 @@ def test_filters_side_by_side_are_n_convolutions(
     slope = random(*expected.shape)
     wanted = torch.autograd.grad(expected, leaves, slope, retain_graph=True)
 
-    g = Geometry(n, inputs, outputs, kernel, stride, padding)
-    y = SharedConvolution.apply(x, weight, offset if bias else None, g, "ieee")
+    g = Geometry(n, inputs, outputs, kernel, stride, padding, "ieee")
+    y = SharedConvolution.apply(x, weight, offset if bias else None, g)
     torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)  # float32 sums, another order
     found = torch.autograd.grad(y, leaves, slope, retain_graph=True)
     for got, want in zip(found, wanted, strict=True):
@@ -161,14 +173,20 @@ def test_a_long_sum_over_positions_in_parts() -> None:
     slope = torch.randn(40, 2, 8, 8, generator=generator).to(DEVICE)
     expected = F.conv2d(x, weight.flatten(0, 1), padding=1)
     (wanted,) = torch.autograd.grad(expected, weight, slope)
-    g = Geometry(2, 1, 1, (3, 3), (1, 1), (1, 1))
-    y = SharedConvolution.apply(x, weight, None, g, "ieee")
+    g = Geometry(2, 1, 1, (3, 3), (1, 1), (1, 1), "ieee")
+    y = SharedConvolution.apply(x, weight, None, g)
     (found,) = torch.autograd.grad(y, weight, slope)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3)  # 2560 terms
 
 
-@pytest.mark.parametrize("tile", [Tile(), Tile((5, 2), rows=16, inner=64)])
-@pytest.mark.parametrize("channels", [16, 32])
+@pytest.mark.parametrize(
+    ("channels", "tile"),
+    [(16, Tile())]
+    + [
+        pytest.param(channels, tile, marks=pytest.mark.slow)
+        for channels, tile in ((32, Tile()), (16, LONG), (32, LONG))
+    ],
+)
 def test_a_residual_block_in_one_piece_is_that_of_n_networks(
     channels: int, tile: Tile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,7 +211,8 @@ def test_a_residual_block_in_one_piece_is_that_of_n_networks(
     wanted = torch.autograd.grad(expected, leaves, slope, retain_graph=True)
 
     wide = x.contiguous(memory_format=torch.channels_last)
-    y = ResidualBlock.apply(wide, *leaves[1:], "ieee")
+    g = Geometry(n, channels, channels, (3, 3), (1, 1), (1, 1), "ieee")
+    y = ResidualBlock.apply(wide, *leaves[1:], g)
     torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)  # float32, another order
     found = torch.autograd.grad(y, leaves, slope, retain_graph=True)
     for got, want in zip(found, wanted, strict=True):
@@ -205,7 +224,8 @@ def test_a_residual_block_does_not_hide_what_is_not_a_number() -> None:
     x = torch.ones(1, 16, 3, 3, device=DEVICE).contiguous(memory_format=torch.channels_last)
     x[0, 0, 1, 1] = torch.nan
     weight, bias = torch.ones(1, 16, 16, 3, 3, device=DEVICE), torch.zeros(1, 16, device=DEVICE)
-    assert ResidualBlock.apply(x, weight, bias, weight, bias, "ieee").isnan().all()
+    g = Geometry(1, 16, 16, (3, 3), (1, 1), (1, 1), "ieee")
+    assert ResidualBlock.apply(x, weight, bias, weight, bias, g).isnan().all()
 
 
 POOLS = {

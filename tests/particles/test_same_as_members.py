@@ -51,7 +51,7 @@ def assert_like_members(particles: ol.Ensemble, *args, in_dims=None, **kwargs) -
 
 # Chunks recompute activations through autograd's hooks, which torch.func.grad does not allow.
 CASES = [
-    (name, way)
+    pytest.param(name, way, marks=[pytest.mark.slow] * (way in ("one by one", "chunked vmap")))
     for name in NETWORKS
     for way in WAYS
     if name != "torch.func inside" or "chunk_size" not in WAYS[way]

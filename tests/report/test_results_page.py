@@ -193,6 +193,7 @@ def test_a_row_with_more_seeds_than_others_says_what_it_had_with_as_many(write_c
     assert words in (folder / "literature.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_module_is_a_command(results):
     command = [sys.executable, "-m", "docs.tools.results_page", "--check"]
     done = subprocess.run(

@@ -125,8 +125,7 @@ def sample_orders(number: int) -> list[Tensor]:
     return [permutation(7, number, k, T * E, torch.device("cpu")) for k in range(EPOCHS)]
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["descent", "filter"])
-@pytest.mark.parametrize("clip_values", [True, False])
+@pytest.mark.parametrize(("clip_values", "weighted"), [(True, False), (False, True)])
 def test_one_particle_is_standard_ppo(clip_values: bool, weighted: bool) -> None:
     particles = ol.Ensemble(Walker, 1, seed=4).double()
     plain = PlainPPO(copy.deepcopy(particles[0]), clip_values)

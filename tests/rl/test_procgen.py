@@ -207,6 +207,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
             load_envpool()
 
 
+@pytest.mark.slow
 def test_ppo_plays_procgen_and_resumes_bit_for_bit(tmp_path: Path) -> None:
     def make() -> PPO:
         particles = ol.Ensemble(Compact, 3, seed=0)

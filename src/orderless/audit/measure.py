@@ -4,7 +4,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from .answers import LearnerError, as_array, chance, differences
 from .comparison import ComparisonSettings, comparisons
 from .learners import MakeLearner
 from .result import LearnerAudit, OrderSensitivity, Tail, Tails
-from .runs import AuditWork, Order, Place, Run, fingerprint
+from .runs import AuditWork, Maker, Order, Place, Run, fingerprint
 from .search import search as search_orders
 
 Tell = Callable[[int, int, str], None]
@@ -104,11 +104,8 @@ def order_sensitivity(
     if own in others:
         raise ValueError(f"two learners are called {own!r}: give yours another name")
     makers = {own: make_learner, **others}
-    # what a kept run must have been made by to be of use; the key is of the user's learners
-    built, data = {"settings": asdict(settings)}, fingerprint(checked)
-    made_by: dict[str, dict[str, object]] = {
-        n: {"tasks": data, **(built if n in ours else {"key": key})} for n in makers
-    }
+    data = fingerprint(checked)
+    made_by = {n: Maker(data, settings=settings) if n in ours else Maker(data, key) for n in makers}
     work = AuditWork(makers, made_by, checked)
     places = [
         Place(label, seed, order, number)

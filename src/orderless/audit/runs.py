@@ -19,8 +19,9 @@ import torch
 from ..experiments.engine import Tick
 from ..scenarios import Task
 from ..storage import Directory, versions
-from ..storage.typed import decode
+from ..storage.typed import decode, optional
 from .answers import Answers, LearnerError, as_array, read_answers, score
+from .comparison import ComparisonSettings
 from .decomposition import Array
 from .learners import MakeLearner
 
@@ -55,6 +56,19 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Maker:
+    """What a run depends on beside order and seed.
+
+    `tasks`: a fingerprint; `key`: what tells versions of a user's learner apart; `settings`: of
+    this library's own.
+    """
+
+    tasks: str
+    key: str | None = optional()
+    settings: ComparisonSettings | None = optional()
+
+
+@dataclass(frozen=True)
 class Record:
     """A run as its file has it."""
 
@@ -62,8 +76,7 @@ class Record:
     seed: int
     order_index: int | None
     order: list[int]
-    maker: dict[str, object]
-    """What the run depends on besides."""
+    maker: Maker
     labels: str
     """Answers about the test samples of all tasks one after another, 8 bytes each, compressed."""
     bits: str
@@ -92,12 +105,11 @@ class AuditWork:
 
     Args:
         makers: per learner `make_learner`.
-        made_by: per learner what its runs depend on beside order and seed, ready for JSON. Runs
-            that were made by anything else are refused, never mixed in.
+        made_by: per learner; runs that were made by anything else are refused, never mixed in.
     """
 
     makers: Mapping[str, MakeLearner]
-    made_by: Mapping[str, dict[str, object]]
+    made_by: Mapping[str, Maker]
     tasks: Sequence[Task]
 
     device = torch.device("cpu")
@@ -161,15 +173,15 @@ class AuditWork:
             return f"{directory} holds no audit: {elsewhere}"
         if cell is None:  # another learner's, or of more orders
             return None
-        ours = self.made_by[cell.learner]
-        if record["maker"].get("tasks") != ours["tasks"]:
+        found, ours = decode(Record, record), self.made_by[cell.learner]
+        if found.maker.tasks != ours.tasks:
             return (
                 f"{directory} holds an audit on other tasks: {elsewhere}; tasks that are drawn at "
                 "random must be drawn with a fixed seed"
             )
-        if record["maker"] != ours:
+        if found.maker != ours:
             return f"{directory} holds runs of another version of {cell.learner}: {elsewhere}"
-        if (record["order"], record["seed"]) != (list(cell.order), cell.seed):
+        if (found.order, found.seed) != (list(cell.order), cell.seed):
             return f"{directory} holds runs of other orders of {cell.learner}: {elsewhere}"
         self.read(record)  # raises if it makes no sense
         return None

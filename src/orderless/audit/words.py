@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..escaping import markdown as escape
 from ..escaping import printable
+from ..writing import MISSING, markdown_table, percent, small
 from .comparison import COMPARISONS
 from .decomposition import LEVEL
 
@@ -36,7 +37,7 @@ def text(result: OrderSensitivity) -> str:
 def markdown(result: OrderSensitivity) -> str:
     """The whole report."""
     names = [escape(each.name) for each in result.learners]
-    sections = [f"# {escape(_title(result))}", _table(*_summary(result, escape))]
+    sections = [f"# {escape(_title(result))}", markdown_table(*_summary(result, escape))]
     sections += [scale(result), _LEGEND]
     sections += filter(None, [escape(comparison_note(result))])
     for name, each in zip(names, result.learners, strict=True):
@@ -45,32 +46,32 @@ def markdown(result: OrderSensitivity) -> str:
     parts = [
         [
             escape(each.name),
-            *map(_small, (p.variance, p.order_effect, p.seed_effect, p.interaction)),
+            *map(small, (p.variance, p.order_effect, p.seed_effect, p.interaction)),
         ]
         for each in result.learners
         for p in [each.parts]
     ]
     headings = ["learner", "variance", "= order", "+ seed", "+ interaction"]
-    sections += ["## Parts of the variance", _table(headings, parts)]
+    sections += ["## Parts of the variance", markdown_table(headings, parts)]
     tasks = []
     for task, name in enumerate(result.tasks):
         means = [each.scores[:, :, task].mean(axis=0) for each in result.learners]
-        cells = [[_percent(value) for value in (m.mean(), m.min(), m.max())] for m in means]
+        cells = [[percent(value) for value in (m.mean(), m.min(), m.max())] for m in means]
         tasks.append([escape(name), *(f"{mean} ({low}-{high})" for mean, low, high in cells)])
     sections += [
         "## Tasks\n\nThe mean score in percent; the worst and the best order in brackets.",
-        _table(["task", *names], tasks),
+        markdown_table(["task", *names], tasks),
     ]
     orders = [
         [
             str(o),
             escape(result.order_name(o)),
-            *(_percent(e.order_averages[o]) for e in result.learners),
+            *(percent(e.order_averages[o]) for e in result.learners),
         ]
         for o in range(len(result.orders))
     ]
-    sections += ["## Orders", _table(["order", "tasks in turn", *names], orders)]
-    return "\n\n".join(sections) + "\n"
+    sections += ["## Orders", markdown_table(["order", "tasks in turn", *names], orders)]
+    return "\n\n".join(map(str.strip, sections)) + "\n"
 
 
 _LEGEND = """\
@@ -96,17 +97,17 @@ def headline(result: OrderSensitivity) -> str:
     ends, found = [learner.order_averages.min(), learner.order_averages.max()], "tried"
     if tails is not None:  # runs of one seed
         ends, found = [tails.worst.again, tails.best.again], "found"
-    low, high = map(_percent, ends)
+    low, high = map(percent, ends)
     scores = f"{low} % in the worst order {found}, {high} % in the best"
     claim = HEADLINES[learner.verdict].format(learner.name)
-    chance = f"a constant answer has {_percent(result.chance)} %"
+    chance = f"a constant answer has {percent(result.chance)} %"
     return f"{claim}: {low + ' %' if low == high else scores}; {chance}."
 
 
 def scale(result: OrderSensitivity) -> str:
     """What scores are, and what chance is."""
     what = "accuracies" if result.score == "accuracy" else f"{result.score}, at least -100,"
-    return f"Scores are {what} in percent; the best constant answer has {_percent(result.chance)}."
+    return f"Scores are {what} in percent; the best constant answer has {percent(result.chance)}."
 
 
 def comparison_note(result: OrderSensitivity) -> str:
@@ -130,12 +131,12 @@ def _summary(
     rows = [
         [
             name(each.name),
-            _percent(each.parts.average),
-            _percent(each.order_averages[each.worst_order]),
-            _small(each.order_variance),
-            _small(each.seed_variance),
+            percent(each.parts.average),
+            percent(each.order_averages[each.worst_order]),
+            small(each.order_variance),
+            small(each.seed_variance),
             probability(each.p_value),
-            f"{_percent(each.mean_disagreement)} %",
+            f"{percent(each.mean_disagreement)} %",
             VERDICTS[each.verdict],
         ]
         for each in result.learners
@@ -177,8 +178,8 @@ def findings(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
     worst, best, averages = learner.worst_order, learner.best_order, learner.order_averages
     if averages[worst] < averages[best]:
         said.append(
-            f"Worst order: {result.order_name(worst)} ({_percent(averages[worst])} %); best: "
-            f"{result.order_name(best)} ({_percent(averages[best])} %)."
+            f"Worst order: {result.order_name(worst)} ({percent(averages[worst])} %); best: "
+            f"{result.order_name(best)} ({percent(averages[best])} %)."
         )
     if learner is result.learner and result.tails:
         said += _about_tails(result, result.tails)
@@ -186,11 +187,11 @@ def findings(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
         task = learner.suffering_task
         means = learner.scores[:, :, task].mean(axis=0)
         said.append(
-            f"Task {result.tasks[task]} depends most on it: {_percent(means.min())} % after "
-            f"{result.order_name(int(means.argmin()))}, {_percent(means.max())} % in its best "
+            f"Task {result.tasks[task]} depends most on it: {percent(means.min())} % after "
+            f"{result.order_name(int(means.argmin()))}, {percent(means.max())} % in its best "
             "order."
         )
-    between = [f"{_percent(x)} %" for x in (learner.mean_disagreement, learner.seed_disagreement)]
+    between = [f"{percent(x)} %" for x in (learner.mean_disagreement, learner.seed_disagreement)]
     if result.score == "accuracy":
         orders, seeds = between
         said.append(f"Two orders disagree on {orders} of the test samples, two seeds on {seeds}.")
@@ -209,13 +210,13 @@ def _about_chance(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
     if at_once <= result.chance_in_task + margin:
         return [
             f"{learner.name} is at chance: even on the task just learned it scores "
-            f"{_percent(at_once)} %, where the best constant answer has "
-            f"{_percent(result.chance_in_task)} %. The effect of the order on it is not meaningful."
+            f"{percent(at_once)} %, where the best constant answer has "
+            f"{percent(result.chance_in_task)} %. The effect of the order on it is not meaningful."
         ]
     if learner.parts.average <= result.chance + margin:
         return [
-            f"After the last task {learner.name} is at chance, {_percent(learner.parts.average)} % "
-            f"on average; on a task just learned it had {_percent(at_once)} %."
+            f"After the last task {learner.name} is at chance, {percent(learner.parts.average)} % "
+            f"on average; on a task just learned it had {percent(at_once)} %."
         ]
     return []
 
@@ -226,8 +227,8 @@ def _about_tails(result: OrderSensitivity, tails: Tails) -> list[str]:
     for kind, tail, drawn in ends:
         said.append(
             f"The {kind} order that {tails.runs} more runs found: {result.order_name(tail.order)} "
-            f"({_percent(tail.average)} % with seed 0, {_percent(tail.again)} % with seed 1). The "
-            f"{kind} of {len(result.orders)} random orders had {_percent(drawn)} % with seed 0."
+            f"({percent(tail.average)} % with seed 0, {percent(tail.again)} % with seed 1). The "
+            f"{kind} of {len(result.orders)} random orders had {percent(drawn)} % with seed 0."
         )
     return said
 
@@ -269,21 +270,8 @@ def _claim(learner: LearnerAudit) -> str:
     )
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    rule = [":--", *["--:"] * (len(headings) - 1)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (headings, rule, *rows))
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
-
-
-def _small(value: float) -> str:
-    return "0" if value == 0 else f"{value:.2g}"
-
-
 def probability(value: float | None) -> str:
     """Digits enough to see on which side of 0.05 it lies."""
     if value is None:
-        return "-"
+        return MISSING
     return f"{value:.4f}" if value < 0.01 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"

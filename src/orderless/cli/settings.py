@@ -7,7 +7,7 @@ import typer
 
 from ..experiments.benchmarks import BENCHMARKS
 from ..methods import METHODS
-from ..methods.config import kinds, sentences
+from ..methods.config import allowed, sentences
 from ..methods.plugins import load_plugins
 from ..methods.policy_settings import PolicySettings
 from ..methods.presets import POLICY_PRESETS, PRESETS
@@ -40,7 +40,7 @@ def settings(what: What = None, plugin: options.Plugin = None) -> None:
         values = shared.flat()
         for part in parts or [type(shared), *shared.configs()]:
             said = sentences(part)
-            for key in kinds(part):
+            for key in allowed(part):
                 if key != "own":
                     typer.echo(f"  {key}={values[key]}\n      {said.get(key, '')}")
         typer.echo("")

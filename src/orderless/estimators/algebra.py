@@ -5,8 +5,6 @@ aligned by label, never by place: 'cat' here and 'cat' there are one class, what
 at either site.
 """
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What classifier and regressor share: parameters, scaling, filters and batches."""
 
-from __future__ import annotations
-
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator

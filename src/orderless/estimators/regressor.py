@@ -1,7 +1,5 @@
 """The regressor."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Self
 

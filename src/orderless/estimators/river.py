@@ -10,8 +10,6 @@ Values should be about standardised, by known units: a scaler that learns from t
 features, and with them the result, depend on the order again.
 """
 
-from __future__ import annotations
-
 import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field

@@ -61,7 +61,7 @@ class Work(Protocol[Contra]):
 
 @dataclass
 class Report:
-    """What a run tells while it goes on; the command line draws it."""
+    """What is called while a run goes on; the command line shows it."""
 
     begin: Callable[[int, int], None] = lambda finished, total: None
     start: Callable[[Any], None] = lambda cell: None
@@ -130,7 +130,7 @@ def run_cells(
 
 
 def refuse_too_many(cells: int) -> None:
-    """Before anything is drawn or counted."""
+    """Refuse a grid of more than `MOST_CELLS`, before anything is drawn or counted."""
     if cells > MOST_CELLS:
         raise ValueError(
             f"at most {MOST_CELLS:,} cells at once, got {cells:,}: ask for fewer orders or seeds"

@@ -19,6 +19,7 @@ from ..particles import Ensemble
 
 COMBINES = ("accuracy", "logits", "probs")
 PROJECTION = 64  # dimensions kept of a particle's position
+SAMPLES = 512  # on which plasticity is measured
 
 
 @dataclass
@@ -60,14 +61,11 @@ def score_task(learner: ContinualLearner, task: int, test_batch: int) -> TaskSco
 
 
 @torch.no_grad()
-def plasticity(learner: ContinualLearner, task: int, samples: int = 512) -> dict[str, float]:
-    """Dormant units, effective rank and weight size of the particle that weighs most."""
-    return plasticity_of(*learner.representation(learner.scenario.test_set(task)[0][:samples]))
+def plasticity(seen: Tensor, weights: list[Tensor]) -> dict[str, float]:
+    """Dormant units, effective rank and weight size of one network.
 
-
-@torch.no_grad()
-def plasticity_of(seen: Tensor, weights: list[Tensor]) -> dict[str, float]:
-    """The same from what a network's last layer sees `[B, M]` and from the network's weights."""
+    `seen`: what its last layer sees `[B, M]`.
+    """
     features = seen.double().cpu().numpy()
     whole = bool(np.isfinite(features).all())  # singular values of a NaN are an error
     sizes = [p.abs().sum(dtype=torch.float64) for p in weights]  # millions: not on the host

@@ -1,16 +1,16 @@
 """A benchmark of a user's own: `module:name` of a scenario, a list of tasks, or what makes one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from ..methods.plugins import made_by
-
-if TYPE_CHECKING:
-    from ..methods.settings import Settings
-    from ..scenarios import Scenario, Task
+from ..methods.settings import Settings
+from ..scenarios import Scenario, Task
+from ..scenarios.augment import to_unit
+from ..scenarios.task import is_array, task_from_datasets
 
 HELD_OUT = 0.2  # of a task without test data
 MOST_OUTPUTS = 256  # records keep predictions as bytes
@@ -18,8 +18,6 @@ MOST_OUTPUTS = 256  # records keep predictions as bytes
 
 def find_tasks(reference: str) -> Any:
     """The scenario or list that `module:name` stands for; a function is called for it."""
-    from ..scenarios import Scenario
-
     given = made_by(reference, "your own tasks")
     if not isinstance(given, Scenario | Sequence) or isinstance(given, str) or not len(given):
         raise ValueError(
@@ -38,7 +36,7 @@ def make_scenario(
     root: str | None,
     device: str,
 ) -> Scenario:
-    """What a `Benchmark` asks for."""
+    """The scenario of a benchmark of one's own, see `Benchmark`."""
     if settings.assign != "fixed":
         raise ValueError(f"assign={settings.assign} is not for tasks of your own: leave it out")
     try:
@@ -56,11 +54,6 @@ def as_scenario(given: Any, kind: Any) -> Scenario:
     Inputs become float32, bytes are divided by 255. What networks or records cannot take is refused
     with a `ValueError`.
     """
-    import torch
-
-    from ..scenarios import Scenario
-    from ..scenarios.augment import to_unit
-
     if isinstance(given, Scenario):
         options: Any = {"augment": given.augment, "transform": given.transform}
         scenario = Scenario(given.tasks, kind=kind, name=given.name, **options)
@@ -92,9 +85,6 @@ def _task(given: Any, number: int, kind: str) -> Task:
     Data are a pair (x, y) of tensors or arrays, or a dataset of such samples. Where every task has
     classes of its own, its labels are numbered from 0.
     """
-    from ..scenarios import Scenario, Task
-    from ..scenarios.task import is_array, task_from_datasets
-
     if isinstance(given, Task):
         return given
     pair = isinstance(given, tuple | list)

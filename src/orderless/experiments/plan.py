@@ -56,7 +56,7 @@ def plan(
 
 
 def refuse(benchmark: str, **given: bool) -> None:
-    """Options that a benchmark would pass over must not be given."""
+    """Refuse options that a benchmark does not read."""
     for name, is_given in given.items():
         if is_given:
             option = name.replace("_", "-")
@@ -66,7 +66,7 @@ def refuse(benchmark: str, **given: bool) -> None:
 def check_launch(
     benchmark: str, launcher: str, workers: int | None, checkpoint_every: float
 ) -> None:
-    """Refuse what does not go together."""
+    """Refuse options that exclude each other."""
     regime = benchmark == "regime"
     alone = regime or benchmark.startswith("procgen-")
     if ranks() > 1 and (alone or workers not in (None, 1)):

@@ -12,15 +12,15 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
 
+from .cell import Cell
 from .engine import Report
 from .launch.ranks import rank
 from .record import CellRecord
-from .runner import Cell
 from .store import DamagedFile
 
 
 class Countdown:
-    """Counts anything towards a total: bars, or where there is no terminal a line now and then.
+    """Progress towards a total: bars, or a line now and then where there is no terminal.
 
     A context manager.
 
@@ -133,9 +133,9 @@ def reporting(label: str) -> Iterator[Report]:
 
 
 class OnceOfAKind:
-    """Says a warning the first time: the next, with other numbers in it, is no news.
+    """Prints a warning the first time, and not again with other numbers in it.
 
-    A grid of a thousand cells may have the same to say about each.
+    The cells of a grid may all give the same warning.
     """
 
     def __init__(self) -> None:

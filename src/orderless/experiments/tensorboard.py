@@ -32,7 +32,7 @@ class CellLog:
 
     Args:
         folder: of this cell alone.
-        tasks: their names, for the scores' tags; numbers where there are none.
+        tasks: their names, for the scores' tags.
         steps: of every stage.
     """
 
@@ -55,14 +55,11 @@ class CellLog:
             for row in range(self._scored, rows):
                 # joint training has one stage and a row for every task: all but its ends are empty
                 step = self._ends[min(row, len(self._ends) - 1)]
-                for task, score in enumerate(scores[row]):
+                for task, score in zip(self._tasks, scores[row], strict=True):
                     if score is not None:
-                        self._writer.add_scalar(f"{name}/{self._name(task)}", score, step)
+                        self._writer.add_scalar(f"{name}/{task}", score, step)
         self._scored = rows
         self._writer.flush()
-
-    def _name(self, task: int) -> str:
-        return self._tasks[task] if task < len(self._tasks) else f"task {task}"
 
     def close(self) -> None:
         self._writer.close()

@@ -1,7 +1,5 @@
 """N networks trained side by side, all counting the same: the paper's "averaging particles"."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +12,7 @@ from .gradient import GradientFilter, GradientStep, Weighting
 
 @dataclass(frozen=True)
 class Uniform(Weighting):
-    """Equal weights of all who are alive."""
+    """Equal weights for all particles that are alive."""
 
     def __call__(self, step: GradientStep) -> Tensor:
         count = step.alive.sum().clamp(min=1).double()

@@ -1,7 +1,5 @@
 """What every filter has: weights to read, predictions, and a state to save."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -136,25 +134,20 @@ class Predictor(ABC):
         Of a sharded ensemble: all ranks ask, and the first gets the whole, as if there were no
         other. Any number of ranks can load it.
         """
+        collect_all = self.particles.shard.collect_all
         return {
             "kind": type(self).__name__,
             "seed": self.particles.seed,
-            "particles": self._collected(self.particles.state_dict()),
+            "particles": collect_all(self.particles.state_dict()),
             **{name: tensor.clone() for name, tensor in self.tensors().items()},
-            **self._collected({name: t.clone() for name, t in self.particle_tensors().items()}),
+            **collect_all({name: t.clone() for name, t in self.particle_tensors().items()}),
         }
-
-    def _collected(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: self.particles.shard.collect(tensor) for name, tensor in tensors.items()}
-
-    def _local(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: self.particles.shard.local(tensor) for name, tensor in tensors.items()}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a state; one of another filter, model or size is refused before any change."""
         self._check_state(state)
-        self.particles.load_state_dict(self._local(state["particles"]))
+        self.particles.load_state_dict(self.particles.shard.local_all(state["particles"]))
         self.particles.seed = state["seed"]  # the noise to come is keyed on it
         for name, tensor in self.tensors().items():
             tensor.copy_(state[name])

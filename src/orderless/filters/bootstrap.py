@@ -9,8 +9,6 @@ the new place. It uses every loss twice, so with small noise it converges to the
 data counted twice, p_0(x) e^{-2 sum L(x)}.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

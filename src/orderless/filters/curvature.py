@@ -11,9 +11,9 @@ A closure gives losses L `[N]`, and may give the outputs f `[N, B, C]` they were
   never negative.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from itertools import count, product
 
 import torch
 from torch import Tensor, nn
@@ -50,15 +50,12 @@ def signs(keys: Tensor, shape: tuple[int, ...]) -> Tensor:
     return torch.where(random.uniform(keys, shape) < 0.5, -1.0, 1.0)
 
 
-class Probe:
+Keys = Iterator[Tensor]
+
+
+def probe_keys(seed: int, step: Tensor, indices: Tensor) -> Keys:
     """Keys for the random signs of one step: they depend on (seed, step, particle) alone."""
-
-    def __init__(self, seed: int, step: Tensor, indices: Tensor) -> None:
-        self.parts, self.number = (seed, step, indices), 0
-
-    def keys(self) -> Tensor:
-        self.number += 1
-        return random.particle_keys(*self.parts, _STREAM + self.number)
+    return (random.particle_keys(seed, step, indices, stream) for stream in count(_STREAM + 1))
 
 
 def hessian(gradients: list[Tensor], parameters: list[nn.Parameter]) -> Tensor:
@@ -70,18 +67,17 @@ def hessian(gradients: list[Tensor], parameters: list[nn.Parameter]) -> Tensor:
 
 
 def hessian_diagonal(
-    gradients: list[Tensor], parameters: list[nn.Parameter], probe: Probe, probes: int
+    gradients: list[Tensor], parameters: list[nn.Parameter], keys: Keys, probes: int
 ) -> Tensor:
     """Hutchinson's estimate of the diagonal `[N, d]`, at least 0."""
-    total: Tensor | None = None
-    for _ in range(probes):
-        directions = [signs(probe.keys(), tuple(p.shape[1:])).to(p.dtype) for p in parameters]
+
+    def estimate() -> Tensor:
+        directions = [signs(next(keys), tuple(p.shape[1:])).to(p.dtype) for p in parameters]
         products = [(g * v).flatten(1).sum(1) for g, v in zip(gradients, directions, strict=True)]
         curved = derivatives(torch.stack(products).sum(0), parameters)
-        estimate = flatten(directions) * flatten(curved)
-        total = estimate if total is None else total + estimate
-    assert total is not None
-    return (total / probes).clamp(min=0.0)
+        return flatten(directions) * flatten(curved)
+
+    return (reduce(Tensor.add_, (estimate() for _ in range(probes))) / probes).clamp(min=0.0)
 
 
 def output_curvature_root(losses: Tensor, outputs: Tensor) -> Tensor:
@@ -111,28 +107,26 @@ def _pulled_back(outputs: Tensor, directions: Tensor, parameters: list[nn.Parame
 def gauss_newton(losses: Tensor, outputs: Tensor, parameters: list[nn.Parameter]) -> Tensor:
     """The full generalised Gauss-Newton matrix `[N, d, d]`, exactly."""
     root = output_curvature_root(losses, outputs)
-    total: Tensor | None = None
-    for sample in range(root.shape[1]):
-        for column in range(root.shape[-1]):
-            directions = torch.zeros_like(root[..., 0])
-            directions[:, sample] = root[:, sample, :, column]
-            row = _pulled_back(outputs, directions, parameters)
-            outer = row.unsqueeze(2) * row.unsqueeze(1)
-            total = outer if total is None else total.add_(outer)
-    assert total is not None
-    return total
+
+    def outer(sample: int, column: int) -> Tensor:
+        directions = torch.zeros_like(root[..., 0])
+        directions[:, sample] = root[:, sample, :, column]
+        row = _pulled_back(outputs, directions, parameters)
+        return row.unsqueeze(2) * row.unsqueeze(1)
+
+    places = product(range(root.shape[1]), range(root.shape[-1]))
+    return reduce(Tensor.add_, (outer(*place) for place in places))
 
 
 def gauss_newton_diagonal(
-    losses: Tensor, outputs: Tensor, parameters: list[nn.Parameter], probe: Probe, probes: int
+    losses: Tensor, outputs: Tensor, parameters: list[nn.Parameter], keys: Keys, probes: int
 ) -> Tensor:
     """An unbiased, non-negative estimate of the diagonal `[N, d]`."""
     root = output_curvature_root(losses, outputs)
-    total: Tensor | None = None
-    for _ in range(probes):
-        drawn = signs(probe.keys(), tuple(root.shape[1:3])).double()
+
+    def estimate() -> Tensor:
+        drawn = signs(next(keys), tuple(root.shape[1:3])).double()
         directions = (root @ drawn.unsqueeze(-1)).squeeze(-1)
-        estimate = _pulled_back(outputs, directions, parameters).square()
-        total = estimate if total is None else total + estimate
-    assert total is not None
-    return total / probes
+        return _pulled_back(outputs, directions, parameters).square()
+
+    return reduce(Tensor.add_, (estimate() for _ in range(probes))) / probes

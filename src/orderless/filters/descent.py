@@ -1,7 +1,5 @@
 """Gradient descent as the filter with one particle."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

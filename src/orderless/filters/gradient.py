@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from .move import (
     closes_by_default,
 )
 from .optimizers import check_optimizer, check_state
-from .step import Closure, Step, StepInfo, SteppedFilter
+from .step import Closure, Step, StepInfo, SteppedFilter, added
 from .weights import is_finite
 
 
@@ -31,8 +31,8 @@ class Weighting(ABC):
 
     `step.energy_before` `[N]` is what the weights see of the loss at the old positions. A rule that
     needs more says so in `reads`: `"energy_after"`, the same at the new positions, for which the
-    closure is called again, or `"slope"`, <grad L, x_new - x_old>, for which it is not. A rule
-    stays as it is: a step is recorded anew where another takes its place, not where one changes.
+    closure is called again, or `"slope"`, <grad L, x_new - x_old>, for which it is not. Do not
+    change a rule: a CUDA graph is recorded again for another rule, not for one that changed.
     """
 
     reads: ClassVar[str | None] = None
@@ -58,16 +58,18 @@ class GradientStep(Step):
         # what the weights see too goes backwards, and is evaluated again, with the losses
         self.weighed_penalty = penalty if weigh_penalty else None
         self.log_weights = owner.raw_log_weights
-        self._moved: Move | None = None
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._move = choose_move(self, self.filter, self._closed())
+        self.contexts.enter_context(self.particles.factoring(self._move.update))
+        return self
 
     # ------------------------------------------------------------------ x <- x - sigma^2 grad L
 
     def move(self) -> None:
-        """Losses, their gradients, and the optimizer's step for those whose gradient is finite."""
-        quadratics = self._closed()
-        move = self._moved = choose_move(self, self.filter, quadratics)
-        self.contexts.enter_context(self.particles.factoring(move.update))
-        move.begin()
+        """One step of the optimizer, for the particles whose loss and gradient are finite."""
+        move = self._move
         losses, penalties = self._backward(move)
         finite = losses + move.bound()
         if penalties is not None:
@@ -82,12 +84,12 @@ class GradientStep(Step):
         for hooks in self.filter.consolidations:
             self.hold(*getattr(hooks, "changed_by_update", tuple)())
             hooks.before_update()
-        move.move(clip)
+        move.take(clip)
         for hooks in self.filter.consolidations:
             hooks.after_update()
 
     def _closed(self) -> list[QuadraticPenalty]:
-        """The penalties that this step applies in closed form; told so until it ends."""
+        """The penalties that this step applies itself; until it ends, their `closed` is True."""
         # a slope of penalties is read off their gradient, which then has to be there
         if self.weighed_penalty is not None and self.filter.weighting.reads == "slope":
             return []
@@ -122,13 +124,11 @@ class GradientStep(Step):
             move.gathered()
             if move.slopes and not apart:
                 move.keep_gradients()
-        rows = [losses.detach() for losses in rows]
-        total = rows[0] if len(rows) == 1 else torch.stack(rows).sum(0)
+        total = added([losses.detach() for losses in rows])
         return total, None if penalties is None else penalties.detach()
 
     def evaluate(self, closure: Closure, what: str = "closure", **given: Any) -> tuple[Tensor, Any]:
-        assert self._moved is not None  # nobody asks before
-        with self._moved.watching():
+        with self._move.watching():
             return super().evaluate(closure, what, **given)
 
     def _penalty(self, closure: Closure, outputs: Any) -> Tensor:
@@ -150,40 +150,36 @@ class GradientStep(Step):
 
         The penalty comes after the losses, as the first time: it draws the same noise.
         """
-        outputs, rows = None, []
+        rows = []
         with self.again():
             for closure in self.closures:
                 losses, outputs = self.evaluate(closure)
-                rows.append(self.shard.gather(losses))
-            self.loss_after = rows[0] if len(rows) == 1 else torch.stack(rows).sum(0)
+                rows.append(losses)
+            self.loss_after = self.gather(rows)
             if self.weighed_penalty is None:
                 return self.loss_after
-            rows.append(self.shard.gather(self._penalty(self.weighed_penalty, outputs)))
-            return torch.stack(rows).sum(0)
+            return self.gather([*rows, self._penalty(self.weighed_penalty, outputs)])
 
     @cached_property
     def slope(self) -> Tensor:
         """<grad L, x_new - x_old>, from the displacement that really happened: `[N]`, float64."""
-        if self._moved is None or not self._moved.slopes:
+        if not self._move.slopes:
             raise RuntimeError("a weighting that looks at the slope must say so: reads = 'slope'")
-        return self.shard.gather(self._moved.along_gradient())
+        return self.shard.gather(self._move.along_gradient())
 
     # ------------------------------------------------------------------ whole or not at all
 
     def commit(self, gain: Tensor) -> None:
-        if self._moved is not None:
-            self._moved.check()  # before anybody is weighed
+        self._move.check()  # before anybody is weighed
         super().commit(gain)
 
     def settle(self, alive: Tensor) -> None:
         super().settle(alive)
-        if self._moved is not None:
-            self._moved.settle(self.shard.local(alive))
+        self._move.settle(self.shard.local(alive))
 
     def undo(self) -> None:
         super().undo()
-        if self._moved is not None:
-            self._moved.undo()
+        self._move.undo()
 
 
 class GradientFilter(SteppedFilter):
@@ -253,7 +249,7 @@ class GradientFilter(SteppedFilter):
         penalty: Closure | None = None,
         weigh_penalty: bool | None = None,
     ) -> StepInfo:
-        """Algorithm 1; `weigh_penalty` stands for the filter's own in this step."""
+        """Algorithm 1 of arXiv:2410.22695; `weigh_penalty`: None means as the filter was made."""
         with self.transaction(closures, penalty, weigh_penalty) as step:
             step.move()  # x <- x - sigma^2 grad L(x)
             step.commit(self.weighting(step))  # log w <- log w - (L(x_t) + L(x_{t+1})) / 2

@@ -1,9 +1,9 @@
 """How a gradient step is carried out so that it can still be taken back for single particles.
 
 Two ways with one protocol: `Descent` for plain SGD, which need not write a Linear weight's gradient
-down, and `Move` for any torch optimizer. A step calls, in this order, `begin`, `backward`,
-`gathered`, `bound` / `squared_norms`, `move`, (`along_gradient`), `settle`; and `undo` instead of
-`settle` if anything fails on the way.
+down, and `Move` for any torch optimizer. A step calls, in this order, `backward`, `gathered`,
+`bound` / `squared_norms`, `take`, (`along_gradient`), `settle`; and `undo` instead of `settle` if
+anything fails on the way.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ class Move:
         self.quadratics = quadratics
         self._kept: list[tuple[nn.Parameter, Tensor]] = []
         self._state = {p: dict(state) for p, state in optimizer.state.items()}
-
-    def begin(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
 
     def watching(self) -> AbstractContextManager[Any]:
         """Around whatever computes losses."""
@@ -65,6 +63,7 @@ class Move:
             )
 
     def moving(self) -> list[nn.Parameter]:
+        """The optimizer's parameters that have a gradient."""
         groups = self.optimizer.param_groups
         return [p for group in groups for p in group["params"] if p.grad is not None]
 
@@ -80,7 +79,7 @@ class Move:
         return self.squared_norms()
 
     @torch.no_grad()
-    def move(self, clip: Tensor | None) -> None:
+    def take(self, clip: Tensor | None) -> None:
         """Take the step, each particle's gradient multiplied by `clip` `[N]`."""
         self.step.hold(*self._moved(), *self._states())
         if clip is not None:
@@ -94,7 +93,7 @@ class Move:
         pull(self.optimizer, self.quadratics)
 
     def _moved(self) -> list[nn.Parameter]:
-        """What the step changes: who has a gradient; with a closed penalty, everything held."""
+        """The parameters that change: those with a gradient; with a closed penalty, all."""
         groups = self.optimizer.param_groups if self.quadratics else ()
         return [p for group in groups for p in group["params"]] or self.moving()
 
@@ -114,10 +113,10 @@ class Move:
         """Refuse to settle what cannot be settled."""
 
     def settle(self, alive: Tensor) -> None:
-        """The step is decided: what is not yet written is written for the living `[N]`, here."""
+        """The step is decided: write what is still pending, for those `alive` `[N]` here."""
 
     def undo(self) -> None:
-        """The step has not been; what was held is back already."""
+        """The step failed: put back the optimizer's state; what was held is back already."""
         self.optimizer.state.clear()
         self.optimizer.state.update(self._state)
 
@@ -160,7 +159,7 @@ class Descent(Move):
         return factored + dense
 
     @torch.no_grad()
-    def move(self, clip: Tensor | None) -> None:
+    def take(self, clip: Tensor | None) -> None:
         scales: dict[int, Tensor | float] = {}
         for group in self.optimizer.param_groups:
             scale = -group["lr"] if clip is None else -clip * group["lr"]
@@ -243,7 +242,7 @@ class QuadraticPenalty(UpdateHooks, Protocol):
 
 
 def check_closed(consolidation: UpdateHooks, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse closed steps where there are none."""
+    """Raise `ValueError` where no closed step is known."""
     if not isinstance(consolidation, QuadraticPenalty):
         raise ValueError(f"a {type(consolidation).__name__} has no closed step: closed=None")
     if not isinstance(optimizer, torch.optim.SGD | torch.optim.Adam):  # AdamW is an Adam

@@ -1,7 +1,5 @@
 """Which optimizers a filter takes, and which of their states."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

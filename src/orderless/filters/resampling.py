@@ -5,8 +5,6 @@ uniforms `[N]` in (0, 1). All are unbiased: particle i is drawn N w_i times on a
 in how much the count varies around that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from ..particles import Ensemble
+from ..particles.kernels import fused
 from ..particles.parameter import per_particle_view
 from ..particles.precision import matrix_precision
-from . import fused
 from .base import Link, ParticleFilter
 from .compiled import CompiledStep
 from .weights import effective_sample_size, is_finite, normalize
@@ -136,8 +136,7 @@ class Step:
 
     def gather(self, losses: Sequence[Tensor]) -> Tensor:
         """The sum of one or several `[N]`, of the particles on all ranks."""
-        total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum(0)
-        return self.shard.gather(total)
+        return self.shard.gather(added(losses))
 
     # ------------------------------------------------------------------ whole or not at all
 
@@ -158,7 +157,7 @@ class Step:
         self.info = StepInfo(*seen, owner.alive, owner.raw_log_weights)
 
     def settle(self, alive: Tensor) -> None:
-        """Put back what was held of particles that are not `alive` `[N]`: the step has been."""
+        """End the step: put back what was held of the particles that are not `alive` `[N]`."""
         self.settled = True
         if _on_host(alive) and alive.all():
             return
@@ -171,7 +170,7 @@ class Step:
 
     @torch.no_grad()
     def undo(self) -> None:
-        """Put back everything."""
+        """The step failed: put back everything."""
         for tensor, before in self.held:
             tensor.copy_(before)
         self.particles.noise_counter.copy_(self.draw)
@@ -279,7 +278,7 @@ class SteppedFilter(ParticleFilter, ABC):
         return alive
 
     def fail_if_none(self, alive: Tensor) -> None:
-        """On the host, where looking is free, fail at once."""
+        """Raise at once if no particle is left; on the CPU only, where reading a mask is free."""
         if _on_host(alive) and not alive.any():
             self._failed.fill_(True)
             self.check(now=True)
@@ -304,8 +303,13 @@ class SteppedFilter(ParticleFilter, ABC):
             )
 
 
+def added(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of one or several tensors of one shape."""
+    return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(0)
+
+
 def _on_host(mask: Tensor) -> bool:
-    """On the CPU one may look at a mask for free; on a GPU looking stalls everything."""
+    """Whether a mask can be read without waiting for a GPU."""
     return mask.device.type == "cpu"
 
 

@@ -14,8 +14,6 @@ Differences from the paper's code: weights are normalised float64 logarithms; ev
 own BatchNorm statistics; a particle with a non-finite loss dies instead of spreading NaN.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

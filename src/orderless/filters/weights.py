@@ -1,7 +1,5 @@
 """Log-weights: normalising, effective sample size, tempering. All float64, all on the device."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

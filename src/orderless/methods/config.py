@@ -42,7 +42,7 @@ Number = Annotated[float, Range(0)]
 
 
 @dataclass(frozen=True)
-class Kind:
+class Allowed:
     """What the values of one setting may be."""
 
     base: type
@@ -80,28 +80,28 @@ class Kind:
         return {int: "a whole number", float: "a number"}.get(self.base, self.base.__name__)
 
 
-def kinds(config: Any) -> dict[str, Kind]:
+def allowed(config: Any) -> dict[str, Allowed]:
     """By key, what a configuration's fields may be."""
-    return _kinds(config)
+    return _allowed(config)
 
 
-@lru_cache
-def _kinds(config: Any) -> dict[str, Kind]:
+@lru_cache  # apart: to mypy a dataclass, as an argument of what is cached, has no hash
+def _allowed(config: Any) -> dict[str, Allowed]:
     hints = typing.get_type_hints(config, include_extras=True)
-    return {field.name: _kind(hints[field.name]) for field in fields(config)}
+    return {field.name: _allowed_by(hints[field.name]) for field in fields(config)}
 
 
-def _kind(hint: Any) -> Kind:
+def _allowed_by(hint: Any) -> Allowed:
     options = [hint]
     if typing.get_origin(hint) not in (Annotated, typing.Literal):
         options = [each for each in typing.get_args(hint) or (hint,) if each is not type(None)]
     (base,), optional = options[:1], type(None) in typing.get_args(hint)
     if typing.get_origin(base) is typing.Literal:
-        return Kind(str, typing.get_args(base), optional=optional)
+        return Allowed(str, typing.get_args(base), optional=optional)
     if typing.get_origin(base) is Annotated:
         base, numbers = typing.get_args(base)[:2]
-        return Kind(base, numbers=numbers, optional=optional)
-    return Kind(base, optional=optional)
+        return Allowed(base, numbers=numbers, optional=optional)
+    return Allowed(base, optional=optional)
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ class Config:
     """A few settings. Bad values are refused when one is made."""
 
     def __post_init__(self) -> None:
-        for key, kind in kinds(type(self)).items():
-            kind.check(key, getattr(self, key))
+        for key, values in allowed(type(self)).items():
+            values.check(key, getattr(self, key))
 
 
 def sentences(config: Any) -> dict[str, str]:

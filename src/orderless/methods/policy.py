@@ -42,7 +42,7 @@ PARTICLES = {
 
 @dataclass(frozen=True)
 class PolicyEWCSettings(Config):
-    """Of elastic weight consolidation of a policy."""
+    """Settings of elastic weight consolidation of a policy."""
 
     ewc_mode: Literal["separate", "online"] = "separate"
     """EWC with one penalty per past level ("separate") or one running one ("online")."""

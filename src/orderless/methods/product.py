@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProductSettings(Config):
-    """Of the product of task posteriors."""
+    """Settings of the product of task posteriors."""
 
     product_lr: Positive = 0.1
     """SGD's learning rate for the product: every task starts anew, so it may be large."""

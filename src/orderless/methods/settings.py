@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from .config import Config, Count, Kind, Number, Positive, Seed, Size, kinds
+from .config import Allowed, Config, Count, Number, Positive, Seed, Size, allowed
 from .registry import METHODS, Method
 
 Value = str | int | float | None
@@ -73,7 +73,7 @@ class SharedSettings(Config):
             if field.name != "own":
                 object.__setattr__(self, field.name, values.pop(field.name, field.default))
         own.update(values)
-        unknown = set(own) - set(self._own_kinds())
+        unknown = set(own) - set(self._own_allowed())
         if unknown:
             raise ValueError(
                 f"{sorted(unknown)[0]!r} is no setting; settings: {', '.join(self.keys())}"
@@ -82,9 +82,9 @@ class SharedSettings(Config):
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        for key, kind in kinds(type(self)).items():
+        for key, values in allowed(type(self)).items():
             if key != "own":
-                kind.check(key, getattr(self, key))
+                values.check(key, getattr(self, key))
         for config in self.configs():
             self.of(config)  # refuses bad values
         if self.perturb_low > self.perturb_high:
@@ -106,32 +106,32 @@ class SharedSettings(Config):
         yield from dict.fromkeys(found)
 
     @classmethod
-    def _own_kinds(cls) -> dict[str, Kind]:
-        found: dict[str, Kind] = {}
+    def _own_allowed(cls) -> dict[str, Allowed]:
+        found: dict[str, Allowed] = {}
         for config in cls.configs():
-            for key, kind in kinds(config).items():
-                if key in found or key in kinds(cls):
+            for key, values in allowed(config).items():
+                if key in found or key in allowed(cls):
                     raise ValueError(
                         f"two settings are called {key}: rename the one in {config.__name__}"
                     )
-                found[key] = kind
+                found[key] = values
         return found
 
     @classmethod
     def keys(cls) -> list[str]:
         """Every key that --set takes."""
-        return sorted({*kinds(cls), *cls._own_kinds()} - {"own"})
+        return sorted({*allowed(cls), *cls._own_allowed()} - {"own"})
 
     def of(self, config: type[Own]) -> Own:
         """A method's own settings."""
-        keys, own = kinds(config), dict(self.own)
+        keys, own = allowed(config), dict(self.own)
         return config(**{key: own[key] for key in keys if key in own})
 
     def flat(self, method: Method | None = None) -> dict[str, Value]:
         """All settings by key; with a method, those of this class and the method's own."""
         found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "own"}
         for config in self.configs() if method is None else (method.config,):
-            found |= {key: getattr(self.of(config), key) for key in kinds(config)}
+            found |= {key: getattr(self.of(config), key) for key in allowed(config)}
         return found
 
     def differs(self, recorded: Mapping[str, Any], method: Method) -> str | None:
@@ -153,7 +153,7 @@ class SharedSettings(Config):
 
     def with_text(self, assignments: list[str]) -> Self:
         """Apply `key=value` texts from the command line, with types checked."""
-        known = {**kinds(type(self)), **self._own_kinds()}
+        known = {**allowed(type(self)), **self._own_allowed()}
         changes: dict[str, Value] = {}
         for assignment in assignments:
             key, equals, text = assignment.partition("=")

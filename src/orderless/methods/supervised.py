@@ -45,7 +45,7 @@ def _averaging(setup: Setup) -> Learner:
 
 @dataclass(frozen=True)
 class BootstrapSettings(Config):
-    """Of the bootstrap particle filter."""
+    """Settings of the bootstrap particle filter."""
 
     perturbation: Number = 0.01
     """Standard deviation of the bootstrap filter's moves."""
@@ -101,7 +101,7 @@ def register_consolidation(
         build: from the setup, the particles, the settings in `config` and a strength to the
             consolidation.
         config: has fields NAME_strength and NAME_tuned; None is their default. A penalty that is
-            quadratic has NAME_step, too (see `Step`).
+            quadratic has NAME_step, too (see `PenaltyStep`).
         strengths: the literature's by scenario ("domain", "task", "class"); for a benchmark that
             has its own, by both ("splitcifar100-domain").
         tuned: which of the two pairs to register.
@@ -135,7 +135,7 @@ def register_consolidation(
 
 
 # How steps take in a quadratic penalty, see `GradientFilter.register`
-Step = Literal["auto", "closed", "gradient"]
+PenaltyStep = Literal["auto", "closed", "gradient"]
 CLOSED = {"auto": None, "closed": True, "gradient": False}
 
 # The literature's strengths, by scenario: van de Ven et al. (2022), on SplitMNIST and on CIFAR-100
@@ -150,7 +150,7 @@ STRENGTHS = {
 
 @dataclass(frozen=True)
 class EWCSettings(Config):
-    """Of elastic weight consolidation."""
+    """Settings of elastic weight consolidation."""
 
     ewc_mode: Literal["separate", "online"] = "separate"
     """EWC with one penalty per past task ("separate") or one running one ("online")."""
@@ -158,7 +158,7 @@ class EWCSettings(Config):
     """Fisher information: "exact", "sampled" or "empirical"."""
     fisher_samples: Count | None = 500
     """How many of a task's samples the Fisher information is computed on; None: all."""
-    ewc_step: Step = "auto"
+    ewc_step: PenaltyStep = "auto"
     """EWC's steps: "closed" (stable at any strength), by the penalty's "gradient"; "auto": closed
     with SGD, by the gradient with Adam, for which the literature's strengths are meant."""
     ewc_strength: Number | None = None
@@ -177,7 +177,7 @@ def _ewc(setup: Setup, particles: Ensemble, own: EWCSettings, strength: float) -
 
 @dataclass(frozen=True)
 class LwFSettings(Config):
-    """Of learning without forgetting."""
+    """Settings of learning without forgetting."""
 
     lwf_temperature: Positive = 2.0
     """LwF's temperature."""
@@ -195,11 +195,11 @@ def _lwf(setup: Setup, particles: Ensemble, own: LwFSettings, strength: float) -
 
 @dataclass(frozen=True)
 class SISettings(Config):
-    """Of synaptic intelligence."""
+    """Settings of synaptic intelligence."""
 
     si_xi: Positive = 0.1
     """SI's damping."""
-    si_step: Step = "auto"
+    si_step: PenaltyStep = "auto"
     """SI's steps: "closed" (stable at any strength), by the penalty's "gradient"; "auto": closed
     with SGD, by the gradient with Adam, for which the literature's strengths are meant."""
     si_strength: Number | None = None
@@ -229,7 +229,7 @@ for _tuned in (False, True):
 
 @dataclass(frozen=True)
 class ReplaySettings(Config):
-    """Of experience replay."""
+    """Settings of experience replay."""
 
     replay_buffer: Size = 200
     """How many samples experience replay keeps."""
@@ -262,7 +262,7 @@ def _joint(setup: Setup) -> Learner:
 
 @dataclass(frozen=True)
 class ExactSettings(Config):
-    """Of the exact filter."""
+    """Settings of the exact filter."""
 
     rb_map: Literal["auto", "relu", "convolution", "leaves", "lite0", "lite1", "lite2"] = "auto"
     """Features of the exact filter: random "relu", "convolution", dead "leaves", or random ReLUs on
@@ -304,7 +304,7 @@ def _rb(setup: Setup) -> ExactLearner:
 
 @dataclass(frozen=True)
 class GaussianSumSettings(Config):
-    """Of the Gaussian-sum filter."""
+    """Settings of the Gaussian-sum filter."""
 
     gsf_sigma2: Positive = 1e-3
     """Variance of every particle of the Gaussian-sum filter at the start."""

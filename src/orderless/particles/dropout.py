@@ -5,8 +5,6 @@ Each function stands for torch's of the same name while a network runs for all p
 drop attention weights inside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Protocol

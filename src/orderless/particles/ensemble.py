@@ -6,7 +6,8 @@ import copy
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Self, SupportsIndex
+from functools import partial
+from typing import Any, NamedTuple, Self, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,33 @@ from .linear import FactoredUpdate
 from .precision import PRECISIONS, matrix_precision
 from .rules import ParticleRules
 from .sharding import Shard
-from .stacking import check_same_shapes, check_stackable, places_of, stack_into, tensors_of
+from .stacking import (
+    check_same_shapes,
+    check_stackable,
+    clear_values,
+    places_of,
+    stack_into,
+    tensors_of,
+)
+
+
+class Inputs(NamedTuple):
+    """What networks are called with; dims: the particle axis of each input, None where shared."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    arg_dims: tuple[Any, ...]
+    kwarg_dims: dict[str, Any]
+
+    def of_particles(self, some: Callable[[Tensor, int], Tensor]) -> Inputs:
+        """`some(tensor, axis)` of the inputs per particle; shared ones stay."""
+
+        def part(value: Any, axis: int | None) -> Any:
+            return value if axis is None else tree_map(lambda t: some(t, axis), value)
+
+        args = tuple(part(*pair) for pair in zip(self.args, self.arg_dims, strict=True))
+        kwargs = {name: part(value, self.kwarg_dims[name]) for name, value in self.kwargs.items()}
+        return self._replace(args=args, kwargs=kwargs)
 
 
 class Ensemble(nn.Module):
@@ -95,18 +122,18 @@ class Ensemble(nn.Module):
             raise ValueError("from_modules needs at least one module, got none")
         ensemble = cls.__new__(cls)
         device, shard = options.pop("device", None), Shard(len(modules), options.pop("group", None))
-        settings = {"chunk_size": None, "precision": "float32", "fast": True, **options}
-        ensemble._build(list(modules)[shard.start : shard.stop], shard, seed, **settings)
+        ensemble._build(list(modules)[shard.start : shard.stop], shard, seed, **options)
         return ensemble.to(device)
 
+    @torch.inference_mode(False)  # or parameters could never be loaded or trained
     def _build(
         self,
         modules: list[nn.Module],
         shard: Shard,
         seed: int,
-        chunk_size: int | None,
-        precision: str,
-        fast: bool,
+        chunk_size: int | None = None,
+        precision: str = "float32",
+        fast: bool = True,
     ) -> None:
         super().__init__()
         check_stackable(modules)
@@ -120,6 +147,7 @@ class Ensemble(nn.Module):
         # that its own parameters are neither trained, moved nor saved.
         self._hidden = (copy.deepcopy(modules[0]),)
         self._places = places_of(self._hidden[0])
+        clear_values(self._hidden[0])
         stack_into(self, modules)
         super().train(modules[0].training)  # the template keeps its own, layer by layer
         self.register_buffer("_draws", torch.zeros((), dtype=torch.int64), persistent=False)
@@ -131,7 +159,7 @@ class Ensemble(nn.Module):
 
     @property
     def template(self) -> nn.Module:
-        """One network of the ensemble's architecture; its own tensors mean nothing."""
+        """One network of the ensemble's architecture; its own numbers are NaN."""
         return self._hidden[0]
 
     @property
@@ -176,19 +204,21 @@ class Ensemble(nn.Module):
         arg_dims = tuple(self._axis(a, d) for a, d in zip(args, arg_dims, strict=True))
         own = 0 if per_particle else None
         kwarg_dims = {name: self._axis(value, own) for name, value in kwargs.items()}
+        inputs = Inputs(args, kwargs, arg_dims, kwarg_dims)
         parameters: dict[str, Tensor] = dict(self.named_parameters())
         buffers = self.particle_buffers()
         counter = self._draws if self._replayed is None else self._replayed
         draw = counter.clone() if self._recomputes() else counter
         outputs, new_buffers, drawn = [], [], 0
-        chunks = self._chunks(parameters, buffers, args, arg_dims, kwargs, kwarg_dims)
-        for chunk in chunks:
-            run = self._recomputed if self._recomputes() else self._run
+        run = self._recomputed if self._recomputes() else self._run
+        for chunk in self._chunks(parameters, buffers, inputs):
             output, updated, drawn = run(draw, *chunk)
             outputs.append(output)
             new_buffers.append(updated)
         if self._replayed is None:
-            self._store(buffers, new_buffers)
+            with torch.no_grad():
+                for name, buffer in buffers.items():
+                    buffer.copy_(torch.cat([chunk[name] for chunk in new_buffers]))
         if drawn:
             counter.add_(1)
         return outputs[0] if len(outputs) == 1 else tree_map(lambda *o: torch.cat(o), *outputs)
@@ -220,10 +250,7 @@ class Ensemble(nn.Module):
         parameters: dict[str, Tensor],
         buffers: dict[str, Tensor],
         indices: Tensor,
-        args: tuple[Any, ...],
-        arg_dims: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        kwarg_dims: dict[str, Any],
+        inputs: Inputs,
     ) -> tuple[Any, dict[str, Tensor], int]:
         """One chunk: (outputs with a leading axis, buffers after the pass, random draws made)."""
         drawn, stacked = 0, parameters
@@ -252,53 +279,40 @@ class Ensemble(nn.Module):
             reduced = self.device.type == "cuda" and self.precision != "float32" and self.fast
             if len(indices) == 1 and self.shard.count == self.n and not reduced:
                 first = tree_map(lambda t: t[0], (parameters, buffers, indices))
-                plain = _unbatched(args, arg_dims)
-                output, updated = network(*first, plain, _unbatched_kwargs(kwargs, kwarg_dims))  # type: ignore[call-arg]
+                alone = inputs.of_particles(lambda tensor, axis: tensor.select(axis, 0))
+                output, updated = network(*first, alone.args, alone.kwargs)  # type: ignore[call-arg]
                 output = tree_map(lambda t: t.unsqueeze(0), output)
                 updated = {name: buffer.unsqueeze(0) for name, buffer in updated.items()}
             else:
-                in_dims = (0, 0, 0, arg_dims, kwarg_dims)
+                in_dims = (0, 0, 0, inputs.arg_dims, inputs.kwarg_dims)
                 batched = torch.vmap(network, in_dims=in_dims, randomness="different")
+                stacks = parameters, buffers, indices
                 try:
-                    output, updated = batched(parameters, buffers, indices, args, kwargs)
+                    output, updated = batched(*stacks, inputs.args, inputs.kwargs)
                 except RuntimeError as error:
                     _explain(error, self.template)
                     raise
         return output, updated, drawn
 
     def _chunks(
-        self,
-        parameters: dict[str, Tensor],
-        buffers: dict[str, Tensor],
-        args: tuple[Any, ...],
-        arg_dims: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        kwarg_dims: dict[str, Any],
+        self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Inputs
     ) -> Iterator[tuple[Any, ...]]:
         count = self.shard.count
         size = min(self.chunk_size or count, count)
         if size == count:
-            yield parameters, buffers, self._indices, args, arg_dims, kwargs, kwarg_dims
+            yield parameters, buffers, self._indices, inputs
             return
         # split's backward is one concatenation; slicing would pad every chunk's gradient to N
         parts = {name: p.split(size) for name, p in parameters.items()}
         for number, start in enumerate(range(0, count, size)):
-            span = slice(start, start + size)
+            end = min(start + size, count)
             yield (
                 {name: part[number] for name, part in parts.items()},
                 # as they are now: whoever computes the chunk again must not see them updated
-                {name: b[span].clone() for name, b in buffers.items()},
-                self._indices[span],
-                tuple(_slice(a, d, span) for a, d in zip(args, arg_dims, strict=True)),
-                arg_dims,
-                {name: _slice(v, kwarg_dims[name], span) for name, v in kwargs.items()},
-                kwarg_dims,
+                {name: b[start:end].clone() for name, b in buffers.items()},
+                self._indices[start:end],
+                inputs.of_particles(partial(torch.narrow, start=start, length=end - start)),
             )
-
-    @torch.no_grad()
-    def _store(self, buffers: dict[str, Tensor], new: list[dict[str, Tensor]]) -> None:
-        for name, buffer in buffers.items():
-            buffer.copy_(torch.cat([chunk[name] for chunk in new]))
 
     def check_devices(self, *inputs: Any) -> None:
         """Refuse tensors that are not where the particles are."""
@@ -402,21 +416,3 @@ def _explain(error: RuntimeError, network: nn.Module) -> None:
             "does what torch.vmap does not, such as a branch on a tensor's value, .item(), or "
             f"writing into a tensor that it made ({first})"
         ) from error
-
-
-def _slice(value: Any, dim: Any, span: slice) -> Any:
-    """The part of an input that belongs to one chunk of particles."""
-    if dim is None:
-        return value
-    return tree_map(lambda t: t.movedim(dim, 0)[span].movedim(0, dim), value)
-
-
-def _unbatched(args: tuple[Any, ...], dims: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(
-        a if d is None else tree_map(lambda t, d=d: t.select(d, 0), a)
-        for a, d in zip(args, dims, strict=True)
-    )
-
-
-def _unbatched_kwargs(kwargs: dict[str, Any], dims: dict[str, Any]) -> dict[str, Any]:
-    return dict(zip(kwargs, _unbatched(tuple(kwargs.values()), tuple(dims.values())), strict=True))

@@ -1,7 +1,5 @@
 """Where particles start. Always on the CPU, from (seed, i) alone."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 from collections.abc import Callable, Iterator

@@ -13,14 +13,18 @@ gradient in factors where it knows all of that, and leaves it to autograd everyw
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
 from .kernels import fused
+
+Shown = Callable[[Tensor], Collection[int]]  # ids of parameters
 
 # A dense gradient is written, measured, copied and added: some passes over the weights of a layer,
 # in units of its multiplications. Measured by benchmarks/factored.py.
@@ -97,7 +101,7 @@ class FactoredUpdate:
     """The coming gradient-descent step of Linear layers, held as factors until it is decided.
 
     Life of one step: forward passes `note` which weights and biases go together; the backward pass
-    calls `record` with the factors of each layer; `scale` turns gradients into displacements; while
+    adds the factors of each layer to `steps`; `scale` turns gradients into displacements; while
     they are pending, forward passes see W + dW and b + db without W or b being touched; `commit`
     adds them, for the particles that survived the step only. So a particle whose loss turns out not
     to be finite has never moved.
@@ -111,7 +115,9 @@ class FactoredUpdate:
     def __init__(self, groups: list[dict[str, Any]], overlaps: int) -> None:
         self.overlaps = overlaps
         self.group = {id(p): number for number, g in enumerate(groups) for p in g["params"]}
-        self.names = {id(p): id(p) for g in groups for p in g["params"]}
+        self.memory: dict[int, list[int]] = {}  # where parameters lie
+        for p in (p for g in groups for p in g["params"]):
+            self.memory.setdefault(_memory(p), []).append(id(p))
         self.recording = False  # only the filter's own backward passes count, not a closure's
         self.clear()
 
@@ -128,13 +134,18 @@ class FactoredUpdate:
                 partner = id(other) if id(other) in self.group else None
                 self.partners.setdefault(id(one), set()).add(partner)
 
-    def notice(self, func: Any, args: Any, kwargs: dict[str, Any], known: dict[int, int]) -> None:
-        """`func` is called; `known` tells parameters by the id they have where it is called."""
+    def notice(self, func: Any, args: Any, kwargs: dict[str, Any], shown: Shown) -> None:
+        """`func` is called; `shown` tells which parameters an argument shows."""
         for argument in (*args, *kwargs.values()) if kwargs else args:
-            if id(argument) in known and func not in NO_READING:
-                self.read.add(known[id(argument)])
+            if isinstance(argument, Tensor):
+                if func not in NO_READING:
+                    self.read.update(shown(argument))
             elif type(argument) is list or type(argument) is tuple:
-                self.notice(func, argument, {}, known)
+                self.notice(func, argument, {}, shown)
+
+    def sharing_memory(self, tensor: Tensor) -> list[int]:
+        """The parameters that a tensor is, or is another view of, made by whomever and whenever."""
+        return self.memory.get(_memory(tensor), [])
 
     def records(self, weight: Tensor, bias: Tensor | None, rows: int, shared: bool) -> bool:
         """Whether the gradient of this use of a layer is to be kept in factors."""
@@ -156,9 +167,6 @@ class FactoredUpdate:
         if shared:  # a second look at data needs no product with W
             dense += rows * outputs * inputs
         return factored <= dense
-
-    def record(self, step: LinearStep) -> None:
-        self.steps.append(step)
 
     @torch.no_grad()
     def write_out_mixed(self) -> None:
@@ -281,8 +289,15 @@ class FactoredUpdate:
         self.clear()
 
 
+def _memory(tensor: Tensor) -> int:
+    """Where the numbers of a tensor lie; 0 for one that has no place of its own."""
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
+
+
 def _hooked(parameter: Tensor | None) -> bool:
-    """Whether somebody waits for the gradient."""
+    """Whether a hook waits for the gradient."""
     hooks = "_backward_hooks", "_post_accumulate_grad_hooks"
     return any(getattr(parameter, name, None) for name in hooks)
 
@@ -389,7 +404,7 @@ class BatchedLinear(torch.autograd.Function):
                 ctx.kept if along else None,  # a bias that moves by itself spoils them
                 cast,
             )
-            update.record(step)
+            update.steps.append(step)
             return grad_x, None, None if along else delta.sum(1).to(weight.dtype), None
         grad_weight = torch.bmm(delta.mT, x).to(weight.dtype) if wants_weight else None
         grad_bias = delta.sum(1).to(weight.dtype) if wants_bias else None

@@ -1,7 +1,5 @@
 """From a loss for one network to one loss per particle."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """A parameter that belongs to N networks at once."""
 
-from __future__ import annotations
-
 from typing import Any, SupportsIndex
 
 import torch

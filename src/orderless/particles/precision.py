@@ -1,7 +1,5 @@
 """How float32 matrix products are carried out, said explicitly and undone afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any

@@ -6,8 +6,6 @@ of its coordinates: particle i draws the same noise alone, among N, in any chunk
 The mixing function is the two-round multiply-xorshift `lowbias32` of C. Wellons (public domain).
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -6,8 +6,6 @@ keyed on the particle, and recurrent layers, which `vmap` does not know, to a lo
 goes to `vmap` as it is. The results are the same either way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -72,7 +70,7 @@ class ParameterReads(TorchFunctionMode):
     ) -> Any:
         if kwargs is None:
             kwargs = {}
-        self.update.notice(func, args, kwargs, self.update.names)
+        self.update.notice(func, args, kwargs, self.update.sharing_memory)
         return func(*args, **kwargs)
 
 
@@ -93,12 +91,15 @@ class ParticleRules(TorchFunctionMode):
         self._fast = fast and self._level == 1
         self.rules = {**NEEDED, **FAST} if self._fast else NEEDED
         self.drawn = 0  # how many random tensors this forward pass has asked for
-        self.factored: dict[int, int] = {}  # parameters, by what `vmap` shows of them
+        self.parameters: dict[int, tuple[int]] = {}  # ids, by that of what `vmap` shows
 
     def watch(self, shown: dict[str, Tensor], parameters: dict[str, Tensor]) -> None:
         """Tell `update` which parameters the network uses outside of Linear layers."""
         if self.update is not None and not self.update.pending:
-            self.factored = {id(shown[name]): id(p) for name, p in parameters.items()}
+            self.parameters = {id(shown[name]): (id(p),) for name, p in parameters.items()}
+
+    def shown(self, tensor: Tensor) -> tuple[int, ...]:
+        return self.parameters.get(id(tensor), ())
 
     def next_key(self) -> Tensor:
         self.drawn += 1
@@ -115,10 +116,11 @@ class ParticleRules(TorchFunctionMode):
     ) -> Any:
         rule = self.rules.get(func)
         kwargs = kwargs or {}
-        if self.factored and self.update is not None:
-            self.update.notice(func, args, kwargs, self.factored)
         # Inside a network's own vmap or grad the innermost axis is not the particles'.
-        if rule is None or (func in AT_OUR_LEVEL and maybe_current_level() != self._level):
+        inside = func in AT_OUR_LEVEL and maybe_current_level() != self._level
+        if self.parameters and self.update is not None:
+            self.update.notice(None if inside else func, args, kwargs, self.shown)
+        if rule is None or inside:
             return func(*args, **kwargs)
         return rule(self, *args, **kwargs)
 
@@ -129,7 +131,7 @@ def _linear(
     castable = input.dtype == weight.dtype or torch.is_autocast_enabled(input.device.type)
     if not is_batchedtensor(weight) or not _stacked(bias) or weight.dim() != 2 or not castable:
         if mode.update is not None:
-            mode.update.notice(None, (weight, bias), {}, mode.factored)
+            mode.update.notice(None, (weight, bias), {}, mode.shown)
         return F.linear(input, weight, bias)
     if input.shape[-1] != weight.shape[-1]:
         shape, width = list(input.shape), weight.shape[-1]

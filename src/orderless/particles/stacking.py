@@ -1,7 +1,5 @@
 """From N modules of one architecture to one tree of stacked tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,11 +57,27 @@ def places_of(module: nn.Module) -> dict[str, str]:
     return places
 
 
+@torch.no_grad()
+def clear_values(module: nn.Module) -> None:
+    """NaN instead of numbers, for who runs a module outside of `functional_call`.
+
+    `torch.utils.checkpoint` inside a network does so in the backward pass: that must be noticed.
+    """
+    for tensor in tensors_of(module).values():
+        if tensor.is_floating_point() or tensor.is_complex():
+            tensor.fill_(torch.nan)
+
+
 def check_stackable(modules: list[nn.Module]) -> None:
     first = modules[0]
     refuse_lazy(first)
     if not any(True for _ in first.parameters()):
-        raise ValueError(f"{type(first).__name__} has no parameters: there is nothing to learn")
+        raise ValueError(
+            f"{type(first).__name__} has no parameters: N of it would be the same (the exact "
+            "filter takes such a map alone)"
+        )
+    if any(getattr(module, "sparse", False) for module in first.modules()):
+        raise ValueError("particles have dense gradients: make every Embedding with sparse=False")
     shapes = {name: tensor.shape for name, tensor in tensors_of(first).items()}
     for number, module in enumerate(modules[1:], 1):
         check_same_shapes(shapes, tensors_of(module), f"module {number} is of another architecture")

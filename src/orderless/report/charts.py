@@ -183,11 +183,16 @@ class Band(NamedTuple):
 
 
 class Series(NamedTuple):
-    """One quantity over training, by method, at common steps."""
+    """One quantity over training, by method, at common steps or places in the order.
+
+    `scale`: "linear", "log" (never below 1) or "share" (0 to 1).
+    """
 
     title: str
     steps: Array
     lines: dict[str, Band]
+    scale: str = "linear"
+    unit: Literal["step", "place"] = "step"
 
     @property
     def highest(self) -> float:
@@ -195,7 +200,11 @@ class Series(NamedTuple):
 
 
 def series(
-    cells: Iterable[CellRecord], record: Literal["trace", "curves"], key: str, title: str
+    cells: Iterable[CellRecord],
+    record: Literal["trace", "curves"],
+    key: str,
+    title: str,
+    scale: str = "linear",
 ) -> Series | None:
     """Per method the mean over cells, and the lowest and highest."""
     found: dict[str, list[tuple[list[float], list[float]]]] = {}
@@ -210,7 +219,8 @@ def series(
         return None
     ends = [steps[i] for traces in found.values() for steps, _ in traces for i in (0, -1)]
     grid = np.linspace(min(ends), max(ends), POINTS)
-    return Series(title, grid, {name: _band(traces, grid) for name, traces in found.items()})
+    lines = {name: _band(traces, grid) for name, traces in found.items()}
+    return Series(title, grid, lines, scale)
 
 
 def _band(traces: list[tuple[list[float], list[float]]], grid: Array) -> Band:

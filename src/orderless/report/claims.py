@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 
 from .. import metrics
 from ..experiments.record import CellRecord
+from ..writing import count, percent
 from .blocks import Cells, by_place, complete_block, score_grid
 from .paper import CHANCE, TABLE_1, TABLE_2, benchmark_label, method_label, published
 from .summary import Claim, Summary
@@ -100,7 +101,8 @@ def decided(
     holds, opposite = (above, below) if better == "high" else (below, above)
     seen = "" if holds else "; the opposite is seen" if opposite else "; no difference is shown"
     fractions = form == "%"
-    both = [f"{n} {_percent(v) if fractions else f'{v:{form}}'}" for n, v in values.items()]
+    texts = [f"{percent(v)} %" if fractions else f"{v:{form}}" for v in values.values()]
+    both = [f"{name} {text}" for name, text in zip(values, texts, strict=True)]
     value, low, high = (f"{100 * v:+.2f}" if fractions else f"{v:+{form}}" for v in difference)
     return replace(
         claim,
@@ -158,7 +160,7 @@ class Judge:
             claim=f"{method_label(name)} is near chance",
             measure=MEASURES["mean"],
             evidence=unfit(self.summary, name) or "",
-            paper=_percent(TABLE_1[self.summary.benchmark][name][0]),
+            paper=f"{percent(TABLE_1[self.summary.benchmark][name][0])} %",
         )
         if claim.evidence or chance is None:
             return claim
@@ -172,8 +174,8 @@ class Judge:
             holds=abs(entry.average - chance) <= NEAR_CHANCE,
             difference=entry.average - chance,
             interval=[low - chance, high - chance],
-            evidence=f"{name} {_percent(entry.average)} "
-            f"[{100 * low:.1f}, {100 * high:.1f}], chance {_percent(chance)}; "
+            evidence=f"{name} {percent(entry.average)} % "
+            f"[{percent(low)}, {percent(high)}], chance {percent(chance)} %; "
             f"near means within {100 * NEAR_CHANCE:.0f} points.",
         )
 
@@ -194,7 +196,7 @@ class Judge:
             if not any(m > mean and s > steady for m, s in rows.values())
         ]
         words = ", ".join(
-            f"{n} ({_percent(rows[n][0])}, {-rows[n][1]:.2g})"
+            f"{n} ({percent(rows[n][0])} %, {-rows[n][1]:.2g})"
             for n in sorted(best, key=lambda n: -rows[n][0])
         )
         evidence = f"No other row is both higher and steadier than: {words}."
@@ -223,7 +225,7 @@ class Judge:
             self.compare(Comparison("wpf", best)),
             claim="Weighted particle filter outperforms all other methods on "
             f"{benchmark_label('splitmnist')}",
-            paper=f"{_percent(table['wpf'][0])} against {_percent(table['lwf+wpf'][0])} "
+            paper=f"{percent(table['wpf'][0])} % against {percent(table['lwf+wpf'][0])} % "
             "for LwF + WPF: contradicted by its own table",
         )
         # One better row refutes the claim; only all rows together can support it.
@@ -257,7 +259,7 @@ class Judge:
             return f"{ours[1]:.3f} against {theirs[1]:.3f}{normalized}"
         if self.summary.returns:
             return f"{ours[0]:.2f} against {theirs[0]:.2f}"
-        return f"{_percent(ours[0])} against {_percent(theirs[0])}"
+        return f"{percent(ours[0])} % against {percent(theirs[0])} %"
 
 
 def unfit(summary: Summary, *names: str) -> str | None:
@@ -287,11 +289,3 @@ def shared_block(
         shared = count(len(orders), "order")
         return f"{left} and {right} share {shared}; a verdict needs {needed}."
     return ours, theirs, seeds, orders
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

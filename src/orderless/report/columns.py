@@ -1,13 +1,13 @@
-"""What tables are made of: how numbers read, the columns, and how rows are called."""
+"""What a run's tables are made of: columns, and names of rows and tables."""
 
 from collections.abc import Callable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
+from ..writing import MISSING, count, decimal, percent, small
 from .paper import TABLE_1, benchmark_label, method_label
 from .summary import MethodSummary, Summary
 
 R = TypeVar("R")
-MISSING = "-"
 ENOUGH_ORDERS = 6  # with fewer, a bootstrap interval over orders is their range by another name
 # What each variance is over.
 VARIED: dict[str, tuple[str, ...]] = {
@@ -19,26 +19,9 @@ VARIED: dict[str, tuple[str, ...]] = {
 }
 
 
-def percent(value: float | None) -> str:
-    """A fraction as a percentage with one decimal."""
-    return MISSING if value is None else f"{100 * value:.1f}"
-
-
-def decimal(value: float | None, digits: int = 3) -> str:
-    """A number with three decimals."""
-    return MISSING if value is None else f"{value:.{digits}f}"
-
-
-def small(value: float | None) -> str:
-    """A variance: two significant digits, and a plain 0 for exactly nothing."""
-    if value is None:
-        return MISSING
-    return "0" if value == 0 else f"{value:.2g}"
-
-
 def seen_variance(entry: MethodSummary, name: str) -> float | None:
     """A row's variance; None, and not 0, where what it is over did not vary."""
-    varied = any(getattr(entry, count) > 1 for count in VARIED[name])
+    varied = any(getattr(entry, what) > 1 for what in VARIED[name])
     return getattr(entry, name) if varied else None
 
 
@@ -184,7 +167,7 @@ def row_label(name: str, methods: Mapping[str, MethodSummary]) -> str:
         label = label.removesuffix(" (upper bound)")
     if orders == max(entry.orders for entry in methods.values()):
         return label
-    return f"{label} ({orders} {'order' if orders == 1 else 'orders'})"
+    return f"{label} ({count(orders, 'order')})"
 
 
 def title(summary: Summary) -> str:

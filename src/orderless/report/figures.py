@@ -12,17 +12,7 @@ from typing import TYPE_CHECKING
 from ..experiments.record import CellRecord, Run
 from ..methods import describe
 from ..storage import write_atomically
-from .charts import (
-    draw_series,
-    legend_beside,
-    method_styles,
-    new_figure,
-    plain,
-    scatter,
-    scatter_spots,
-    series,
-    variance_scale,
-)
+from . import charts
 from .columns import row_label, title
 from .density import MARGIN, Frames, evenly
 from .paper import method_label
@@ -55,7 +45,7 @@ def figure1(frames: Frames, *, panels: int = 6) -> Figure:
     chosen = evenly(len(frames.steps), panels)
     columns = min(3, len(chosen))
     rows = math.ceil(len(chosen) / columns)
-    figure = new_figure(3.3 * columns + 0.9, 3.3 * rows + 0.5)
+    figure = charts.new_figure(3.3 * columns + 0.9, 3.3 * rows + 0.5)
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for axis in axes.flat[len(chosen) :]:
         axis.set_visible(False)
@@ -76,7 +66,7 @@ def figure1(frames: Frames, *, panels: int = 6) -> Figure:
     figure.supylabel("t-SNE 2", fontsize=9)
     bar = figure.colorbar(image, ax=axes, shrink=0.8, ticks=[0, 1])
     bar.set_label("weighted density of particles, share of the panel's peak", fontsize=8)
-    figure.suptitle(plain(frames.name), fontsize=10)
+    figure.suptitle(charts.plain(frames.name), fontsize=10)
     return figure
 
 
@@ -88,23 +78,24 @@ def figure2(summaries: Sequence[Summary]) -> Figure:
     shown = [readable(summary) for summary in summaries if not summary.returns]
     if not shown:
         raise ReportError("Figure 2 needs a benchmark whose scores are accuracies.")
-    figure = new_figure(11.5, 4.6 * len(shown))
+    figure = charts.new_figure(11.5, 4.6 * len(shown))
     panels = figure.subplots(len(shown), 2, squeeze=False, sharex="row", sharey="row")
     for (left, right), summary in zip(panels, shown, strict=True):
-        styles, spots = method_styles(list(summary.methods)), scatter_spots(summary.methods)
+        styles = charts.method_styles(list(summary.methods))
+        spots = charts.scatter_spots(summary.methods)
         labels = {name: row_label(name, summary.methods) for name in styles}
-        scatter(left, spots, styles, labels, "total")
-        scatter(right, spots, styles, labels, "order")
-        variance_scale(left, [value for spot in spots for value in (spot.total, spot.order)])
+        charts.scatter(left, spots, styles, labels, "total")
+        charts.scatter(right, spots, styles, labels, "order")
+        charts.variance_scale(left, [value for spot in spots for value in (spot.total, spot.order)])
         _name_the_undrawn(left, summary)
         for axes in (left, right):
             axes.set_xlabel("average accuracy, %")
         right.tick_params(labelleft=True)
         left.set_ylabel("normalized variance, seed and order together")
         right.set_ylabel("normalized variance of the order alone")
-        left.set_title(plain(title(summary)), loc="left", fontsize=10)
+        left.set_title(charts.plain(title(summary)), loc="left", fontsize=10)
         right.set_title("better: right and down", loc="right", fontsize=8, color="#555555")
-        legend_beside(right)
+        charts.legend_beside(right)
     return figure
 
 
@@ -115,7 +106,7 @@ def _name_the_undrawn(axes: Axes, summary: Summary) -> None:
     if missing:
         why = "Not drawn (a task's mean accuracy is 0, so normalized variance is undefined): "
         axes.annotate(
-            textwrap.fill(plain(why + ", ".join(missing)), 64),
+            textwrap.fill(charts.plain(why + ", ".join(missing)), 64),
             (0, 0),
             (0, -34),
             xycoords="axes fraction",
@@ -132,27 +123,29 @@ def figure3(run: Run, summaries: Sequence[Summary]) -> Figure | None:
     the other methods are thin lines. Dotted lines: a new level.
     """
     tables = run.tables()
-    curves = [series(tables[s.table], "curves", "return", "normalised return") for s in summaries]
+    curves = [
+        charts.series(tables[s.table], "curves", "return", "normalised return") for s in summaries
+    ]
     panels = [(s, data) for s, data in zip(summaries, curves, strict=True) if data is not None]
     if not panels:
         return None
-    figure = new_figure(9.5, 3.6 * len(panels))
+    figure = charts.new_figure(9.5, 3.6 * len(panels))
     axes = figure.subplots(len(panels), 1, squeeze=False)
     for axis, (summary, data) in zip(axes[:, 0], panels, strict=True):
         styles = {
             name: style._replace(dashes=(4, 2) if describe(name).base is None else ())
-            for name, style in method_styles(list(data.lines)).items()
+            for name, style in charts.method_styles(list(data.lines)).items()
         }
         if "ppo" in styles:  # kin share a colour, but two bands in one cannot be told apart
             styles["ppo"] = styles["ppo"]._replace(colour=PLAIN)
         labels = {name: row_label(name, summary.methods) for name in data.lines}
         thin = [name for name in data.lines if name not in ("ppo", "ppo+wpf")]
-        draw_series(axis, data, styles, labels, thin=thin)
+        charts.draw_series(axis, data, styles, labels, thin=thin)
         for switch in level_switches(tables[summary.table][0]):
             axis.axvline(switch, color="#999999", linewidth=0.8, linestyle=":")
         axis.set_xlabel("environment steps")
-        axis.set_title(plain(title(summary)), loc="left", fontsize=10)
-        legend_beside(axis)
+        axis.set_title(charts.plain(title(summary)), loc="left", fontsize=10)
+        charts.legend_beside(axis)
     return figure
 
 

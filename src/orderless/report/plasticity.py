@@ -11,9 +11,10 @@ import numpy as np
 
 from .. import metrics
 from ..experiments.record import CellRecord
+from ..writing import count
 from .blocks import by_order_place
 from .charts import Band, Series
-from .claims import FEWEST_ORDERS, count, decided, shared_block
+from .claims import FEWEST_ORDERS, decided, shared_block
 from .paper import method_label
 from .summary import Claim, Summary
 
@@ -72,5 +73,5 @@ def plasticity_series(summary: Summary) -> dict[str, Series]:
                 lines[row] = Band(mean, mean - half, mean + half)
         if lines and "return" in summary.methods[next(iter(lines))].plasticity:
             places = np.arange(1.0, 1 + max(len(band.mean) for band in lines.values()))
-            found[name] = Series(words, places, lines)
+            found[name] = Series(words, places, lines, unit="place")
     return found

@@ -134,23 +134,24 @@ def _point(variant: Variant, places: Places, grids: Grids) -> Point:
     if variant.method in ("wpf", "averaging"):
         other = replace(variant, method="gd", n=1, loss_scale=1.0, min_ess=None)
         order_gain = _differences(grids[variant], grids[other], "order_variance")
-    readings, grid = [reading for _, reading in places.values()], grids[variant]
+
+    def mean(name: str) -> float:
+        return float(np.mean([getattr(reading, name) for _, reading in places.values()]))
+
+    measures = metrics.average, metrics.order_variance, metrics.seed_variance
+    scores = {c: Scores(*(of(grid) for of in measures)) for c, grid in grids[variant].items()}
     return Point(
         **vars(variant),
-        moved=float(np.mean([reading.moved for reading in readings])),
-        ess=float(np.mean([reading.ess for reading in readings])),
-        power=float(np.mean([reading.power for reading in readings])),
+        moved=mean("moved"),
+        ess=mean("ess"),
+        power=mean("power"),
         died=sum(training.died_at is not None for training, _ in places.values()),
-        accuracy=_scores(grid["accuracy"]),
-        logits=_scores(grid["logits"]),
-        probs=_scores(grid["probs"]),
+        accuracy=scores["accuracy"],
+        logits=scores["logits"],
+        probs=scores["probs"],
         gain=gain,
         order_gain=order_gain,
     )
-
-
-def _scores(grid: Array) -> Scores:
-    return Scores(metrics.average(grid), metrics.order_variance(grid), metrics.seed_variance(grid))
 
 
 def _differences(

@@ -11,6 +11,7 @@ from typing import Literal
 
 from ..escaping import csv_cell, markdown, markdown_code, printable
 from ..storage.typed import as_json
+from ..writing import markdown_table
 from .columns import columns_of, title
 from .paper import method_label
 from .reading import headline, readable
@@ -74,16 +75,6 @@ def _latex(summary: Summary) -> str:
     table = _tabulated(["Method", *headings[1:]], rows, "latex_booktabs")  # escapes names
     table = re.sub(r"\b(\d\.?\d?)e([+-])0*(\d+)\b", r"$\1\\cdot 10^{\2\3}$", table)
     return f"% {printable(title(summary))}\n{table.replace('{+', '{')}"
-
-
-def markdown_table(headings: list[str], rows: list[list[str]], left: int = 1) -> str:
-    """A Markdown table whose first `left` columns are flush left and the others flush right.
-
-    Without padding: a number that changes changes its own line of a page and no other.
-    """
-    rule = [":--" if place < left else "--:" for place in range(len(headings))]
-    lines = ["| " + " | ".join(row) + " |" for row in (headings, rule, *rows)]
-    return "\n".join(lines) + "\n"
 
 
 def _markdown(summary: Summary) -> str:

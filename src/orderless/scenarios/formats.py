@@ -1,18 +1,17 @@
-"""Readers for the two file formats of the image data sets.
+"""Readers for the two file formats of the image data sets: IDX (MNIST) and pickles (CIFAR-100).
 
-* IDX (MNIST), gzipped or raw. The sizes in the header are compared with a limit before anything
-  of that size is read.
-* The pickles of CIFAR-100. Unpickling runs code by design, so the files' checksums are compared
-  first, and the unpickler knows numpy's arrays and no other name.
+Both read a file whose checksum is the published one and refuse every other, so what is in it needs
+no further check. The unpickler knows numpy's arrays and no other name all the same: unpickling runs
+code by design.
 """
 
 import gzip
 import hashlib
 import io
-import math
 import pickle
 import struct
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,65 +20,42 @@ from torch import Tensor
 
 from .errors import DataError
 
-_CHUNK = 1 << 20
-_LARGEST_IDX = 1 << 26  # bytes, however small its .gz is; MNIST's largest has 47 MB
-_UNSIGNED_BYTES = bytes([0, 0, 8])  # how a file of them begins
+MD5 = partial(hashlib.md5, usedforsecurity=False)
 
 
-def damaged(path: Path, reason: str, name: str | None = None) -> DataError:
-    """The error for a file that is not what it should be."""
-    again = f"run `orderless data fetch {name}` again" if name else "fetch it again"
-    return DataError(f"{path} is damaged ({reason}): delete it and {again}.")
-
-
-def read_file(path: Path) -> bytes:
-    """The whole of a file."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+def damaged(path: Path, reason: str, name: str) -> DataError:
+    """The error for a file of data set `name` that is not what it should be."""
+    return DataError(
+        f"{path} is damaged ({reason}): delete it and run `orderless data fetch {name}` again."
+    )
 
 
 def md5_of(path: Path) -> str:
     """MD5 of a file's bytes as they lie on the disk."""
-    digest = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, MD5).hexdigest()
 
 
-def read_idx(path: Path, *, md5: str | None = None, name: str | None = None) -> Tensor:
+def read_idx(path: Path, md5: str, name: str) -> Tensor:
     """One IDX file of unsigned bytes as a uint8 tensor of the shape its header gives.
 
-    `md5`, where given, is that of the *unzipped* contents: MNIST is passed around zipped by
-    different versions of gzip, and what counts is what is inside.
+    `md5` is that of the *unzipped* contents: MNIST is passed around zipped by different versions of
+    gzip, and what counts is what is inside.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            header = stream.read(4)
-            if len(header) < 4 or header[:3] != _UNSIGNED_BYTES or not 1 <= header[3] <= 4:
-                raise damaged(path, "it does not begin like an IDX file of unsigned bytes", name)
-            sizes = stream.read(4 * header[3])
-            if len(sizes) < 4 * header[3]:
-                raise damaged(path, "its header is cut short", name)
-            shape = struct.unpack(f">{header[3]}I", sizes)
-            payload = math.prod(shape)
-            if not 0 < payload <= _LARGEST_IDX:
-                raise damaged(path, f"its header asks for {payload} bytes, shape {shape}", name)
-            contents = bytearray(header + sizes + stream.read(payload + 1))
+            found = hashlib.file_digest(stream, MD5).hexdigest()
+            if found != md5:
+                raise damaged(path, f"the MD5 of its contents is {found}, not {md5}", name)
+            stream.seek(0)
+            contents = bytearray(stream.read())
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise damaged(path, f"gzip says: {error}", name) from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
-    expected = 4 + len(sizes) + payload
-    if len(contents) != expected:
-        more = "more" if len(contents) > expected else f"only {len(contents)}"
-        raise damaged(path, f"its header promises {expected} bytes and it holds {more}", name)
-    found = hashlib.md5(contents, usedforsecurity=False).hexdigest()
-    if md5 not in (None, found):
-        raise damaged(path, f"the MD5 of its contents is {found}, not {md5}", name)
-    return torch.frombuffer(contents, dtype=torch.uint8, offset=expected - payload).view(shape)
+    start = 4 + 4 * contents[3]
+    shape = struct.unpack(f">{contents[3]}I", contents[4:start])
+    return torch.frombuffer(contents, dtype=torch.uint8, offset=start).view(shape)
 
 
 class _ArrayUnpickler(pickle.Unpickler):
@@ -99,14 +75,16 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def unpickle(data: bytes) -> Any:
-    """The arrays, bytes, lists and dicts in a pickle; text of Python 2 comes back as bytes.
+    """The arrays, bytes, lists and dicts in a pickle; text of Python 2 comes back as bytes."""
+    return _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
 
-    For data whose checksum was compared: a pickle that is made for it can still take much memory.
-    """
+
+def read_pickle(path: Path, md5: str, name: str) -> Any:
+    """What is in a pickle with this MD5."""
     try:
-        return _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
-    except pickle.UnpicklingError:
-        raise
-    except Exception as error:  # a broken pickle can fail in any opcode, with any exception
-        reason = f"{type(error).__name__}: {error}"
-        raise pickle.UnpicklingError(f"it is not a whole pickle ({reason})") from error
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if (found := MD5(data).hexdigest()) != md5:
+        raise damaged(path, f"its MD5 is {found}, not {md5}", name)
+    return unpickle(data)

@@ -20,8 +20,6 @@ Where this differs from the paper:
   assumes, does not help. Its proof also writes x_T with half of the displacement that happened.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -22,8 +22,6 @@ Two readings of a particle set, chosen by `represent`:
 D(p_hat, q_hat) is then taken between the representations; it still obeys the triangle inequality.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

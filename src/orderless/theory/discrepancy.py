@@ -10,8 +10,6 @@ energy distance between two single points is 2h, its root sqrt(2h).) Differences
 a root energy distance or MMD in several dimensions can therefore be rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -4,8 +4,6 @@ The fewest swaps of adjacent elements that turn one order into another is the nu
 the two orders rank differently: the Kendall tau distance, between 0 and T (T - 1) / 2.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from typing import Any

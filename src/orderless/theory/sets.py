@@ -5,8 +5,6 @@ one Bayes update and one discrepancy serve both. A loss here is a function of po
 `[N]`, so that it can be evaluated at particles and on grids alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -50,7 +50,7 @@ def with_constant(x: Tensor) -> Tensor:
     return torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
 def test_one_linear_layer_is_the_ridge_solution_on_all_data(order: tuple[int, ...]) -> None:
     p_0 = 0.7
     pf = converged(order, p_0)
@@ -96,9 +96,12 @@ def test_evidence_of_a_linear_gaussian_model_is_its_closed_form() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("make_model", "every"), [(mlp, 1), (convolutional, 12)])
+@pytest.mark.parametrize(
+    ("make_model", "every"),
+    [(mlp, 12), (convolutional, 24), pytest.param(mlp, 1, marks=pytest.mark.sweep)],
+)
 def test_all_orders_of_five_tasks_give_the_same_bits(make_model, every) -> None:
-    """Each task is trained once in every order, from a start that training has moved away from."""
+    """Each task is trained anew in every order, from a start that training has moved away from."""
     first = learned(range(5), make_model=make_model)
     for order in itertools.islice(itertools.permutations(range(5)), every - 1, None, every):
         assert same_bits(learned(order, make_model=make_model), first), order

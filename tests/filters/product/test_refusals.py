@@ -34,7 +34,16 @@ class Shifted(nn.Module):
         return self.linear(x) + self.shift
 
 
+class Squashed(nn.Linear):
+    """Its weight sees other inputs than it is given."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.tanh())
+
+
 UNKNOWN = {
+    "a subclass that computes otherwise": (lambda: Squashed(6, 3), "'bias' of a Squashed"),
+    "complex numbers": (lambda: nn.Linear(6, 3, dtype=torch.complex64), "'bias' of a Linear"),
     "a parameter": (Shifted, "'shift' of a Shifted"),
     "attention": (lambda: nn.MultiheadAttention(4, 2), "'in_proj_bias' of a MultiheadAttention"),
     "recurrent": (lambda: nn.GRU(3, 2), "'bias_hh_l0' of a GRU"),

@@ -1,13 +1,11 @@
 """The tasks of cells side by side, where there are fewer cells than workers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..cell import Part
 from ..engine import MOST_CELLS, Record, Report, Work
-from ..runner import Part
 from .local import Processes
 from .ray import Ray
 

@@ -79,9 +79,9 @@ def _told_to_end(*_: Any) -> None:
 
 
 def complain(problem: BaseException | str) -> None:
-    """Say what went wrong, once: mostly it went wrong on all ranks, and the first speaks for them.
+    """Print an error once: most occur on all ranks, and the first rank prints them.
 
-    The others wait for torchrun to end them before they speak up.
+    The others wait a moment, in which torchrun ends them if the first has failed, too.
     """
     if rank() == 0:
         print(f"orderless: {problem}", file=sys.stderr)

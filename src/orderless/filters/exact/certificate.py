@@ -5,8 +5,6 @@ bit, and keep the same samples. Then nothing that could ever be computed from th
 the other.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The columns of a head, (task, label), as numbers that a tensor can hold and sort."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -11,8 +11,6 @@ a lambda where classes are many. It needs no samples, though, and so it is the p
 much as `PRIOR` samples. Without samples it decides alone.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

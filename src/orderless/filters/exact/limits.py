@@ -1,7 +1,5 @@
 """A warning, once per filter and limit, where a grid takes away what a head would learn from."""
 
-from __future__ import annotations
-
 import math
 import warnings
 

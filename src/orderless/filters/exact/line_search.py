@@ -1,7 +1,5 @@
 """Where a smooth function of one number is largest, looking at several numbers at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 _EACH_SIDE = 4  # numbers looked at besides the one in the middle

@@ -1,7 +1,5 @@
 """Whether the matrices of so many features fit into memory."""
 
-from __future__ import annotations
-
 import os
 
 import torch

@@ -6,8 +6,6 @@ leverage, and for classes how far its outputs f are from those of any class,
     min_c |f - e_c|^2 / (K sigma^2).
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from .evidence import HeadPosterior

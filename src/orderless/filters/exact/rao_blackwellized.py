@@ -40,6 +40,7 @@ from .algebra import DataAlgebra
 from .evidence import HeadPosterior, NormalEquations, solve_head
 from .export import ExportedFilter
 from .leave_one_out import DEFAULT_SHARPNESS, HeldOut
+from .modes import in_plain_mode
 from .novelty import novelty
 from .priors import Prior, check_prior, ratios_of, reweighted
 from .quantize import GridFeatures, as_ensemble
@@ -135,8 +136,9 @@ class RaoBlackwellizedFilter(DataAlgebra):
 
     def __repr__(self) -> str:
         features = "no" if self._statistics is None else str(self._statistics.features)
+        maps = "1 map" if self.particles.n == 1 else f"{self.particles.n} maps"
         return (
-            f"{type(self).__name__}({self.particles.n} maps, {features} features, "
+            f"{type(self).__name__}({maps}, {features} features, "
             f"{len(self.columns)} columns, {self.samples} samples, weights={self.weighting!r}, "
             f"device={str(self.particles.device)!r})"
         )
@@ -158,13 +160,13 @@ class RaoBlackwellizedFilter(DataAlgebra):
     def to(self, device: torch.device | str) -> RaoBlackwellizedFilter:
         """Move maps and sums, in place."""
         self.particles.to(device)
-        self._take(self._copied())
+        self._take(self._copied(self._statistics))
         return self
 
     # ------------------------------------------------------------------ posterior and weights
 
     @property
-    @torch.no_grad()
+    @in_plain_mode
     def heads(self) -> list[HeadPosterior]:
         """A list of every particle's head: weight, factor, prior precision, noise variance, ...
 
@@ -214,7 +216,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
         return HeldOut(columns, weights, table, labels[columns], self.across_tasks)
 
     @property
-    @torch.no_grad()
+    @in_plain_mode
     def sharpness(self) -> float:
         """The factor on f / sqrt(variance), a map's logits, that suits the mixture of all maps."""
         if self._sharpness is None:
@@ -252,7 +254,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
 
     # ------------------------------------------------------------------ prediction
 
-    @torch.no_grad()
+    @in_plain_mode
     def outputs(  # type: ignore[override]
         self, x: Tensor, *, task: int | None = None, across_tasks: str | None = None
     ) -> Tensor:
@@ -272,10 +274,9 @@ class RaoBlackwellizedFilter(DataAlgebra):
         chosen = torch.ones_like(labels, dtype=torch.bool)
         if task is not None:
             chosen = (tasks == task) | (tasks == -1)
-        n = self.particles.shard.count
         if not chosen.any():
-            options = {"dtype": torch.float64, "device": labels.device}
-            return torch.zeros(n, len(x), count, **options)  # type: ignore[call-overload]
+            shape = self.particles.shard.count, len(x), count
+            return labels.new_zeros(shape, dtype=torch.float64)
         means, variances = self._moments(x)
         factor = means.new_tensor(self.sharpness)  # a number divided by a tensor is rounded twice
         scores = means[..., chosen] * (factor / variances.sqrt()).unsqueeze(2)
@@ -307,7 +308,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
                 count = part.shape[1]
                 yield pad(part.double(), (0, 0, 0, size - count)), count
 
-    @torch.no_grad()
+    @in_plain_mode
     def predictive(self, x: Tensor) -> Predictive:
         """Mean and variance of the weighted mixture of Gaussians per head column."""
         means, variances = self._moments(x)
@@ -321,7 +322,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
         the number of ranks: not a bit may depend on it."""
         return self.average(self.particles.shard.gather(values), weights)
 
-    @torch.no_grad()
+    @in_plain_mode
     def novelty(self, x: Tensor) -> Tensor:
         """How unlike the data each sample is: `[B]`, larger is stranger.
 

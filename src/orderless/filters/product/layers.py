@@ -16,8 +16,6 @@ bias. Weights of any such layer are `[g K, ...]`, so `reshape(g, K, -1)` is W^T 
 Only what is trained takes part: with a frozen weight a is (1), with a frozen bias it has no 1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -144,7 +142,7 @@ def find_layers(particles: Ensemble) -> dict[str, Layer]:
     for place, module in particles.template.named_modules():
         prefix = f"{place}." if place else ""
         own = {part: names.get(prefix + part) for part in ("weight", "bias")}
-        if isinstance(module, KNOWN) and trained & set(own.values()):
+        if _known(module) and trained & set(own.values()):
             weight, bias = (name if name in trained else None for name in own.values())
             layers[place] = Layer(weight, bias, *_sizes(module))
     if not trained:
@@ -166,6 +164,13 @@ def find_layers(particles: Ensemble) -> dict[str, Layer]:
             "layers; freeze it with requires_grad_(False)"
         )
     return layers
+
+
+def _known(module: nn.Module) -> bool:
+    """Whether this is one of the layers above: real, and no subclass that computes otherwise."""
+    kind = next((kind for kind in KNOWN if isinstance(module, kind)), None)
+    own = "forward" not in vars(module) and type(module).forward is getattr(kind, "forward", None)
+    return own and not any(p.is_complex() for p in module.parameters())
 
 
 def _sizes(module: Any) -> tuple[int, int, int]:

@@ -1,7 +1,5 @@
 """What a task leaves when it ends, and the mean of the product: what reading computes."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 

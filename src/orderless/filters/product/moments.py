@@ -1,7 +1,5 @@
 """What is looked at in a task: its layers' inputs, in one pass, and the columns of its loss."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -276,15 +276,15 @@ class PosteriorProduct(Predictor):
 
     def state_dict(self) -> dict[str, object]:
         """Start, sums, and the task that is going on; see `ol.save`."""
-        collect = self.particles.shard.collect
+        shard = self.particles.shard
         return {
             "kind": type(self).__name__,
-            "start": self._collected({name: t.clone() for name, t in self._start.items()}),
+            "start": shard.collect_all({name: t.clone() for name, t in self._start.items()}),
             "first_draw": self._first_draw.clone(),
             "training": self.training.state_dict(),
             "looked": self._looked,
             "reached": None if self._reached is None else self._reached.clone(),
-            "sums": None if self._sums is None else self._sums.state_dict(collect),
+            "sums": None if self._sums is None else self._sums.state_dict(shard.collect),
         }
 
     @torch.no_grad()

@@ -6,8 +6,6 @@ batch normalisation) needs no rule beyond "more channels". `[B, N, C, H, W]` is 
 memory, so `vmap` sees a particle axis and nothing is copied in between.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ is starting and stopping. What is fused here is written out in torch where it is
 the same formula. Triton comes with torch's CUDA builds; without it torch's own kernels do the work.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from functools import cache
@@ -23,6 +21,7 @@ except ImportError:  # no Triton here
 
 BATCH = 32  # the update keeps its batch's factors in registers, up to this many samples
 LOGITS = 8192  # entries of a particle's padded table of logits
+PARTICLES = 16384  # one program holds all their weights
 
 
 @cache
@@ -147,3 +146,29 @@ def can_cross_entropy(logits: Tensor, labels: Tensor) -> bool:
         and logits.stride(2) == 1
         and labels.is_contiguous()
     )
+
+
+# ---------------------------------------------------------------------- Bayes' rule for N weights
+
+
+def can_reweigh(log_likelihood: Tensor) -> bool:
+    return runs_on(log_likelihood) and len(log_likelihood) <= PARTICLES
+
+
+def reweigh(
+    log_likelihood: Tensor,
+    candidates: Tensor,
+    log_weights: Tensor,
+    log_evidence: Tensor,
+    alive: Tensor,
+    failed: Tensor,
+    steps: Tensor,
+) -> Tensor:
+    """What `SteppedFilter.reweigh` does, in one kernel; all but the first two change in place."""
+    survivors = torch.empty_like(candidates)
+    as_bytes = [t.view(torch.uint8) for t in (candidates, alive, failed, survivors)]
+    kernels.reweigh[(1,)](
+        log_likelihood, as_bytes[0], log_weights, log_evidence, as_bytes[1], as_bytes[2], steps,
+        as_bytes[3], len(log_weights), BLOCK=padded(len(log_weights)),
+    )  # fmt: skip
+    return survivors

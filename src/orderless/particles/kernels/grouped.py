@@ -9,10 +9,11 @@ The gradient by the inputs is the same kernel with the roles of inputs and outpu
 gradient by the filters is a sum over positions, split into parts that are added in fixed order.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import product
+from operator import add
 from typing import Any
 
 import torch
@@ -23,18 +24,16 @@ from .fused import kernels, padded, runs_on
 PROGRAMS = 1024  # enough to fill a large GPU
 # The filters' gradient is faster by cuDNN from so many like groups on, or with more channels.
 GROUPS, NARROW = 4, 32
-FILTERS = {"ROWS": 64, "num_warps": 4, "num_stages": 3}
-ENTRIES = 256  # of a filter, with all its taps, to a program
 
 
 @dataclass(frozen=True)
 class Tile:
-    """How `gather` is cut into programs: `rows` patches of neighbouring outputs in each.
+    """How a kernel is cut into programs: `rows` patches of neighbouring outputs at a time.
 
     Neighbours see mostly the same inputs, which are fetched once for a patch; where the filter of
-    one does not reach, it is multiplied by 0. `inner` entries of the filters at a time, `columns`
-    of a patch's outputs to a program. `together`: all particles at the same positions follow each
-    other, because they share lines of memory.
+    one does not reach, it is multiplied by 0. `inner` entries of the filters, `columns` of a
+    patch's outputs. `together`: all particles at the same positions follow each other, because
+    they share lines of memory.
     """
 
     patch: tuple[int, int] = (1, 1)
@@ -45,23 +44,36 @@ class Tile:
     stages: int = 3
     together: bool = False
 
+    def fitted(self, size: tuple[int, int], stride: tuple[int, int]) -> "Tile":
+        """Without patches, where they do not cover a result of this size."""
+        high, wide = self.patch
+        fits = stride == (1, 1) and size[0] % high == 0 and size[1] % wide == 0
+        return self if fits else replace(self, patch=(1, 1))
+
+    def grid(self, blocks: int, n: int, across: int) -> tuple[int, int, int]:
+        """Of a kernel, whose first axis is the fastest."""
+        return (blocks * n, 1, across) if self.together else (blocks, n, across)
+
 
 # By channels in and out, never by the number of particles or samples: those change no result.
-# benchmarks/tiles.py measures them.
-TILES: dict[tuple[int, int], Tile] = {}
-
-
-def tile_of(inputs: int, outputs: int, size: tuple[int, int], stride: tuple[int, int]) -> Tile:
-    """The layer's own, as far as patches fit its result; else one that serves all layers."""
-    tile = TILES.get((inputs, outputs), Tile(inner=32 if inputs <= 32 else 64))
-    high, wide = tile.patch
-    fits = stride == (1, 1) and size[0] % high == 0 and size[1] % wide == 0
-    return tile if fits else replace(tile, patch=(1, 1))
+# benchmarks/tiles.py measures them; these are the best on an H200. A layer that is not named has
+# one tile that serves all.
+_PATCHES = Tile(patch=(2, 2), inner=64, columns=128, warps=8, together=True)
+TILES: dict[tuple[int, int], Tile] = {
+    (16, 16): _PATCHES,
+    (16, 32): _PATCHES,
+    (32, 16): _PATCHES,
+    (32, 32): Tile(together=True),
+}
+FILTER_TILES: dict[tuple[int, int], Tile] = {}  # of the filters' gradient, faster than cuDNN's
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of one convolution; `taps` are the positions of its filter."""
+    """Sizes of one convolution; `taps` are the positions of its filter.
+
+    `precision`: how float32 factors are multiplied, "tf32" or "ieee".
+    """
 
     n: int
     inputs: int
@@ -69,6 +81,7 @@ class Geometry:
     kernel: tuple[int, int]
     stride: tuple[int, int]
     padding: tuple[int, int]
+    precision: str = "tf32"
 
     @property
     def taps(self) -> int:
@@ -79,6 +92,15 @@ class Geometry:
         sides = zip(size, self.padding, self.kernel, self.stride, strict=True)
         height, width = ((s + 2 * p - k) // stride + 1 for s, p, k, stride in sides)
         return height, width
+
+    def sides(self, source: Tensor, size: tuple[int, int]) -> dict[str, int]:
+        """What every kernel wants to know that goes from `source` to a result of `size`."""
+        return {
+            "FROM_H": source.shape[2], "FROM_W": source.shape[3],
+            "TO_H": size[0], "TO_W": size[1], "KERNEL": self.kernel[1],
+            "STRIDE_H": self.stride[0], "STRIDE_W": self.stride[1],
+            "PAD_H": self.padding[0], "PAD_W": self.padding[1],
+        }  # fmt: skip
 
 
 def pair(value: Any) -> tuple[int, int]:
@@ -102,7 +124,6 @@ def gather(
     size: tuple[int, int],
     g: Geometry,
     backward: bool,
-    precision: str,
     *,
     relu: bool = False,
     signs: Tensor | None = None,
@@ -118,55 +139,52 @@ def gather(
     result = torch.empty(
         shape, dtype=source.dtype, device=source.device, memory_format=torch.channels_last
     )
-    tile = tile_of(inputs, outputs, size, g.stride)
+    usual = Tile(inner=32 if inputs <= 32 else 64)  # of a narrow layer, several taps at a time
+    tile = TILES.get((inputs, outputs), usual).fitted(size, g.stride)
     patch = math.prod(tile.patch)
     patches = batch * size[0] * size[1] // patch
     columns = min(tile.columns, _block(patch * outputs))
     blocks, across = math.ceil(patches / tile.rows), math.ceil(patch * outputs / columns)
-    grid = (blocks * g.n, 1, across) if tile.together else (blocks, g.n, across)
-    kernels.gather[grid](
+    kernels.gather[tile.grid(blocks, g.n, across)](
         source, weight, *(result if t is None else t for t in (bias, signs, added)), result,
-        patches,
-        N=g.n, TAPS=g.taps, IN=inputs, OUT=outputs,
-        FROM_H=source.shape[2], FROM_W=source.shape[3], TO_H=size[0], TO_W=size[1],
-        KERNEL=g.kernel[1], STRIDE_H=g.stride[0], STRIDE_W=g.stride[1],
-        PAD_H=g.padding[0], PAD_W=g.padding[1], BACKWARD=backward, HAS_BIAS=bias is not None,
+        patches, N=g.n, TAPS=g.taps, IN=inputs, OUT=outputs, **g.sides(source, size),
+        BACKWARD=backward, HAS_BIAS=bias is not None,
         RELU=relu, HAS_SIGNS=signs is not None, HAS_ADDED=added is not None,
-        PRECISION=precision, HIGH=tile.patch[0], WIDE=tile.patch[1], TOGETHER=tile.together,
+        PRECISION=g.precision, HIGH=tile.patch[0], WIDE=tile.patch[1], TOGETHER=tile.together,
         ROWS=tile.rows, INNER=tile.inner, COLUMNS=columns,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return result
 
 
-def filter_gradient(
-    source: Tensor, slope: Tensor, g: Geometry, precision: str
-) -> tuple[Tensor, Tensor]:
+def filter_gradient(source: Tensor, slope: Tensor, g: Geometry) -> tuple[Tensor, Tensor]:
     """dW `[N, O, C, kh, kw]` and, by the way, the bias's gradient `[N, O]`, in float32."""
-    size, entries = (slope.shape[2], slope.shape[3]), g.taps * g.inputs
-    positions = source.shape[0] * size[0] * size[1]
-    rows, inner, columns = (
-        FILTERS["ROWS"],
-        min(ENTRIES, _block(entries)),
-        min(64, _block(g.outputs)),
-    )
-    tiles = math.ceil(entries / inner) * math.ceil(g.outputs / columns)
-    parts = max(1, min(PROGRAMS // (g.n * tiles), positions // (8 * rows)))
-    share = rows * math.ceil(positions / parts / rows)
+    size, usual = (slope.shape[2], slope.shape[3]), Tile(rows=64, inner=256)
+    tile = FILTER_TILES.get((g.inputs, g.outputs), usual).fitted(size, g.stride)
+    (high, wide), (height, width) = tile.patch, g.kernel
+    window = height + high - 1, width + wide - 1
+    entries, outputs = math.prod(window) * g.inputs, high * wide * g.outputs
+    patches = source.shape[0] * size[0] * size[1] // (high * wide)
+    inner, columns = min(tile.inner, _block(entries)), min(tile.columns, _block(outputs))
+    tiles = math.ceil(entries / inner) * math.ceil(outputs / columns)
+    parts = max(1, min(PROGRAMS // (g.n * tiles), patches // (8 * tile.rows)))
+    share = tile.rows * math.ceil(patches / parts / tile.rows)
     result = torch.empty(
-        (parts, g.n, entries + 1, g.outputs), dtype=torch.float32, device=source.device
+        (parts, g.n, entries + 1, outputs), dtype=torch.float32, device=source.device
     )
-    kernels.filters[(parts, g.n, tiles)](
-        source, slope, result, positions,
-        N=g.n, TAPS=g.taps, IN=g.inputs, OUT=g.outputs,
-        FROM_H=source.shape[2], FROM_W=source.shape[3], TO_H=size[0], TO_W=size[1],
-        KERNEL=g.kernel[1], STRIDE_H=g.stride[0], STRIDE_W=g.stride[1],
-        PAD_H=g.padding[0], PAD_W=g.padding[1], SHARE=share,
-        PRECISION=precision, INNER=inner, COLUMNS=columns, **FILTERS,
+    kernels.filters[tile.grid(parts, g.n, tiles)](
+        source, slope, result, patches,
+        N=g.n, TAPS=g.taps, IN=g.inputs, OUT=g.outputs, **g.sides(source, size),
+        SHARE=share, PRECISION=g.precision, HIGH=high, WIDE=wide, TOGETHER=tile.together,
+        ROWS=tile.rows, INNER=inner, COLUMNS=columns,
+        num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     total = result.sum(0)
-    weight = total[:, :-1].view(g.n, *g.kernel, g.inputs, g.outputs)
-    return weight.permute(0, 4, 3, 1, 2), total[:, -1]
+    # a filter's share of the window, for each position in the patch
+    each = total[:, :-1].view(g.n, *window, g.inputs, high, wide, g.outputs)
+    places = product(range(high), range(wide))
+    weight = reduce(add, (each[:, h : h + height, w : w + width, :, h, w] for h, w in places))
+    return weight.permute(0, 4, 3, 1, 2), total[:, -1].view(g.n, -1, g.outputs).sum(1)
 
 
 def _block(size: int) -> int:
@@ -177,44 +195,43 @@ class GroupedConvolution(torch.autograd.Function):
     """x `[B, N*C, H, W]`, channels-last; weight `[N, O, C, kh, kw]`; bias `[N, O]` or None."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, g: Geometry, precision: str
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, g: Geometry) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.geometry, ctx.precision, ctx.has_bias = g, precision, bias is not None
+        ctx.geometry = g
         filters = laid_out(weight, (0, 3, 4, 2, 1), x.dtype)
         size = g.result((x.shape[2], x.shape[3]))
-        return gather(x, filters, bias, size, g, False, precision)
+        return gather(x, filters, bias, size, g, False)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         slope = grads[0].contiguous(memory_format=torch.channels_last)
         x, weight = ctx.saved_tensors
         g: Geometry = ctx.geometry
-        wants_x, wants_weight, wants_bias, *_ = ctx.needs_input_grad
+        wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
         grad_x = grad_weight = grad_bias = None
         twice = torch.is_grad_enabled()  # somebody wants the second derivative, which torch knows
         if twice:
             grad_x, grad_weight = by_cudnn(slope, x, weight, g, (wants_x, wants_weight))
             grad_bias = _bias_gradient(slope, g, weight.dtype)
         elif wants_weight or wants_bias:
-            grad_weight, grad_bias = filter_gradients(x, slope, weight, g, ctx.precision)
+            grad_weight, grad_bias = filter_gradients(x, slope, weight, g)
         if wants_x and not twice:
             filters = laid_out(weight, (0, 3, 4, 1, 2), x.dtype)
             size = x.shape[2], x.shape[3]
-            grad_x = gather(slope, filters, None, size, g, True, ctx.precision)
-        return grad_x, grad_weight, grad_bias if wants_bias else None, None, None
+            grad_x = gather(slope, filters, None, size, g, True)
+        return grad_x, grad_weight, grad_bias if wants_bias else None, None
 
 
 def filter_gradients(
-    x: Tensor, slope: Tensor, weight: Tensor, g: Geometry, precision: str
+    x: Tensor, slope: Tensor, weight: Tensor, g: Geometry
 ) -> tuple[Tensor, Tensor]:
     """Of weight and bias, by whoever is faster: cuDNN has kernels for several like groups."""
-    if g.inputs == g.outputs and g.stride == (1, 1) and (g.n >= GROUPS or g.inputs > NARROW):
+    alike = g.inputs == g.outputs and g.stride == (1, 1) and (g.n >= GROUPS or g.inputs > NARROW)
+    if alike and (g.inputs, g.outputs) not in FILTER_TILES:
         _, grad_weight = by_cudnn(slope, x, weight, g, (False, True))
         assert grad_weight is not None
         return grad_weight, _bias_gradient(slope, g, weight.dtype)
-    grad_weight, grad_bias = filter_gradient(x, slope, g, precision)
+    grad_weight, grad_bias = filter_gradient(x, slope, g)
     return grad_weight.to(weight.dtype), grad_bias.to(weight.dtype)
 
 
@@ -242,10 +259,19 @@ def by_cudnn(
     return grad_x, None if grad is None else grad.view(weight.shape).to(weight.dtype)
 
 
+def _autocast_dtype(x: Tensor) -> torch.dtype:
+    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+
+
+def autocast(x: Tensor) -> Tensor:
+    """In the precision in which layers compute now."""
+    return x.to(_autocast_dtype(x))
+
+
 def can_group(x: Tensor, padding: Any, dilation: Any) -> bool:
     """Tensor cores only: exact float32 products are cuDNN's business."""
     reduced = torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
-    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+    dtype = _autocast_dtype(x)
     return (
         runs_on(x)
         and (dtype is torch.bfloat16 or (reduced and dtype is torch.float32))
@@ -258,8 +284,5 @@ def grouped_convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any
 ) -> Tensor:
     """`F.conv2d` of N networks on `[B, N*C, H, W]`: `[B, N*O, H', W']`, channels-last."""
-    if torch.is_autocast_enabled("cuda"):
-        x = x.to(torch.get_autocast_dtype("cuda"))
-    x = x.contiguous(memory_format=torch.channels_last)
-    g = geometry_of(weight, stride, padding)
-    return GroupedConvolution.apply(x, weight, bias, g, "tf32")
+    x = autocast(x).contiguous(memory_format=torch.channels_last)
+    return GroupedConvolution.apply(x, weight, bias, geometry_of(weight, stride, padding))

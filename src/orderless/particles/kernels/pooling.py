@@ -5,8 +5,6 @@ needs. Here a byte remembers which tap of the window won, and the backward pass 
 input, which of the windows over it it has won.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal
 
@@ -28,9 +26,7 @@ def _run(kernel: Any, tensors: tuple[Tensor, ...], source: Tensor, result: Tenso
     rows, positions = tile // columns, batch * height * width
     kernel[(math.ceil(positions / rows), math.ceil(channels / columns))](
         *tensors, positions, channels,
-        FROM_H=source.shape[2], FROM_W=source.shape[3], TO_H=height, TO_W=width,
-        KERNEL=g.kernel[1], STRIDE_H=g.stride[0], STRIDE_W=g.stride[1],
-        PAD_H=g.padding[0], PAD_W=g.padding[1], ROWS=rows, COLUMNS=columns, **options,
+        **g.sides(source, (height, width)), ROWS=rows, COLUMNS=columns, **options,
     )  # fmt: skip
 
 

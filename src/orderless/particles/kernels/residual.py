@@ -8,8 +8,6 @@ where relu did before it stores what it has computed:
     d inner = conv_2^T(dy) [inner > 0],        dx = conv_1^T(d inner) [outer > 0] + dy
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
-from .grouped import Geometry, can_group, filter_gradients, gather, geometry_of, laid_out
+from .grouped import Geometry, autocast, can_group, filter_gradients, gather, geometry_of, laid_out
 
 FORWARD, BACKWARD = (0, 3, 4, 2, 1), (0, 3, 4, 1, 2)  # filters [N, kh, kw, in, out] and turned
 
@@ -34,14 +32,14 @@ class ResidualBlock(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, precision: str
+        ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, g: Geometry
     ) -> Tensor:
-        g, size = geometry_of(w1, 1, w1.shape[3] // 2), (x.shape[2], x.shape[3])
+        size = x.shape[2], x.shape[3]
         filters, outer = [laid_out(weight, FORWARD, x.dtype) for weight in (w1, w2)], F.relu(x)
-        inner = gather(outer, filters[0], b1, size, g, False, precision, relu=True)
-        y = gather(inner, filters[1], b2, size, g, False, precision, added=x)
+        inner = gather(outer, filters[0], b1, size, g, False, relu=True)
+        y = gather(inner, filters[1], b2, size, g, False, added=x)
         ctx.save_for_backward(x, outer, inner, w1, b1, w2, b2)
-        ctx.geometry, ctx.precision = g, precision
+        ctx.geometry = g
         return y
 
     @staticmethod
@@ -54,14 +52,12 @@ class ResidualBlock(torch.autograd.Function):
             found = iter(torch.autograd.grad(y, wanted, grads[0], create_graph=True))
             return *(next(found) if t.requires_grad else None for t in (x, w1, b1, w2, b2)), None
         slope = grads[0].contiguous(memory_format=torch.channels_last)
-        size, precision = (x.shape[2], x.shape[3]), ctx.precision
+        size = x.shape[2], x.shape[3]
         filters = [laid_out(weight, BACKWARD, x.dtype) for weight in (w1, w2)]
-        of_second = filter_gradients(inner, slope, w2, g, precision)
-        middle = gather(slope, filters[1], None, size, g, True, precision, signs=inner)
-        of_first = filter_gradients(outer, middle, w1, g, precision)
-        grad_x = gather(
-            middle, filters[0], None, size, g, True, precision, signs=outer, added=slope
-        )
+        of_second = filter_gradients(inner, slope, w2, g)
+        middle = gather(slope, filters[1], None, size, g, True, signs=inner)
+        of_first = filter_gradients(outer, middle, w1, g)
+        grad_x = gather(middle, filters[0], None, size, g, True, signs=outer, added=slope)
         return grad_x, *of_first, *of_second, None
 
 
@@ -99,7 +95,5 @@ def _keeps_size(layer: nn.Conv2d, channels: int, side: int) -> bool:
 
 def residual_blocks(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
     """`residual` of N networks on `[B, N*C, H, W]`, channels-last."""
-    if torch.is_autocast_enabled("cuda"):
-        x = x.to(torch.get_autocast_dtype("cuda"))
-    x = x.contiguous(memory_format=torch.channels_last)
-    return ResidualBlock.apply(x, w1, b1, w2, b2, "tf32")
+    x = autocast(x).contiguous(memory_format=torch.channels_last)
+    return ResidualBlock.apply(x, w1, b1, w2, b2, geometry_of(w1, 1, w1.shape[3] // 2))

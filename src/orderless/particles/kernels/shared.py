@@ -7,8 +7,6 @@ The gradient by the filters is the transposed product, split into parts that are
 order.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -16,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .fused import kernels, padded
-from .grouped import PROGRAMS, Geometry, by_cudnn, can_group, geometry_of
+from .grouped import PROGRAMS, Geometry, autocast, by_cudnn, can_group, geometry_of
 
 ENTRIES = 64  # of a filter with its bias, at most: a patch stays in registers
 TILE = {"num_warps": 4, "num_stages": 3}
@@ -27,14 +25,12 @@ def _columns(g: Geometry) -> int:
     return min(COLUMNS, max(16, padded(g.n * g.outputs)))  # tl.dot's least
 
 
-def _sizes(x: Tensor, g: Geometry, size: tuple[int, int]) -> dict[str, int]:
+def _sizes(x: Tensor, g: Geometry, size: tuple[int, int]) -> dict[str, int | str]:
     inner = g.inputs * g.taps
     return {
-        "OUT": g.n * g.outputs, "IN": g.inputs, "INNER": inner,
-        "FROM_H": x.shape[2], "FROM_W": x.shape[3], "TO_H": size[0], "TO_W": size[1],
-        "KERNEL": g.kernel[1], "STRIDE_H": g.stride[0], "STRIDE_W": g.stride[1],
-        "PAD_H": g.padding[0], "PAD_W": g.padding[1],
-        "ENTRIES": max(16, padded(inner + 1)), "COLUMNS": _columns(g), **TILE,
+        "OUT": g.n * g.outputs, "IN": g.inputs, "INNER": inner, **g.sides(x, size),
+        "ENTRIES": max(16, padded(inner + 1)), "COLUMNS": _columns(g),
+        "PRECISION": g.precision, **TILE,
     }  # fmt: skip
 
 
@@ -42,11 +38,9 @@ class SharedConvolution(torch.autograd.Function):
     """x `[B, C, H, W]`, the same for all; weight `[N, O, C, kh, kw]`; bias `[N, O]` or None."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, g: Geometry, precision: str
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, g: Geometry) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.geometry, ctx.precision = g, precision
+        ctx.geometry = g
         ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
         outputs, size = g.n * g.outputs, g.result((x.shape[2], x.shape[3]))
         filters = weight.permute(3, 4, 2, 0, 1).reshape(-1, outputs)
@@ -58,7 +52,7 @@ class SharedConvolution(torch.autograd.Function):
         rows = ROWS if _columns(g) == COLUMNS else 2 * ROWS  # of few filters
         kernels.spread[(math.ceil(positions / rows),)](
             x, wide, result, positions, *x.stride(),
-            PRECISION=precision, ROWS=rows, **_sizes(x, g, size),
+            ROWS=rows, **_sizes(x, g, size),
         )  # fmt: skip
         return result
 
@@ -67,7 +61,7 @@ class SharedConvolution(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         g: Geometry = ctx.geometry
         if torch.is_grad_enabled():  # somebody wants the second derivative
-            return None, *_differentiable_slopes(grads[0], x, g, *ctx.dtypes), None, None
+            return None, *_differentiable_slopes(grads[0], x, g, *ctx.dtypes), None
         slope = grads[0].contiguous(memory_format=torch.channels_last)
         outputs, size = g.n * g.outputs, (slope.shape[2], slope.shape[3])
         positions, rows = len(x) * size[0] * size[1], ROWS
@@ -78,14 +72,14 @@ class SharedConvolution(torch.autograd.Function):
         sums = torch.empty((parts, entries, outputs), dtype=torch.float32, device=x.device)
         kernels.spread_filters[(parts, tiles)](
             x, slope, sums, positions, *x.stride(),
-            SHARE=share, PRECISION=ctx.precision, ROWS=rows, **_sizes(x, g, size),
+            SHARE=share, ROWS=rows, **_sizes(x, g, size),
         )  # fmt: skip
         total = sums.sum(0)
         of_weight, of_bias = ctx.dtypes
         shape = *g.kernel, g.inputs, g.n, g.outputs
         weight = total[:-1].view(shape).permute(3, 4, 2, 0, 1).to(of_weight)
         bias = None if of_bias is None else total[-1].view(g.n, g.outputs).to(of_bias)
-        return None, weight, bias, None, None
+        return None, weight, bias, None
 
 
 def _differentiable_slopes(
@@ -111,6 +105,4 @@ def shared_convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any
 ) -> Tensor:
     """`F.conv2d` of N networks on `[B, C, H, W]`: `[B, N*O, H', W']`, channels-last."""
-    if torch.is_autocast_enabled("cuda"):
-        x = x.to(torch.get_autocast_dtype("cuda"))
-    return SharedConvolution.apply(x, weight, bias, geometry_of(weight, stride, padding), "tf32")
+    return SharedConvolution.apply(autocast(x), weight, bias, geometry_of(weight, stride, padding))

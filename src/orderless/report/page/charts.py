@@ -8,20 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...audit import OrderSensitivity
-from ..charts import (
-    GRID,
-    Array,
-    Series,
-    Spot,
-    Style,
-    Variance,
-    draw_series,
-    new_figure,
-    plain,
-    scatter,
-    tidy,
-    variance_scale,
-)
+from .. import charts
+from ..charts import Array, Series, Spot, Style, Variance
 from .svg import Attributes, embedded
 
 if TYPE_CHECKING:
@@ -66,8 +54,10 @@ def scatter_charts(
             return f"average {average}\n{what} {getattr(each, kind):.2g}"
 
         def draw(axes: Axes) -> None:
-            scatter(axes, spots, styles, labels, kind, factor, size=1.9)
-            variance_scale(axes, [value for each in spots for value in (each.total, each.order)])
+            charts.scatter(axes, spots, styles, labels, kind, factor, size=1.9)
+            charts.variance_scale(
+                axes, [value for each in spots for value in (each.total, each.order)]
+            )
             axes.set_xlim(min(middles) - margin, max(middles) + margin)
             axes.set_ylim(top=1.3 * top or 1.0)
             axes.set_xlabel(f"average {score}{'' if returns else ', %'}")
@@ -93,30 +83,26 @@ def scatter_charts(
 
 
 def series_chart(
-    key: str,
-    data: Series,
-    styles: dict[str, Style],
-    labels: Mapping[str, str],
-    scale: str,
-    over: str = "training step",
+    key: str, data: Series, styles: dict[str, Style], labels: Mapping[str, str]
 ) -> dict[str, str]:
     """A line per method; the script reads values at a step, so the axes' place is told."""
+    over = {"step": "training step", "place": "place in the order"}[data.unit]
 
     def draw(axes: Axes) -> None:
         from matplotlib.ticker import EngFormatter
 
-        draw_series(axes, data, styles, labels)
+        charts.draw_series(axes, data, styles, labels)
         axes.set_xlim(data.steps[0], data.steps[-1] if data.steps[-1] > data.steps[0] else None)
-        if scale == "log":  # an effective sample size is never below 1
+        if data.scale == "log":  # an effective sample size is never below 1
             axes.set_yscale("log")
             axes.set_ylim(bottom=1)
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter("{x:g}" if max(data.highest, 1) < 10 else "")
-        elif scale == "share":
+        elif data.scale == "share":
             axes.set_ylim(0, 1)
         axes.set_xlabel(over)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.grid(True, color=GRID, linewidth=0.6)
+        axes.grid(True, color=charts.GRID, linewidth=0.6)
 
     tags: dict[str, Sequence[Attributes]] = {}
     for place, name in enumerate(data.lines):
@@ -171,11 +157,11 @@ def range_chart(audit: OrderSensitivity, styles: dict[str, Style]) -> dict[str, 
                 gid=f"range-{place}",
             )
         axes.invert_yaxis()
-        tidy(axes)
+        charts.tidy(axes)
         low, high = axes.get_xlim()  # less than two points apart, ticks would all read alike
         spare = max(0.0, 2.0 - (high - low)) / 2
         axes.set_xlim(low - spare, min(high + spare, 101.0))
-        short = [plain(name if len(name) < 16 else f"{name[:15]}…") for name in tasks]
+        short = [charts.plain(name if len(name) < 16 else f"{name[:15]}…") for name in tasks]
         axes.set_yticks(range(len(tasks)), short)
         axes.axvline(100 * audit.chance, color="#999999", linewidth=1, linestyle="--", zorder=0)
         axes.set_xlabel(f"{audit.score} after the last task, %; dashed: chance")
@@ -212,7 +198,7 @@ def _both(
     found = {}
     for size, width in {"wide": wide, "narrow": 340}.items():
         tall = height(width)
-        figure = new_figure(width / 72, tall / 72, layout=None)
+        figure = charts.new_figure(width / 72, tall / 72, layout=None)
         box = left / width, 48 / tall, (width - left - 14) / width, (tall - 60) / tall
         axes = figure.add_axes(box)
         draw(axes)

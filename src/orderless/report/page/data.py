@@ -48,7 +48,7 @@ class Values:
     title: str
     steps: list[float]
     lines: dict[str, list[float | None]]
-    unit: str = "step"
+    unit: str
 
 
 @dataclass(frozen=True)
@@ -191,19 +191,16 @@ def _with_charts(
     shown = [cell for cell in cells if cell.method in styles]
     many = [cell for cell in shown if cell.particles != 1]  # the weight of one network is always 1
     found = {
-        "ess": (series(many, "trace", "ess", "effective sample size"), "log"),
-        "largest": (series(many, "trace", "largest_weight", "largest weight"), "share"),
-        "curves": (series(shown, "curves", "return", "episode return"), "linear"),
+        "ess": series(many, "trace", "ess", "effective sample size", "log"),
+        "largest": series(many, "trace", "largest_weight", "largest weight", "share"),
+        "curves": series(shown, "curves", "return", "episode return"),
+        **{f"plasticity-{name}": data for name, data in plasticity_series(summary).items()},
     }
     values = {}
-    for key, (data, scale) in found.items():
+    for key, data in found.items():
         if data is not None:
-            charts |= series_chart(key, data, styles, labels, scale)
+            charts |= series_chart(key, data, styles, labels)
             values[key] = _values(data)
-    for name, data in plasticity_series(summary).items():
-        key = f"plasticity-{name}"
-        charts |= series_chart(key, data, styles, labels, "linear", "place in the order")
-        values[key] = replace(_values(data), unit="place")
     return replace(result, dots=normalized, values=values), charts
 
 
@@ -250,6 +247,7 @@ def _values(data: Series) -> Values:
         data.title,
         [float(f"{step:.4g}") for step in data.steps],
         {name: [float(f"{v:.3g}") for v in band.mean] for name, band in data.lines.items()},
+        data.unit,
     )
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..columns import MISSING, Column, R
+from ...writing import MISSING
+from ..columns import Column, R
 
 UNITS = {"score": "%", "variance": "× 10⁻³"}
 

@@ -26,13 +26,11 @@ from ..rl.procgen import ProcgenLevels
 from ..rl.tasks import ClonedTasks, ProcgenTasks
 from ..storage.typed import decode
 from .benchmarks import find_benchmark
-from .cell import TRACES
-from .evaluation import plasticity_of
+from .cell import Cell
+from .evaluation import SAMPLES
 from .record import CellRecord, ExpertFacts, Row
-from .runner import Cell, CellRunner
+from .runner import TRACES, CellRunner
 from .store import Store
-
-SAMPLES = 512  # frames on which plasticity is measured
 
 
 class PolicyRunner(CellRunner):
@@ -69,8 +67,7 @@ class PolicyRunner(CellRunner):
         """Plasticity on some of these frames, from their first to their last."""
         chosen = torch.linspace(0, len(frames) - 1, min(len(frames), SAMPLES)).long()
         some = frames[chosen.to(frames.device)].to(self.tasks.device)
-        seen = heaviest_representation(self.filter, some)
-        self._add_plasticity(plasticity_of(*seen))
+        self._add_plasticity(*heaviest_representation(self.filter, some))
 
     def _initial(self) -> Ensemble:
         return self.setup.ensemble(self.filter.particles.n)
