@@ -25,7 +25,7 @@ from torch import nn
 
 import orderless as ol
 from orderless import metrics
-from orderless.experiments.policy_cell import binned_returns
+from orderless.experiments.policy import binned_returns
 from orderless.rl import PPO, ActorCritic, GymnasiumLevels, PolicyWeightedFilter, PPOSettings, play
 from timing import machine, print_table
 

@@ -4,7 +4,7 @@ from docs.tools.sections import PROSE, Source, page, provenance
 
 from orderless.report import Summary
 from orderless.report.columns import seen_variance, title
-from orderless.writing import markdown_table, percent, small
+from orderless.writing import decimal, markdown_table, percent, small
 
 HEADINGS = ["benchmark", "map", "maps x features", "average", "probs", "order variance"]
 HEADINGS += ["disagreement", "ECE", "seeds x orders", "seconds per order"]
@@ -21,7 +21,11 @@ def exact_page(sources: list[Source]) -> str | None:
     chosen.sort(key=lambda source: _place(source.summary))
     if not chosen:
         return None
-    parts = [f"## {_heading(source.summary)}\n\n{provenance(source)}" for source in chosen]
+    parts = [
+        f"## {_name(s.summary)}: {_map(s.summary)}, {s.summary.settings['rb_features']:,} features"
+        f"\n\n{provenance(s)}"
+        for s in chosen
+    ]
     table = markdown_table(HEADINGS, [_row(source.summary) for source in chosen])
     answer, words = PROSE["exact"]["answer"], PROSE["exact"]["words"]
     return page("The exact filter, measured", answer, table, f"{words}\n", *parts)
@@ -36,7 +40,7 @@ def _row(summary: Summary) -> list[str]:
         *map(percent, (entry.average, entry.average_probs)),
         small(seen_variance(entry, "order_variance")),
         small(entry.disagreement),
-        "-" if entry.ece is None else f"{entry.ece:.3f}",
+        decimal(entry.ece),
         f"{entry.seeds} x {entry.orders}",
         f"{summary.duration / entry.cells:.0f}",
     ]
@@ -46,10 +50,6 @@ def _place(summary: Summary) -> tuple[bool, bool, float]:
     """Class-incremental first, digits first, then the better the later."""
     scenario, digits = summary.scenario != "class", summary.benchmark != "splitmnist"
     return scenario, digits, summary.methods["rb"].average
-
-
-def _heading(summary: Summary) -> str:
-    return f"{_name(summary)}: {_map(summary)}, {summary.settings['rb_features']:,} features"
 
 
 def _map(summary: Summary) -> str:

@@ -12,8 +12,6 @@ from orderless.report.plasticity import MEASURES, ROWS
 from orderless.report.summary import Claim
 from orderless.report.tables import markdown_table
 
-# The paper's lifelong runs and cloning data: levels, steps (samples) each, particles, orders.
-PAPER_LEVELS, PAPER_STEPS, PAPER_PARTICLES, PAPER_ORDERS = 15, 2_000_000, 100, 10
 TEXT = PROSE["table2"]
 FEW = 3  # levels whose figures fit in a row
 
@@ -49,11 +47,11 @@ def table2_page(sources: list[Source]) -> str | None:
 
 def _name(summary: Summary) -> str:
     """A game and its budget, in few words."""
-    passes, usual = _amount(summary, "epochs"), PolicySettings().envs
+    usual = PolicySettings().envs
     copies = summary.settings.get("envs", usual)
     what = f", {copies} copies" if copies != usual else ""
     if summary.benchmark == "procgen-bc":
-        what = f", {passes} {'pass' if passes == 1 else 'passes'}"
+        what = f", {_passes(summary)}"
     return f"{summary.scenario.capitalize()}, {len(summary.task_names or [])} levels{what}"
 
 
@@ -135,10 +133,11 @@ def _rows(source: Source) -> str:
     """One game: the paper's figures, ours, by level and by place."""
     summary = source.summary
     table, cloning = published(summary.benchmark, summary.scenario), summary.expert is not None
-    rows = []
+    rows, few = [], len(summary.task_names or []) <= FEW
     for name, entry in summary.methods.items():
         paper = [f"{number:.2f}" for number in table[name]] if name in table else ["-", "-"]
         ends = min(entry.order_averages), max(entry.order_averages)
+        by_level = entry.task_averages, entry.place_averages
         shares = [summary.of_expert(entry.average), summary.of_expert(entry.just_learned)]
         rows.append(
             [
@@ -148,24 +147,19 @@ def _rows(source: Source) -> str:
                 " to ".join(map(decimal, ends)),
                 small(seen_variance(entry, "order_variance")),
                 *(map(percent, shares) if cloning else ()),
-                *(" / ".join(map(decimal, each)) for each in _each(entry)),
+                *(" / ".join(map(decimal, each)) for each in by_level if few),
                 decimal(entry.ess_final, 1),
             ]
         )
     headings = ["method", "paper", "paper's variance", "average", "range over orders", "variance"]
     headings += ["of expert, %", "just learned, %"] if cloning else []
-    few = len(summary.task_names or []) <= FEW
     headings += [f"levels {summary.settings['levels']}", "by place in the order"] if few else []
     headings.append("ESS")
     notes = "".join(f"- {note}\n" for note in summary.notes if "One seed" not in note)
-    heading = f"### {_name(summary)}\n\n{_budget(summary)}"
+    budget = TEXT["cloned" if summary.benchmark == "procgen-bc" else "played"]
+    budget = budget.format(passes=_passes(summary), **summary.settings)
+    heading = f"### {_name(summary)}\n\n{budget}\n"
     return f"{heading}\n{markdown_table(headings, rows)}{notes and chr(10) + notes}"
-
-
-def _each(entry: MethodSummary) -> list[list[float]]:
-    """A row's figures level by level and place by place, where they fit in it."""
-    few = len(entry.task_averages) <= FEW
-    return [entry.task_averages, entry.place_averages] if few else []
 
 
 def _levels(summaries: list[Summary]) -> str:
@@ -230,26 +224,9 @@ def _weights(summaries: list[Summary]) -> str:
 # ---------------------------------------------------------------------- where it comes from
 
 
-def _budget(summary: Summary) -> str:
-    """What our figures were made with, and what the paper's."""
-    cloning, passes = summary.benchmark == "procgen-bc", _amount(summary, "epochs")
-    ours = (
-        f"{_amount(summary, 'transitions'):,} transitions per level, "
-        f"{passes} {'pass' if passes == 1 else 'passes'}"
-        if cloning
-        else f"{_amount(summary, 'steps_per_level'):,} environment steps per level"
-    )
-    theirs = f"{PAPER_STEPS:,} {'samples' if cloning else 'environment steps'} per level"
-    facts = {"particles": summary.settings["particles"], "paper_levels": PAPER_LEVELS}
-    facts |= {"paper_particles": PAPER_PARTICLES, "paper_orders": PAPER_ORDERS}
-    return TEXT["budget"].format(ours=ours, theirs=theirs, **facts) + "\n"
-
-
-def _amount(summary: Summary, setting: str) -> int:
-    value = summary.settings[setting]
-    if not isinstance(value, int):
-        raise ValueError(f"{setting} must be a number, got {value!r}")
-    return value
+def _passes(summary: Summary) -> str:
+    passes = summary.settings["epochs"]
+    return f"{passes} {'pass' if passes == 1 else 'passes'}"
 
 
 def _origin(source: Source) -> str:
@@ -259,7 +236,7 @@ def _origin(source: Source) -> str:
     if summary.benchmark == "procgen-bc":  # the preset's own budget was smaller once
         for key in ("transitions", "epochs"):
             if f"{key}=" not in command:
-                command += f" --set {key}={_amount(summary, key)}"
+                command += f" --set {key}={summary.settings[key]}"
     done = work(summary, f"{summary.duration / 60:.0f} min")
     return f"- [`{source.path.name}`]({source.path.name}): `{command}`; {done}{_expert(summary)}"
 

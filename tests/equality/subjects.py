@@ -101,8 +101,8 @@ def result(learner: Any) -> Result:
     return {"state": [leaf.cpu().double() for leaf in leaves], "answers": answers}
 
 
-def on_group(group: Any, row: str) -> Result:
-    return result(fitted(row, group=group))
+def on_group(group: Any) -> dict[str, Result]:
+    return {row: result(fitted(row, group=group)) for row in ROWS}
 
 
 def difference(ours: Result, theirs: Result) -> dict[str, float]:

@@ -5,6 +5,7 @@
 writes what was measured; `python -m docs.tools.results_page` makes the page of it.
 """
 
+import functools
 import json
 import os
 import platform
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -83,6 +85,13 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     return run
 
 
+@functools.cache
+def on_so_many(ranks: int) -> dict[str, Any]:
+    """The results of all learners on ranks, which are started once."""
+    with TemporaryDirectory() as folder:
+        return on_ranks(ranks, Path(folder), on_group)[0]
+
+
 def variants(row: str, column: str, tmp_path: Path, elsewhere: Any) -> Iterator[Any]:
     """Results that the column compares with the reference."""
     if column == "batch size":
@@ -104,8 +113,7 @@ def variants(row: str, column: str, tmp_path: Path, elsewhere: Any) -> Iterator[
     elif column == "processes":
         yield elsewhere()[row]
     elif column == "ranks":
-        for ranks in (2, 3):
-            yield on_ranks(ranks, tmp_path / str(ranks), on_group, row)[0]
+        yield from (on_so_many(ranks)[row] for ranks in (2, 3))
     elif column == ON_GPU:
         yield elsewhere("--device", "cuda")[row]
     elif column == "x86 kernels":

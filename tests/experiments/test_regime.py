@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from orderless.cli.main import app
 from orderless.experiments import Cell, Store, StoreError
 from orderless.experiments.benchmarks import Scenarios
-from orderless.experiments.cell import SupervisedRunner
 from orderless.experiments.engine import Report
 from orderless.experiments.readings import TrainingRunner
 from orderless.experiments.regime import REGIMES, find_regime, run_regime
+from orderless.experiments.supervised import SupervisedRunner
 from orderless.methods.settings import Settings
 from orderless.report import ReportError
 from orderless.report.regime import Point, Scores, chosen, summarize_regime, weighings

@@ -5,8 +5,8 @@ from tests.experiments.tiny import make_run, result_of, tiny_cell, without_time
 from tests.faults.bench import everything, left
 
 from orderless.experiments import Grid, Store, run_grid
-from orderless.experiments.cell import SupervisedRunner, TaskRunner
 from orderless.experiments.engine import Report
+from orderless.experiments.supervised import SupervisedRunner, TaskRunner
 from orderless.methods.presets import find_preset
 
 

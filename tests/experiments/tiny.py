@@ -9,7 +9,7 @@ import torch
 
 from orderless.experiments import Cell, Grid, Store, run_grid
 from orderless.experiments.benchmarks import BENCHMARKS, Benchmark, mnist_network
-from orderless.experiments.cell import SupervisedRunner
+from orderless.experiments.supervised import SupervisedRunner
 from orderless.methods.settings import Settings
 from orderless.scenarios import Scenario, Task
 from orderless.storage.typed import as_json

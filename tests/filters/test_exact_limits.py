@@ -20,8 +20,9 @@ from tests.filters.blobs import (
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless.features import RandomReLU
+from orderless.features import Backbone, RandomReLU
 from orderless.filters import RaoBlackwellizedFilter
+from orderless.filters.exact.evidence import safe_cholesky
 from orderless.filters.exact.statistics import HeadStatistics, Units
 from orderless.filters.exact.words import WORD, ExactSum
 
@@ -114,6 +115,18 @@ def test_fine_grids_carry_often_and_stay_exact() -> None:
     fine[0].update(x.repeat(4, 1), y.repeat(4))
     fine[1].update(x, y, sample_weight=torch.full((600,), 4.0))
     assert same_bits(*fine, PROBE)
+
+
+def test_a_refused_deletion_leaves_no_trace_on_a_fine_grid() -> None:
+    """A block of samples is more than fits between two carries there."""
+    x = 16.0 - torch.arange(1, 1800, 2, dtype=torch.float64).view(300, 3) / 2**16
+    y, weights = torch.arange(300) % 2, torch.full((300,), 15.9375)
+    rb = RaoBlackwellizedFilter(nn.Identity(), bits=20)
+    rb.update(x, y, sample_weight=weights)
+    before = rb.state_dict()["statistics"]
+    with pytest.raises(ValueError, match="a column would have fewer than 0 samples"):
+        rb.forget(x, torch.zeros_like(y), sample_weight=weights)
+    assert torch.equal(rb.state_dict()["statistics"]["gram"], before["gram"])
 
 
 def test_more_samples_than_two_words_hold_are_refused() -> None:
@@ -241,6 +254,24 @@ def test_single_samples_empty_batches_and_bytes() -> None:
         assert each.predictive(empty).mean.shape == (0, len(each.columns))
     with pytest.raises(ValueError, match="x has 0 samples and y has 0"):
         rb.update(x[:0], y[:0])
+
+
+def test_an_error_names_the_fix() -> None:
+    x, y = blobs()
+    backbone = nn.Sequential(nn.Linear(x.shape[1], 4), nn.ReLU())
+    rb = RaoBlackwellizedFilter(Backbone(backbone, inputs=x))
+    with pytest.raises(ValueError, match=r"pixels as x.float\(\) / 255"):
+        rb.update(x.byte(), y)
+    with pytest.raises(ValueError, match=r"x.float\(\)"):
+        rb.update(x.double(), y)
+    with pytest.raises(ValueError, match=r"a single sample is x\[None\]"):
+        rb.update(x[:, :1], y)
+    with pytest.raises(TypeError, match="number labels that are strings"):
+        rb.update(x[:2], ["cat", "dog"])
+    with pytest.raises(ValueError, match="a list of shares in the order of the labels"):
+        RaoBlackwellizedFilter(backbone, class_prior={"cat": 0.5, "dog": 0.5})
+    with pytest.raises(FloatingPointError, match="never been learned"):
+        safe_cholesky(lambda: -torch.eye(3)[None], torch.tensor([0.1]))
 
 
 def test_thousands_of_classes_have_the_closed_form() -> None:

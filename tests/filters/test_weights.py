@@ -17,16 +17,17 @@ def weighted(n: int = 4, **options) -> ol.WeightedParticleFilter:
 
 
 @pytest.mark.slow
-def test_log_weights_survive_a_hundred_thousand_losses_of_ten_thousand() -> None:
-    """The update itself, 1e5 times: differences of 1e-3 per step among losses of 1e4."""
-    pf, count = weighted(3), 100_000
+@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.sweep)])
+def test_log_weights_survive_many_losses_of_ten_thousand(count: int) -> None:
+    """The update itself: differences of 1e-3 per step among losses of 1e4."""
+    pf = weighted(3)
     losses = torch.tensor([1e4, 1e4 + 1e-3, 1e4 + 1.0], dtype=torch.float64)
     alive = torch.ones(3, dtype=torch.bool)
     for _ in range(count):
         pf.reweigh(-losses, alive)
     expected = (-count * (losses - 1e4)).log_softmax(0)
     # 1e4 in float64 is exact to 2e-12, so 1e5 steps are to 2e-7
-    torch.testing.assert_close(pf.log_weights, expected, rtol=1e-9, atol=1e-6)
+    torch.testing.assert_close(pf.log_weights, expected, rtol=1e-9, atol=1e-11 * count)
     assert pf.log_evidence.item() == pytest.approx(-1e4 * count - math.log(3), rel=1e-9)
     assert pf.steps.item() == count
 

@@ -1,12 +1,14 @@
 """The registry: which methods there are, and that they start alike."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
 
 from orderless.filters import GradientDescent, WeightedParticleFilter
 from orderless.filters.weighted import Linearized
-from orderless.methods import METHODS, Setup, find_method, method
+from orderless.methods import METHODS, Setup, find_method, method, register_consolidation
 from orderless.methods.learners import Learner
 from orderless.methods.settings import Settings
 from orderless.scenarios import Scenario, Task
@@ -152,3 +154,15 @@ def test_anyone_can_register_a_method(monkeypatch):
     learner.begin_task([0])
     assert learner.learn(*learner.scenario.train_set(0)).loss_before.shape == (1,)
     assert "mine" not in METHODS  # the test's registry is its own
+
+
+def test_a_name_is_given_once(monkeypatch):
+    monkeypatch.setattr("orderless.methods.registry.METHODS", dict(METHODS))
+    for _ in range(2):  # a module that is reloaded registers again
+        method("mine", "one network, my way")(lambda setup: None)
+    with pytest.raises(ValueError, match="a method called 'gd' already: choose another name"):
+        method("gd", "not gradient descent")(lambda setup: None)
+    strengths = dict.fromkeys(("domain", "task", "class"), 1.0)
+    mine = dataclasses.make_dataclass("Mine", [], frozen=True)
+    with pytest.raises(ValueError, match="a method called 'ewc' already"):
+        register_consolidation("ewc", "mine", None, config=mine, strengths=strengths)

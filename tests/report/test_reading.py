@@ -70,6 +70,11 @@ def test_enough_orders_are_not_called_few_and_one_method_is_not_the_highest(writ
     assert headline(alone).startswith("Gradient descent ") and "variance" not in headline(alone)
 
 
+def test_two_orders_are_both(write_cells):
+    (summary,) = summarize(built(write_cells, {"rb": 0.9}, orders=2))
+    assert headline(summary) == "Exact filter 90.0 % (the same in both orders)."
+
+
 def test_a_row_that_broke_down_or_sees_all_tasks_is_not_called_the_best(write_cells):
     ones = {"scores": {"accuracy": np.ones((TASKS + 1, TASKS)).tolist()}}
     cells = [make_cell(name, order, 0) for name in ("gd", "wpf") for order in range(3)]

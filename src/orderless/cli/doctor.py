@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -59,7 +59,21 @@ def doctor(
 
     Example: orderless doctor
     """
-    if not show(examine(data_dir, out)):
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    with console.status("looking around"):
+        findings = list(examine(data_dir, out))
+    if not console.is_terminal:
+        console.width = 1000  # a line each, for whatever reads them
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for finding in findings:
+        status = Text(finding.status, style=COLOURS[finding.status])
+        table.add_row(status, Text(finding.what), Text(finding.text))
+    console.print(table)
+    if any(each.needed and each.status == "broken" for each in findings):
         raise typer.Exit(1)
 
 
@@ -87,25 +101,6 @@ def examine(
     yield _folder(out)
 
 
-def show(examined: Iterable[Finding]) -> bool:
-    """Print a table; returns whether all that is needed works."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
-    with console.status("looking around"):
-        findings = list(examined)
-    if not console.is_terminal:
-        console.width = 1000  # a line each, for whatever reads them
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for finding in findings:
-        status = Text(finding.status, style=COLOURS[finding.status])
-        table.add_row(status, Text(finding.what), Text(finding.text))
-    console.print(table)
-    return not any(each.needed and each.status == "broken" for each in findings)
-
-
 def _installed(name: str) -> str | None:
     try:
         return version(name)
@@ -125,12 +120,10 @@ def _core(name: str, least: tuple[int, ...]) -> Finding:
 def _extra(extra: str) -> Finding:
     names, purpose = EXTRAS[extra]
     found = {name: _installed(name) for name in names}
-    missing = [name for name, number in found.items() if number is None]
-    if missing:
+    text = ", ".join(f"{name} {number}" for name, number in found.items())
+    if missing := [name for name, number in found.items() if number is None]:
         text = f"{', '.join(missing)} not installed: pip install 'orderless[{extra}]'"
-        return Finding(f"[{extra}]", "missing", f"{purpose}: {text}")
-    versions = ", ".join(f"{name} {number}" for name, number in found.items())
-    return Finding(f"[{extra}]", "ok", f"{purpose}: {versions}")
+    return Finding(f"[{extra}]", "missing" if missing else "ok", f"{purpose}: {text}")
 
 
 def _device() -> Finding:
@@ -182,8 +175,7 @@ def _procgen(patience: float) -> Finding:
 
 
 def _folder(out: Path) -> Finding:
-    what = f"{out}/"
-    place = out.absolute()
+    what, place = f"{out}/", out.absolute()
     while not place.exists():
         place = place.parent
     try:

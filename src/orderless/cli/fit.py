@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from ..scenarios.files import Files
 
 Data = Annotated[Path, option("A folder of images or tables, a CSV or a parquet file.")]
-KINDS = ("auto", "relu", "leaves", "convolution", "lite0", "lite1", "lite2")
+MAPS = ("auto", "relu", "leaves", "convolution", "lite0", "lite1", "lite2")
 
 
 @problems_as_sentences("fewer --workers, a smaller --count or fewer --maps")
 def fit(
     data: Data,
     out: Annotated[Path, option("The file to write.", **PATH)],
-    features: Annotated[str, option(", ".join(KINDS))] = "auto",
+    features: Annotated[str, option(", ".join(MAPS))] = "auto",
     count: Annotated[
         int | None,
         option("Features of a map [512; images: 1536; lite: all].", min=8, max=10**5),
@@ -99,8 +99,8 @@ def fit(
 def choose(features: str, images: bool, size: int | None) -> tuple[str, int, int]:
     """The kind of map, the size of images (0: tables) and how many features it has by default."""
     kind = ("leaves" if images else "relu") if features == "auto" else features
-    if kind not in KINDS:
-        raise ValueError(f"--features must be one of {', '.join(KINDS)}, got {features!r}")
+    if kind not in MAPS:
+        raise ValueError(f"--features must be one of {', '.join(MAPS)}, got {features!r}")
     if not images and kind != "relu":
         raise ValueError(f"--features {kind} is for images: tables take relu")
     if not images:

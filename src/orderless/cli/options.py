@@ -41,8 +41,8 @@ DataDir = Annotated[
     option("Where data sets lie (else $ORDERLESS_DATA).", exists=True, file_okay=False),
 ]
 Device = Annotated[str, option("auto, cpu, cuda", completion.devices)]
-KINDS = "domain, task or class; domain unless the benchmark is intents"
-Kind = Annotated[str | None, option(KINDS, completion.scenarios)]
+SCENARIOS = "domain, task or class; domain unless the benchmark is intents"
+Kind = Annotated[str | None, option(SCENARIOS, completion.scenarios)]
 CHANGE = "Change a setting: key=value; `orderless settings` lists them."
 Changes = Annotated[list[str] | None, option(CHANGE, completion.settings, "--set")]
 PLAYED = f"ProcGen: {', '.join(GAMES)} or all [{GAMES[0]}]."

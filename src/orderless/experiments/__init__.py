@@ -6,8 +6,8 @@ from ..lazy import on_first_use
 
 if TYPE_CHECKING:
     from .benchmarks import BENCHMARKS
+    from .cell import Cell
     from .grid import Grid, run_grid
-    from .runner import Cell
     from .store import Store, StoreError
 
 __all__ = ["BENCHMARKS", "Cell", "Grid", "Store", "StoreError", "run_grid"]

@@ -21,10 +21,10 @@ from ..methods import find_method
 from ..methods.policy_settings import PolicySettings
 from ..methods.supervised import ExactSettings
 from .benchmarks import Scenarios
+from .cell import Cell
 from .engine import unfinished
 from .grid import GridWork, runner_of
 from .launch.local import Processes, one_thread
-from .runner import Cell
 from .store import Store
 
 WARM = {"cpu": 1, "cuda": 3}  # steps of a stage that warm up, and on CUDA are recorded
@@ -52,9 +52,11 @@ def estimate(
         lines.append(f"  {name}: {len(of_method)} {grid.what} of about {trial.seconds:.1f} s")
     lines.append(
         f"memory: {memory / 2**20:.0f} MiB for the parameters of the largest method; learning "
-        f"takes about 3 times that and activations, in each of {workers} process(es)"
+        f"takes about 3 times that and activations, in each process, of which "
+        f"there are {workers}"
     )
-    roughly = f" (roughly: scaled up from 1/{1 / smallest:.0f} of a step)" if smallest < 1 else ""
+    part = round(1 / smallest)
+    roughly = f" (roughly: scaled up from 1/{part} of a step)" if part > 1 else ""
     lines.append(f"estimated time: {span(total / workers)}{roughly}")
     return "\n".join(lines)
 

@@ -14,18 +14,19 @@ from ..methods.presets import PRESETS, usual_grid
 from ..methods.settings import Settings, SharedSettings
 from ..particles import find_device
 from .benchmarks import Scenarios, find_benchmark
-from .cell import SupervisedRunner, TaskRunner
+from .cell import Cell, Part
 from .engine import Report, Tick, refuse_too_many, run_cells
 from .launch import local
 from .launch.apart import TasksApart
 from .launch.local import Processes, machine_memory
 from .launch.ranks import SharedStore
 from .launch.ray import Ray
-from .policy_cell import CloningRunner, LifelongRunner
+from .policy import CloningRunner, LifelongRunner
 from .readings import TrainingRunner
 from .record import CellRecord, Table
-from .runner import Cell, CellRunner, Part
+from .runner import CellRunner
 from .store import Store
+from .supervised import SupervisedRunner, TaskRunner
 from .tensorboard import summary_writer
 
 RUNNERS: dict[str, type[Any]] = {

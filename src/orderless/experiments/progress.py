@@ -12,10 +12,10 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
 
+from .cell import Cell
 from .engine import Report
 from .launch.ranks import rank
 from .record import CellRecord
-from .runner import Cell
 from .store import DamagedFile
 
 

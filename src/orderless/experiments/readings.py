@@ -22,10 +22,10 @@ from ..filters.base import ParticleFilter
 from ..filters.weights import effective_sample_size, normalize, temper, temperature_for
 from ..methods.learners import ContinualLearner
 from ..methods.supervised import GaussianSumSettings
-from .cell import SupervisedRunner
+from .cell import Cell
 from .evaluation import COMBINES, displacement
 from .record import Reading, ReadingRecord, TrainingRecord
-from .runner import Cell
+from .supervised import SupervisedRunner
 
 
 def weigh(reading: Reading, log_weights: Tensor) -> tuple[Tensor, float]:

@@ -1,4 +1,4 @@
-"""A cell, and what runs it, whatever it learns: from its start or checkpoint to its record."""
+"""What runs a cell, whatever it learns: from its start or checkpoint to its record."""
 
 from __future__ import annotations
 
@@ -17,86 +17,17 @@ from ..filters.base import ParticleFilter
 from ..methods import find_method
 from ..methods.learners import ContinualLearner
 from ..methods.learners.policy import PolicyLearner
-from ..methods.settings import SharedSettings
 from ..particles import Ensemble
 from ..rl import BehaviourCloning
 from ..storage import INVALID_STATE
-from .benchmarks import find_benchmark
+from .cell import Cell
 from .evaluation import COMBINES, Snapshot, displacement, finite, loss_areas, plasticity, stacked
-from .record import CellRecord, Row, cell_name
+from .record import CellRecord, Row
 from .store import Store, StoreError, device_name, versions
 from .tensorboard import CellLog
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What distinguishes one result from another."""
-
-    benchmark: str
-    scenario: str
-    preset: str
-    method: str
-    order_index: int
-    order: tuple[int, ...]
-    seed: int
-    settings: SharedSettings
-
-    @property
-    def kind(self) -> str:
-        """The key of its runner in `grid.RUNNERS`."""
-        return find_benchmark(self.benchmark).kind
-
-    @property
-    def slow(self) -> bool:
-        return find_method(self.method).slow
-
-    @property
-    def title(self) -> str:
-        return f"{self.method} order {self.order_index} seed {self.seed}"
-
-    @property
-    def name(self) -> str:
-        table = self.benchmark, self.scenario, self.preset
-        return cell_name(*table, self.method, self.order_index, self.seed)
-
-    def parts(self) -> list[Part]:
-        """Its tasks, where they can be learned side by side; in any other cell none."""
-        if self.kind != "supervised" or not find_method(self.method).tasks_apart:
-            return []
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(Cell)}
-        return [Part(**{**fields, "order": (task,)}) for task in self.order]
-
-    def describe(self) -> dict[str, object]:
-        """The part of the record that says what was run."""
-        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(Cell)}
-        flat = self.settings.flat(find_method(self.method))
-        return {**found, "order": list(self.order), "settings": flat}
-
-    def differs(self, record: Mapping[str, Any]) -> str | None:
-        """By what a record is of another cell: "key=its value, not ours"; None if it is of this."""
-        for key, value in self.describe().items():
-            if key != "settings" and record[key] != value:
-                return f"{key}={record[key]}, not {value}"
-        return self.settings.differs(record["settings"], find_method(self.method))
-
-
-@dataclass(frozen=True)
-class Part(Cell):
-    """One task of a cell: `order` holds it alone. It leaves a checkpoint and no record."""
-
-    @property
-    def kind(self) -> str:
-        return "task"
-
-    @property
-    def title(self) -> str:
-        return f"{super().title} task {self.order[0]}"
-
-    @property
-    def name(self) -> str:
-        return f"{super().name}.{self.order[0]}"
+TRACES = 40  # at most this many points per task at which weights and loss are recorded
 
 
 @dataclass

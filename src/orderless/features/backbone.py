@@ -31,7 +31,8 @@ class Frozen:
     def __init__(self, module: nn.Module, taps: Sequence[str]) -> None:
         if not isinstance(module, nn.Module):
             raise TypeError(f"a backbone is an nn.Module, got {type(module).__name__}")
-        self.taps, self.scales = tuple(taps), (1.0,) * max(len(taps), 1)
+        self.taps = (taps,) if isinstance(taps, str) else tuple(taps)
+        self.scales = (1.0,) * max(len(self.taps), 1)
         known = dict(module.named_modules())
         for tap in self.taps:
             if tap not in known:
@@ -124,7 +125,14 @@ class Backbone(nn.Module):
         super().__init__()
         self.mirror = mirror
         self._frozen = Frozen(module, taps)
-        measured = self._frozen.pooled(_made_up_images() if inputs is None else inputs)
+        inputs = _made_up_images() if inputs is None else inputs
+        try:
+            measured = self._frozen.pooled(inputs)
+        except RuntimeError as error:
+            raise ValueError(
+                f"the backbone cannot take inputs of shape {list(inputs.shape)}: give a few "
+                f"made-up ones of the right shape as inputs= ({error})"
+            ) from error
         if scales is None:
             scales = [torch.cat(measured, dim=1).double().std().item()] * len(measured)
         if len(scales) != len(measured) or not all(0.0 < s < float("inf") for s in scales):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+from ..particles.device import no_garbage
 
 if TYPE_CHECKING:
     from .step import StepInfo, SteppedFilter
@@ -97,19 +97,6 @@ def _copies(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(t.detach().clone().requires_grad_(t.requires_grad) for t in batch)
 
 
-@contextmanager
-def _no_garbage() -> Iterator[None]:
-    """No collection while recording: freeing an old graph's memory would spoil the new one."""
-    gc.collect()
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 class _Graph:
     """One recorded step with the buffers it reads and writes."""
 
@@ -118,7 +105,7 @@ class _Graph:
         closure, penalty = step._closures(self.inputs)
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with _no_garbage(), torch.cuda.graph(self.graph, pool=pool, stream=step._stream):
+        with no_garbage(), torch.cuda.graph(self.graph, pool=pool, stream=step._stream):
             self.info = step.filter.advance([closure], penalty)
 
     @torch.no_grad()

@@ -11,9 +11,9 @@ A closure gives losses L `[N]`, and may give the outputs f `[N, B, C]` they were
   never negative.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
-from itertools import product
+from itertools import count, product
 
 import torch
 from torch import Tensor, nn
@@ -50,15 +50,12 @@ def signs(keys: Tensor, shape: tuple[int, ...]) -> Tensor:
     return torch.where(random.uniform(keys, shape) < 0.5, -1.0, 1.0)
 
 
-class Probe:
+Keys = Iterator[Tensor]
+
+
+def probe_keys(seed: int, step: Tensor, indices: Tensor) -> Keys:
     """Keys for the random signs of one step: they depend on (seed, step, particle) alone."""
-
-    def __init__(self, seed: int, step: Tensor, indices: Tensor) -> None:
-        self.parts, self.number = (seed, step, indices), 0
-
-    def keys(self) -> Tensor:
-        self.number += 1
-        return random.particle_keys(*self.parts, _STREAM + self.number)
+    return (random.particle_keys(seed, step, indices, stream) for stream in count(_STREAM + 1))
 
 
 def hessian(gradients: list[Tensor], parameters: list[nn.Parameter]) -> Tensor:
@@ -70,12 +67,12 @@ def hessian(gradients: list[Tensor], parameters: list[nn.Parameter]) -> Tensor:
 
 
 def hessian_diagonal(
-    gradients: list[Tensor], parameters: list[nn.Parameter], probe: Probe, probes: int
+    gradients: list[Tensor], parameters: list[nn.Parameter], keys: Keys, probes: int
 ) -> Tensor:
     """Hutchinson's estimate of the diagonal `[N, d]`, at least 0."""
 
     def estimate() -> Tensor:
-        directions = [signs(probe.keys(), tuple(p.shape[1:])).to(p.dtype) for p in parameters]
+        directions = [signs(next(keys), tuple(p.shape[1:])).to(p.dtype) for p in parameters]
         products = [(g * v).flatten(1).sum(1) for g, v in zip(gradients, directions, strict=True)]
         curved = derivatives(torch.stack(products).sum(0), parameters)
         return flatten(directions) * flatten(curved)
@@ -122,13 +119,13 @@ def gauss_newton(losses: Tensor, outputs: Tensor, parameters: list[nn.Parameter]
 
 
 def gauss_newton_diagonal(
-    losses: Tensor, outputs: Tensor, parameters: list[nn.Parameter], probe: Probe, probes: int
+    losses: Tensor, outputs: Tensor, parameters: list[nn.Parameter], keys: Keys, probes: int
 ) -> Tensor:
     """An unbiased, non-negative estimate of the diagonal `[N, d]`."""
     root = output_curvature_root(losses, outputs)
 
     def estimate() -> Tensor:
-        drawn = signs(probe.keys(), tuple(root.shape[1:3])).double()
+        drawn = signs(next(keys), tuple(root.shape[1:3])).double()
         directions = (root @ drawn.unsqueeze(-1)).squeeze(-1)
         return _pulled_back(outputs, directions, parameters).square()
 

@@ -23,7 +23,7 @@ from ..particles import Ensemble
 from ..particles.parameter import per_particle_view
 from . import curvature as second
 from .base import Link
-from .step import Closure, Step, StepInfo, SteppedFilter
+from .step import Closure, Step, StepInfo, SteppedFilter, added
 
 _LARGEST_FULL = 2000
 
@@ -98,10 +98,10 @@ class GaussianSumFilter(SteppedFilter):
                 "the Gaussian-sum filter takes no penalty: the precision it keeps is its memory"
             )
         parameters, shard = self._moving(), self.particles.shard
-        probe = second.Probe(self.particles.seed, self.steps, self.particles.indices)
+        keys = second.probe_keys(self.particles.seed, self.steps, self.particles.indices)
         with self.transaction(closures) as step:
             with torch.enable_grad():
-                parts = [self._expansion(step, closure, parameters, probe) for closure in closures]
+                parts = [self._expansion(step, closure, parameters, keys) for closure in closures]
             with torch.no_grad():
                 losses, gradient, curved = (_sum(part) for part in zip(*parts, strict=True))
                 assert losses is not None and gradient is not None
@@ -116,14 +116,14 @@ class GaussianSumFilter(SteppedFilter):
         return step.info
 
     def _expansion(
-        self, step: Step, closure: Closure, parameters: list[nn.Parameter], probe: second.Probe
+        self, step: Step, closure: Closure, parameters: list[nn.Parameter], keys: second.Keys
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """L `[N]`, g `[N, d]` and H (`[N, d, d]`, `[N, d]` or None) where particles stand."""
         losses, outputs = step.differentiable(closure)
         full, curves = self.curvature == "full", self.curvature != "none"
         twice = curves and outputs is None
         gradients = second.derivatives(losses, parameters, create_graph=twice)
-        curved, probes = None, (probe, self.probes)
+        curved, probes = None, (keys, self.probes)
         if twice:
             known = gradients, parameters
             curved = second.hessian(*known) if full else second.hessian_diagonal(*known, *probes)
@@ -179,8 +179,9 @@ class GaussianSumFilter(SteppedFilter):
 
 
 def _sum(tensors: tuple[Tensor | None, ...]) -> Tensor | None:
+    """Of one or several closures; None where there is nothing of the kind."""
     given = [tensor for tensor in tensors if tensor is not None]
-    return torch.stack(given).sum(0) if len(given) > 1 else tensors[0]
+    return added(given) if given else None
 
 
 def _displace(parameters: list[nn.Parameter], displacement: Tensor) -> None:

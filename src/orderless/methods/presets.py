@@ -30,7 +30,14 @@ PRESETS: dict[str, Settings] = {
     ),
     # for data of a user's own
     "own": Settings(
-        hidden=100, batch_size=32, particles=20, lr=0.01, ewc_strength=10.0, si_strength=100.0
+        hidden=100,
+        batch_size=32,
+        particles=20,
+        lr=0.01,
+        ewc_strength=10.0,
+        si_strength=100.0,
+        rb_features=1024,
+        rb_particles=2,
     ),
 }
 
@@ -48,10 +55,14 @@ GRIDS = {
 }
 
 
-# Of `table1`: of {1e-4, 3e-4, 1e-3, 3e-3, 1e-2} what serves gradient descent best on held-out data
-RATES = {"splitmnist": 3e-3, "splitcifar100": 1e-2}
-# Of `table1-adam`: van de Ven et al. (2022)
-ADAM_RATES = {"splitmnist": 1e-3, "splitcifar100": 1e-4}
+# Learning rates by preset and benchmark. table1: of {1e-4, 3e-4, 1e-3, 3e-3, 1e-2} what serves
+# gradient descent best on held-out data; table1-adam: van de Ven et al. (2022)
+RATES = {
+    ("table1", "splitmnist"): {"lr": 3e-3},
+    ("table1", "splitcifar100"): {"lr": 1e-2},
+    ("table1-adam", "splitmnist"): {"adam_lr": 1e-3},
+    ("table1-adam", "splitcifar100"): {"adam_lr": 1e-4},
+}
 
 
 # ---------------------------------------------------------------------- ProcGen
@@ -105,12 +116,7 @@ def find_preset(name: str, benchmark: str) -> Settings:
     """The settings of a preset, for a benchmark."""
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}: choose from {', '.join(PRESETS)}")
-    preset = PRESETS[name]
-    if name == "table1" and benchmark in RATES:
-        return preset.changed(lr=RATES[benchmark])
-    if name == "table1-adam" and benchmark in ADAM_RATES:
-        return preset.changed(adam_lr=ADAM_RATES[benchmark])
-    return preset
+    return PRESETS[name].changed(**RATES.get((name, benchmark), {}))
 
 
 def find_policy_preset(name: str, game: str) -> PolicySettings:

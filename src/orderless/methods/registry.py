@@ -68,6 +68,10 @@ class Method(Description):
     """Whether its tasks need nothing of each other: several processes may learn one each, and its
     learner has `add(other)`."""
 
+    def origin(self) -> tuple[str, str]:
+        """The modules it comes from, which may register it again when they are reloaded."""
+        return self.build.__module__, self.config.__module__
+
     def check(self, config: Any) -> None:
         """Raise `ValueError` if it cannot run with these settings of its own."""
         if self.needs is not None and getattr(config, self.needs) is None:
@@ -99,7 +103,10 @@ def method(
         flags = {"particles": particles, "in_all": in_all, "kind": kind, "slow": slow}
         known: Any = {"description": description, "build": build, "needs": needs, **flags}
         tuned = needs is not None
-        METHODS[name] = Method(name, label or name, tuned=tuned, **known, **options)
+        made = Method(name, label or name, tuned=tuned, **known, **options)
+        if name in METHODS and METHODS[name].origin() != made.origin():
+            raise ValueError(f"there is a method called {name!r} already: choose another name")
+        METHODS[name] = made
         return build
 
     return register

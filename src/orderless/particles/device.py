@@ -1,4 +1,8 @@
-"""Devices by name."""
+"""Devices by name, and what a recording on one needs."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -14,3 +18,16 @@ def find_device(device: torch.device | str) -> torch.device:
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"there are {torch.cuda.device_count()} CUDA devices here, no {found}")
     return found
+
+
+@contextmanager
+def no_garbage() -> Iterator[None]:
+    """No collection while a CUDA graph is recorded: freeing an old one's memory would spoil it."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

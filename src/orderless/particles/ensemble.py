@@ -122,8 +122,7 @@ class Ensemble(nn.Module):
             raise ValueError("from_modules needs at least one module, got none")
         ensemble = cls.__new__(cls)
         device, shard = options.pop("device", None), Shard(len(modules), options.pop("group", None))
-        settings = {"chunk_size": None, "precision": "float32", "fast": True, **options}
-        ensemble._build(list(modules)[shard.start : shard.stop], shard, seed, **settings)
+        ensemble._build(list(modules)[shard.start : shard.stop], shard, seed, **options)
         return ensemble.to(device)
 
     @torch.inference_mode(False)  # or parameters could never be loaded or trained
@@ -132,9 +131,9 @@ class Ensemble(nn.Module):
         modules: list[nn.Module],
         shard: Shard,
         seed: int,
-        chunk_size: int | None,
-        precision: str,
-        fast: bool,
+        chunk_size: int | None = None,
+        precision: str = "float32",
+        fast: bool = True,
     ) -> None:
         super().__init__()
         check_stackable(modules)

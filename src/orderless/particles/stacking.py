@@ -72,7 +72,10 @@ def check_stackable(modules: list[nn.Module]) -> None:
     first = modules[0]
     refuse_lazy(first)
     if not any(True for _ in first.parameters()):
-        raise ValueError(f"{type(first).__name__} has no parameters: there is nothing to learn")
+        raise ValueError(
+            f"{type(first).__name__} has no parameters: N of it would be the same (the exact "
+            "filter takes such a map alone)"
+        )
     if any(getattr(module, "sparse", False) for module in first.modules()):
         raise ValueError("particles have dense gradients: make every Embedding with sparse=False")
     shapes = {name: tensor.shape for name, tensor in tensors_of(first).items()}

@@ -89,7 +89,7 @@ def _summarize_table(cells: list[CellRecord]) -> Summary:
 
 
 # measures of S[seed, order, task] and of R under their names in `metrics`
-MEASURES = ("average", "variance", "order_variance", "seed_variance", "worst_order", "interval")
+STATISTICS = ("average", "variance", "order_variance", "seed_variance", "worst_order", "interval")
 NORMALIZED = ("normalized_variance", "normalized_order_variance", "order_contributions")
 
 
@@ -103,7 +103,7 @@ def _summarize_method(cells: Cells) -> MethodSummary:
     worst = orders[int(by_order.argmin())]
     scoring = _mean(cell.scoring_duration for cell in cells.values())
     found: dict[str, object] = {
-        **{name: getattr(metrics, name)(scores) for name in MEASURES},
+        **{name: getattr(metrics, name)(scores) for name in STATISTICS},
         "average_logits": _average(score_grid(cells, seeds, orders, "logits")),
         "average_probs": _average(score_grid(cells, seeds, orders, "probs")),
         "order_averages": by_order,

@@ -81,6 +81,7 @@ def _result(name: str, summary: Summary) -> str:
     entry, returns = summary.methods[name], summary.returns
     score = WRITERS["return" if returns else "score"](entry.average) + ("" if returns else " %")
     variance = seen_variance(entry, "order_variance")
-    steady = {None: "", 0.0: f" (the same in all {entry.orders} orders)"}
+    all_orders = "both" if entry.orders == 2 else f"all {entry.orders}"
+    steady = {None: "", 0.0: f" (the same in {all_orders} orders)"}
     words = steady.get(variance, f" (order variance {small(variance)})")
     return f"{row_label(name, summary.methods)} {score}{words}"

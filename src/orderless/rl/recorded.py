@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..particles.device import no_garbage
 
 
 class Recorded:
@@ -22,15 +23,8 @@ class Recorded:
         self.inputs = tuple(tensor.to("cuda", copy=True) for tensor in inputs)
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        gc.collect()
-        collects = gc.isenabled()
-        gc.disable()  # freeing an old graph's memory would spoil a recording
-        try:
-            with torch.cuda.graph(self.graph):
-                self.result = function(*self.inputs)
-        finally:
-            if collects:
-                gc.enable()
+        with no_garbage(), torch.cuda.graph(self.graph):
+            self.result = function(*self.inputs)
 
     def __call__(self, *inputs: Tensor) -> Any:
         for static, tensor in zip(self.inputs, inputs, strict=True):

@@ -20,6 +20,7 @@ Progress = Callable[[str, int, int | None], None]
 """Called with (file name, bytes so far, bytes in all or None where the server does not say)."""
 
 _CHUNK = 1 << 18
+_PATIENCE = 30.0  # seconds without a byte
 _NETWORK_ERRORS = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError)
 
 # What `tarfile` raises over a broken archive; the last two over links to nothing or to themselves.
@@ -33,7 +34,6 @@ def download(
     *,
     progress: Progress | None = None,
     attempts: int = 3,
-    timeout: float = 30.0,
 ) -> Path:
     """Fetch one file from the first of `urls` that gives it, and check its MD5.
 
@@ -47,7 +47,7 @@ def download(
             resumed = part.exists()
             try:
                 destination.parent.mkdir(parents=True, exist_ok=True)
-                if not _continue(url, part, destination.name, progress, timeout):
+                if not _continue(url, part, destination.name, progress):
                     reason = f"{url} broke off"
                     continue
                 found = md5_of(part)
@@ -69,21 +69,22 @@ def download(
     )
 
 
-def _continue(url: str, part: Path, name: str, progress: Progress | None, timeout: float) -> bool:
+def _continue(url: str, part: Path, name: str, progress: Progress | None) -> bool:
     """Append to `part` what is missing of it; whether it is now complete."""
     done = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "orderless"})
     if done:
         request.add_header("Range", f"bytes={done}-")
     try:
-        response = urllib.request.urlopen(request, timeout=timeout)
+        response = urllib.request.urlopen(request, timeout=_PATIENCE)
     except urllib.error.HTTPError as error:
         with error:
             if error.code == 416 and done:  # nothing lies beyond: complete, or not this file
                 return True
         raise
     with response:
-        if response.status != 206 or not _starts_at(response, done):
+        rest = response.headers.get("Content-Range", "").startswith(f"bytes {done}-")
+        if response.status != 206 or not rest:
             done = 0  # the server sends the file from its beginning
         length = response.headers.get("Content-Length")
         total = done + int(length) if length is not None else None
@@ -103,10 +104,6 @@ def _read(response: http.client.HTTPResponse) -> bytes:
         return response.read(_CHUNK)
     except OSError as error:  # told apart from an OSError of the disk
         raise ConnectionError(str(error)) from error
-
-
-def _starts_at(response: http.client.HTTPResponse, position: int) -> bool:
-    return response.headers.get("Content-Range", "").startswith(f"bytes {position}-")
 
 
 def _cannot_write(path: Path, error: OSError) -> DataError:

@@ -101,7 +101,9 @@ def _read(dataset: SizedDataset) -> tuple[Tensor, Tensor]:
         x, y = dataset
         kind = y.dtype if is_array(y) else type(y).__name__
         if "int" not in str(kind):  # other numbers would be ranked by `relabel`
-            raise ValueError(f"labels must be integers of shape [n], got {kind}")
+            raise ValueError(
+                f"labels must be integers of shape [n], got {kind}: number them from 0"
+            )
         return torch.as_tensor(x), torch.as_tensor(y)
     if not len(dataset):
         raise ValueError(f"a dataset must have at least one sample, got an empty {type(dataset)}")

@@ -172,19 +172,14 @@ class Directory:
                 records[path.stem] = record
         return records
 
-    def set_aside(self, name: str) -> None:
-        """Move away what cannot be read of a cell, so that it is computed again."""
-        for path, read in self.readers(name).items():
+    def tidy(self, name: str, *, finished: bool) -> None:
+        """Before a run, move away what an earlier one left of a cell and cannot be read."""
+        for path, read in () if finished else self.readers(name).items():
             try:
                 if path.exists():
                     read(path)
             except ValueError:
                 set_aside(path)
-
-    def tidy(self, name: str, *, finished: bool) -> None:
-        """Before a run, what an earlier one left of a cell and cannot be used goes away."""
-        if not finished:
-            self.set_aside(name)
 
     def write_cell(self, name: str, record: object) -> None:
         """Write a frozen dataclass, or what is plain JSON already, as the record of a cell."""

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..cell import Part
 from ..engine import MOST_CELLS, Record, Report, Work
-from ..runner import Part
 from .local import Processes
 from .ray import Ray
 

@@ -28,8 +28,8 @@ from torch import Tensor
 
 from ...storage import user_cache
 from ...storage.directory import LOCK
+from ..cell import Part
 from ..engine import C, Record, Report, Work
-from ..runner import Part
 from ..store import Store, StoreError, versions
 from .local import Warned, compute, one_thread
 

@@ -294,5 +294,6 @@ def safe_cholesky(matrices: Callable[[], Tensor], ridges: Tensor) -> Tensor:
         extra = torch.where(failed != 0, more, extra)
     raise FloatingPointError(
         "the features' covariance is not positive definite even with a ridge of "
-        f"{(extra / scale).max().item():.0e} of its size: are all features finite?"
+        f"{(extra / scale).max().item():.0e} of its size: were samples forgotten that "
+        "had never been learned?"
     )

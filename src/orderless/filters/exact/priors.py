@@ -9,7 +9,7 @@ leaves the pooled scatter as it is:
 That is what weighting the samples would give, if all classes scattered alike.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -21,9 +21,12 @@ Prior = str | Sequence[float] | None
 
 def check_prior(prior: Prior) -> None:
     """None: as the data have them; "uniform"; or a positive share per label."""
-    if isinstance(prior, str):
+    if isinstance(prior, str | Mapping):
         if prior != "uniform":
-            raise ValueError(f"class_prior must be 'uniform', shares or None, got {prior!r}")
+            raise ValueError(
+                "class_prior must be 'uniform', None, or a list of shares in the order of the "
+                f"labels, got {prior!r}"
+            )
     elif prior is not None and not all(share > 0 for share in prior):
         raise ValueError(f"class_prior must hold a positive share per label, got {list(prior)}")
 

@@ -136,8 +136,9 @@ class RaoBlackwellizedFilter(DataAlgebra):
 
     def __repr__(self) -> str:
         features = "no" if self._statistics is None else str(self._statistics.features)
+        maps = "1 map" if self.particles.n == 1 else f"{self.particles.n} maps"
         return (
-            f"{type(self).__name__}({self.particles.n} maps, {features} features, "
+            f"{type(self).__name__}({maps}, {features} features, "
             f"{len(self.columns)} columns, {self.samples} samples, weights={self.weighting!r}, "
             f"device={str(self.particles.device)!r})"
         )
@@ -159,7 +160,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
     def to(self, device: torch.device | str) -> RaoBlackwellizedFilter:
         """Move maps and sums, in place."""
         self.particles.to(device)
-        self._take(self._copied())
+        self._take(self._copied(self._statistics))
         return self
 
     # ------------------------------------------------------------------ posterior and weights
@@ -273,10 +274,9 @@ class RaoBlackwellizedFilter(DataAlgebra):
         chosen = torch.ones_like(labels, dtype=torch.bool)
         if task is not None:
             chosen = (tasks == task) | (tasks == -1)
-        n = self.particles.shard.count
         if not chosen.any():
-            options = {"dtype": torch.float64, "device": labels.device}
-            return torch.zeros(n, len(x), count, **options)  # type: ignore[call-overload]
+            shape = self.particles.shard.count, len(x), count
+            return labels.new_zeros(shape, dtype=torch.float64)
         means, variances = self._moments(x)
         factor = means.new_tensor(self.sharpness)  # a number divided by a tensor is rounded twice
         scores = means[..., chosen] * (factor / variances.sqrt()).unsqueeze(2)

@@ -12,7 +12,10 @@ def check_tensor(name: str, value: Any) -> None:
     """Refuse what is no tensor of real numbers."""
     if not isinstance(value, Tensor):
         kind = type(value).__name__
-        raise TypeError(f"{name} must be a tensor, got {kind}: use torch.as_tensor")
+        raise TypeError(
+            f"{name} must be a tensor, got {kind}: use torch.as_tensor, and number labels that are "
+            "strings"
+        )
     if value.is_complex() or value.layout != torch.strided:
         raise TypeError(f"{name} must hold real numbers, densely, got {value.dtype} {value.layout}")
 

@@ -2,14 +2,13 @@
 
 import platform
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from ... import metrics
 from ...audit import LearnerAudit, OrderSensitivity
 from ...audit.words import VERDICTS, comparison_note, findings, headline, probability, scale
 from ...storage import versions
-from ..charts import Spot, Style, method_styles
+from ..charts import Spot, method_styles
 from ..columns import STEADIEST, Column
 from ..summary import ReportError
 from .charts import range_chart, scatter_charts
@@ -36,6 +35,7 @@ def audit_page(audit: OrderSensitivity, folder: Path, command: str = "") -> Page
     """What the page shows; without matplotlib it has no charts, and says so."""
     learners = {each.name: each for each in audit.learners}
     orders, runs = audit.orders, audit.seeds * len(audit.orders)
+    normalized = all(each.scores.mean(axis=(0, 1)).all() for each in audit.learners)
     broken = {name: (each.broken_runs, runs) for name, each in learners.items()}
     result = Result(
         benchmark=f"Order sensitivity of {audit.learner.name}",
@@ -54,13 +54,9 @@ def audit_page(audit: OrderSensitivity, folder: Path, command: str = "") -> Page
             for name, each in learners.items()
         },
         findings=[
-            Finding(
-                name,
-                f"{name}: {VERDICTS[each.verdict]}",
-                KINDS[each.verdict],
-                findings(audit, each),
-            )
+            Finding(name, f"{name}: {VERDICTS[v]}", KINDS[v], findings(audit, each))
             for name, each in learners.items()
+            for v in [each.verdict]
         ],
         notes=list(filter(None, [scale(audit), comparison_note(audit)])),
         command=command or None,
@@ -68,25 +64,21 @@ def audit_page(audit: OrderSensitivity, folder: Path, command: str = "") -> Page
         versions=versions(),
         duration=sum(each.seconds for each in audit.learners),
         cells=runs * len(learners),
+        dots=normalized,
     )
-    styles, problems = method_styles(list(learners)), []
-    charts: dict[str, str] = {}
     try:
-        result, charts = _with_charts(result, audit, styles)
+        charts, problems = _charts(audit, normalized), []
     except ReportError as error:
-        problems.append(str(error))
+        charts, problems = {}, [str(error)]
     return Page(str(folder), [result], [charts], problems)
 
 
-def _with_charts(
-    result: Result, audit: OrderSensitivity, styles: dict[str, Style]
-) -> tuple[Result, dict[str, str]]:
-    learners, charts = audit.learners, range_chart(audit, styles)
-    normalized = all(each.scores.mean(axis=(0, 1)).all() for each in learners)
-    spots = [audit_spot(each, normalized) for each in learners]
-    labels = {name: name for name in styles}
-    charts |= scatter_charts(spots, styles, labels, audit.score, normalized=normalized)
-    return replace(result, dots=normalized), charts
+def _charts(audit: OrderSensitivity, normalized: bool) -> dict[str, str]:
+    labels = {each.name: each.name for each in audit.learners}
+    styles = method_styles(list(labels))
+    spots = [audit_spot(each, normalized) for each in audit.learners]
+    scatters = scatter_charts(spots, styles, labels, audit.score, normalized=normalized)
+    return range_chart(audit, styles) | scatters
 
 
 def audit_spot(learner: LearnerAudit, normalized: bool) -> Spot:

@@ -26,10 +26,10 @@ from ..rl.procgen import ProcgenLevels
 from ..rl.tasks import ClonedTasks, ProcgenTasks
 from ..storage.typed import decode
 from .benchmarks import find_benchmark
-from .cell import TRACES
+from .cell import Cell
 from .evaluation import SAMPLES
 from .record import CellRecord, ExpertFacts, Row
-from .runner import Cell, CellRunner
+from .runner import TRACES, CellRunner
 from .store import Store
 
 

@@ -8,8 +8,9 @@ import torch
 from tests.experiments.tiny import SETTINGS, STEPS, make_run, result_of, tiny_cell, tiny_scenario
 
 from orderless.experiments import Store
-from orderless.experiments.cell import TRACES, SupervisedRunner
 from orderless.experiments.record import load_run
+from orderless.experiments.supervised import TRACES, SupervisedRunner
+from orderless.methods.registry import METHODS, Method
 from orderless.scenarios import Scenario
 from orderless.storage import saving as storage
 from orderless.storage.typed import as_json
@@ -48,6 +49,12 @@ def test_a_tasks_batches_are_the_same_in_every_order(tmp_path):
     assert [len(natural[t]) for t in range(3)] == list(STEPS)
     for task in range(3):
         assert same_batches(natural[task], permuted[task])
+
+
+def test_a_method_that_builds_no_learner_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(METHODS, "mine", Method("mine", build=lambda setup: None))
+    with pytest.raises(ValueError, match="the method 'mine' must build a learner, got NoneType"):
+        make_run(tiny_cell("mine"), tmp_path)
 
 
 def test_batch_seed_changes_batches_and_leaves_networks_alone(tmp_path):
@@ -211,11 +218,12 @@ class Enough(Exception):
 
 
 def stop_after(steps):
-    left = [steps]
+    """Those of earlier runs included: a run that goes on ticks them at once."""
+    done = [0]
 
     def tick(count):
-        left[0] -= 1
-        if left[0] < 0:
+        done[0] += count
+        if done[0] > steps:
             raise Enough
 
     return tick
@@ -226,14 +234,13 @@ def stop_after(steps):
 def test_a_cell_stopped_anywhere_ends_the_same(method, tmp_path):
     cell = tiny_cell(method, (1, 0, 2))
     whole = result_of(cell, tmp_path / "whole")
-    for steps in (1, 4, 6, 7, 12):
-        folder = tmp_path / str(steps)
+    for steps in (1, 4, 6, 7, 12):  # and each time it goes on from there
         with pytest.raises(Enough):
-            result_of(cell, folder, checkpoint_every=0.0, tick=stop_after(steps))
-        resumed = result_of(cell, folder)
-        for key in whole:
-            if key != "duration":
-                assert resumed[key] == whole[key], (steps, key)
+            result_of(cell, tmp_path, checkpoint_every=0.0, tick=stop_after(steps))
+    resumed = result_of(cell, tmp_path)
+    for key in whole:
+        if key != "duration":
+            assert resumed[key] == whole[key], key
 
 
 def test_resuming_does_not_learn_a_batch_twice(tmp_path):
