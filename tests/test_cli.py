@@ -266,6 +266,7 @@ def test_tune_picks_the_best_value(tmp_path):
         assert record["settings"]["validation"] == 0.1
 
 
+@pytest.mark.slow
 def test_tune_goes_on_where_the_best_value_lies_at_the_end(tmp_path):
     settings = ["--preset", "demo", "--set", "iterations=30", "--set", "hidden=8"]
     command = ["tune", "splitmnist", "lr", "1e-9,0.1", *settings, "--out", tmp_path]

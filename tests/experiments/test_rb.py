@@ -187,7 +187,7 @@ def test_without_curvature_a_step_is_descent_on_the_sum_of_losses(tmp_path):
     assert records[0]["moved"] == pytest.approx(records[1]["moved"], rel=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["domain", "task", "class"])
+@pytest.mark.parametrize("kind", ["domain", pytest.param("task", marks=pytest.mark.slow), "class"])
 def test_the_gaussian_sum_filter_learns_in_every_setting(kind, tmp_path):
     record = result_of(tiny_cell("gsf", scenario=kind, gsf_sigma2=0.01, epochs=5), tmp_path)
     assert record["died_at"] is None

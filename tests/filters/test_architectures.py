@@ -211,22 +211,25 @@ def test_in_chunks_and_without_fast_rules_too(name: str, options: dict) -> None:
     assert_like_the_loop(name, sgd, steps=2, **options)
 
 
+OPTIMIZERS = {
+    "sgd": sgd,
+    "adamw": adamw,
+    "momentum": partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+    "rmsprop": partial(torch.optim.RMSprop, lr=0.01, eps=1e-3),
+    "nadam": partial(torch.optim.NAdam, lr=0.01, eps=1e-3),
+    "adagrad": partial(torch.optim.Adagrad, lr=0.01, eps=1e-3),
+    "asgd": partial(torch.optim.ASGD, lr=0.05),
+}
+
+
 @pytest.mark.parametrize(
-    "make_optimizer",
-    [
-        sgd,
-        adamw,
-        partial(torch.optim.SGD, lr=0.05, momentum=0.9),
-        partial(torch.optim.RMSprop, lr=0.01, eps=1e-3),
-        partial(torch.optim.NAdam, lr=0.01, eps=1e-3),
-        partial(torch.optim.Adagrad, lr=0.01, eps=1e-3),
-        partial(torch.optim.ASGD, lr=0.05),
-    ],
-    ids=["sgd", "adamw", "momentum", "rmsprop", "nadam", "adagrad", "asgd"],
+    ("name", "weighting"),
+    [(name, "trapezoid") for name in OPTIMIZERS]
+    + [("sgd", "linearized"), ("adamw", "linearized"), ("momentum", "linearized")],
 )
-@pytest.mark.parametrize("weighting", ["trapezoid", "linearized"])
-def test_three_closures_a_penalty_clipping_and_a_loss_scale(make_optimizer, weighting: str) -> None:
+def test_three_closures_a_penalty_clipping_and_a_loss_scale(name: str, weighting: str) -> None:
     """All at once, written out for one network after another."""
+    make_optimizer = OPTIMIZERS[name]
     particles = ol.Ensemble(Encoder, N, seed=2).double()
     modules = [particles[i] for i in range(N)]
     generator = torch.Generator().manual_seed(3)

@@ -174,6 +174,7 @@ def test_more_copies_make_shorter_rollouts(copies: int, steps: int) -> None:
     assert steps * copies % settings.minibatches == 0
 
 
+@pytest.mark.slow
 def test_a_policy_at_random_scores_as_random_actions_do() -> None:
     """Against plain uniform actions of numpy, over as many episodes."""
     measured = mean_return(random_policy(), "fruitbot", 0, 50, 16, 2, 0, "cpu")

@@ -8,7 +8,10 @@ import torch
 from orderless.rl.keyed import ACTION, ENTRIES, PARTICLE, ROWS, Gumbels, gumbel
 
 
-@pytest.mark.parametrize(("n", "count"), [(5, 3), (ENTRIES // 7, 2), (2 * ENTRIES, 1)])
+@pytest.mark.parametrize(
+    ("n", "count"),
+    [(5, 3), (ENTRIES // 7, 2), pytest.param(2 * ENTRIES, 1, marks=pytest.mark.slow)],
+)
 def test_a_table_holds_what_every_draw_has_by_itself(n: int, count: int) -> None:
     """In sequence beyond a table's end, far away, and back."""
     source = Gumbels(7, n, count, ACTION, torch.device("cpu"))

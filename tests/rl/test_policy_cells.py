@@ -144,6 +144,7 @@ def test_bins_are_equal_parts_of_the_steps() -> None:
     assert binned_returns([], np.array([]), 30, 2) == [None, None]
 
 
+@pytest.mark.slow
 def test_a_cloning_cell_is_a_loop_over_levels(tmp_path: Path) -> None:
     cell = tiny_cell(CLONING, "bc+averaging", expert=str(tiny_expert(tmp_path)))
     run = make_run(cell, tmp_path)
@@ -201,7 +202,7 @@ def test_plasticity_is_measured_on_frames_of_the_whole_level(
     [
         ("ppo+wpf", {"particles": 1}),
         pytest.param("ppo+averaging", {"particles": 1}, marks=pytest.mark.slow),
-        ("ppo+ewc", {"ewc_strength": 0.0}),
+        pytest.param("ppo+ewc", {"ewc_strength": 0.0}, marks=pytest.mark.slow),
     ],
 )
 def test_one_particle_or_no_penalty_is_plain_ppo(
@@ -227,6 +228,7 @@ def test_the_registry_knows_which_benchmark_a_method_is_for() -> None:
     assert sorted(kinds["lifelong"]) == sorted(f"ppo{end}" for end in extensions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ppo+trac+wpf", "ppo+bootstrap"])
 def test_every_kind_of_filter_plays(method: str, tmp_path: Path) -> None:
     record = record_of(tiny_cell(LIFELONG, method), tmp_path)

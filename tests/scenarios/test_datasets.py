@@ -40,6 +40,7 @@ def test_mnist_has_the_published_number_of_each_digit(mnist):
     assert x.dtype == torch.uint8 and y.dtype == torch.int64
 
 
+@pytest.mark.slow
 def test_cifar100_equals_an_ordinary_unpickling(cifar100):
     data = datasets.load_cifar100(cifar100.root)
     with (cifar100.root / "cifar-100-python" / "test").open("rb") as stream:

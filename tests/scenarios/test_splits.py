@@ -31,7 +31,7 @@ def test_split_mnist_has_the_known_number_of_each_digit_in_its_task(mnist):
         assert scenario.tasks[task].y_test.bincount().tolist() == mnist.test[digits]
 
 
-@pytest.mark.parametrize("assign", ["fixed", "random"])
+@pytest.mark.parametrize("assign", ["random", pytest.param("fixed", marks=pytest.mark.slow)])
 def test_split_mnist_pairs_images_with_their_own_labels(mnist, assign):
     scenario = SplitMNIST("class", root=mnist.root, assign=assign, assign_seed=3, flatten=True)
     (x, y), (x_test, y_test) = load_mnist(mnist.root)
@@ -123,7 +123,8 @@ def test_random_assignment_of_cifar100_uses_every_class_once(tiny_cifar100, supe
     assert scenario.outputs == 100
 
 
-def test_cifar100_batches_are_augmented_and_test_images_are_not(split_cifar):
+def test_cifar100_batches_are_augmented_and_test_images_are_not(tiny_cifar100):
+    split_cifar = SplitCIFAR100(root=tiny_cifar100.root)
     x, y = next(split_cifar.batches(4, batch_size=16, seed=0))
     assert x.shape == (16, 3, 32, 32) and x.dtype == torch.float32 and y.dtype == torch.int64
     stored = split_cifar.tasks[4].x_test[:3].double().numpy() / 255
@@ -135,7 +136,8 @@ def test_cifar100_batches_are_augmented_and_test_images_are_not(split_cifar):
     np.testing.assert_allclose(split_cifar.test_set(4)[0][:3].numpy(), expected, atol=1e-6)
 
 
-def test_scenarios_can_be_sent_to_other_processes(split_cifar):
+def test_scenarios_can_be_sent_to_other_processes(tiny_cifar100):
+    split_cifar = SplitCIFAR100(root=tiny_cifar100.root)
     for function in (
         split_cifar.augment,
         split_cifar.transform,

@@ -47,8 +47,8 @@ def round_weights(weight: Tensor, bias: Tensor, limit: float) -> tuple[Tensor, T
     return rounded.to(dtype), ((bias / bias_unit).round() * bias_unit).to(dtype)
 
 
-def check_limit(limit: float) -> float:
-    """Input limits are powers of two, so that scaling by them is exact."""
+def check_limit(limit: float, name: str = "input_limit") -> float:
+    """Limits are powers of two, so that scaling by them is exact."""
     if not limit > 0 or torch.frexp(torch.tensor(float(limit)))[0] != 0.5:
-        raise ValueError(f"input_limit must be a power of two such as 1, 2 or 4, got {limit}")
+        raise ValueError(f"{name} must be a power of two such as 4 or 16, got {limit}")
     return float(limit)

@@ -62,7 +62,9 @@ class DataAlgebra(Predictor):
 
     def holding(self, statistics: HeadStatistics | None) -> Self:
         """A filter with the same maps and settings and these sums."""
-        return copy.copy(self)._with(statistics)
+        result = copy.copy(self)
+        result._take(statistics)
+        return result
 
     @property
     def samples(self) -> int | float:
@@ -121,7 +123,7 @@ class DataAlgebra(Predictor):
     def _change(self, x: Tensor, y: Tensor, task: int | None, weight: Any, sign: int) -> None:
         x, y, weights = checked(x, y, weight, self.particles.device)
         self.targets.check(y, task, self._numbers())
-        self._check_total(float(self.samples) + float(weights.sum()))
+        self._check_total(float(weights.sum()), sign)
         if not weights.any():
             return
         x, y, weights = without_weightless(x, y, weights)
@@ -158,8 +160,9 @@ class DataAlgebra(Predictor):
         values = (features[:, chosen] / self.grid.limit).half()
         return KeptSamples(keys[chosen], columns[chosen], mass[chosen], values)
 
-    def _check_total(self, samples: float) -> None:
-        if samples > self.units.most:
+    def _check_total(self, more: float, sign: int) -> None:
+        samples = self.samples + more
+        if sign > 0 and samples > self.units.most:
             raise ValueError(
                 f"{samples:.0f} samples cannot be summed exactly with bits={self.grid.bits}: the "
                 f"limit is {self.units.most:.0f}; build the filter with fewer bits"
@@ -223,37 +226,33 @@ class DataAlgebra(Predictor):
 
     def __radd__(self, other: Any) -> Self:
         """0 + a, with which `sum` begins."""
-        return copy.copy(self)._with(self._copied()) if other == 0 else NotImplemented
-
-    def _with(self, statistics: HeadStatistics | None) -> Self:
-        self._take(statistics)
-        return self
+        return self.holding(self._copied(self._statistics)) if other == 0 else NotImplemented
 
     @in_plain_mode
-    def _copied(self) -> HeadStatistics | None:
-        if self._statistics is None:
-            return None
-        state = self._statistics.state_dict()
-        return HeadStatistics.from_state(state, self.units, self.particles.device)
+    def _copied(self, statistics: HeadStatistics | None) -> HeadStatistics | None:
+        """On the device of the maps."""
+        state = None if statistics is None else statistics.state_dict()
+        return self._from_state(state)
+
+    def _from_state(self, state: Mapping[str, Any] | None) -> HeadStatistics | None:
+        device = self.particles.device
+        return None if state is None else HeadStatistics.from_state(state, self.units, device)
 
     @in_plain_mode
     def _combined(self, other: DataAlgebra, sign: int) -> Self:
         if not isinstance(other, DataAlgebra):
             return NotImplemented
         self._check_mergeable(other)
-        result = copy.copy(self)
-        if other._statistics is None:
-            return result._with(self._copied())
-        if self._statistics is None:
-            if sign < 0:
-                raise ValueError("nothing can be taken from a filter without data")
-            state = other._statistics.state_dict()
-            device = self.particles.device
-            return result._with(HeadStatistics.from_state(state, self.units, device))
-        statistics = self._statistics.plus(other._statistics, sign)
+        self._check_total(other.samples, sign)
+        ours, theirs = self._statistics, other._statistics
+        if ours is None and theirs is not None and sign < 0:
+            raise ValueError("nothing can be taken from a filter without data")
+        if ours is None or theirs is None:
+            return self.holding(self._copied(ours or theirs))
+        statistics = ours.plus(theirs, sign)
         if sign < 0:
             self._refuse_impossible(statistics)
-        return result._with(self._without_nothing(statistics))
+        return self.holding(self._without_nothing(statistics))
 
     def _check_mergeable(self, other: DataAlgebra) -> None:
         if str(self.targets) != str(other.targets):
@@ -280,7 +279,6 @@ class DataAlgebra(Predictor):
                 "inputs or labels mean something else there: add the estimators that these filters "
                 "belong to, which align labels and compare scales"
             )
-        self._check_total(float(self.samples) + float(other.samples))
         tasks = {task >= 0 for task, _ in self.columns + other.columns}
         if len(tasks) > 1:
             raise ValueError("one of these filters has a column per task and the other has not")
@@ -288,18 +286,18 @@ class DataAlgebra(Predictor):
 
     def relabelled(self, labels: list[int], classes: int | None) -> Self:
         """The same data with label i called `labels[i]` (ascending), of so many classes."""
-        result = copy.copy(self)
-        result.targets = Classes(classes)
-        statistics = self._copied()
+        targets, statistics = Classes(classes), self._copied(self._statistics)
         if statistics is not None:
             pairs = [(task, labels[label]) for task, label in self.columns]
-            result.targets.check_others([], pairs)
+            targets.check_others([], pairs)
             numbers = column_numbers(pairs, statistics.columns.device)
             if statistics.kept is not None:
                 places = torch.searchsorted(statistics.columns, statistics.kept.columns)
                 statistics.kept = replace(statistics.kept, columns=numbers[places])
             statistics.columns = numbers
-        return result._with(statistics)
+        result = self.holding(statistics)
+        result.targets = targets
+        return result
 
     # ------------------------------------------------------------------ state
 
@@ -324,34 +322,31 @@ class DataAlgebra(Predictor):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over maps and sums; those of another architecture or grid are refused."""
         self._check_state(state)
-        expected = self.grid.fingerprint(state["particles"])
-        # version 0.1 wrote the hash alone
-        maps, _, there = state["fingerprint"].partition("-")
-        if there and there != expected.partition("-")[2] and maps == expected.partition("-")[0]:
+        maps, _, here = self.grid.fingerprint(state["particles"]).partition("-")
+        theirs, _, there = state["fingerprint"].partition("-")
+        if theirs != maps:
+            raise ValueError("this state is of another kind of feature map or of another grid")
+        if there not in ("", here):  # version 0.1 wrote the hash alone
             raise ValueError(
                 f"these sums were computed in {there!r}, and the same maps may give other bits in "
-                f"{expected.partition('-')[2]!r}: load them there, or update with the data here"
+                f"{here!r}: load them there, or update with the data here"
             )
-        if state["fingerprint"] not in (expected, expected.partition("-")[0]):
-            raise ValueError("this state is of another kind of feature map or of another grid")
         if state["targets"] != type(self.targets).__name__:
             ours = type(self.targets).__name__
             raise ValueError(f"this state is of targets {state['targets']}, not {ours}")
-        there = state.get("calibration", self.calibration)
-        if there != self.calibration:
+        every = state.get("calibration", self.calibration)
+        if every != self.calibration:
             raise ValueError(
-                f"this state keeps one sample in {there} and the filter one in {self.calibration}: "
-                f"build it with calibration={there}"
+                f"this state keeps one sample in {every} and the filter one in {self.calibration}: "
+                f"build it with calibration={every}"
             )
         sums, shard = state["statistics"], self.particles.shard
         if sums is not None:
-            theirs = [(int(task), int(label)) for task, label in sums["columns"]]
-            self.targets.check_others([], theirs)
+            columns = [(int(task), int(label)) for task, label in sums["columns"]]
+            self.targets.check_others([], columns)
             own = {name: sums[name] for name in _OF_PARTICLES if sums.get(name) is not None}
             clipped = sums["clipped"] if shard.rank == 0 else 0
             sums = {**sums, **shard.local_all(own), "clipped": clipped}
         self.particles.load_state_dict(shard.local_all(state["particles"]))
         self.fingerprint = self.grid.fingerprint()
-        device = self.particles.device
-        statistics = None if sums is None else HeadStatistics.from_state(sums, self.units, device)
-        self._take(statistics)
+        self._take(self._from_state(sums))

@@ -36,19 +36,17 @@ class KeptSamples:
         """With the samples of the other, or without; copies of one sample add their weights."""
         if not len(other.keys):
             return self
-        parts = [
-            torch.cat([getattr(self, field.name), getattr(other, field.name).to(self.keys.device)])
-            for field in fields(self)[:2]
-        ]
-        pairs, place = torch.stack(parts, 1).unique(dim=0, return_inverse=True)
-        weights = torch.cat([self.weights, sign * other.weights.to(self.keys.device)])
-        weights = weights.new_zeros(len(pairs)).index_add_(0, place, weights)
+        other = KeptSamples(*[getattr(other, f.name).to(self.keys.device) for f in fields(self)])
+        pairs = [torch.stack([each.keys, each.columns], 1) for each in (self, other)]
+        found, place = torch.cat(pairs).unique(dim=0, return_inverse=True)
+        weights = torch.cat([self.weights, sign * other.weights])
+        weights = weights.new_zeros(len(found)).index_add_(0, place, weights)
         # one of the copies, whichever
-        source = torch.empty_like(pairs[:, 0])
+        source = torch.empty_like(found[:, 0])
         source[place] = torch.arange(len(place), device=place.device)
         left = weights != 0
-        features = torch.cat([self.features, other.features.to(self.keys.device)], 1)
-        return KeptSamples(pairs[left, 0], pairs[left, 1], weights[left], features[:, source[left]])
+        features = torch.cat([self.features, other.features], 1)
+        return KeptSamples(found[left, 0], found[left, 1], weights[left], features[:, source[left]])
 
     def state_dict(self) -> dict[str, Tensor]:
         return {f"kept_{field.name}": getattr(self, field.name).clone() for field in fields(self)}

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ...features.exact import check_limit
 from ...particles import Ensemble
 
 
@@ -29,8 +30,7 @@ class GridFeatures:
     """
 
     def __init__(self, particles: Ensemble, limit: float, bits: int, block_size: int) -> None:
-        if not limit > 0 or torch.frexp(torch.tensor(float(limit)))[0] != 0.5:
-            raise ValueError(f"feature_limit must be a power of two such as 16, got {limit}")
+        check_limit(limit, "feature_limit")
         if not 1 <= bits <= 20:
             raise ValueError(f"bits must lie between 1 and 20, got {bits}")
         if block_size < 1:
@@ -129,10 +129,9 @@ class _Body(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self.exact = bool(getattr(module, "exact", False))
-        self.blocks_itself = bool(getattr(module, "blocks_itself", False))
-        if hasattr(module, "fingerprint"):
-            self.fingerprint = module.fingerprint
+        for name in ("exact", "blocks_itself", "fingerprint"):
+            if hasattr(module, name):
+                setattr(self, name, getattr(module, name))
         self.nothing = nn.Parameter(torch.zeros(1), requires_grad=False)
 
     def forward(self, x: Tensor) -> Any:

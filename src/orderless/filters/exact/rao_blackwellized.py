@@ -160,7 +160,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
     def to(self, device: torch.device | str) -> RaoBlackwellizedFilter:
         """Move maps and sums, in place."""
         self.particles.to(device)
-        self._take(self._copied())
+        self._take(self._copied(self._statistics))
         return self
 
     # ------------------------------------------------------------------ posterior and weights
@@ -274,10 +274,9 @@ class RaoBlackwellizedFilter(DataAlgebra):
         chosen = torch.ones_like(labels, dtype=torch.bool)
         if task is not None:
             chosen = (tasks == task) | (tasks == -1)
-        n = self.particles.shard.count
         if not chosen.any():
-            options = {"dtype": torch.float64, "device": labels.device}
-            return torch.zeros(n, len(x), count, **options)  # type: ignore[call-overload]
+            shape = self.particles.shard.count, len(x), count
+            return labels.new_zeros(shape, dtype=torch.float64)
         means, variances = self._moments(x)
         factor = means.new_tensor(self.sharpness)  # a number divided by a tensor is rounded twice
         scores = means[..., chosen] * (factor / variances.sqrt()).unsqueeze(2)

@@ -113,12 +113,14 @@ class HeadStatistics:
         All but the large `gram` is a copy, which leaves these as they are when it grows.
         """
         columns = torch.cat([self.columns, wanted.to(self.columns.device)]).unique()
-        if len(columns) == len(self.columns):
-            moments, squares = self.moments.clone(), self.squares.clone()
-        else:
-            old = torch.searchsorted(columns, self.columns)
-            moments = _spread(self.moments, 1, old, len(columns))
-            squares = _spread(self.squares, 0, old, len(columns))
+        places = torch.searchsorted(columns, self.columns)
+
+        def spread(sums: Tensor, dim: int) -> Tensor:
+            shape = *sums.shape[:dim], len(columns), *sums.shape[dim + 1 :]
+            return sums.new_zeros(shape).index_copy_(dim, places, sums)
+
+        moments = self.moments.each(lambda sums: spread(sums, 1))
+        squares = self.squares.each(lambda sums: spread(sums, 0))
         return replace(self, moments=moments, squares=squares, columns=columns)
 
     def without_empty_columns(self) -> HeadStatistics:
@@ -126,7 +128,8 @@ class HeadStatistics:
         kept = self.settle().counts != 0
         if kept.all():
             return self
-        moments, squares = _chosen(self.moments, 1, kept), _chosen(self.squares, 0, kept)
+        moments = self.moments.each(lambda sums: sums[:, kept]).carried()
+        squares = self.squares.each(lambda sums: sums[kept]).carried()
         return replace(self, moments=moments, squares=squares, columns=self.columns[kept])
 
     # ------------------------------------------------------------------ addition
@@ -136,15 +139,26 @@ class HeadStatistics:
 
         targets: places in `columns` `[B]` (whole numbers: classes) or values `[B, K]`.
         """
+        for rows, part, mass in self._portions(features, weights):
+            self._add(part, targets[rows], mass, sign)
+
+    def add_gram(self, features: Tensor, weights: Tensor | None, sign: int) -> None:
+        """Add samples to `gram` alone."""
+        for _, part, mass in self._portions(features, weights):
+            self._add_gram(part, mass, sign)
+
+    def _portions(
+        self, features: Tensor, weights: Tensor | None
+    ) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+        """Samples, as many at a time as may be added between two carries."""
         largest = 1.0 if weights is None else float(weights.max())
-        portion = max(1, int(self.units.room / largest))
-        for start in range(0, features.shape[1], portion):
-            rows = slice(start, start + portion)
-            mass = None if weights is None else weights[rows]
-            self._add(features[:, rows], targets[rows], mass, sign)
+        size = max(1, int(self.units.room / largest))
+        for start in range(0, features.shape[1], size):
+            rows = slice(start, start + size)
+            yield rows, features[:, rows], None if weights is None else weights[rows]
 
     def _add(self, features: Tensor, targets: Tensor, weights: Tensor | None, sign: int) -> None:
-        self.add_gram(features, weights, sign)
+        self._add_gram(features, weights, sign)
         mass = features.new_ones(len(targets), dtype=torch.float64) if weights is None else weights
         if targets.dim() == 1:
             self.squares.low.index_add_(0, targets, mass, alpha=sign)
@@ -159,8 +173,8 @@ class HeadStatistics:
                 moments.addmm_(targets.T, weighted, alpha=sign)
         self.samples += sign * (float(len(mass)) if weights is None else float(mass.sum()))
 
-    def add_gram(self, features: Tensor, weights: Tensor | None, sign: int) -> None:
-        """Add samples to `gram` alone; to all of it, or after an error to none."""
+    def _add_gram(self, features: Tensor, weights: Tensor | None, sign: int) -> None:
+        """Add samples to all of `gram`, or after an error to none of it."""
         mass = float(features.shape[1]) if weights is None else float(weights.sum())
         if self.pending + mass > self.units.room:
             self.settle()
@@ -226,17 +240,18 @@ class HeadStatistics:
         if any(words is not None for words in carried):
             zero = torch.zeros_like(self.gram[0].low, dtype=torch.int32)
             high = torch.stack([zero if words is None else words.tril() for words in carried])
-        moments, squares = self.moments, self.squares
+        moments = self.moments.each(lambda sums: sums.mT.contiguous())
+        squares = self.squares.each(torch.clone)
         return {
             "gram": torch.stack([words.low.tril() for words in self.gram]),
-            "moments": moments.low.mT.contiguous(),
-            "squares": squares.low.clone(),
+            "moments": moments.low,
+            "squares": squares.low,
             "columns": [list(column) for column in column_pairs(self.columns)],
             "clipped": whole(self.clipped),
             "samples": whole(self.samples),
             "gram_carry": high,
-            "moments_carry": None if moments.high is None else moments.high.mT.contiguous(),
-            "squares_carry": None if squares.high is None else squares.high.clone(),
+            "moments_carry": moments.high,
+            "squares_carry": squares.high,
             **({} if self.kept is None else self.kept.state_dict()),
         }
 
@@ -245,22 +260,20 @@ class HeadStatistics:
         cls, state: Mapping[str, Any], units: Units, device: torch.device
     ) -> HeadStatistics:
         """What `state_dict` gave; one of version 0.1 has full matrices, no carries, no samples."""
-        gram = state["gram"].to(device)
-        made = cls.empty(len(gram), gram.shape[1] - 1, units, device)
+        names = ("gram", "moments", "squares")
+        sums = {name: state[name].to(device) for name in names}
+        carries = {name: state.get(f"{name}_carry") for name in names}
+        high = {name: None if c is None else c.to(device) for name, c in carries.items()}
+        made = cls.empty(len(sums["gram"]), sums["gram"].shape[1] - 1, units, device)
         made.columns = column_numbers([(int(t), int(c)) for t, c in state["columns"]], device)
-        high = state.get("gram_carry")
         for particle, words in enumerate(made.gram):
-            carry = None if high is None else _in_tiles(high[particle].to(device))
-            words.low.copy_(_in_tiles(gram[particle]))
+            carry = None if high["gram"] is None else _in_tiles(high["gram"][particle])
+            words.low.copy_(_in_tiles(sums["gram"][particle]))
             made.gram[particle] = replace(words, high=carry)
-        moments, squares = state["moments"].to(device), state["squares"].to(device)
-        made.moments = replace(made.moments, low=moments.mT.contiguous())
-        made.squares = replace(made.squares, low=squares.clone())
-        if state.get("moments_carry") is not None:
-            high = state["moments_carry"].to(device).mT.contiguous()
-            made.moments = replace(made.moments, high=high)
-        if state.get("squares_carry") is not None:
-            made.squares = replace(made.squares, high=state["squares_carry"].to(device).clone())
+        moments = replace(made.moments, low=sums["moments"], high=high["moments"])
+        made.moments = moments.each(lambda sums: sums.mT.contiguous())
+        squares = replace(made.squares, low=sums["squares"], high=high["squares"])
+        made.squares = squares.each(torch.clone)
         made.samples, made.clipped = float(state["samples"]), float(state["clipped"])
         made.pending = units.room
         if "kept_keys" in state:
@@ -295,24 +308,6 @@ def _in_tiles(matrix: Tensor) -> Tensor:
     for _, j in _tiles(matrix):
         full[:j, j:] = 0
     return full
-
-
-def _spread(words: ExactSum, dim: int, places: Tensor, size: int) -> ExactSum:
-    """Entries along `dim` at new places among `size`, zeros elsewhere."""
-
-    def spread(values: Tensor) -> Tensor:
-        shape = *values.shape[:dim], size, *values.shape[dim + 1 :]
-        return values.new_zeros(shape).index_copy_(dim, places, values)
-
-    high = None if words.high is None else spread(words.high)
-    return replace(words, low=spread(words.low), high=high)
-
-
-def _chosen(words: ExactSum, dim: int, kept: Tensor) -> ExactSum:
-    places = kept.nonzero()[:, 0]
-    high = None if words.high is None else words.high.index_select(dim, places)
-    high = high if high is not None and high.any() else None
-    return replace(words, low=words.low.index_select(dim, places), high=high)
 
 
 def whole(value: float) -> int | float:

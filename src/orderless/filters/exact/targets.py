@@ -6,6 +6,7 @@ from typing import SupportsIndex
 import torch
 from torch import Tensor
 
+from ...features.exact import check_limit
 from .columns import Column, column_numbers
 
 _LARGEST_LABEL = 1 << 20
@@ -75,8 +76,7 @@ class Values:
     """Floats `[B]` or `[B, K]` in multiples of `limit / 2^bits`; beyond the limit refused."""
 
     def __init__(self, limit: float, bits: int) -> None:
-        if not limit > 0 or torch.frexp(torch.tensor(float(limit)))[0] != 0.5:
-            raise ValueError(f"target_limit must be a power of two such as 16, got {limit}")
+        check_limit(limit, "target_limit")
         self.limit, self.unit = limit, limit / 2.0**bits
 
     def __str__(self) -> str:

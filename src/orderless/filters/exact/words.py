@@ -9,6 +9,7 @@ the other half is room for terms added since the last carry. Equal sums have equ
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -66,5 +67,7 @@ class ExactSum:
         high = None if self.high is None else self.high.diagonal()
         return ExactSum(self.low.diagonal(), self.columns, self.columns, high)
 
-    def clone(self) -> ExactSum:
-        return replace(self, low=self.low.clone())
+    def each(self, change: Callable[[Tensor], Tensor]) -> ExactSum:
+        """Both words changed alike."""
+        high = None if self.high is None else change(self.high)
+        return replace(self, low=change(self.low), high=high)
