@@ -8,6 +8,7 @@ One parameter x per particle, 32 particles from N(0, 1), 8 losses, Wasserstein-1
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import torch
@@ -168,7 +169,7 @@ class CheckedBound:
 
 def check_theorem_1(length: int = 4, sigma2: float = SIGMA2) -> list[CheckedBound]:
     """The weighted filter, losses forwards against backwards, in both readings of its sets."""
-    backwards = list(range(length))[::-1]
+    forwards, backwards = list(range(length)), list(range(length))[::-1]
     mixture = GridMixture(grid(-8.0, 8.0, 801), sigma2)
     readings: dict[str, Represent] = {"points": lambda p: p, "mixture": mixture}
     problems = {"linear": linear_losses(length), "logistic": logistic_losses(length)}
@@ -176,25 +177,20 @@ def check_theorem_1(length: int = 4, sigma2: float = SIGMA2) -> list[CheckedBoun
     update = FilterUpdate(make_filter("weighted", sigma2))
     rows = []
     for name, losses in problems.items():
-        ends = []
-        for order in (range(length), backwards):
-            end = start
-            for t in order:
-                end = update(end, losses[t])
-            ends.append(end)
+        runs = [[losses[t] for t in order] for order in (forwards, backwards)]
+        ends = [reduce(update, run, start) for run in runs]
         for reading, represent in readings.items():
             constants = constants_of_swaps(
                 update, start, losses, backwards, wasserstein_1, represent=represent
             )
             bound = theorem_1(constants.C, constants.epsilon, length, adjacent_swaps(backwards))
-            runs = [
+            along = [
                 constants_of_trajectory(
-                    *(update, start, represent(start), [losses[t] for t in order], wasserstein_1),
-                    represent=represent,
+                    update, start, represent(start), run, wasserstein_1, represent=represent
                 )
-                for order in (range(length), backwards)
+                for run in runs
             ]
-            direct = direct_bound(max(r.C for r in runs), max(r.epsilon for r in runs), length)
-            measured = wasserstein_1(represent(ends[0]), represent(ends[1]))
+            direct = direct_bound(max(c.C for c in along), max(c.epsilon for c in along), length)
+            measured = wasserstein_1(*map(represent, ends))
             rows.append(CheckedBound(name, reading, constants, bound, direct, measured))
     return rows

@@ -117,6 +117,18 @@ def test_fine_grids_carry_often_and_stay_exact() -> None:
     assert same_bits(*fine, PROBE)
 
 
+def test_a_refused_deletion_leaves_no_trace_on_a_fine_grid() -> None:
+    """A block of samples is more than fits between two carries there."""
+    x = 16.0 - torch.arange(1, 1800, 2, dtype=torch.float64).view(300, 3) / 2**16
+    y, weights = torch.arange(300) % 2, torch.full((300,), 15.9375)
+    rb = RaoBlackwellizedFilter(nn.Identity(), bits=20)
+    rb.update(x, y, sample_weight=weights)
+    before = rb.state_dict()["statistics"]
+    with pytest.raises(ValueError, match="a column would have fewer than 0 samples"):
+        rb.forget(x, torch.zeros_like(y), sample_weight=weights)
+    assert torch.equal(rb.state_dict()["statistics"]["gram"], before["gram"])
+
+
 def test_more_samples_than_two_words_hold_are_refused() -> None:
     x, y = blobs(40)
     rb = fed(x, y)
@@ -124,6 +136,10 @@ def test_more_samples_than_two_words_hold_are_refused() -> None:
     rb._statistics.samples = 2.0**44 - 39
     with pytest.raises(ValueError, match="the limit is 17592186044416"):
         rb.update(x, y)
+    with pytest.raises(ValueError, match="the limit is 17592186044416"):
+        rb + fed(x, y)
+    rb.forget(x[:1], y[:1])
+    assert (rb - fed(x[1:2], y[1:2])).samples == 2**44 - 41
 
 
 # ---------------------------------------------------------------------- states, maps, limits

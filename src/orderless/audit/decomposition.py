@@ -77,7 +77,7 @@ def decompose(scores: Array, *, permutations: int = PERMUTATIONS, seed: int = 0)
 
 
 def smallest_p_value(seeds: int, orders: int, permutations: int = PERMUTATIONS) -> float:
-    """The smallest p-value that so many runs can give: 1 / number of different relabellings."""
+    """The smallest p-value that this many runs can give: 1 / number of different relabellings."""
     return 1.0 / min(math.factorial(orders) ** (seeds - 1), permutations + 1)
 
 
@@ -89,8 +89,8 @@ def order_p_value(scores: Array, *, permutations: int = PERMUTATIONS, seed: int 
     Statistic: the variance of the orders' means over seeds, mean_t Var_o mean_s S[s, o, t], the
     `order_effect`: large where the *same* orders do well or badly with every seed. The scores of
     all tasks of one run stay together. Relabelling all seeds alike changes nothing, so the first
-    stays as it is: (O!)^(S-1) cases, all of them where that is at most `permutations`, else so many
-    drawn at random with p = (1 + count) / (1 + permutations).
+    stays as it is: (O!)^(S-1) cases, all of them where that is at most `permutations`, else
+    this many drawn at random with p = (1 + count) / (1 + permutations).
     """
     seeds, orders, tasks = scores.shape
     # From the first order, as in `decompose`; then each seed's own mean, which no relabelling moves

@@ -121,19 +121,19 @@ class AuditWork:
         return 0
 
     def compute(self, place: Place, store: Directory, tick: Tick) -> None:
-        """A learner that learns the tasks in an order and is asked about all of them after each.
+        """Train a learner on the tasks in an order, and ask about all of them after each.
 
-        `predict` must leave the learner as it is. The first run tries that: another learner, asked
+        `predict` must leave the learner as it is. The first run tests that: another learner, asked
         twice at the end and never before, must give the same bits both times.
         """
         begun, tasks = time.monotonic(), self.tasks
         make_learner = self.makers[place.learner]
-        asked = _lessons(place, make_learner, tasks)
+        asked = _train(place, make_learner, tasks)
         seconds = time.monotonic() - begun
         answers, bits, broken = asked[-1]
-        quiet: list[Asked] = []
+        others: list[Asked] = []
         if place.number == place.seed == 0:
-            quiet = _lessons(place, make_learner, tasks, times=[0] * (len(tasks) - 1) + [2])
+            others = _train(place, make_learner, tasks, times=[0] * (len(tasks) - 1) + [2])
         record = Record(
             learner=place.learner,
             seed=place.seed,
@@ -149,7 +149,7 @@ class AuditWork:
             ],
             duration=seconds,
             versions=versions(),
-            changes=any(other != bits for _, other, _ in quiet),
+            changes=any(other != bits for _, other, _ in others),
         )
         store.write_cell(place.name, record)
 
@@ -202,14 +202,16 @@ def fingerprint(tasks: Sequence[Task]) -> str:
 Asked = tuple[list[Answers], str, bool]
 
 
-def _lessons(
+def _train(
     place: Place, make_learner: MakeLearner, tasks: Sequence[Task], times: Sequence[int] = ()
 ) -> list[Asked]:
-    """Make a learner and teach it the tasks; what it answers after each, asked once or `times`."""
+    """Train a new learner on the tasks in turn; its answers about all of them after each task,
+    asked once, or as often as `times` says.
+    """
     name, asked = place.learner, []
     where = f"in {place.kind} with seed {place.seed}"
     with _generators_set_by(place.seed):
-        with _failures(name, f"when it was made {where}"):
+        with _failures(name, f"in make_learner(seed) {where}"):
             learner = make_learner(place.seed)
         _check_learner(name, learner)
         for task, often in zip(place.order, times or [1] * len(tasks), strict=True):

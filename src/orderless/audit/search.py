@@ -47,20 +47,20 @@ def search(
 
 
 def _next(found: Mapping[Order, float], sign: float) -> Order:
-    """The order that promises most in the direction of `sign` and was not tried."""
-    promise = _promise(list(found), sign * np.array(list(found.values())))
+    """Of the orders not tried, the one with the largest acquisition in the direction of `sign`."""
+    acquisition = _acquisition(list(found), sign * np.array(list(found.values())))
     tasks = len(next(iter(found)))
     if tasks <= ALL:
         open_orders = [o for o in itertools.permutations(range(tasks)) if o not in found]
-        return open_orders[int(promise(open_orders).argmax())]
+        return open_orders[int(acquisition(open_orders).argmax())]
     ranked = sorted(found, key=lambda order: -sign * found[order])
     best = next(order for order in ranked if any(near not in found for near in _moves(order)))
     value = -np.inf
     while near := [order for order in _moves(best) if order not in found]:
-        promises = promise(near)
-        if promises.max() <= value:
+        values = acquisition(near)
+        if values.max() <= value:
             break
-        best, value = near[int(promises.argmax())], promises.max()
+        best, value = near[int(values.argmax())], values.max()
     return best
 
 
@@ -73,18 +73,18 @@ def _moves(order: Order) -> Iterator[Order]:
                 yield rest[:other] + (task,) + rest[other:]
 
 
-def _promise(tried: Sequence[Order], scores: Array) -> Callable[[Sequence[Order]], Array]:
+def _acquisition(tried: Sequence[Order], scores: Array) -> Callable[[Sequence[Order]], Array]:
     """mean + 2 sd of the Gaussian process at any orders, given those tried."""
     y = (scores - scores.mean()) / (scores.std() or 1.0)
     factor = np.linalg.cholesky(kernel(tried, tried) + NOISE * np.eye(len(tried)))
     whitened = np.linalg.solve(factor, y)
 
-    def promise(orders: Sequence[Order]) -> Array:
+    def acquisition(orders: Sequence[Order]) -> Array:
         reach = np.linalg.solve(factor, kernel(tried, orders))
         variance = 1.0 - np.square(reach).sum(axis=0)
         return whitened @ reach + 2.0 * np.sqrt(variance.clip(min=0.0))
 
-    return promise
+    return acquisition
 
 
 def kernel(some: Sequence[Order], others: Sequence[Order]) -> Array:

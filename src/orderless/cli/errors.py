@@ -13,7 +13,7 @@ OUT_OF_MEMORY = ("out of memory", "allocate memory", "not enough memory")
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came: a cluster's way to say Ctrl-C."""
+    """SIGTERM came, by which a scheduler stops a job."""
 
 
 @contextmanager

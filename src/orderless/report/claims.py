@@ -8,7 +8,7 @@ no difference). It is not decidable when a row is missing or broke off, or when 
 likely reading) and on the order variance alone, which is what order-sensitivity means.
 
 Mean returns in games, which few can afford to measure under many orders, are judged from 3 orders
-on: with fewer than ``MINIMUM_ORDERS`` by Student's interval, which is as wide as so few orders are.
+on: with fewer than ``MINIMUM_ORDERS`` by Student's interval, which few orders make wide.
 A second interval, ``across``, takes the levels for a sample as well: it says which effects on the
 game are excluded.
 """
@@ -203,7 +203,7 @@ class Judge:
         return replace(claim, holds=all(n.endswith("wpf") for n in best), evidence=evidence)
 
     def competes(self) -> Claim:
-        """ "WPF competes with LwF on SplitCIFAR100": it is at most so much below."""
+        """ "WPF competes with LwF on SplitCIFAR100": it is at most `COMPETING` below."""
         claim = replace(
             self.compare(Comparison("wpf", "lwf")),
             claim="Weighted particle filter competes with LwF on "

@@ -139,15 +139,26 @@ class HeadStatistics:
 
         targets: places in `columns` `[B]` (whole numbers: classes) or values `[B, K]`.
         """
+        for rows, part, mass in self._portions(features, weights):
+            self._add(part, targets[rows], mass, sign)
+
+    def add_gram(self, features: Tensor, weights: Tensor | None, sign: int) -> None:
+        """Add samples to `gram` alone."""
+        for _, part, mass in self._portions(features, weights):
+            self._add_gram(part, mass, sign)
+
+    def _portions(
+        self, features: Tensor, weights: Tensor | None
+    ) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+        """Samples, as many at a time as may be added between two carries."""
         largest = 1.0 if weights is None else float(weights.max())
-        portion = max(1, int(self.units.room / largest))
-        for start in range(0, features.shape[1], portion):
-            rows = slice(start, start + portion)
-            mass = None if weights is None else weights[rows]
-            self._add(features[:, rows], targets[rows], mass, sign)
+        size = max(1, int(self.units.room / largest))
+        for start in range(0, features.shape[1], size):
+            rows = slice(start, start + size)
+            yield rows, features[:, rows], None if weights is None else weights[rows]
 
     def _add(self, features: Tensor, targets: Tensor, weights: Tensor | None, sign: int) -> None:
-        self.add_gram(features, weights, sign)
+        self._add_gram(features, weights, sign)
         mass = features.new_ones(len(targets), dtype=torch.float64) if weights is None else weights
         if targets.dim() == 1:
             self.squares.low.index_add_(0, targets, mass, alpha=sign)
@@ -162,8 +173,8 @@ class HeadStatistics:
                 moments.addmm_(targets.T, weighted, alpha=sign)
         self.samples += sign * (float(len(mass)) if weights is None else float(mass.sum()))
 
-    def add_gram(self, features: Tensor, weights: Tensor | None, sign: int) -> None:
-        """Add samples to `gram` alone; to all of it, or after an error to none."""
+    def _add_gram(self, features: Tensor, weights: Tensor | None, sign: int) -> None:
+        """Add samples to all of `gram`, or after an error to none of it."""
         mass = float(features.shape[1]) if weights is None else float(weights.sum())
         if self.pending + mass > self.units.room:
             self.settle()
