@@ -14,8 +14,7 @@ from orderless.storage.typed import decode
 
 MEASURED = "product-measured.json"
 OWN = ("product", "product+particles")
-SHOWN = {name: method_label(name) for name in ("product", "gd", "wpf", "rb")}
-SHOWN["joint"] = "Joint training"  # no upper bound of other networks
+SHOWN = {name: method_label(name) for name in ("product", "gd", "wpf", "rb", "joint")}
 PEERS = ("gd", "adam", "wpf", "lwf", "joint", "rb")
 HEADINGS = ["method", "settings", "average", "probs", "order variance", "seed variance"]
 HEADINGS += ["seeds x orders", "from"]

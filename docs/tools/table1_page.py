@@ -30,7 +30,7 @@ def table1_page(sources: list[Source]) -> str | None:
     parts = next(filter(None, (_pictures(s, "figure2") for s in sources if _in_front(s))), [])
     for benchmark in TABLE_1:
         shown = [s.summary for s in sources if s.summary.benchmark == benchmark and _in_front(s)]
-        shown = [with_product(summary, everything) for summary in shown]
+        shown[:1] = [with_product(summary, everything) for summary in shown[:1]]
         parts += _overview(benchmark_label(benchmark), shown, TABLE_1[benchmark])
         others = [s.summary for s in sources if s.summary.benchmark == benchmark]
         others = [s for s in others if s.scenario != "domain" and s.preset != "demo"]

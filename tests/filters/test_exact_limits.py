@@ -136,6 +136,10 @@ def test_more_samples_than_two_words_hold_are_refused() -> None:
     rb._statistics.samples = 2.0**44 - 39
     with pytest.raises(ValueError, match="the limit is 17592186044416"):
         rb.update(x, y)
+    with pytest.raises(ValueError, match="the limit is 17592186044416"):
+        rb + fed(x, y)
+    rb.forget(x[:1], y[:1])
+    assert (rb - fed(x[1:2], y[1:2])).samples == 2**44 - 41
 
 
 # ---------------------------------------------------------------------- states, maps, limits

@@ -5,7 +5,7 @@ import pytest
 from tests.report.synthetic_cells import LEVELS, TASKS, make_cell
 
 from orderless.report import format_table, load_run, summarize
-from orderless.report.columns import columns_of, row_label
+from orderless.report.columns import columns_of
 from orderless.report.figures import figure2
 from orderless.report.page import page_data
 from orderless.report.reading import headline, readable, telling_pair
@@ -104,14 +104,6 @@ def test_two_rows_that_differ_in_one_digit_are_both_results(write_cells):
     nearly = {**DEMO, "si": [0.79, 0.73, 0.772]}
     (summary,) = summarize(built(write_cells, nearly))
     assert "si" in readable(summary).methods
-
-
-def test_joint_training_below_another_row_is_not_called_an_upper_bound(write_cells, tmp_path):
-    (summary,) = summarize(built(write_cells, DEMO))
-    assert row_label("joint", summary.methods) == "Joint training"
-    above = {name: values for name, values in DEMO.items() if name != "rb"}
-    (summary,) = summarize(built(lambda cells: write_cells(cells, tmp_path / "above"), above))
-    assert row_label("joint", summary.methods) == "Joint training (upper bound)"
 
 
 @pytest.mark.parametrize(("orders", "heading"), [(3, "range over 3 orders"), (6, "95 % interval")])

@@ -211,7 +211,7 @@ def _train(
     name, asked = place.learner, []
     where = f"in {place.kind} with seed {place.seed}"
     with _generators_set_by(place.seed):
-        with _failures(name, f"when it was made {where}"):
+        with _failures(name, f"in make_learner(seed) {where}"):
             learner = make_learner(place.seed)
         _check_learner(name, learner)
         for task, often in zip(place.order, times or [1] * len(tasks), strict=True):

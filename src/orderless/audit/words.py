@@ -209,14 +209,15 @@ def _about_chance(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
     at_once = learner.just_learned(result.orders)
     if at_once <= result.chance_in_task + margin:
         return [
-            f"{learner.name} is at chance: even on the task just learned it scores "
+            f"{learner.name} is not clearly above chance: even on the task just learned it scores "
             f"{percent(at_once)} %, where the best constant answer has "
             f"{percent(result.chance_in_task)} %. The effect of the order on it is not meaningful."
         ]
     if learner.parts.average <= result.chance + margin:
         return [
-            f"After the last task {learner.name} is at chance, {percent(learner.parts.average)} % "
-            f"on average; on a task just learned it had {percent(at_once)} %."
+            f"After the last task {learner.name} is not clearly above chance, "
+            f"{percent(learner.parts.average)} % on average; on a task just learned it had "
+            f"{percent(at_once)} %."
         ]
     return []
 

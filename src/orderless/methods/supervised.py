@@ -252,8 +252,8 @@ def _er(setup: Setup) -> Learner:
 
 @method(
     "joint",
-    "all tasks at once, one network (an upper bound)",
-    label="Joint training (upper bound)",
+    "all tasks at once, one network",
+    label="Joint training",
     style=Style("#56B4E9", ">"),
 )
 def _joint(setup: Setup) -> Learner:

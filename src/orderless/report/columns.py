@@ -158,13 +158,8 @@ def columns_of(summary: Summary) -> list[Column[MethodSummary]]:
 
 
 def row_label(name: str, methods: Mapping[str, MethodSummary]) -> str:
-    """A method's name, and how many orders it has where others have more.
-
-    What another row surpasses is not called an upper bound.
-    """
+    """A method's name, and how many orders it has where others have more."""
     label, orders = method_label(name), methods[name].orders
-    if any(entry.average > methods[name].average for entry in methods.values()):
-        label = label.removesuffix(" (upper bound)")
     if orders == max(entry.orders for entry in methods.values()):
         return label
     return f"{label} ({count(orders, 'order')})"

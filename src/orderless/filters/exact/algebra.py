@@ -123,7 +123,7 @@ class DataAlgebra(Predictor):
     def _change(self, x: Tensor, y: Tensor, task: int | None, weight: Any, sign: int) -> None:
         x, y, weights = checked(x, y, weight, self.particles.device)
         self.targets.check(y, task, self._numbers())
-        self._check_total(float(self.samples) + float(weights.sum()))
+        self._check_total(float(weights.sum()), sign)
         if not weights.any():
             return
         x, y, weights = without_weightless(x, y, weights)
@@ -160,8 +160,9 @@ class DataAlgebra(Predictor):
         values = (features[:, chosen] / self.grid.limit).half()
         return KeptSamples(keys[chosen], columns[chosen], mass[chosen], values)
 
-    def _check_total(self, samples: float) -> None:
-        if samples > self.units.most:
+    def _check_total(self, more: float, sign: int) -> None:
+        samples = self.samples + more
+        if sign > 0 and samples > self.units.most:
             raise ValueError(
                 f"{samples:.0f} samples cannot be summed exactly with bits={self.grid.bits}: the "
                 f"limit is {self.units.most:.0f}; build the filter with fewer bits"
@@ -242,6 +243,7 @@ class DataAlgebra(Predictor):
         if not isinstance(other, DataAlgebra):
             return NotImplemented
         self._check_mergeable(other)
+        self._check_total(other.samples, sign)
         ours, theirs = self._statistics, other._statistics
         if ours is None and theirs is not None and sign < 0:
             raise ValueError("nothing can be taken from a filter without data")
@@ -277,7 +279,6 @@ class DataAlgebra(Predictor):
                 "inputs or labels mean something else there: add the estimators that these filters "
                 "belong to, which align labels and compare scales"
             )
-        self._check_total(float(self.samples) + float(other.samples))
         tasks = {task >= 0 for task, _ in self.columns + other.columns}
         if len(tasks) > 1:
             raise ValueError("one of these filters has a column per task and the other has not")

@@ -14,7 +14,7 @@ class ContinualLearner(ABC):
     """Learns the tasks of a scenario one after another and answers at any time.
 
     `seen` lists the tasks met so far, in order. `joint` asks for shuffled batches of all tasks at
-    once (an upper bound).
+    once.
     """
 
     joint = False

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...experiments.record import CellRecord, Run
 from ...storage.typed import Setting
-from ..charts import Series, method_styles, scatter_spots, series
+from ..charts import method_styles, scatter_spots, series
 from ..columns import columns_of, learning_rate, row_label
 from ..density import Frames
 from ..paper import benchmark_label, method_label
@@ -47,7 +47,7 @@ class Values:
 
     title: str
     steps: list[float]
-    lines: dict[str, list[float | None]]
+    lines: dict[str, list[float]]
     unit: str
 
 
@@ -200,7 +200,8 @@ def _with_charts(
     for key, data in found.items():
         if data is not None:
             charts |= series_chart(key, data, styles, labels)
-            values[key] = _values(data)
+            lines = {name: [_short(v) for v in band.mean] for name, band in data.lines.items()}
+            values[key] = Values(data.title, [_short(s, 4) for s in data.steps], lines, data.unit)
     return replace(result, dots=normalized, values=values), charts
 
 
@@ -241,14 +242,9 @@ def rounded(matrix: NDArray[np.float64]) -> Matrix:
     return [[round(float(v), 3) if np.isfinite(v) else None for v in row] for row in matrix]
 
 
-def _values(data: Series) -> Values:
-    """Four significant digits are more than a picture can show."""
-    return Values(
-        data.title,
-        [float(f"{step:.4g}") for step in data.steps],
-        {name: [float(f"{v:.3g}") for v in band.mean] for name, band in data.lines.items()},
-        data.unit,
-    )
+def _short(value: float, digits: int = 3) -> float:
+    """More digits than these no picture shows."""
+    return float(f"{value:.{digits}g}")
 
 
 def _moments(frames: Frames, cell: CellRecord | None, result: Result) -> tuple[str, list[Moment]]:
