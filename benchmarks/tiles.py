@@ -27,34 +27,42 @@ from orderless.particles.kernels.grouped import Geometry, Tile
 from timing import machine, medians, print_table
 
 USUAL = None
+# patch, rows, inner, columns, warps, stages, together, span
 CANDIDATES: dict[str, list[Tile | None]] = {
     "TILES": [
         USUAL,
-        Tile(stages=1),
-        Tile(stages=2),
-        Tile(together=True),
-        *(Tile((1, 2), 128, inner, 64, 4, stages, together)
-          for inner, stages, together in ((32, 3, False), (64, 3, False), (32, 1, False),
-                                          (64, 3, True))),
-        *(Tile((2, 2), rows, inner, 128, warps, stages, together)
-          for rows, inner, warps, stages, together in (
-              (64, 32, 4, 3, False), (64, 64, 4, 3, False), (64, 64, 4, 3, True),
-              (64, 64, 4, 2, False), (128, 32, 4, 3, False), (128, 64, 8, 3, False),
-              (128, 64, 8, 3, True), (64, 32, 4, 1, False), (64, 32, 4, 1, True))),
-        Tile((2, 4), 64, 32, 256, 4, 3),
-        Tile((2, 4), 64, 64, 256, 8, 3, True),
+        Tile((1, 1), 128, 32, 64, 4, 3, True),
+        Tile((1, 1), 128, 64, 64, 4, 3, True),
+        Tile((1, 1), 256, 32, 64, 8, 3, True),
+        Tile((1, 1), 64, 512, 64, 8, 2, True, 16),
+        Tile((1, 2), 128, 64, 64, 4, 3, True),
+        Tile((1, 2), 128, 64, 64, 8, 3, True),
+        Tile((1, 2), 256, 64, 64, 8, 2, True),
+        Tile((1, 2), 64, 512, 64, 8, 2, True, 16),
+        Tile((2, 2), 128, 64, 128, 8, 3, True),
+        Tile((2, 2), 128, 64, 128, 8, 2, True),
+        Tile((2, 2), 128, 32, 128, 8, 3, True),
+        Tile((2, 2), 256, 32, 128, 8, 3, True),
+        Tile((2, 2), 256, 64, 128, 8, 2, True),
+        Tile((2, 2), 64, 512, 128, 4, 2, True, 16),
+        Tile((2, 2), 64, 512, 128, 4, 3, True, 16),
+        Tile((2, 2), 64, 512, 128, 8, 2, True, 16),
+        Tile((2, 2), 128, 512, 128, 8, 2, True, 16),
+        Tile((2, 2), 64, 512, 128, 4, 2, True, 4),
     ],
     "FILTER_TILES": [
         USUAL,
-        Tile(rows=64, inner=256),
-        Tile(rows=128, inner=256, warps=8),
-        *(Tile((1, 2), 64, 256, 128, warps, 3) for warps in (4, 8)),
-        *(Tile((2, 2), rows, inner, columns, warps, stages)
-          for rows, inner, columns, warps, stages in (
-              (64, 256, 128, 8, 3), (64, 256, 128, 8, 2), (32, 256, 128, 8, 3),
-              (64, 256, 128, 8, 1), (64, 128, 128, 4, 3), (128, 128, 64, 4, 2))),
+        Tile((1, 1), 64, 256, 64, 4, 3, True),
+        Tile((1, 1), 32, 256, 64, 4, 3, True),
+        Tile((1, 2), 64, 256, 128, 8, 3, True),
+        Tile((2, 2), 64, 256, 128, 8, 3, True),
+        Tile((2, 2), 64, 256, 128, 8, 2, True),
+        Tile((2, 2), 32, 256, 128, 8, 3, True),
+        Tile((2, 2), 32, 256, 128, 8, 4, True),
+        Tile((2, 2), 64, 128, 128, 4, 3, True),
+        Tile((2, 2), 64, 256, 128, 8, 3),
     ],
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

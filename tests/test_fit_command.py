@@ -1,6 +1,7 @@
 """`orderless fit` and `orderless predict` on folders of images, CSV and parquet."""
 
 import csv
+import os
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from typer.testing import CliRunner
 import orderless as ol
 from orderless.cli.main import app
 from orderless.distributed.head import Head, Recipe, look_through
-from orderless.scenarios.files import find_files
+from orderless.scenarios import DataError
+from orderless.scenarios.files import find_files, read_images
 
 pandas = pytest.importorskip("pandas")
+parquet = pytest.importorskip("pyarrow.parquet")
 Image = pytest.importorskip("PIL.Image")
 
 
@@ -222,6 +225,23 @@ def test_columns_that_are_no_numbers_are_named(tmp_path):
     for name, values in odd.items():
         table(8).assign(**{name: values}).to_parquet(data)
         assert f"column {name!r}" in refused(*words)
+    table(8).assign(word=["1", "2", "three", "4", "5", "6", "7", "8"]).to_parquet(data)
+    assert "column 'word' of" in refused(*words) and "holds 'three'" in refused(*words)
+    parquet.write_table(parquet.read_table(data).rename_columns(list("aacde") + ["kind"]), data)
+    assert "has two columns named 'a': rename one" in refused(*words)
+
+
+def test_pipes_are_not_waited_for_and_names_do_not_move_the_cursor(tables, tmp_path):
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    assert "there is no" in refused("fit", "--data", pipe, "--out", tmp_path / "x.st")
+    fit(tables, tmp_path / "head.st")
+    assert "there is no" in refused("predict", tmp_path / "head.st", "--data", pipe)
+    assert "is no file" in refused("predict", pipe, "--data", tables)
+    assert "is no file" in refused("verify-deletion", pipe, tmp_path / "head.st")
+    table(5).rename(columns={"a": "\x1b[31ma"}).to_csv(tmp_path / "red.csv", index=False)
+    said = refused("predict", tmp_path / "head.st", "--data", tmp_path / "red.csv")
+    assert "it has \\x1b[31ma, b" in said and "\x1b" not in said
 
 
 def test_scales_are_those_of_exact_arithmetic(tables):
@@ -247,6 +267,18 @@ def test_images_are_learned_and_predicted(images, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["png", "tif"])
+def test_sixteen_bits_are_scaled_and_not_cut_off(kind, tmp_path):
+    fine = np.arange(256, dtype=np.uint16).reshape(16, 16) * 257  # 0 to 65535
+    Image.fromarray(fine).save(tmp_path / f"fine.{kind}")
+    Image.fromarray((fine // 257).astype(np.uint8)).save(tmp_path / f"coarse.{kind}")
+    fine, coarse = read_images([tmp_path / f"{name}.{kind}" for name in ("fine", "coarse")], 16)
+    assert torch.equal(fine, coarse) and coarse.max() == 255
+    Image.fromarray(np.ones((16, 16), np.float32)).save(tmp_path / "float.tif")
+    with pytest.raises(DataError, match="32 bits"):
+        read_images([tmp_path / "float.tif"], 16)
+
+
 def test_a_backbone_reads_images(images, tmp_path):
     fit(images, tmp_path / "head.st", "--features", "lite0", "--size", 32)
     assert "48 of 48" in predictions(tmp_path / "head.st", images, tmp_path / "p.csv")[0]

@@ -227,7 +227,11 @@ def test_bad_input_is_refused_in_a_sentence():
         fisher_information(particles, (x, y), samples=0)
     with pytest.raises(ValueError, match="holds no samples"):
         fisher_information(particles, [])
-    for wrong in (x, (x, y, y), (x, y[:3]), [(x[0], y[0])], [{"x": x, "y": y}]):
+    with pytest.raises(
+        TypeError, match=r"data must be two tensors .* got a tensor of shape \[7, 4\]"
+    ):
+        fisher_information(particles, x)
+    for wrong in ((x, y, y), (x, y[:3]), [(x[0], y[0])], [{"x": x, "y": y}]):
         with pytest.raises(ValueError, match="data must be two tensors .* or batches of such"):
             fisher_information(particles, wrong)
     with pytest.raises(ValueError, match=r"label 2 is not an output column that counts: \[0, 1\]"):

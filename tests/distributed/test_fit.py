@@ -107,6 +107,9 @@ def test_what_cannot_be_fitted_is_a_sentence():
         fit(make_filter, cut(500), read=read, workers=0)
     with pytest.raises(TypeError, match="make them functions of a module, or use workers=1"):
         fit(lambda: make_filter(), cut(500), read=read, workers=2)
+    for wrong in (None, X, (X, Y, Y), [X]):
+        with pytest.raises(TypeError, match="read must give a pair"):
+            fit(make_filter, [0], read=lambda shard, given=wrong: given, workers=1)
     seeds = iter(range(9))
 
     def other_maps():

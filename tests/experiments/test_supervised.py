@@ -287,3 +287,4 @@ def test_scoring_after_the_last_task_alone_leaves_the_result_as_it_is(method, tm
     for key in ("nll", "ece", "predictions", "trace"):
         assert last[key] == each[key]
     load_run(tmp_path / "last")
+    assert not list((tmp_path / "last" / "snapshots").iterdir())

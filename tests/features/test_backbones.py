@@ -130,8 +130,8 @@ def test_the_fingerprint_knows_the_weights_and_the_conditions(
 
 
 def test_wrong_networks_and_taps_are_refused_by_name(images: Tensor) -> None:
-    with pytest.raises(ValueError, match=r"cannot take inputs of shape \[64, 3, 224, 224\]"):
-        Backbone(nn.Conv2d(1, 6, 3))  # grey images
+    with pytest.raises(ValueError, match=r"cannot take inputs of shape \[21, 3, 10, 10\]"):
+        Backbone(nn.Conv2d(1, 6, 3), inputs=images)  # grey images
     one, of_one = (backbone(images, taps=taps).pooled(images) for taps in ("2", ["2"]))
     assert torch.equal(one, of_one)
     with pytest.raises(ValueError, match=r"no part 'layer9' to tap; there are 0, 1, 2, 3, 4"):

@@ -23,6 +23,7 @@ from torch import nn
 import orderless as ol
 from orderless.filters import RaoBlackwellizedFilter
 from orderless.filters.exact.kept import keys_of
+from orderless.filters.exact.priors import ratios_of
 
 # ---------------------------------------------------------------------- any sequence
 
@@ -260,6 +261,12 @@ def test_a_uniform_prior_is_what_balanced_weights_give_where_classes_scatter_ali
     assert (filters[1].predictive(x).mean[:, 0] > prior.mean[:, 0]).all()
     with pytest.raises(ValueError, match="a list of shares .*, got 'flat'"):
         filters[1].class_prior = "flat"
+
+
+def test_a_uniform_prior_is_one_over_labels_whatever_tasks_have_them() -> None:
+    columns, counts = [(0, 0), (0, 1), (1, 0)], torch.tensor([6.0, 1.0, 2.0])
+    expected = [9 / 4, 9 / 2, 9 / 4]  # nine samples, half of them of either label
+    assert torch.allclose(ratios_of("uniform", columns, counts) * counts, torch.tensor(expected))
 
 
 def test_a_rare_class_is_found_with_a_uniform_prior() -> None:

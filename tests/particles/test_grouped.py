@@ -97,6 +97,7 @@ TILED = {
     "in a column": Tile((3, 1), rows=16, inner=16),
     "in a square, in two columns of programs": Tile((2, 2), rows=16, inner=64, columns=32),
     "particles in turn": Tile((2, 4), rows=32, columns=256, together=True),
+    "filters that stay": Tile((2, 2), rows=16, inner=256, span=3),
 }
 
 

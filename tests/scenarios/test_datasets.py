@@ -5,6 +5,7 @@ import shutil
 import struct
 import sys
 import tracemalloc
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -211,12 +212,21 @@ def test_a_header_that_lies_costs_no_memory(tmp_path, zipped):
         refused_in_little_memory(file)
 
 
-def test_a_small_file_does_not_unpack_to_much(tmp_path):
-    contents = bytes([0, 0, 8, 3]) + struct.pack(">3I", 65, 1024, 1024) + bytes(65 << 20)
+def test_a_small_file_does_not_unpack_to_much(tmp_path, monkeypatch):
+    contents = bytes([0, 0, 8, 3]) + struct.pack(">3I", 80, 1024, 1024) + bytes(80 << 20)
     file = tmp_path / "images.gz"
     file.write_bytes(gzip.compress(contents, 1))
     assert file.stat().st_size < 5e5
+    read, unpacked = gzip.GzipFile.read, Counter()
+
+    def counted(stream, size=-1):
+        found = read(stream, size)
+        unpacked["bytes"] += len(found)
+        return found
+
+    monkeypatch.setattr(gzip.GzipFile, "read", counted)
     refused_in_little_memory(file)
+    assert unpacked["bytes"] == 64 << 20
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar100"])

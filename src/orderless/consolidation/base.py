@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from ..particles import Ensemble
+from ..particles.pairs import Data
 from ..particles.parameter import per_particle_view
 from ..particles.stacking import check_same_shapes
 
 Named = dict[str, Tensor]
 # "kind", "tasks", and by the name of a group its tensors.
 State = dict[str, str | int | Named]
-# A pair of tensors (x, y), or batches of such pairs.
-Data = tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
 # Columns of the networks' outputs, or several sets of them; None: all.
 Columns = Tensor | Sequence[Tensor] | None
 

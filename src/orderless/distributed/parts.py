@@ -59,8 +59,14 @@ class Parts:
     def pieces(self, shard: Any) -> Iterator[tuple[Tensor, Tensor]]:
         """What `read` makes of a shard, as tensors."""
         given = self.read(shard)
-        pairs: Any = [given] if isinstance(given, tuple) else given
-        for x, y in pairs:
+        pairs: Any = [given] if isinstance(given, tuple) or given is None else given
+        for pair in pairs:
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise TypeError(
+                    f"read must give a pair (x, y) or an iterator of such pairs, got "
+                    f"{type(pair).__name__}"
+                )
+            x, y = pair
             if len(x):
                 yield _tensor(x), _tensor(y)
 

@@ -209,7 +209,7 @@ class Settings(SharedSettings):
     """Samples per step when scoring."""
     score_after: Literal["each", "last"] = "each"
     """Score all tasks after "each" of them, or after the "last" alone: twenty tasks then take about
-    half as long, and what was forgotten on the way is not known."""
+    half as long; what was forgotten on the way is not known, nor where the particles were."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

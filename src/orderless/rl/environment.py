@@ -8,7 +8,7 @@ the first frame of the next episode with reward 0: that transition is not experi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -156,6 +156,14 @@ class VectorEnvironment:
     def load_state_dict(self, state: Saved) -> None:
         """Put `observations`, `first`, `ended`, `returns` and `lengths` where they were."""
         raise TypeError(f"{type(self).__name__} cannot be resumed: define load_state_dict")
+
+
+def with_rows(envs: Sequence[VectorEnvironment]) -> Iterator[tuple[VectorEnvironment, slice]]:
+    """Environments that take turns, each with the places of its copies among all."""
+    begin = 0
+    for env in envs:
+        yield env, slice(begin, begin + env.n_envs)
+        begin += env.n_envs
 
 
 def require_environment(env: Any) -> None:

@@ -15,7 +15,7 @@ particle this is PPO (Schulman et al. 2017), step for step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..filters import BootstrapParticleFilter, GradientFilter, WeightedParticleFilter
 from ..filters.step import SteppedFilter
-from .environment import Array, Saved, Step, VectorEnvironment, require_environment
+from .environment import Array, Saved, Step, VectorEnvironment, require_environment, with_rows
 from .games import whole_number
 from .keyed import permutation
 from .mixture import Decision, MixturePolicy
@@ -89,7 +89,7 @@ class PPO:
         # of each environment, by its first row: which step of the rollout is next
         self._places = {
             rows.start: torch.zeros(1, dtype=torch.int64, device=self.device)
-            for _, rows in self._turns()
+            for _, rows in with_rows(self.envs)
         }
         for place, one in enumerate(self.envs):
             frames, kind = one.reset()[0][0], self.env.observations[0]
@@ -170,7 +170,7 @@ class PPO:
         for place in self._places.values():
             place.zero_()
         for t in range(length):
-            for env, rows in self._turns():
+            for env, rows in with_rows(self.envs):
                 last = env.recv() if t > 0 else None
                 first[t, rows] = env.first
                 frames = self._staging.frames(env.observations, rows)
@@ -181,7 +181,7 @@ class PPO:
                 env.send(actions())
         rollout = self._rollout
         assert rollout is not None
-        for env, rows in self._turns():
+        for env, rows in with_rows(self.envs):
             last = env.recv()
             frames = self._staging.frames(env.observations, rows)
             rollout.values[:, length, rows] = self.policy.values(frames, rows)
@@ -193,13 +193,6 @@ class PPO:
             tensor.copy_(torch.from_numpy(flag))
         rollout.log_weights.copy_(self.policy.log_weights)
         return rollout
-
-    def _turns(self) -> Iterator[tuple[VectorEnvironment, slice]]:
-        """The environments, each with the places of its copies among all."""
-        begin = 0
-        for env in self.envs:
-            yield env, slice(begin, begin + env.n_envs)
-            begin += env.n_envs
 
     def _keep(self, rows: slice, decision: Decision) -> None:
         """Part of a decision, also of a recorded one: it finds its place in the rollout."""

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from ..particles import find_device
 from ..storage import INVALID_STATE
-from .environment import Array
+from .environment import Array, with_rows
 from .experts import Expert
 from .mixture import MixturePolicy
 from .procgen import ProcgenLevels
@@ -195,12 +195,11 @@ def _played(
     copies = sum(env.n_envs for env in envs)
     policy = MixturePolicy(expert.filter(device), copies, seed=seed)
     staging = Staging(copies, device)
-    for env in envs:
-        env.reset()
+    for each in envs:
+        each.reset()
     while True:
-        begin, seen, done = 0, [], []
-        for env in envs:
-            rows, begin = slice(begin, begin + env.n_envs), begin + env.n_envs
+        seen, done = [], []
+        for env, rows in with_rows(envs):
             if env.under_way:
                 info = env.recv()[-1]
                 returns += info["episode_return"][env.ended].tolist()

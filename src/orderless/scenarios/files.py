@@ -1,7 +1,6 @@
 """A user's own files: folders of images, CSV and parquet tables, in portions that fit a memory."""
 
 from collections.abc import Iterator, Sequence
-from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +26,7 @@ class Files(NamedTuple):
 
 def find_files(data: Path) -> Files:
     """Images or tables below a folder, or one table."""
-    if not data.exists():
+    if not data.is_dir() and not data.is_file():  # a pipe would be waited for
         raise DataError(f"there is no {data}: name a folder of images, or a CSV or parquet file")
     paths = sorted(path for path in data.rglob("*") if path.is_file()) if data.is_dir() else [data]
     images = [path for path in paths if path.suffix.lower() in IMAGES]
@@ -61,10 +60,19 @@ def read_images(paths: Sequence[Path], size: int) -> Tensor:
     for path in paths:
         try:
             with Image.open(path) as image:
-                pixels.append(np.asarray(image.convert("RGB").resize((size, size))))
+                pixels.append(np.asarray(_in_colour(image).resize((size, size))))
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise DataError(f"{path} cannot be read as an image: {error}") from None
     return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).contiguous()
+
+
+def _in_colour(image: Any) -> Any:
+    """As RGB; Pillow itself would cut numbers of more than 8 bits off at 255."""
+    if image.mode.startswith("I;16"):
+        return image.point(lambda value: value / 256, "L").convert("RGB")
+    if image.mode in ("I", "F"):
+        raise ValueError(f"its pixels are numbers of 32 bits ({image.mode}): save it with 8 or 16")
+    return image.convert("RGB")
 
 
 def read_table(path: Path, label: str) -> Iterator[Any]:
@@ -81,6 +89,9 @@ def read_table(path: Path, label: str) -> Iterator[Any]:
             raise DataError(f"{path} needs pyarrow: pip install 'orderless[parquet]'") from None
         for batch in ParquetFile(path).iter_batches(batch_size=ROWS):
             frame = batch.to_pandas()
+            if not frame.columns.is_unique:
+                twice = frame.columns[frame.columns.duplicated()][0]
+                raise DataError(f"{path} has two columns named {twice!r}: rename one")
             if label in frame:
                 frame[label] = frame[label].map(str, na_action="ignore")
             yield frame
@@ -89,6 +100,14 @@ def read_table(path: Path, label: str) -> Iterator[Any]:
     except Exception as error:  # pyarrow raises whatever a damaged file leads it to
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise DataError(f"{path} cannot be read: {reason}") from None
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def numbers(frame: Any, columns: Sequence[str], path: Path) -> np.ndarray:
@@ -104,7 +123,7 @@ def numbers(frame: Any, columns: Sequence[str], path: Path) -> np.ndarray:
                 raise TypeError
             found[:, place] = column.to_numpy(np.float64)
         except (TypeError, ValueError):
-            odd = next(value for value in column if not isinstance(value, Real))
+            odd = next((value for value in column if not _is_number(value)), column.iloc[0])
             raise DataError(
                 f"column {name!r} of {path} holds {odd!r}, which is no number: leave it out with "
                 "--columns"

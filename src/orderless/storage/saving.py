@@ -51,6 +51,8 @@ def load(path: str | os.PathLike[str], into: Any = None) -> Any:
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, not a file written by orderless.save")
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise ValueError(f"{path} is no file written by orderless.save")
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}

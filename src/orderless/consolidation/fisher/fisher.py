@@ -29,8 +29,9 @@ import torch
 from torch import Tensor
 
 from ...particles import Ensemble, random
+from ...particles.pairs import Data, pairs
 from ...particles.precision import matrix_precision
-from ..base import Data, Named
+from ..base import Named
 from .layers import Layer
 from .per_sample import Networks
 
@@ -131,15 +132,8 @@ class _Directions:
 
 def _batches(data: Data, samples: int | None, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Pairs (x, y) of at most `batch_size` samples, `samples` in all."""
-    pair = isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[0], Tensor)
     left = samples
-    for batch in [data] if pair else data:
-        if not _is_batch(batch):
-            raise ValueError(
-                "data must be two tensors (x, y) with as many labels as samples, or batches of "
-                f"such pairs as a DataLoader gives them, got {_shape(batch)}"
-            )
-        x, y = batch
+    for x, y in pairs(data):
         size = len(x) if left is None else min(left, len(x))
         for start in range(0, size, batch_size):
             part = slice(start, min(start + batch_size, size))
@@ -147,19 +141,3 @@ def _batches(data: Data, samples: int | None, batch_size: int) -> Iterator[tuple
         left = None if left is None else left - size
         if left == 0:
             return
-
-
-def _is_batch(batch: Any) -> bool:
-    """Whether this is (x `[B, ...]`, y `[B, ...]`)."""
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-        return False
-    samples = [part for part in batch if isinstance(part, Tensor) and part.dim() > 0]
-    return len(samples) == 2 and len(samples[0]) == len(samples[1])
-
-
-def _shape(batch: Any) -> str:
-    if isinstance(batch, Tensor):
-        return f"a tensor of shape {list(batch.shape)}"
-    if isinstance(batch, (tuple, list)):
-        return f"({', '.join(map(_shape, batch))})"
-    return type(batch).__name__

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...escaping import printable
 from ...particles.sharding import RankLost, talking
 from ...storage.directory import LOCK
 from ...storage.typed import Json
@@ -83,12 +84,13 @@ def complain(problem: BaseException | str) -> None:
 
     The others wait a moment, in which torchrun ends them if the first has failed, too.
     """
+    text = "\n".join(map(printable, str(problem).splitlines()))  # it may quote anybody's names
     if rank() == 0:
-        print(f"orderless: {problem}", file=sys.stderr)
+        print(f"orderless: {text}", file=sys.stderr)
         return
     if not isinstance(problem, RankLost):
         time.sleep(2.0)
-    print(f"orderless: rank {rank()}: {problem}", file=sys.stderr)
+    print(f"orderless: rank {rank()}: {text}", file=sys.stderr)
 
 
 def _by_the_first(method: Callable[..., None]) -> Callable[..., None]:

@@ -33,15 +33,13 @@ def check_prior(prior: Prior) -> None:
 
 def ratios_of(prior: Prior, columns: list[Column], counts: Tensor) -> Tensor:
     """r_c per column `[K]`; a label's share is divided evenly among the tasks that have it."""
-    if prior == "uniform":
-        return counts.sum() / len(columns) / counts
     assert prior is not None
     labels = [label for _, label in columns]
-    if max(labels) >= len(prior):
-        raise ValueError(f"class_prior has {len(prior)} shares, but there is a label {max(labels)}")
-    of_label = torch.tensor(labels).bincount()
-    shares = torch.tensor([float(prior[label]) for label in labels], dtype=torch.float64)
-    shares = shares / of_label[labels]
+    given = [1.0] * (max(labels) + 1) if prior == "uniform" else [float(share) for share in prior]
+    if max(labels) >= len(given):
+        raise ValueError(f"class_prior has {len(given)} shares, but there is a label {max(labels)}")
+    tasks = torch.tensor(labels).bincount()
+    shares = torch.tensor(given, dtype=torch.float64)[labels] / tasks[labels]
     return (shares / shares.sum()).to(counts) * counts.sum() / counts
 
 

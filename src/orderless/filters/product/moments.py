@@ -1,6 +1,6 @@
 """What is looked at in a task: its layers' inputs, in one pass, and the columns of its loss."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ...particles import Ensemble
+from ...particles.pairs import Data, is_pair, pairs
 from ...particles.stacking import places_of
 from .layers import Layer
 
-# A pair of tensors (x, y), or batches of such pairs.
-Data = tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
 Losses = Callable[[Tensor, Tensor], Tensor]  # (outputs [N, B, ...], y) -> [N]
 PATCHES = 1 << 24  # so many numbers of patches are made at a time, for all particles
 INPUTS = 1 << 25  # of data in one piece, so many numbers are looked at at once by all particles
@@ -154,26 +153,12 @@ def _losses(loss: Losses, outputs: Tensor, y: Tensor, held: int) -> Tensor:
 
 def batches(data: Data, n: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Pairs (x, y): those given, or one pair cut into batches that n networks can look at."""
-    if isinstance(data, Tensor) or not isinstance(data, Iterable):
-        raise TypeError(f"{EXPECTED}, got {type(data).__name__}")
-    given: Any = data
-    pair = isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], Tensor)
-    for batch in [given] if pair else given:
-        tensors = isinstance(batch, (tuple, list)) and all(isinstance(t, Tensor) for t in batch)
-        if not tensors or len(batch) != 2 or len(batch[0]) != len(batch[1]):
-            raise ValueError(EXPECTED)
-        size = len(batch[0])
-        if pair:
-            most = MOST if batch[0].is_floating_point() else WORDS
-            size = min(most, INPUTS // max(1, n * batch[0][:1].numel()))
-        size = max(1, size)
-        yield from zip(batch[0].split(size), batch[1].split(size), strict=True)
-
-
-EXPECTED = (
-    "data must be two tensors (x, y) with as many labels as samples, or batches of such pairs as "
-    "a DataLoader gives them"
-)
+    for x, y in pairs(data):
+        size = len(x)
+        if is_pair(data):
+            most = MOST if x.is_floating_point() else WORDS
+            size = min(most, INPUTS // max(1, n * x[:1].numel()))
+        yield from zip(x.split(max(1, size)), y.split(max(1, size)), strict=True)
 
 
 def reached_columns(particles: Ensemble, closures: Sequence[Callable[[], Any]]) -> Tensor | None:

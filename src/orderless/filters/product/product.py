@@ -38,13 +38,14 @@ import torch
 from torch import Tensor, nn
 
 from ...particles import Ensemble
+from ...particles.pairs import Data
 from ..averaging import AveragingParticles
 from ..base import Link, Predictor
 from ..step import Closure, StepInfo
 from ..weights import normalize
 from .layers import check_memory, find_layers
 from .merging import check_same_start, merged_tensors, task_sums
-from .moments import Data, Losses, reached_columns, task_moments
+from .moments import Losses, reached_columns, task_moments
 from .statistics import TaskSums
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]

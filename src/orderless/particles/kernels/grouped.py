@@ -33,7 +33,8 @@ class Tile:
     Neighbours see mostly the same inputs, which are fetched once for a patch; where the filter of
     one does not reach, it is multiplied by 0. `inner` entries of the filters, `columns` of a
     patch's outputs. `together`: all particles at the same positions follow each other, because
-    they share lines of memory.
+    they share lines of memory. `span`: how often a program of `gather` does so with the same
+    filters; with all their entries at a time they are fetched once.
     """
 
     patch: tuple[int, int] = (1, 1)
@@ -43,12 +44,17 @@ class Tile:
     warps: int = 4
     stages: int = 3
     together: bool = False
+    span: int = 1
 
     def fitted(self, size: tuple[int, int], stride: tuple[int, int]) -> "Tile":
         """Without patches, where they do not cover a result of this size."""
         high, wide = self.patch
         fits = stride == (1, 1) and size[0] % high == 0 and size[1] % wide == 0
         return self if fits else replace(self, patch=(1, 1))
+
+    def window(self, kernel: tuple[int, int]) -> tuple[int, int]:
+        """What the filters of a patch look at together."""
+        return kernel[0] + self.patch[0] - 1, kernel[1] + self.patch[1] - 1
 
     def grid(self, blocks: int, n: int, across: int) -> tuple[int, int, int]:
         """Of a kernel, whose first axis is the fastest."""
@@ -141,17 +147,18 @@ def gather(
     )
     usual = Tile(inner=32 if inputs <= 32 else 64)  # of a narrow layer, several taps at a time
     tile = TILES.get((inputs, outputs), usual).fitted(size, g.stride)
-    patch = math.prod(tile.patch)
+    entries, patch = math.prod(tile.window(g.kernel)) * inputs, math.prod(tile.patch)
+    inner, columns = min(tile.inner, _block(entries)), min(tile.columns, _block(patch * outputs))
     patches = batch * size[0] * size[1] // patch
-    columns = min(tile.columns, _block(patch * outputs))
-    blocks, across = math.ceil(patches / tile.rows), math.ceil(patch * outputs / columns)
+    blocks = math.ceil(patches / (tile.rows * tile.span))
+    across = math.ceil(patch * outputs / columns)
     kernels.gather[tile.grid(blocks, g.n, across)](
         source, weight, *(result if t is None else t for t in (bias, signs, added)), result,
         patches, N=g.n, TAPS=g.taps, IN=inputs, OUT=outputs, **g.sides(source, size),
         BACKWARD=backward, HAS_BIAS=bias is not None,
         RELU=relu, HAS_SIGNS=signs is not None, HAS_ADDED=added is not None,
         PRECISION=g.precision, HIGH=tile.patch[0], WIDE=tile.patch[1], TOGETHER=tile.together,
-        ROWS=tile.rows, INNER=tile.inner, COLUMNS=columns,
+        SPAN=tile.span, ROWS=tile.rows, INNER=inner, COLUMNS=columns,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return result
@@ -161,8 +168,7 @@ def filter_gradient(source: Tensor, slope: Tensor, g: Geometry) -> tuple[Tensor,
     """dW `[N, O, C, kh, kw]` and, by the way, the bias's gradient `[N, O]`, in float32."""
     size, usual = (slope.shape[2], slope.shape[3]), Tile(rows=64, inner=256)
     tile = FILTER_TILES.get((g.inputs, g.outputs), usual).fitted(size, g.stride)
-    (high, wide), (height, width) = tile.patch, g.kernel
-    window = height + high - 1, width + wide - 1
+    (high, wide), (height, width), window = tile.patch, g.kernel, tile.window(g.kernel)
     entries, outputs = math.prod(window) * g.inputs, high * wide * g.outputs
     patches = source.shape[0] * size[0] * size[1] // (high * wide)
     inner, columns = min(tile.inner, _block(entries)), min(tile.columns, _block(outputs))

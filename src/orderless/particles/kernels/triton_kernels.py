@@ -131,6 +131,20 @@ def _particle(N: tl.constexpr, TOGETHER: tl.constexpr):
 
 
 @triton.jit
+def _reaching(
+    filters, k, shift_h, shift_w, o, columns,
+    HEIGHT: tl.constexpr, KERNEL: tl.constexpr, WINDOW: tl.constexpr,
+    IN: tl.constexpr, OUT: tl.constexpr,
+):  # fmt: skip
+    # weights of the entries k of a window for a patch's outputs; 0 where a filter does not reach
+    line = (k // IN // WINDOW)[:, None] - shift_h[None, :]
+    tap = (k // IN % WINDOW)[:, None] - shift_w[None, :]
+    reached = _within(line, HEIGHT) & _within(tap, KERNEL) & columns[None, :]
+    entry = (line * KERNEL + tap) * IN + (k % IN)[:, None]
+    return tl.load(filters + (entry * OUT + o[None, :]), mask=reached, other=0.0)
+
+
+@triton.jit
 def gather(
     source, weight, bias, signs, added, result, patches,
     N: tl.constexpr, TAPS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
@@ -138,21 +152,21 @@ def gather(
     KERNEL: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PAD_H: tl.constexpr, PAD_W: tl.constexpr, BACKWARD: tl.constexpr, HAS_BIAS: tl.constexpr,
     RELU: tl.constexpr, HAS_SIGNS: tl.constexpr, HAS_ADDED: tl.constexpr, PRECISION: tl.constexpr,
-    HIGH: tl.constexpr, WIDE: tl.constexpr, TOGETHER: tl.constexpr,
+    HIGH: tl.constexpr, WIDE: tl.constexpr, TOGETHER: tl.constexpr, SPAN: tl.constexpr,
     ROWS: tl.constexpr, INNER: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     # result[m, n, o] = sum over k = (tap, i) of source[under(m, tap), n, i] weight[n, k, o] + bias,
     # or 0 where it (RELU) or `signs` is negative; and `added` on top.
     # A row m of the product is a patch of HIGH x WIDE neighbours, its columns j are (position in
     # the patch, o). Their filters look at one window: k = (place in it, i), and where a neighbour's
-    # filter does not reach, its weight is 0.
+    # filter does not reach, its weight is 0. SPAN blocks of rows one after another: if the weights
+    # are one piece, they stay.
     block, n = _particle(N, TOGETHER)
-    m = block * ROWS + tl.arange(0, ROWS)
     j = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     o, down, right = j % OUT, j // OUT // WIDE, j // OUT % WIDE
+    columns = j < HIGH * WIDE * OUT
     LINES: tl.constexpr = TO_H // HIGH
     LINE: tl.constexpr = TO_W // WIDE
-    b, row, column = m // (LINES * LINE), m // LINE % LINES * HIGH, m % LINE * WIDE
     WINDOW: tl.constexpr = KERNEL + WIDE - 1
     HEIGHT: tl.constexpr = TAPS // KERNEL
     ENTRIES: tl.constexpr = (HEIGHT + HIGH - 1) * WINDOW * IN
@@ -161,41 +175,48 @@ def gather(
     MARGIN_H: tl.constexpr = PAD_H + (HIGH - 1 if BACKWARD else 0)
     MARGIN_W: tl.constexpr = PAD_W + (WIDE - 1 if BACKWARD else 0)
     filters = weight + n * TAPS * IN * OUT
-    total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for start in range(0, ENTRIES, INNER):
-        k = start + tl.arange(0, INNER)
-        if IN % INNER == 0:  # one place at a time
-            place, there = _under(
-                b[:, None], row[:, None], column[:, None], start // IN, FROM_H, FROM_W, WINDOW,
-                STRIDE_H, STRIDE_W, MARGIN_H, MARGIN_W, BACKWARD,
-            )  # fmt: skip
-        else:
-            place, there = _under(
-                b[:, None], row[:, None], column[:, None], (k // IN)[None, :], FROM_H, FROM_W,
-                WINDOW, STRIDE_H, STRIDE_W, MARGIN_H, MARGIN_W, BACKWARD,
-            )  # fmt: skip
-        there = there & (m[:, None] < patches) & (k[None, :] < ENTRIES)
-        seen = source + (place.to(tl.int64) * N + n) * IN
-        values = tl.load(seen + (k % IN)[None, :], mask=there, other=0.0)
-        line = (k // IN // WINDOW)[:, None] - shift_h[None, :]
-        tap = (k // IN % WINDOW)[:, None] - shift_w[None, :]
-        reached = _within(line, HEIGHT) & _within(tap, KERNEL) & (j[None, :] < HIGH * WIDE * OUT)
-        entry = (line * KERNEL + tap) * IN + (k % IN)[:, None]
-        slopes = tl.load(filters + (entry * OUT + o[None, :]), mask=reached, other=0.0)
-        total = tl.dot(values, slopes, total, input_precision=PRECISION)
-    inside = (m[:, None] < patches) & (j[None, :] < HIGH * WIDE * OUT)
-    if HAS_BIAS:
-        total += tl.load(bias + n * OUT + o).to(tl.float32)[None, :]
-    position = (b * TO_H + row)[:, None] + down[None, :]
-    position = position * TO_W + column[:, None] + right[None, :]
-    place = (position.to(tl.int64) * N + n) * OUT + o[None, :]
-    if RELU:
-        total = tl.where(total < 0.0, 0.0, total)  # NaN stays NaN
-    if HAS_SIGNS:
-        total = tl.where(tl.load(signs + place, mask=inside, other=0.0) <= 0.0, 0.0, total)
-    if HAS_ADDED:
-        total += tl.load(added + place, mask=inside, other=0.0).to(tl.float32)
-    tl.store(result + place, total.to(result.dtype.element_ty), mask=inside)
+    if INNER >= ENTRIES:
+        slopes = _reaching(
+            filters, tl.arange(0, INNER), shift_h, shift_w, o, columns,
+            HEIGHT, KERNEL, WINDOW, IN, OUT,
+        )  # fmt: skip
+    for step in range(SPAN):
+        m = (block * SPAN + step) * ROWS + tl.arange(0, ROWS)
+        b, row, column = m // (LINES * LINE), m // LINE % LINES * HIGH, m % LINE * WIDE
+        total = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for start in range(0, ENTRIES, INNER):
+            k = start + tl.arange(0, INNER)
+            if IN % INNER == 0:  # one place at a time
+                place, there = _under(
+                    b[:, None], row[:, None], column[:, None], start // IN, FROM_H, FROM_W, WINDOW,
+                    STRIDE_H, STRIDE_W, MARGIN_H, MARGIN_W, BACKWARD,
+                )  # fmt: skip
+            else:
+                place, there = _under(
+                    b[:, None], row[:, None], column[:, None], (k // IN)[None, :], FROM_H, FROM_W,
+                    WINDOW, STRIDE_H, STRIDE_W, MARGIN_H, MARGIN_W, BACKWARD,
+                )  # fmt: skip
+            there = there & (m[:, None] < patches) & (k[None, :] < ENTRIES)
+            seen = source + (place.to(tl.int64) * N + n) * IN
+            values = tl.load(seen + (k % IN)[None, :], mask=there, other=0.0)
+            if INNER < ENTRIES:
+                slopes = _reaching(
+                    filters, k, shift_h, shift_w, o, columns, HEIGHT, KERNEL, WINDOW, IN, OUT
+                )
+            total = tl.dot(values, slopes, total, input_precision=PRECISION)
+        inside = (m[:, None] < patches) & columns[None, :]
+        if HAS_BIAS:
+            total += tl.load(bias + n * OUT + o).to(tl.float32)[None, :]
+        position = (b * TO_H + row)[:, None] + down[None, :]
+        position = position * TO_W + column[:, None] + right[None, :]
+        place = (position.to(tl.int64) * N + n) * OUT + o[None, :]
+        if RELU:
+            total = tl.where(total < 0.0, 0.0, total)  # NaN stays NaN
+        if HAS_SIGNS:
+            total = tl.where(tl.load(signs + place, mask=inside, other=0.0) <= 0.0, 0.0, total)
+        if HAS_ADDED:
+            total += tl.load(added + place, mask=inside, other=0.0).to(tl.float32)
+        tl.store(result + place, total.to(result.dtype.element_ty), mask=inside)
 
 
 @triton.jit
