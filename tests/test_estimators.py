@@ -112,6 +112,12 @@ def test_no_order_changes_a_bit_of_the_exact_regressor() -> None:
     assert np.array_equal(again[0], mean) and np.array_equal(again[1], deviation)
 
 
+def test_a_warning_names_what_an_estimator_has():
+    X, y = load_iris(return_X_y=True)
+    with pytest.warns(UserWarning, match="inputs are so small .*: set input_mean and input_scale"):
+        ol.ParticleClassifier(n_features=16, input_scale=1e6).partial_fit(X, y)
+
+
 def test_fit_finds_a_scale_that_does_not_depend_on_the_order_of_the_rows() -> None:
     X = np.random.default_rng(0).lognormal(0, 5, size=(500, 3))  # sums of these do round
     y = (X[:, 0] > 1).astype(int)

@@ -206,8 +206,10 @@ def test_the_answer_is_no_input_numbers_are_finite_and_tables_have_rows(tmp_path
     data.write_text("a,label\n1,0\n1e200,1\n")
     assert "no finite number in column 'a', line 3" in refused(*words)
     data.write_text("a,label\n")
-    assert "tables without a single row" in refused(*words)
-    assert "tables without a single row" in refused(*words, "--target", "label")
+    assert "x.csv holds no row to learn from" in refused(*words)
+    assert "x.csv holds no row to learn from" in refused(*words, "--target", "label")
+    data.write_text("a,label\n1,0\n2,\n3,1\n")
+    assert "x.csv has no label in column 'label', line 3" in refused(*words)
 
 
 def test_columns_that_are_no_numbers_are_named(tmp_path):

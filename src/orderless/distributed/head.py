@@ -170,7 +170,8 @@ def look_through(
                     f"it has {', '.join(frame)}: name it with --{'target' if values else 'label'}"
                 )
             if not values and frame[label].isna().any():
-                raise DataError(f"{path} has a row without a label in column {label!r}")
+                line = frame.index[frame[label].isna()][0] + 2  # after the line of names
+                raise DataError(f"{path} has no label in column {label!r}, line {line}")
             if not len(frame):
                 continue
             columns = columns or [name for name in frame if name != label]
@@ -180,7 +181,8 @@ def look_through(
             sums, squares = sums + _exact_sums(x), squares + _exact_sums(np.square(x))
             low, high = np.minimum(low, x.min(0)), np.maximum(high, x.max(0))
     if not count:
-        raise DataError(f"{files.root} holds tables without a single row")
+        where = files.paths[0] if len(files.paths) == 1 else files.root
+        raise DataError(f"{where} holds no row to learn from")
     mean, scale = [], []
     for total, square in zip(sums, squares, strict=True):
         variance = float(square / count - (total / count) ** 2)

@@ -75,6 +75,8 @@ class ParticleEstimator(EstimatorAlgebra, ABC):
                 classes=None if values else outputs,
                 class_prior=getattr(self, "class_prior", None),
             )
+            exact.warnings.advice["input_limit"] = "set input_mean and input_scale"
+            exact.warnings.advice["target_limit"] = "set target_mean and target_scale"
             exact.meaning = self._meaning(getattr(self, "classes_", None))
             return exact
         # float64, so that a prediction does not depend on which rows are predicted together

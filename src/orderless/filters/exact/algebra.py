@@ -41,12 +41,12 @@ class DataAlgebra(Predictor):
     units: Units
     meaning = ""  # of inputs and labels, where an estimator gives them one; not saved
     _statistics: HeadStatistics | None
-    _warnings: GridWarnings
+    warnings: GridWarnings
 
     def _begin(self, grid: GridFeatures, targets: Classes | Values) -> None:
         self.grid, self.targets = grid, targets
         self.units = Units(1.0 / grid.scale, targets.unit, grid.bits)
-        self._statistics, self._warnings = None, GridWarnings()
+        self._statistics, self.warnings = None, GridWarnings()
         self.fingerprint = grid.fingerprint()
 
     def _take(self, statistics: HeadStatistics | None) -> None:
@@ -136,7 +136,7 @@ class DataAlgebra(Predictor):
                     room = self._room(block.features.shape[-1], y, task, sign)
                 targets = self.targets.encode(labels, task, room.columns)
                 if first:
-                    self._warnings.look(self.grid, self.targets, rows, labels, targets, block)
+                    self.warnings.look(self.grid, self.targets, rows, labels, targets, block)
                 plain = bool((mass == 1.0).all())
                 room.add(block.features, targets, None if plain else mass, sign)
                 room.clipped += sign * float(block.clipped.sum((0, 2)).double() @ mass)

@@ -22,6 +22,7 @@ class GridWarnings:
 
     def __init__(self) -> None:
         self.told: set[str] = set()
+        self.advice: dict[str, str] = {}  # of an estimator, whose users set something else
 
     def look(
         self,
@@ -60,4 +61,5 @@ class GridWarnings:
         self.told.add(setting)
         # Room for twice the largest seen; a power of two, as every limit.
         better = 2.0 ** math.ceil(math.log2(2.0 * raw.abs().max().item()))
-        warnings.warn(f"{how}: scale them, or set {setting}={better!r}", stacklevel=6)
+        advice = self.advice.get(setting, f"scale them, or set {setting}={better!r}")
+        warnings.warn(f"{how}: {advice}", stacklevel=6)
