@@ -303,8 +303,10 @@ def _rows(file: Path | None, facts: dict[str, object]) -> dict[object, dict[str,
 
 
 def _machine(device: torch.device) -> str:
-    cuda = device.type == "cuda"
-    return torch.cuda.get_device_name(device) if cuda else f"{torch.get_num_threads()} CPU threads"
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return "one CPU thread" if threads == 1 else f"{threads} CPU threads"
 
 
 if __name__ == "__main__":

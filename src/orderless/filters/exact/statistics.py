@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot, pad
+from torch.nn.functional import one_hot
 
 from .columns import column_numbers, column_pairs
 from .kept import KeptSamples
@@ -286,20 +286,24 @@ class HeadStatistics:
 
 def _rows(features: Tensor, weights: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
     """One particle after another: samples with the constant `[B, M + 1]`, and weighted; float64."""
-    size = features.shape[2] + 1
+    _, count, size = features.shape
     for values in features:
-        whole = pad(values.double(), (0, 1 + -size % _ALIGNED))
-        whole[:, size - 1] = 1.0
-        rows = whole[:, :size]
-        yield rows, rows if weights is None else (whole * weights.unsqueeze(1))[:, :size]
+        whole = values.new_zeros(count, size + 1 + -(size + 1) % _ALIGNED, dtype=torch.float64)
+        whole[:, :size] = values
+        whole[:, size] = 1.0
+        rows = whole[:, : size + 1]
+        yield rows, rows if weights is None else (whole * weights.unsqueeze(1))[:, : size + 1]
 
 
 def _tiles(matrix: Tensor) -> Iterator[tuple[int, int]]:
-    """Rows i to j of a matrix; with columns up to j they hold its lower triangle."""
-    size = len(matrix)
+    """Rows i to j of a matrix; with columns up to j they hold its lower triangle.
+
+    The constant's row is by itself: a product of one more row than a round number takes longer.
+    """
+    size = len(matrix) - 1
     count = max(1, round(size / (_LARGE_TILE if matrix.is_cuda else _TILE)))
     inner = [_ALIGNED * round(k * size / count / _ALIGNED) for k in range(count)]
-    return pairwise([*inner, size])
+    return pairwise([*inner, size, size + 1])
 
 
 def _in_tiles(matrix: Tensor) -> Tensor:
