@@ -279,6 +279,7 @@ def test_sixteen_bits_are_scaled_and_not_cut_off(kind, tmp_path):
         read_images([tmp_path / "float.tif"], 16)
 
 
+@pytest.mark.slow
 def test_a_backbone_reads_images(images, tmp_path):
     fit(images, tmp_path / "head.st", "--features", "lite0", "--size", 32)
     assert "48 of 48" in predictions(tmp_path / "head.st", images, tmp_path / "p.csv")[0]
