@@ -234,11 +234,12 @@ def test_the_exact_filter_is_right_on_a_users_own_data_in_every_order(
     reference = example(tmp_path, monkeypatch)
     run = ["run", reference, "--methods", "rb", "--permutations", "3", "--workers", "1"]
     whole = ["--set", "batch_size=20"]  # no sample is left over
-    assert orderless(*run, *whole, "--device", "cpu", "--set", "rb_features=64").exit_code == 0
+    maps = ["--set", "rb_features=64", "--set", "rb_particles=8"]
+    assert orderless(*run, *whole, *maps, "--device", "cpu").exit_code == 0
     (module_name, _, _) = reference.partition(":")
     days = sys.modules[module_name].tasks()
-    maps = ol.Ensemble(lambda: ol.features.RandomReLU(6, 64), 8, seed=0)
-    rb = ol.RaoBlackwellizedFilter(maps, weights="uniform", classes=2)
+    ensemble = ol.Ensemble(lambda: ol.features.RandomReLU(6, 64), 8, seed=0)
+    rb = ol.RaoBlackwellizedFilter(ensemble, weights="uniform", classes=2)
     for day in (2, 0, 3, 1):
         rb.update(*days[day][0], task=day)
     right = [float((rb.predict(x).argmax(1) == y).double().mean()) for _, (x, y) in days]
