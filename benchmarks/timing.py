@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 CALLS = 10  # on a GPU
+SETTLING = 3  # calls, until caches and the allocator are as a training loop leaves them
 
 
 def medians(
@@ -16,8 +17,8 @@ def medians(
 ) -> dict[str, float]:
     """Median milliseconds per call. Ways take turns, so a noisy minute hits all of them alike.
 
-    Each timed call follows one of its own kind: it finds caches and threads as a training loop
-    would, not as some other way left them.
+    Each timed call follows some of its own kind: it finds caches, memory and threads as a training
+    loop would, not as some other way left them.
     """
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(warmup):
@@ -25,7 +26,8 @@ def medians(
             way()
     for _ in range(rounds):
         for name, way in ways.items():
-            way()
+            for _ in range(SETTLING):
+                way()
             times[name].append(_once(way, device))
     return {name: sorted(values)[len(values) // 2] for name, values in times.items()}
 
