@@ -1,7 +1,5 @@
 """What EWC, SI and LwF share: the hooks that filters call, saving, and a quadratic penalty."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, cast

@@ -1,14 +1,12 @@
 """Features of a frozen network, pre-trained elsewhere."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import math
 import platform
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +39,7 @@ class Frozen:
         self._copies = {torch.device("cpu"): copy.deepcopy(module).cpu().eval()}
         self._copies[torch.device("cpu")].requires_grad_(False)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Frozen:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
     def on(self, device: torch.device) -> nn.Module:

@@ -1,7 +1,5 @@
 """Features from dead leaves: filters that fit natural images without having seen one."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """What the convolutional maps share: filters over normalised patches, pooled over regions."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 
 import torch

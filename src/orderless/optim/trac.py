@@ -17,8 +17,6 @@ are; erfi is exact unless `erfi="reference"`, and saturates where the reference 
 whose h is not finite stays where it is, where the reference raises.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -8,8 +8,6 @@ mean of the particles' own returns, sum_i w_i R(pi_i); `"probs"` is the return o
 sum_i w_i pi_i. Actions are sampled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ the first frame of the next episode with reward 0: that transition is not experi
 `info["valid"]` is False for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Next-step resets, Gymnasium's default, are the convention here too, so there is 
 Nothing here imports Gymnasium: whoever has an environment has it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

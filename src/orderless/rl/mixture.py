@@ -10,8 +10,6 @@ each step as if the particle had been drawn anew, and keeps the importance weigh
 pi_i / mu bounded by 1 / w_i.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ one fixed level an episode repeats exactly under equal actions. Distribution mod
 Rewards and episode ends equal those of the package procgen 0.10.7, step for step.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A function of tensors as a CUDA graph, with the memory that it reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ A GPU reads and writes pinned memory by itself; for other memory the host must w
 are the arrays themselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
