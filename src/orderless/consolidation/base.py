@@ -83,8 +83,6 @@ class Consolidation(ABC):
     def _no_penalty(self) -> Tensor:
         return torch.zeros(self.particles.shard.count, device=self.particles.device)
 
-    # ------------------------------------------------------------------ state
-
     @abstractmethod
     def _state(self) -> dict[str, Named]:
         """All tensors, in named groups; `load_state_dict` writes into them."""

@@ -169,8 +169,6 @@ class TRAC(torch.optim.Optimizer):
         base = self.base
         return {"defaults": base.defaults, "state": base.state, "param_groups": base.param_groups}
 
-    # ------------------------------------------------------------------ state
-
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
         """The base optimizer's state, with TRAC's own under `["state"]["trac"]`."""
         state = self.base.state_dict()

@@ -138,8 +138,6 @@ class VectorEnvironment:
             )
         return array.astype(np.int32)
 
-    # ------------------------------------------------------------------ state
-
     def state_dict(self) -> dict[str, object]:
         """Enough to go on from here; see `load_state_dict`."""
         raise TypeError(f"{type(self).__name__} cannot be saved: define state_dict")

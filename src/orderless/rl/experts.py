@@ -203,8 +203,6 @@ class ExpertTraining:
         }
         return Expert(network, facts)
 
-    # ------------------------------------------------------------------ state
-
     def state_dict(self) -> dict[str, object]:
         return {
             "identity": {**self.identity, **self.shape},

@@ -58,8 +58,6 @@ class GymnasiumLevels(VectorEnvironment):
         for env in self.levels:
             env.close()
 
-    # ------------------------------------------------------------------ stepping
-
     def _start(self) -> Array:
         seeded, seed = self._seeded[self.level], None
         if seeded < self.resumes:
@@ -86,8 +84,6 @@ class GymnasiumLevels(VectorEnvironment):
                     f"but there are {self.n_envs} copies"
                 )
         return _frames(step[0]), rewards, terminated, truncated & ~terminated
-
-    # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, object]:
         return {"level": self.level, "resumes": self.resumes, "seeded": list(self._seeded)}

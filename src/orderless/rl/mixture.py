@@ -178,8 +178,6 @@ class MixturePolicy:
             keep(rows, decision)
         return decision
 
-    # ------------------------------------------------------------------ state
-
     def state_dict(self) -> dict[str, object]:
         draws = torch.tensor(self.draws)
         return {"seed": self.seed, "draws": draws, "playing": self.playing.clone()}

@@ -141,8 +141,6 @@ class ProcgenLevels(VectorEnvironment):
         """Returns of this game as `(R - R_min) / (R_max - R_min)`."""
         return normalized_return(self.game, returns)
 
-    # ------------------------------------------------------------------ state
-
     def state_dict(self) -> dict[str, object]:
         if self._waiting:
             raise RuntimeError("a step is under way: call recv() before state_dict()")
