@@ -24,8 +24,7 @@ from .games import whole_number
 from .keyed import ACTION, Gumbels, permutation
 from .mixture import mixture_log_probabilities
 from .networks import policy_logits, require_actions
-from .recorded import Recorded
-from .staging import Staging
+from .staging import Recorded, Staging
 
 COMBINES = ("accuracy", "probs")
 

@@ -21,7 +21,7 @@ from ..filters.base import ParticleFilter
 from .environment import Saved
 from .keyed import ACTION, PARTICLE, Gumbels
 from .networks import policy_and_values, policy_logits, require_actions
-from .recorded import Recorded
+from .staging import Recorded
 
 
 def mixture_log_probabilities(log_policies: Tensor, log_weights: Tensor) -> Tensor:
