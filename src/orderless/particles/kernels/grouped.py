@@ -134,6 +134,7 @@ def gather(
     result = torch.empty(
         shape, dtype=source.dtype, device=source.device, memory_format=torch.channels_last
     )
+    bias = None if bias is None else bias.contiguous()  # it may be part of another tensor
     tile = tile_of(inputs, outputs, size, g.stride)
     patch = math.prod(tile.patch)
     patches = batch * size[0] * size[1] // patch
