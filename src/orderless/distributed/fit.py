@@ -6,8 +6,6 @@ Sums on a grid have no rounding. So neither the cut, nor the order in which part
 part that was computed twice because its worker was lost changes a bit of the result.
 """
 
-from __future__ import annotations
-
 import pickle
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence

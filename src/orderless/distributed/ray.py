@@ -4,8 +4,6 @@ Ray repeats tasks whose worker or machine was lost. Sums stay in its object stor
 merged; at most as many blocks are at work as the cluster has cores, so that they stay few.
 """
 
-from __future__ import annotations
-
 import secrets
 import warnings
 from typing import Any

@@ -1,7 +1,5 @@
 """Features of a frozen network, pre-trained elsewhere."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import math
@@ -11,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +42,7 @@ class Frozen:
         self._copies = {torch.device("cpu"): copy.deepcopy(module).cpu().eval()}
         self._copies[torch.device("cpu")].requires_grad_(False)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Frozen:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
     def on(self, device: torch.device) -> nn.Module:

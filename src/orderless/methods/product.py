@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import orderless as ol
+
 from .config import Config, Positive
 from .registry import Style, method
 
@@ -50,11 +52,9 @@ def _product_of_particles(setup: Setup) -> ProductLearner:
 def _learner(setup: Setup, n: int) -> ProductLearner:
     import torch
 
-    from ..filters import PosteriorProduct
     from .learners.product import ProductLearner, head_of
 
     s, own = setup.settings, setup.config(ProductSettings)
-
     particles = setup.ensemble(n)
     head = head_of(particles)
     with torch.no_grad():
@@ -73,7 +73,7 @@ def _learner(setup: Setup, n: int) -> ProductLearner:
             return torch.optim.Adam(groups, lr=s.adam_lr)
         return torch.optim.SGD(groups, lr=own.product_lr)
 
-    filter = PosteriorProduct(
+    filter = ol.PosteriorProduct(
         particles,
         make_optimizer,
         prior_precision=own.product_prior,

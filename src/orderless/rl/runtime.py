@@ -1,7 +1,5 @@
 """Loading envpool, which needs Qt: from pip's PyQt5-Qt5, or else from the system."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import importlib.util

@@ -10,8 +10,6 @@ Actions are sampled from the expert's policy. A transition is what the next-step
 calls valid: the frame that ends an episode has no action and is left out.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
