@@ -59,7 +59,7 @@ def fit(
     from ..experiments.progress import Countdown
     from ..scenarios.files import check_output, find_files
 
-    torch.set_num_threads(1)  # a backbone's bits depend on it, and workers have one each
+    torch.set_num_threads(1)  # the bits of a head depend on it, and workers have one each
     files = find_files(data)
     check_output(out, *files.paths)
     if like is not None:

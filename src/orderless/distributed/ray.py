@@ -8,9 +8,9 @@ import secrets
 import warnings
 from typing import Any
 
-from ..experiments.launch.local import one_thread
 from ..experiments.launch.ray import RETRIES, import_ray
 from ..filters.exact.statistics import HeadStatistics
+from ..particles.precision import one_thread
 from ..storage import StoreError
 from .parts import Parts, merged
 

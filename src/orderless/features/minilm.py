@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from .backbone import Backbone
 
 _LONGEST = 256  # tokens of a sentence; the rest is cut off
-_WIDTHS = (16, 32, 64, 128, _LONGEST)
+_WIDTHS = (*range(4, 65, 4), 96, 128, 192, _LONGEST)
 # parts here -> parts in the file
 _EMBEDDINGS = {
     "words": "embeddings.word_embeddings",
@@ -103,7 +103,7 @@ class Sentences(Backbone):
     def _run(self, x: Tensor) -> Tensor:
         """Sentences of like length together, at a width that their own length alone decides."""
         lengths = (x != 0).sum(1)
-        features = x.new_zeros(len(x), self._frozen(x[:1, :1]).shape[1], dtype=torch.float32)
+        features = x.new_zeros(len(x), self.in_features, dtype=torch.float32)
         shortest = -1
         for width in _WIDTHS:
             rows = ((lengths > shortest) & (lengths <= width)).nonzero().squeeze(1)
