@@ -18,6 +18,8 @@ SHOWN = {name: method_label(name) for name in ("product", "gd", "wpf", "rb", "jo
 PEERS = ("gd", "adam", "wpf", "lwf", "joint", "rb")
 HEADINGS = ["method", "settings", "average", "probs", "order variance", "seed variance"]
 HEADINGS += ["seeds x orders", "from"]
+# Settings that no row shown here reads, or that change no figure.
+UNREAD = ("ewc_", "lwf_", "si_", "fisher_", "score_after")
 # The table in front: its columns, and the reports that each is taken from.
 FRONT = {
     "SplitMNIST, domain": "product-splitmnist-domain splitmnist-table1-high rb-splitmnist-domain",
@@ -81,7 +83,8 @@ def product_page(sources: list[Source]) -> str | None:
 
 
 def _front(summaries: dict[str, Summary]) -> str:
-    """The product beside its peers: a column for each scenario, "average (order variance)"."""
+    """The product beside its peers: a column for each scenario, "average (order variance)", of
+    several merged networks that of their mean prediction."""
 
     def found(stems: str, method: str) -> str:
         for summary in (summaries[stem] for stem in stems.split() if stem in summaries):
@@ -89,12 +92,17 @@ def _front(summaries: dict[str, Summary]) -> str:
                 entry = summary.methods[method]
                 of_order = seen_variance(entry, "order_variance")
                 known = "" if of_order is None else f" ({small(of_order)})"
-                return f"{percent(entry.average)}{known}"
+                score = entry.average_probs if method == OWN[1] else entry.average
+                return f"{percent(score)}{known}"
         return ""
 
     rows = [[SHOWN[name], *(found(stems, name) for stems in FRONT.values())] for name in SHOWN]
     wide = [f"{SHOWN[OWN[0]]}, wide", *(found(WIDE.get(key, ""), OWN[0]) for key in FRONT)]
-    return markdown_table(["method", *FRONT], [rows[0], wide, *rows[1:]])
+    many = [
+        method_label(OWN[1]),
+        *(found(f"{s.split()[0]}-particles", OWN[1]) for s in FRONT.values()),
+    ]
+    return markdown_table(["method", *FRONT], [rows[0], many, wide, *rows[1:]])
 
 
 def with_product(summary: Summary, sources: list[Source]) -> Summary:
@@ -111,11 +119,12 @@ def _kind(summary: Summary) -> tuple[str, str]:
 
 def _rows(source: Source, methods: tuple[str, ...]) -> list[list[str]]:
     summary = source.summary
-    changes = [word for word in summary.command.split("&&")[-1].split() if "=" in word]
+    words = summary.command.split("&&")[-1].split()
+    changes = [word for word in words if "=" in word and not word.startswith(UNREAD)]
     return [
         [
             method_label(name),
-            ", ".join([summary.preset, *changes]) if of_product(source) else summary.preset,
+            ", ".join([summary.preset, *changes]),
             percent(entry.average),
             percent(entry.average_probs),
             small(seen_variance(entry, "order_variance")),

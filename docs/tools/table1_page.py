@@ -57,8 +57,8 @@ def table1_details(sources: list[Source]) -> str | None:
 
 
 def _own(sources: list[Source]) -> list[Source]:
-    """The reports of the paper's Table 1."""
-    return [
+    """The reports of the paper's Table 1; of each benchmark, those nearest to `table1` first."""
+    own = [
         source
         for source in sources
         if source.summary.preset != "strong"
@@ -66,6 +66,10 @@ def _own(sources: list[Source]) -> list[Source]:
         and not alone(source.summary)
         and not of_product(source)
     ]
+    places = list(TABLE_1)
+    return sorted(
+        own, key=lambda s: (places.index(s.summary.benchmark), len(departures(s.summary)))
+    )
 
 
 def _in_front(source: Source) -> bool:

@@ -220,6 +220,10 @@ def test_the_products_page_has_its_rows_its_peers_and_what_was_measured(results)
     command = "orderless run splitmnist --methods product --set hidden=1000"
     alone = {**summary, "methods": {"product": entry}, "claims": [], "command": command}
     (results / "product-splitmnist-domain.json").write_text(json.dumps(alone))
+    many = {**alone, "methods": {"product+particles": {**entry, "average_probs": 0.945}}}
+    (results / "product-splitmnist-domain-particles.json").write_text(json.dumps(many))
+    plain = {**summary, "settings": {**summary["settings"], "augment": "none"}}
+    (results / "another-first-by-name.json").write_text(json.dumps(plain))
     points = [
         {"scenario": "domain", "lr": 0.1, "accuracy": 91.2},
         {"scenario": "domain", "lr": 1.0, "diverged": "no particle is left"},
@@ -234,4 +238,9 @@ def test_the_products_page_has_its_rows_its_peers_and_what_was_measured(results)
     assert f"| Gradient descent | table1 | {gd:.1f} |" in page and "LwF + WPF 79.2" in page
     assert "| scenario | lr=0.1 | lr=1.0 |" in page and "| domain | 91.2 | diverged |" in page
     assert "| domain | 1.0 |  | no particle is left |" in page
-    assert "product-splitmnist-domain.json" not in (results / "table1.md").read_text()
+    assert "| Product of task posteriors, particles | 94.5 (0) |" in page  # the mean prediction
+    front = (results / "table1.md").read_text()
+    assert "product-splitmnist-domain.json" not in front
+    first, second = front.split("| method | paper | ")[1].split(" | ")[:2]
+    assert "plain images" in second and "plain images" not in first  # `table1` as it is leads
+    assert "([own settings](product.md)) | - | 91.5 (0) |  |" in front
