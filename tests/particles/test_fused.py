@@ -5,7 +5,7 @@ On a machine without a GPU Triton's interpreter runs the kernels (see conftest.p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from orderless.particles import random as keyed
 from orderless.particles.kernels import fused
+from orderless.particles.kernels.grouped import Geometry
+from orderless.particles.kernels.shared import SharedConvolution
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
@@ -45,6 +47,44 @@ def test_factors_are_added_to_the_living(sizes: tuple[int, int, int], shared: bo
     for n in (0, 2):
         torch.testing.assert_close(moved[n], weight[n] + delta[n].T @ x[n])
         torch.testing.assert_close(moved_bias[n], bias[n] + delta[n].sum(0))
+
+
+@pytest.fixture
+def apart() -> Callable[[Tensor, int], Tensor]:
+    """A copy whose three entries along an axis begin 2^30 numbers apart: the last beyond 31 bits.
+
+    A CPU has no memory behind the numbers in between, a GPU has.
+    """
+    room = 2**31 + 2**10
+    if torch.cuda.is_available() and torch.cuda.mem_get_info()[0] < 5 * room:
+        pytest.skip("needs 10 GB of GPU memory")
+
+    def copy(values: Tensor, dim: int) -> Tensor:
+        strides = [*values.movedim(dim, 0).contiguous()[0].stride()]
+        strides.insert(dim, 2**30)
+        return torch.empty(room).as_strided(values.shape, strides).copy_(values)
+
+    return copy
+
+
+def test_samples_that_lie_far_apart(apart: Callable[[Tensor, int], Tensor]) -> None:
+    weight, delta, x = random(2, 5, 7), random(2, 3, 5, seed=1), random(2, 3, 7, seed=2)
+    logits, labels = random(2, 3, 4), torch.tensor([3, 0, 1])
+    alive, expected = torch.tensor([True, True]), weight + delta.mT @ x
+    for factors in ((apart(delta, 1), x), (delta, apart(x, 1))):
+        moved = weight.clone()
+        fused.add_factors(moved, None, *factors, alive)
+        torch.testing.assert_close(moved, expected)
+    losses = fused.CrossEntropy.apply(apart(logits, 1), labels)
+    torch.testing.assert_close(losses, fused.CrossEntropy.apply(logits, labels))
+
+
+@pytest.mark.parametrize("axis", [1, 2, 3])
+def test_pixels_that_lie_far_apart(apart: Callable[[Tensor, int], Tensor], axis: int) -> None:
+    x, weight = random(2, 3, 3, 3), random(2, 4, 3, 2, 2, seed=1)
+    g = Geometry(2, 3, 4, (2, 2), (1, 1), (0, 0), "ieee")
+    y = SharedConvolution.apply(apart(x, axis), weight, None, g)
+    torch.testing.assert_close(y, SharedConvolution.apply(x, weight, None, g))
 
 
 @pytest.mark.parametrize("shape", [(1,), (2, 3), (5, 7, 3), (1500,)])
@@ -114,3 +154,14 @@ def test_when_nobody_is_left_nothing_changes() -> None:
     assert not lives.any() and after[3].item() is True
     for index in (0, 1, 2, 4):
         assert torch.equal(after[index], before[index])
+
+
+@pytest.mark.parametrize("of_one", [False, True])
+def test_one_number_may_stand_for_all(of_one: bool) -> None:
+    before = state(5)
+    number = torch.tensor([-3.0], dtype=torch.float64)
+    found, wanted = ([t.clone() for t in before] for _ in range(2))
+    fused.reweigh(number if of_one else number.expand(5), before[2].clone(), *found)
+    fused.reweigh(number.repeat(5), before[2].clone(), *wanted)
+    for got, want in zip(found, wanted, strict=True):
+        assert torch.equal(got, want)

@@ -135,6 +135,14 @@ def test_patches_that_do_not_fit_are_not_made() -> None:
     assert tile.fitted((6, 8), (1, 2)) == plain
 
 
+def test_a_bias_may_be_part_of_a_larger_tensor() -> None:
+    x, weight = torch.ones(1, 3, 2, 2, device=DEVICE), torch.zeros(3, 4, 1, 1, 1, device=DEVICE)
+    bias = torch.arange(3 * 9.0, device=DEVICE).view(3, 9)[:, 2:6]
+    g = Geometry(3, 1, 4, (1, 1), (1, 1), (0, 0), "ieee")
+    y = GroupedConvolution.apply(x.contiguous(memory_format=torch.channels_last), weight, bias, g)
+    assert torch.equal(y, bias.reshape(1, 12, 1, 1).expand_as(y))
+
+
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize(
     ("name", "bias"),

@@ -263,7 +263,7 @@ class SteppedFilter(ParticleFilter, ABC):
 
         When nobody is left, weights and evidence stay as they are and `check` will say so.
         """
-        if log_likelihood.is_cuda and fused.can_reweigh(log_likelihood):
+        if log_likelihood.is_cuda and fused.can_reweigh(self.raw_log_weights):
             state = self.raw_log_weights, self._log_evidence, self.alive, self._failed, self.steps
             return fused.reweigh(log_likelihood, alive, *state)
         alive = alive & is_finite(log_likelihood)

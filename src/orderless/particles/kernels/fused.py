@@ -151,8 +151,8 @@ def can_cross_entropy(logits: Tensor, labels: Tensor) -> bool:
 # ---------------------------------------------------------------------- Bayes' rule for N weights
 
 
-def can_reweigh(log_likelihood: Tensor) -> bool:
-    return runs_on(log_likelihood) and len(log_likelihood) <= PARTICLES
+def can_reweigh(log_weights: Tensor) -> bool:
+    return runs_on(log_weights) and len(log_weights) <= PARTICLES
 
 
 def reweigh(
@@ -165,6 +165,10 @@ def reweigh(
     steps: Tensor,
 ) -> Tensor:
     """What `SteppedFilter.reweigh` does, in one kernel; all but the first two change in place."""
+    # in torch one number may stand for all particles; the kernel reads an entry for each
+    log_likelihood, candidates = (
+        tensor.expand_as(log_weights).contiguous() for tensor in (log_likelihood, candidates)
+    )
     survivors = torch.empty_like(candidates)
     as_bytes = [t.view(torch.uint8) for t in (candidates, alive, failed, survivors)]
     kernels.reweigh[(1,)](

@@ -145,6 +145,7 @@ def gather(
     result = torch.empty(
         shape, dtype=source.dtype, device=source.device, memory_format=torch.channels_last
     )
+    bias = None if bias is None else bias.contiguous()  # it may be part of another tensor
     usual = Tile(inner=32 if inputs <= 32 else 64)  # of a narrow layer, several taps at a time
     tile = TILES.get((inputs, outputs), usual).fitted(size, g.stride)
     entries, patch = math.prod(tile.window(g.kernel)) * inputs, math.prod(tile.patch)

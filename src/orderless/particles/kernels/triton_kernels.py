@@ -1,6 +1,8 @@
 """The kernels behind `fused.py`, `grouped.py` and the filters' weights, in Triton.
 
 Pointers come first, then sizes and strides; what is in capitals is known when a kernel is compiled.
+Whatever is multiplied by a stride or by the number of particles is a 64-bit integer: 2^31 entries
+are few for many particles, and a view may have any strides.
 """
 
 import triton
@@ -22,7 +24,8 @@ def add_factors(
         place = here + (o[:, None] * inputs_size + i[None, :])
         moved = tl.load(place, mask=inside)
         total = tl.zeros([ROWS], tl.float32)
-        for b in tl.static_range(BATCH):
+        for sample in tl.static_range(BATCH):
+            b = tl.full([], sample, tl.int64)
             d = tl.load(delta + n * delta_n + b * delta_b + o, mask=o < outputs_size, other=0.0)
             x = tl.load(inputs + n * inputs_n + b * inputs_b + i, mask=i < inputs_size, other=0.0)
             moved += d[:, None] * x[None, :]
@@ -73,7 +76,7 @@ def cross_entropy(
     counts = label != -100  # what F.cross_entropy ignores
     number = tl.sum(counts.to(tl.float32), 0)
     inside = (r[:, None] < batch) & (c[None, :] < classes)
-    place = n * logits_n + r[:, None] * logits_b + c[None, :]
+    place = n * logits_n + r[:, None].to(tl.int64) * logits_b + c[None, :]
     z = tl.load(logits + place, mask=inside, other=-float("inf"))
     top = tl.max(tl.where(inside, z, -float("inf")), 1)
     top = tl.where(r < batch, top, 0.0)
@@ -282,9 +285,11 @@ def _patch(
     h, w = (m // TO_W) % TO_H * STRIDE_H, m % TO_W * STRIDE_W
     down, right = k // IN // KERNEL - PAD_H, k // IN % KERNEL - PAD_W
     there = _within(h + down, FROM_H) & _within(w + right, FROM_W) & (k < INNER) & (m < positions)
-    rows = source + (m // (TO_H * TO_W)).to(tl.int64) * batch_stride + h * row_stride
-    aside = k % IN * channel_stride + down * row_stride + right * column_stride
-    values = tl.load(rows + w * column_stride + aside, mask=there, other=0.0)
+    image, h, w = (m // (TO_H * TO_W)).to(tl.int64), h.to(tl.int64), w.to(tl.int64)
+    channel, down, right = (k % IN).to(tl.int64), down.to(tl.int64), right.to(tl.int64)
+    rows = source + image * batch_stride + h * row_stride + w * column_stride
+    aside = channel * channel_stride + down * row_stride + right * column_stride
+    values = tl.load(rows + aside, mask=there, other=0.0)
     return tl.where((k == INNER) & (m < positions), 1.0, values).to(source.dtype.element_ty)
 
 
