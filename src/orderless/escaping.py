@@ -1,7 +1,5 @@
 """Names that users choose, made harmless where they are shown: no name becomes a command."""
 
-from __future__ import annotations
-
 import re
 
 MARKDOWN = {ord(letter): f"\\{letter}" for letter in "\\`*_[]|#"}

@@ -1,7 +1,5 @@
 """Prequential evaluation: every batch of a stream is a test first, then a lesson."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

@@ -17,9 +17,10 @@ from orderless.experiments import Grid, Store, StoreError, run_grid
 from orderless.experiments.benchmarks import Scenarios
 from orderless.experiments.engine import Report
 from orderless.experiments.grid import GridWork
-from orderless.experiments.launch.local import automatic_workers, compute, deterministic, one_thread
+from orderless.experiments.launch.local import automatic_workers, compute, deterministic
 from orderless.experiments.store import read_cell
 from orderless.methods.presets import PRESETS
+from orderless.particles.precision import one_thread
 from orderless.storage import directory as storage
 
 BOTH = ("gd", "wpf")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import multivariate_normal
-from sklearn.linear_model import BayesianRidge
+from sklearn.linear_model import BayesianRidge, Ridge
 from tests.filters.blobs import regression
 from torch import nn
 
@@ -73,8 +73,8 @@ def test_evidence_of_classes_is_the_density_of_their_contrasts(standardize: bool
     targets, features = np.eye(3)[labels.numpy()] @ contrasts, x.numpy()
     if standardize:
         basis = np.linalg.qr(np.eye(24) - 1 / 24)[0][:, :23]
-        scale = np.where(features.std(0) > 0, features.std(0), np.inf)
-        targets, features = basis.T @ targets, basis.T @ ((features - features.mean(0)) / scale)
+        scale = np.sqrt(features.var(0).mean())  # one for all
+        targets, features = basis.T @ targets, basis.T @ features / scale
     covariance = noise * np.eye(len(features)) + features @ features.T / alpha
     expected = multivariate_normal.logpdf(targets.T, np.zeros(len(features)), covariance).sum()
     assert rb.particle_log_evidence.item() == pytest.approx(expected, rel=1e-10)
@@ -94,6 +94,29 @@ def test_maximised_evidence_agrees_with_bayesian_ridge() -> None:
     predicted = rb.predictive(x[:5])
     assert predicted.mean[:, 0].numpy() == pytest.approx(mean, rel=1e-4)
     assert predicted.variance[:, 0].sqrt().numpy() == pytest.approx(deviation, rel=1e-4)
+
+
+def test_all_features_have_one_scale() -> None:
+    """Against scikit-learn's ridge on centred features that one number makes of unit size; sizes of
+    the features differ, one never varies and does so later."""
+    x, y = regression(200, 12)
+    x = x * torch.logspace(0.5, -1.0, 12, dtype=torch.float64)
+    x = (x * 4096).round() / 4096 + 0.5  # on the grid
+    x[:, 7] = 1.0
+    new = x[:5] + 0.25
+    rb = RaoBlackwellizedFilter(nn.Identity(), targets="values")
+    rb.update(x, y)
+    (head,) = rb.heads
+    scale = np.sqrt(x.numpy().var(0).mean())
+    ridge = head.prior_precision * head.noise_variance
+    oracle = Ridge(alpha=ridge).fit(x.numpy() / scale, y.numpy())
+    predicted = rb.predictive(new)
+    assert predicted.mean[:, 0].numpy() == pytest.approx(oracle.predict(new.numpy() / scale))
+    rows = (x.numpy() - x.numpy().mean(0)) / scale
+    inverse = np.linalg.inv(rows.T @ rows + ridge * np.eye(12))
+    z = (new.numpy() - x.numpy().mean(0)) / scale
+    variance = head.noise_variance * (1 + 1 / 200 + (z @ inverse * z).sum(1))
+    assert predicted.variance[:, 0].numpy() == pytest.approx(variance)
 
 
 def test_standardisation_makes_scale_and_shift_of_features_irrelevant() -> None:
@@ -128,7 +151,7 @@ def test_fewer_features_tell_the_ridge_of_all(classes: bool) -> None:
     sums = features.T @ features, targets.T @ features, targets.square().sum(0)
     equations = NormalEquations.of(*sums, classes=classes, standardize=True)
     head = solve_head(equations)
-    ridge = head.prior_precision * head.noise_variance
+    ridge = head.prior_precision * head.noise_variance * equations.variance
     ridges = ridge * torch.logspace(-2, 2, 41, dtype=torch.float64)
     every = equations.at(lambda: equations.matrix().repeat(41, 1, 1), ridges).log_evidence
     assert 0.5 * ridge < ridges[every.argmax()] < 2.0 * ridge

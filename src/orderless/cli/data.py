@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from .. import scenarios
 from ..scenarios import DATASETS
 from . import completion, options
 from .errors import problems_as_sentences
@@ -17,12 +18,10 @@ data_app = typer.Typer(help="Data sets: list, check, fetch.", no_args_is_help=Tr
 @problems_as_sentences()
 def data_list(data_dir: options.DataDir = None) -> None:
     """Which data sets there are, and where they were found."""
-    from ..scenarios import DataError, find
-
     for name, description in DATASETS.items():
         try:
-            place = str(find(name, data_dir))
-        except DataError:
+            place = str(scenarios.find(name, data_dir))
+        except scenarios.DataError:
             place = f"not found; `orderless data fetch {name}` gets it"
         typer.echo(f"{name:10s} {description}: {place}")
 
@@ -34,14 +33,12 @@ def data_check(
     data_dir: options.DataDir = None,
 ) -> None:
     """Compare files with their published checksums."""
-    from ..scenarios import check, find
-
     wrong = 0
     for each in [name] if name else list(DATASETS):
-        results = check(each, data_dir)
+        results = scenarios.check(each, data_dir)
         if not any(result.file.exists() for result in results):
             if name:
-                find(name, data_dir)  # says how to get it
+                scenarios.find(name, data_dir)  # says how to get it
             typer.echo(f"{each}: not found")
             continue
         for result in results:
@@ -59,10 +56,9 @@ def data_fetch(
 ) -> None:
     """Download a data set; a broken download goes on where it stopped."""
     from ..experiments.progress import Countdown
-    from ..scenarios import fetch
 
     with Countdown(bytes=True) as bars:
-        place = fetch(
+        place = scenarios.fetch(
             name,
             data_dir,
             progress=lambda file, done, total: bars.tell(done, total, file, name=file),

@@ -16,6 +16,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import typer
 
+from .. import scenarios
 from ..version import __version__
 from . import options
 from .errors import problems_as_sentences
@@ -90,13 +91,11 @@ def examine(
     data_dir: Path | None = None, out: Path = Path("runs"), patience: float = 60.0
 ) -> Iterator[Finding]:
     """Everything that is worth knowing; `patience`: seconds that ProcGen has to start."""
-    from ..scenarios import DATASETS
-
     yield Finding("orderless", "ok", f"{__version__}, Python {platform.python_version()}")
     yield from (_core(name, least) for name, least in CORE.items())
     yield from map(_extra, EXTRAS)
     yield _device()
-    yield from (_data(name, data_dir) for name in DATASETS)
+    yield from (_data(name, data_dir) for name in scenarios.DATASETS)
     yield _procgen(patience)
     yield _folder(out)
 
@@ -146,11 +145,9 @@ def _device() -> Finding:
 
 
 def _data(name: str, data_dir: Path | None) -> Finding:
-    from ..scenarios import DataError, find
-
     try:
-        return Finding(name, "ok", str(find(name, data_dir)))
-    except DataError as error:
+        return Finding(name, "ok", str(scenarios.find(name, data_dir)))
+    except scenarios.DataError as error:
         advice = str(error) if name == "mnist-5k" else f"`orderless data fetch {name}` gets it"
         return Finding(name, "missing", f"not found: {advice}")
 

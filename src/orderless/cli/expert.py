@@ -122,14 +122,12 @@ def expert_collect(
     levels: Annotated[str, option("0,1,2 or 0-14")] = "0-14",
     transitions: Annotated[int, option("Transitions from each level.")] = 100_000,
     expert: Annotated[
-        Path | None,
-        option("An expert's file, or a folder of them (else the package's own)."),
+        Path | None, option("An expert's file, or a folder of them (else the package's own).")
     ] = None,
     seed: Annotated[int, option("Of the expert's actions.")] = 0,
     device: options.Device = "auto",
     out: Annotated[
-        Path | None,
-        option("Folder for the transitions (else where runs look for them).", **PATH),
+        Path | None, option("Folder for the transitions (else where runs look for them).", **PATH)
     ] = None,
 ) -> None:
     """Write what an expert sees and does on each level; files that are there are checked and kept.

@@ -26,8 +26,7 @@ def fit(
     out: Annotated[Path, option("The file to write.", **PATH)],
     features: Annotated[str, option(", ".join(MAPS))] = "auto",
     count: Annotated[
-        int | None,
-        option("Features of a map [512; images: 1536; lite: all].", min=8, max=10**5),
+        int | None, option("Features of a map [512; images: 1536; lite: all].", min=8, max=10**5)
     ] = None,
     maps: Annotated[int, option("Random maps, whose answers are averaged.", min=1, max=1000)] = 1,
     seed: Annotated[int, option("Of the maps.", min=0, max=2**31 - 1)] = 0,
@@ -60,7 +59,7 @@ def fit(
     from ..experiments.progress import Countdown
     from ..scenarios.files import check_output, find_files
 
-    torch.set_num_threads(1)  # a backbone's bits depend on it, and workers have one each
+    torch.set_num_threads(1)  # the bits of a head depend on it, and workers have one each
     files = find_files(data)
     check_output(out, *files.paths)
     if like is not None:

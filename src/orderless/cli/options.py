@@ -37,8 +37,7 @@ def named(text: str) -> Path:
 PATH: Any = {"parser": named, "metavar": "PATH"}
 
 DataDir = Annotated[
-    Path | None,
-    option("Where data sets lie (else $ORDERLESS_DATA).", exists=True, file_okay=False),
+    Path | None, option("Where data sets lie (else $ORDERLESS_DATA).", exists=True, file_okay=False)
 ]
 Device = Annotated[str, option("auto, cpu, cuda", completion.devices)]
 SCENARIOS = "domain, task or class; domain unless the benchmark is intents"

@@ -12,8 +12,7 @@ from .options import PATH, word
 
 @problems_as_sentences()
 def report(
-    directory: Annotated[Path, word("A run directory.", **PATH)],
-    json: options.Json = False,
+    directory: Annotated[Path, word("A run directory.", **PATH)], json: options.Json = False
 ) -> None:
     """Tables, figures and one page of a run: text, Markdown, CSV, LaTeX, JSON, PNG, HTML.
 

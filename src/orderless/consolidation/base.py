@@ -1,7 +1,5 @@
 """What EWC, SI and LwF share: the hooks that filters call, saving, and a quadratic penalty."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
@@ -84,8 +82,6 @@ class Consolidation(ABC):
 
     def _no_penalty(self) -> Tensor:
         return torch.zeros(self.particles.shard.count, device=self.particles.device)
-
-    # ------------------------------------------------------------------ state
 
     @abstractmethod
     def _state(self) -> dict[str, Named]:

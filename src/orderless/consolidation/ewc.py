@@ -15,8 +15,6 @@ One penalty per task ("separate") is still one quadratic, whatever the number of
     A <- gamma A + F,   m <- theta_k,   c = 0
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any

@@ -8,8 +8,6 @@ the last task, s its scores now, and T the temperature,
 without a factor T^2. Its gradient is 0 where s = t. Particle i's teacher is its own old self.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

@@ -15,8 +15,6 @@ max(Omega, 0), for only that is a Gaussian, and its g is grad L + 2 c max(Omega,
 theta*): without momentum, -g times the learning rate is then the very step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -6,8 +6,6 @@ Sums on a grid have no rounding. So neither the cut, nor the order in which part
 part that was computed twice because its worker was lost changes a bit of the result.
 """
 
-from __future__ import annotations
-
 import pickle
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,7 +58,7 @@ def fit(
     rb = make_filter()
     if not isinstance(rb, RaoBlackwellizedFilter) or rb.samples:
         raise TypeError(f"make_filter must make an exact filter without data, got {rb!r}")
-    if not rb.grid.exact and rb.particles.device.type == "cpu" and torch.get_num_threads() > 1:
+    if rb.grid.padded and rb.particles.device.type == "cpu" and torch.get_num_threads() > 1:
         raise ValueError(
             "maps that are not exact give other bits with another number of threads, and workers "
             "have one each: call torch.set_num_threads(1) before"

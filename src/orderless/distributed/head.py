@@ -3,14 +3,12 @@
 Answers are classes, or values of a numeric column in units of `spread` around `center`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -136,7 +134,7 @@ class Head:
         save(path, {"recipe": as_json(self.recipe), "filter": self.filter.state_dict()})
 
     @classmethod
-    def load(cls, path: Path) -> Head:
+    def load(cls, path: Path) -> Self:
         state = load(path)
         try:
             recipe = decode(Recipe, state["recipe"])

@@ -5,8 +5,6 @@ can neither be taken for that of other data nor go stale, and how the data is cu
 what need not be the same the next time. Pieces of equal content share a file, and each counts.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress

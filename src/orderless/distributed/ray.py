@@ -4,15 +4,13 @@ Ray repeats tasks whose worker or machine was lost. Sums stay in its object stor
 merged; at most as many blocks are at work as the cluster has cores, so that they stay few.
 """
 
-from __future__ import annotations
-
 import secrets
 import warnings
 from typing import Any
 
-from ..experiments.launch.local import one_thread
 from ..experiments.launch.ray import RETRIES, import_ray
 from ..filters.exact.statistics import HeadStatistics
+from ..particles.precision import one_thread
 from ..storage import StoreError
 from .parts import Parts, merged
 

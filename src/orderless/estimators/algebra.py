@@ -93,8 +93,6 @@ class EstimatorAlgebra(BaseEstimator):  # type: ignore[misc]
                 stacklevel=3,
             )
 
-    # ------------------------------------------------------------------ state
-
     def state_dict(self) -> dict[str, object]:
         """Parameters and everything learned; see `ol.save`."""
         check_is_fitted(self, "filter_")

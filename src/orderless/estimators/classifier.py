@@ -173,8 +173,6 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
             return logarithms[:, 1] - logarithms[:, 0]
         return logarithms
 
-    # ------------------------------------------------------------------ state
-
     def _own_state(self) -> dict[str, object]:
         labels = {"values": self.classes_.tolist(), "dtype": self.classes_.dtype.str}
         return {"classes_": labels, "class_weight_": self.class_weight_}

@@ -38,8 +38,6 @@ class ParticleRegressor(RegressorMixin, ParticleEstimator):
         """Learn more data."""
         return self._stream(X, y, None, sample_weight)
 
-    # ------------------------------------------------------------------ targets
-
     def _validated(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         options: Any = {"dtype": [np.float64, np.float32], "y_numeric": True}
         X, y = validate_data(self, X, y, reset=reset, **options)

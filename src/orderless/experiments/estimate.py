@@ -20,11 +20,12 @@ import torch
 from ..methods import find_method
 from ..methods.policy_settings import PolicySettings
 from ..methods.supervised import ExactSettings
+from ..particles.precision import one_thread
 from .benchmarks import Scenarios
 from .cell import Cell
 from .engine import unfinished
 from .grid import GridWork, runner_of
-from .launch.local import Processes, one_thread
+from .launch.local import Processes
 from .store import Store
 
 WARM = {"cpu": 1, "cuda": 3}  # steps of a stage that warm up, and on CUDA are recorded

@@ -1,7 +1,5 @@
 """What runs a cell, whatever it learns: from its start or checkpoint to its record."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from abc import ABC, abstractmethod

@@ -63,8 +63,6 @@ class Store(Directory):
         with self.space():
             save(self.snapshots_path(name), snapshots)
 
-    # ------------------------------------------------------------------ checkpoints
-
     def _checkpoints(self, name: str) -> list[Path]:
         folder = self.directory / "checkpoints"
         return [folder / f"{name}.{k}.st" for k in (0, 1)]

@@ -1,21 +1,22 @@
 """Features of a frozen network, pre-trained elsewhere."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import math
 import platform
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ..particles.initialization import seeded
-from ..particles.precision import matrix_precision, same_kernels
+from ..particles.precision import matrix_precision, one_thread, same_kernels
 from .leaves import dead_leaves
 from .relu import RandomReLU
 
@@ -41,7 +42,7 @@ class Frozen:
         self._copies = {torch.device("cpu"): copy.deepcopy(module).cpu().eval()}
         self._copies[torch.device("cpu")].requires_grad_(False)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Frozen:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
     def on(self, device: torch.device) -> nn.Module:
@@ -50,26 +51,32 @@ class Frozen:
             self._copies[device] = copy.deepcopy(self._copies[torch.device("cpu")]).to(device)
         return self._copies[device]
 
-    def pooled(self, x: Tensor) -> list[Tensor]:
-        """Each tap's output averaged over space, `[B, C]`; without taps the network's own."""
-        module = self.on(x.device)
-        found: dict[str, object] = {}
+    @contextmanager
+    def tapped(self, device: torch.device) -> Iterator[Callable[[Tensor], list[Tensor]]]:
+        """Each tap's output averaged over space, `[B, C]`, as a function of inputs; without taps
+        the network's own. Several threads may call it."""
+        module = self.on(device)
+        found: dict[tuple[int, str], object] = {}
 
         def keep(tap: str) -> Any:
-            return lambda part, inputs, output: found.__setitem__(tap, output)
+            me = threading.get_ident
+            return lambda part, inputs, output: found.__setitem__((me(), tap), output)
+
+        def pooled(x: Tensor) -> list[Tensor]:
+            output, me = module(x), threading.get_ident()
+            outputs = [found.pop((me, tap)) for tap in self.taps] if self.taps else [output]
+            return [_pooled(output).float() for output in outputs]
 
         handles = [module.get_submodule(t).register_forward_hook(keep(t)) for t in self.taps]
         try:
-            output = module(x)
+            yield pooled
         finally:
             for handle in handles:
                 handle.remove()
-        outputs = [found[tap] for tap in self.taps] if self.taps else [output]
-        return [_pooled(output).float() for output in outputs]
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def joined(self, parts: list[Tensor]) -> Tensor:
         """The taps side by side, each in units of its scale."""
-        pairs = zip(self.pooled(x), self.scales, strict=True)
+        pairs = zip(parts, self.scales, strict=True)
         return torch.cat([part / scale for part, scale in pairs], dim=1)
 
     @cached_property
@@ -94,8 +101,9 @@ class Backbone(nn.Module):
 
     The network is shared: an `Ensemble` draws a projection per particle and runs the network once.
     It runs in evaluation mode, in blocks of fixed size, without TF32 and without cuDNN's trials.
-    So features have the same bits in any batch and order on the same machine, device, thread count
-    and build of torch (`conditions`), but not elsewhere: `exact` is False.
+    On a CPU every block has one thread, and several run at a time.
+    So features have the same bits in any batch and order on the same machine, device and build of
+    torch (`conditions`), but not elsewhere: `exact` is False.
 
     Args:
         module: any network. What it learns later elsewhere does not matter here: it is copied.
@@ -127,7 +135,8 @@ class Backbone(nn.Module):
         self._frozen = Frozen(module, taps)
         inputs = _made_up_images() if inputs is None else inputs
         try:
-            measured = self._frozen.pooled(inputs)
+            with self._frozen.tapped(inputs.device) as network:
+                measured = network(inputs)
         except RuntimeError as error:
             raise ValueError(
                 f"the backbone cannot take inputs of shape {list(inputs.shape)}: give a few "
@@ -159,15 +168,18 @@ class Backbone(nn.Module):
     def _run(self, x: Tensor) -> Tensor:
         """The network in blocks of one size, the last filled up: every sample meets the same
         kernels."""
-        if torch.compiler.is_exporting():  # to a program for batches of any size
-            return self._frozen(x)
         size = 256 if x.is_cuda else 8
-        outputs = []
-        with same_kernels(), matrix_precision("float32", x.device):
-            for part in x.split(size):
+        with self._frozen.tapped(x.device) as network:
+            if torch.compiler.is_exporting():  # to a program for batches of any size
+                return self._frozen.joined(network(x))
+
+            @torch.no_grad()  # in every thread
+            def features(part: Tensor) -> Tensor:
                 filled = torch.cat([part, part[:1].expand(size - len(part), *part.shape[1:])])
-                outputs.append(self._frozen(filled)[: len(part)])
-        return torch.cat(outputs)
+                return self._frozen.joined(network(filled))[: len(part)]
+
+            with same_kernels(), matrix_precision("float32", x.device):
+                return torch.cat(_side_by_side(features, x.split(size)))
 
     def fingerprint(self, device: torch.device | str = "cpu") -> str:
         """All that the bits of f depend on, in words: the network and `conditions`."""
@@ -177,13 +189,21 @@ class Backbone(nn.Module):
         return f"{self._frozen.checksum[:16]}, mirror={self.mirror}"
 
 
+def _side_by_side(function: Callable[[Tensor], Tensor], parts: Sequence[Tensor]) -> list[Tensor]:
+    """The function of each part. On a CPU as many at a time as torch has threads, with one each:
+    what comes out does not depend on their number."""
+    threads = 1 if parts[0].is_cuda else min(torch.get_num_threads(), len(parts))
+    with one_thread():
+        if threads == 1:
+            return [function(part) for part in parts]
+        with ThreadPoolExecutor(threads, "", torch.set_num_threads, (1,)) as pool:
+            return list(pool.map(function, parts))
+
+
 def conditions(device: torch.device) -> str:
     """What the bits of floating-point kernels depend on besides their inputs."""
     build = hashlib.sha256(torch.__config__.show().encode()).hexdigest()[:8]
-    if device.type == "cuda":
-        machine = torch.cuda.get_device_name(device)
-    else:
-        machine = f"{_processor()}, {torch.get_num_threads()} threads"
+    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
     return f"{device.type} ({machine}), torch {torch.__version__} ({build})"
 
 

@@ -1,7 +1,5 @@
 """What a backbone makes of a data set, computed once and kept in the user's cache."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Several feature maps side by side."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,6 +1,6 @@
 """Random convolutional features for images."""
 
-from __future__ import annotations
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -42,43 +42,21 @@ class RandomConvolution(PatchFeatures):
     Args:
         channels, size: of the images, which are square.
         filters: how many; there are `filters * regions**2` features.
-        kernel_size, stride, regions: patches of kernel_size^2 pixels every `stride` pixels,
-            averaged over a grid of regions x regions.
+        kernel_size, stride, regions: patches of kernel_size^2 pixels (6 x 6) every `stride` pixels
+            (1), averaged over a grid of regions x regions (2 x 2).
         ridge: noise variance added to the natural covariance; small values sharpen the filters.
-        threshold: how strong a response must be to count.
-        contrast: added to a patch's variance, so that empty patches are not blown up to noise.
-        input_limit: a power of two; inputs are clipped to +-this and rounded to 1/256 of it.
+        threshold: how strong a response must be to count (0.25).
+        contrast: added to a patch's variance (0.1), so that empty patches do not become noise.
+        input_limit: a power of two (4); inputs are clipped to +-this and rounded to 1/256 of it.
     """
 
     bias: nn.Parameter
 
     def __init__(
-        self,
-        channels: int,
-        size: int,
-        filters: int,
-        *,
-        kernel_size: int = 6,
-        stride: int = 1,
-        regions: int = 2,
-        ridge: float = 0.1,
-        threshold: float = 0.25,
-        contrast: float = 0.1,
-        input_limit: float = 4.0,
+        self, channels: int, size: int, filters: int, *, ridge: float = 0.1, **options: Any
     ) -> None:
-        super().__init__(
-            channels,
-            size,
-            filters,
-            kernel_size=kernel_size,
-            stride=stride,
-            regions=regions,
-            ridge=ridge,
-            threshold=threshold,
-            contrast=contrast,
-            input_limit=input_limit,
-        )
-        self.out_features = filters * regions**2
+        super().__init__(channels, size, filters, ridge=ridge, **options)
+        self.out_features = filters * self.regions**2
         self.bias = nn.Parameter(torch.empty(filters), False)
         self.reset_parameters()
 

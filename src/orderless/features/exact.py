@@ -11,8 +11,6 @@ Inputs get 8 bits and a sign. That leaves 2^16 units for the sum of a row's abso
 which may as well be random numbers on a grid. Rows of more than 4096 inputs use float64 (2^53).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,8 +1,7 @@
 """Features from dead leaves: filters that fit natural images without having seen one."""
 
-from __future__ import annotations
-
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -81,29 +80,13 @@ class DeadLeaves(PatchFeatures):
         size: int,
         filters: int,
         *,
-        kernel_size: int = 6,
-        stride: int = 1,
-        regions: int = 2,
         ridge: float = 0.3,
-        threshold: float = 0.25,
-        contrast: float = 0.1,
-        input_limit: float = 4.0,
         mirror: bool = True,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            channels,
-            size,
-            filters,
-            kernel_size=kernel_size,
-            stride=stride,
-            regions=regions,
-            ridge=ridge,
-            threshold=threshold,
-            contrast=contrast,
-            input_limit=input_limit,
-        )
+        super().__init__(channels, size, filters, ridge=ridge, **options)
         self.mirror = mirror
-        self.out_features = 2 * filters * regions**2
+        self.out_features = 2 * filters * self.regions**2
         self.reset_parameters()
 
     @torch.no_grad()

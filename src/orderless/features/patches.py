@@ -1,7 +1,5 @@
 """What the convolutional maps share: filters over normalised patches, pooled over regions."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 
 import torch
@@ -32,13 +30,13 @@ class PatchFeatures(nn.Module, ABC):
         size: int,
         filters: int,
         *,
-        kernel_size: int,
-        stride: int,
-        regions: int,
         ridge: float,
-        threshold: float,
-        contrast: float,
-        input_limit: float,
+        kernel_size: int = 6,
+        stride: int = 1,
+        regions: int = 2,
+        threshold: float = 0.25,
+        contrast: float = 0.1,
+        input_limit: float = 4.0,
     ) -> None:
         super().__init__()
         self.places = (size - kernel_size) // stride + 1

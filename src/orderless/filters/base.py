@@ -118,8 +118,6 @@ class Predictor(ABC):
         shares = per_particle_view(weights.to(values.dtype), values)
         return torch.where(shares > 0, shares * values, 0.0).sum(0)
 
-    # ------------------------------------------------------------------ state
-
     def tensors(self) -> dict[str, Tensor]:
         """What is saved besides the networks, the same on every rank; changed in place alone."""
         return {}

@@ -159,8 +159,6 @@ class GaussianSumFilter(SteppedFilter):
         gain = (gradient * step).sum(1) / 2 - growth / 2
         return self.precision + curved, step, torch.where(finite.view(-1), gain, torch.nan)
 
-    # ------------------------------------------------------------------ state
-
     def tensors(self) -> dict[str, Tensor]:
         shared = {"precision": self.precision} if self.curvature == "none" else {}
         return {**super().tensors(), **shared}

@@ -13,14 +13,7 @@ from torch.utils._pytree import tree_map
 
 from ..particles import Ensemble
 from .base import Link
-from .move import (
-    Move,
-    QuadraticPenalty,
-    UpdateHooks,
-    check_closed,
-    choose_move,
-    closes_by_default,
-)
+from .move import Move, QuadraticPenalty, UpdateHooks, check_closed, choose_move, closes_by_default
 from .optimizers import check_optimizer, check_state
 from .step import Closure, Step, StepInfo, SteppedFilter, added
 from .weights import is_finite
@@ -264,8 +257,6 @@ class GradientFilter(SteppedFilter):
         """`with pf.transaction(closures) as step:` is a step that can still be taken back."""
         usual = self.weigh_penalty if weigh_penalty is None else weigh_penalty
         return GradientStep(self, closures, penalty, usual)
-
-    # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
         optimizer = self.particles.shard.collect_all(self.optimizer.state_dict())

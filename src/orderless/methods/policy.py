@@ -1,20 +1,12 @@
 """The methods of the ProcGen benchmarks, in the order in which tables show them."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from .config import Config, Count, Number
 from .registry import NoSettings, Style, method
 from .supervised import AVERAGING, BOOTSTRAP, BootstrapSettings
-
-if TYPE_CHECKING:
-    from ..rl import BehaviourCloning
-    from .learners.policy import PolicyLearner
-    from .policy_setup import PolicySetup
 
 
 @dataclass(frozen=True)
@@ -66,45 +58,32 @@ def _register(
     title: str,
     label: str,
     style: Style,
-    build: Callable[[PolicySetup, str], Any],
     *,
-    kind: str = "lifelong",
+    cloning: bool = False,
     suffixes: Iterable[str] = PARTICLES,
     config: type[Any] | None = None,
+    **options: bool,
 ) -> None:
-    """One method for each kind of particles."""
+    """One method for each kind of particles; `options` are those of `PolicySetup.build`."""
     for suffix in suffixes:
         over = PARTICLES[suffix]
         method(
             f"{name}{suffix}",
             f"{title}, {over.title}",
             particles=bool(suffix),
-            kind=kind,
+            kind="cloning" if cloning else "lifelong",
             label=f"{label} + {over.label}" if suffix else label,
             style=over.style or style,
             base=name if suffix == "+wpf" else None,
             config=config or over.config,
-            ignores=OF_PLAYING if kind == "cloning" else OF_CLONING,
-        )(lambda setup, suffix=suffix: build(setup, suffix))
+            ignores=OF_PLAYING if cloning else OF_CLONING,
+        )(lambda setup, suffix=suffix: setup.build(suffix, cloning=cloning, **options))
 
 
-def _played(setup: PolicySetup, suffix: str, **options: bool) -> PolicyLearner:
-    return setup.player(suffix, **options)
-
-
-def _cloned(setup: PolicySetup, suffix: str) -> BehaviourCloning:
-    from ..rl import BehaviourCloning
-
-    s = setup.settings
-    seed, filter = s.seed_of_batches(setup.seed), setup.filter(suffix, playing=False)
-    return BehaviourCloning(filter, batch_size=s.batch_size, seed=seed)
-
-
-PLAIN, WITH_TRAC, WITH_EWC = Style("#D55E00", "s"), Style("#009E73", "v"), Style("#0072B2", "^")
-_trac, _ewc = partial(_played, trac=True), partial(_played, ewc=True)
+PLAIN, TRAC, EWC = Style("#D55E00", "s"), Style("#009E73", "v"), Style("#0072B2", "^")
 _two: Any = {"suffixes": ("", "+wpf")}
 
-_register("bc", "behaviour cloning", "Behaviour cloning", PLAIN, _cloned, kind="cloning")
-_register("ppo", "PPO", "PPO", PLAIN, _played)
-_register("ppo+trac", "PPO with TRAC", "PPO + TRAC", WITH_TRAC, _trac, **_two)
-_register("ppo+ewc", "PPO with EWC", "PPO + EWC", WITH_EWC, _ewc, config=PolicyEWCSettings, **_two)
+_register("bc", "behaviour cloning", "Behaviour cloning", PLAIN, cloning=True)
+_register("ppo", "PPO", "PPO", PLAIN)
+_register("ppo+trac", "PPO with TRAC", "PPO + TRAC", TRAC, trac=True, **_two)
+_register("ppo+ewc", "PPO with EWC", "PPO + EWC", EWC, config=PolicyEWCSettings, ewc=True, **_two)

@@ -11,7 +11,7 @@ from ..filters import (
 )
 from ..filters.step import SteppedFilter
 from ..optim import TRAC
-from ..rl import LineageBootstrapFilter, PolicyWeightedFilter, policy_logits
+from ..rl import BehaviourCloning, LineageBootstrapFilter, PolicyWeightedFilter, policy_logits
 from ..rl.tasks import ProcgenTasks
 from .learners.policy import PolicyLearner
 from .policy import PolicyEWCSettings
@@ -50,9 +50,13 @@ class PolicySetup(Setup):
             max_grad_norm=s.max_grad_norm,
         )
 
-    def player(self, suffix: str, *, trac: bool = False, ewc: bool = False) -> PolicyLearner:
-        s = self.settings
-        filter = self.filter(suffix, playing=True, trac=trac)
+    def build(
+        self, suffix: str, *, cloning: bool = False, trac: bool = False, ewc: bool = False
+    ) -> BehaviourCloning | PolicyLearner:
+        s, seed = self.settings, self.settings.seed_of_batches(self.seed)
+        filter = self.filter(suffix, playing=not cloning, trac=trac)
+        if cloning:
+            return BehaviourCloning(filter, batch_size=s.batch_size, seed=seed)
         consolidation = None
         if ewc:
             own = self.config(PolicyEWCSettings)
@@ -66,5 +70,4 @@ class PolicySetup(Setup):
                 logits=policy_logits,
             )
         envs, settings = self.scenario.environments(s.envs), s.ppo(weighted=suffix == "+wpf")
-        seed = s.seed_of_batches(self.seed)
         return PolicyLearner(envs, filter, settings, seed=seed, consolidation=consolidation)

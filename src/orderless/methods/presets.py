@@ -109,9 +109,6 @@ POLICY_PRESETS = {
 POLICY_GRIDS = {"demo": (2, 1), "gpu": (3, 1), "gpu-12": (3, 1), "paper": (10, 1)}
 
 
-# ---------------------------------------------------------------------- by name
-
-
 def find_preset(name: str, benchmark: str) -> Settings:
     """The settings of a preset, for a benchmark."""
     if name not in PRESETS:

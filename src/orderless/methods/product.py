@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import orderless as ol
+
 from .config import Config, Positive
 from .registry import Style, method
 
@@ -50,16 +52,11 @@ def _product_of_particles(setup: Setup) -> ProductLearner:
 def _learner(setup: Setup, n: int) -> ProductLearner:
     import torch
 
-    from ..filters import PosteriorProduct
-    from .learners.product import ProductLearner, head_of
+    from .learners.product import ProductLearner, zero_head
 
     s, own = setup.settings, setup.config(ProductSettings)
-
     particles = setup.ensemble(n)
-    head = head_of(particles)
-    with torch.no_grad():
-        for parameter in head:
-            parameter.zero_()  # it starts without an opinion
+    head = zero_head(particles)
     last = [any(each is p for each in head) for p in particles.parameters()]
 
     def make_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -73,7 +70,7 @@ def _learner(setup: Setup, n: int) -> ProductLearner:
             return torch.optim.Adam(groups, lr=s.adam_lr)
         return torch.optim.SGD(groups, lr=own.product_lr)
 
-    filter = PosteriorProduct(
+    filter = ol.PosteriorProduct(
         particles,
         make_optimizer,
         prior_precision=own.product_prior,

@@ -1,6 +1,6 @@
 """The methods of the supervised benchmarks, in the order in which tables show them.
 
-Naming them needs no torch: what a learner is made of is imported when one is built.
+Naming them needs no torch: the names of `ol` are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import orderless as ol
+
 from .config import Config, Count, Number, Positive, Size
 from .registry import Style, method
 
 if TYPE_CHECKING:
-    from ..consolidation import EWC, SI, Consolidation, LwF
-    from ..filters.gradient import GradientFilter
-    from ..particles import Ensemble
+    from ..consolidation import Consolidation
+    from ..filters import GradientFilter
     from .learners import ExactLearner, GaussianSumLearner, Learner
     from .setup import Setup
 
@@ -37,10 +38,8 @@ def _wpf(setup: Setup) -> Learner:
     style=AVERAGING,
 )
 def _averaging(setup: Setup) -> Learner:
-    from ..filters import AveragingParticles
-
     particles = setup.ensemble(setup.settings.particles)
-    return setup.learner(AveragingParticles(particles, setup.optimizer(particles)))
+    return setup.learner(ol.AveragingParticles(particles, setup.optimizer(particles)))
 
 
 @dataclass(frozen=True)
@@ -60,11 +59,9 @@ class BootstrapSettings(Config):
     config=BootstrapSettings,
 )
 def _bootstrap(setup: Setup) -> Learner:
-    from ..filters import BootstrapParticleFilter
-
     particles = setup.ensemble(setup.settings.particles)
     own = setup.config(BootstrapSettings)
-    return setup.learner(BootstrapParticleFilter(particles, perturbation=own.perturbation))
+    return setup.learner(ol.BootstrapParticleFilter(particles, perturbation=own.perturbation))
 
 
 @method(
@@ -81,7 +78,7 @@ def _adam(setup: Setup) -> Learner:
 
 # ---------------------------------------------------------------------- consolidation
 
-BuildConsolidation = Callable[["Setup", "Ensemble", Any, float], "Consolidation"]
+BuildConsolidation = Callable[["Setup", "ol.Ensemble", Any, float], "Consolidation"]
 
 
 def register_consolidation(
@@ -167,10 +164,8 @@ class EWCSettings(Config):
     """EWC's lambda found on validation data, for the method ewc-tuned."""
 
 
-def _ewc(setup: Setup, particles: Ensemble, own: EWCSettings, strength: float) -> EWC:
-    from ..consolidation import EWC
-
-    return EWC(
+def _ewc(setup: Setup, particles: ol.Ensemble, own: EWCSettings, strength: float) -> ol.EWC:
+    return ol.EWC(
         particles, strength, fisher=own.fisher, mode=own.ewc_mode, fisher_samples=own.fisher_samples
     )
 
@@ -187,10 +182,8 @@ class LwFSettings(Config):
     """LwF's factor found on validation data, for the method lwf-tuned."""
 
 
-def _lwf(setup: Setup, particles: Ensemble, own: LwFSettings, strength: float) -> LwF:
-    from ..consolidation import LwF
-
-    return LwF(particles, strength, temperature=own.lwf_temperature)
+def _lwf(setup: Setup, particles: ol.Ensemble, own: LwFSettings, strength: float) -> ol.LwF:
+    return ol.LwF(particles, strength, temperature=own.lwf_temperature)
 
 
 @dataclass(frozen=True)
@@ -208,10 +201,8 @@ class SISettings(Config):
     """SI's c found on validation data, for the method si-tuned."""
 
 
-def _si(setup: Setup, particles: Ensemble, own: SISettings, strength: float) -> SI:
-    from ..consolidation import SI
-
-    return SI(particles, strength, xi=own.si_xi)
+def _si(setup: Setup, particles: ol.Ensemble, own: SISettings, strength: float) -> ol.SI:
+    return ol.SI(particles, strength, xi=own.si_xi)
 
 
 CONSOLIDATIONS: tuple[tuple[str, str, BuildConsolidation, type[Any], str, Style], ...] = (
@@ -251,10 +242,7 @@ def _er(setup: Setup) -> Learner:
 
 
 @method(
-    "joint",
-    "all tasks at once, one network",
-    label="Joint training",
-    style=Style("#56B4E9", ">"),
+    "joint", "all tasks at once, one network", label="Joint training", style=Style("#56B4E9", ">")
 )
 def _joint(setup: Setup) -> Learner:
     return setup.learner(setup.descent(), joint=True)
@@ -288,7 +276,6 @@ class ExactSettings(Config):
     ignores=("lr", "particles"),
 )
 def _rb(setup: Setup) -> ExactLearner:
-    from ..filters import RaoBlackwellizedFilter
     from .learners.exact import ExactLearner, backbone_features, feature_map
 
     own = setup.config(ExactSettings)
@@ -298,7 +285,7 @@ def _rb(setup: Setup) -> ExactLearner:
     maps = setup.initial(make_map, own.rb_particles)
     maps.chunk_size = setup.settings.chunk_size
     classes = scenario.outputs if scenario.kind == "class" else scenario.classes_per_task
-    filter = RaoBlackwellizedFilter(maps, weights=own.rb_weights, classes=classes)
+    filter = ol.RaoBlackwellizedFilter(maps, weights=own.rb_weights, classes=classes)
     return ExactLearner(scenario, filter, own.rb_block)
 
 
@@ -322,11 +309,10 @@ class GaussianSumSettings(Config):
     config=GaussianSumSettings,
 )
 def _gsf(setup: Setup) -> GaussianSumLearner:
-    from ..filters import GaussianSumFilter
     from .learners import GaussianSumLearner
 
     s, own = setup.settings, setup.config(GaussianSumSettings)
-    filter = GaussianSumFilter(
+    filter = ol.GaussianSumFilter(
         setup.ensemble(s.particles),
         sigma2=own.gsf_sigma2,
         curvature=own.gsf_curvature,

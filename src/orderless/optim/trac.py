@@ -17,8 +17,6 @@ are; erfi is exact unless `erfi="reference"`, and saturates where the reference 
 whose h is not finite stays where it is, where the reference raises.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -170,8 +168,6 @@ class TRAC(torch.optim.Optimizer):
     def _shared(self) -> dict[str, Any]:
         base = self.base
         return {"defaults": base.defaults, "state": base.state, "param_groups": base.param_groups}
-
-    # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
         """The base optimizer's state, with TRAC's own under `["state"]["trac"]`."""

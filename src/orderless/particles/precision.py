@@ -1,4 +1,4 @@
-"""How float32 matrix products are carried out, said explicitly and undone afterwards."""
+"""How products are carried out, said explicitly and undone afterwards."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -48,6 +48,18 @@ def same_kernels() -> Iterator[None]:
         yield
     finally:
         cudnn.benchmark, cudnn.deterministic = before
+
+
+@contextmanager
+def one_thread(wanted: bool = True) -> Iterator[None]:
+    """What is small and there is much of has a thread each: neither cores nor workers change a sum,
+    and threads that wait for each other on a busy machine do not cost a hundredfold."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if wanted else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _autocast(device: torch.device, enabled: bool = True) -> torch.autocast:

@@ -147,8 +147,6 @@ class Shard:
                 request.wait()
         return list(arrived.values())
 
-    # ------------------------------------------------------------------ state
-
     def collect(self, values: Tensor) -> Tensor:
         """The ranks' `[count, ...]` as one `[N, ...]` in the first rank's host memory.
 

@@ -8,8 +8,6 @@ mean of the particles' own returns, sum_i w_i R(pi_i); `"probs"` is the return o
 sum_i w_i pi_i. Actions are sampled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,8 +24,7 @@ from .games import whole_number
 from .keyed import ACTION, Gumbels, permutation
 from .mixture import mixture_log_probabilities
 from .networks import policy_logits, require_actions
-from .recorded import Recorded
-from .staging import Staging
+from .staging import Recorded, Staging
 
 COMBINES = ("accuracy", "probs")
 

@@ -6,8 +6,6 @@ the first frame of the next episode with reward 0: that transition is not experi
 `info["valid"]` is False for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -139,8 +137,6 @@ class VectorEnvironment:
                 f"actions must lie in 0..{self.actions - 1}, got {int(array[outside][0])}"
             )
         return array.astype(np.int32)
-
-    # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, object]:
         """Enough to go on from here; see `load_state_dict`."""

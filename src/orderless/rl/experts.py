@@ -5,8 +5,6 @@ the network, steps, seed, and normalised returns on training levels and on level
 each beside those of a policy that acts at random. The experts of the package lie in `expert_files`.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import deque
 from collections.abc import Callable
@@ -204,8 +202,6 @@ class ExpertTraining:
             for name, start, count in (("training", 0, levels), ("held_out", levels, HELD_OUT))
         }
         return Expert(network, facts)
-
-    # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, object]:
         return {

@@ -1,7 +1,5 @@
 """ProcGen's games by name, and their levels by number: what can be asked for without playing."""
 
-from __future__ import annotations
-
 import operator
 from typing import Any, SupportsIndex
 

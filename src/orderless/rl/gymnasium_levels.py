@@ -4,8 +4,6 @@ Next-step resets, Gymnasium's default, are the convention here too, so there is 
 Nothing here imports Gymnasium: whoever has an environment has it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,8 +58,6 @@ class GymnasiumLevels(VectorEnvironment):
         for env in self.levels:
             env.close()
 
-    # ------------------------------------------------------------------ stepping
-
     def _start(self) -> Array:
         seeded, seed = self._seeded[self.level], None
         if seeded < self.resumes:
@@ -88,8 +84,6 @@ class GymnasiumLevels(VectorEnvironment):
                     f"but there are {self.n_envs} copies"
                 )
         return _frames(step[0]), rewards, terminated, truncated & ~terminated
-
-    # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, object]:
         return {"level": self.level, "resumes": self.resumes, "seeded": list(self._seeded)}

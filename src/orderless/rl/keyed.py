@@ -1,7 +1,5 @@
 """Random choices that depend on (seed, draw, index) and on nothing else, on any device."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

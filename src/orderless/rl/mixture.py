@@ -10,8 +10,6 @@ each step as if the particle had been drawn anew, and keeps the importance weigh
 pi_i / mu bounded by 1 / w_i.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,7 +21,7 @@ from ..filters.base import ParticleFilter
 from .environment import Saved
 from .keyed import ACTION, PARTICLE, Gumbels
 from .networks import policy_and_values, policy_logits, require_actions
-from .recorded import Recorded
+from .staging import Recorded
 
 
 def mixture_log_probabilities(log_policies: Tensor, log_weights: Tensor) -> Tensor:
@@ -179,8 +177,6 @@ class MixturePolicy:
         if keep is not None:
             keep(rows, decision)
         return decision
-
-    # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, object]:
         draws = torch.tensor(self.draws)

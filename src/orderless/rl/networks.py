@@ -7,8 +7,6 @@ The policy head starts orthogonal with gain 0.01, so that a new policy is nearly
 head orthogonal with gain 1. Everything else starts as torch starts it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -9,8 +9,6 @@ with one advantage A shared by all particles, so that a particle gains weight by
 likely and not by having a value function with small errors.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

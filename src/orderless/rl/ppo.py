@@ -258,8 +258,6 @@ class PPO:
         log_weights, alive = self.filter.raw_log_weights.clone(), self.filter.alive.clone()
         return UpdateInfo(**means, log_weight_parts=parts, log_weights=log_weights, alive=alive)
 
-    # ------------------------------------------------------------------ state
-
     def state_dict(self) -> dict[str, object]:
         """Everything between two rounds: particles, weights, optimizer, environment, counters."""
         return {

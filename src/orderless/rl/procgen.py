@@ -5,8 +5,6 @@ one fixed level an episode repeats exactly under equal actions. Distribution mod
 Rewards and episode ends equal those of the package procgen 0.10.7, step for step.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
@@ -142,8 +140,6 @@ class ProcgenLevels(VectorEnvironment):
     def normalize(self, returns: ArrayLike) -> Array:
         """Returns of this game as `(R - R_min) / (R_max - R_min)`."""
         return normalized_return(self.game, returns)
-
-    # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, object]:
         if self._waiting:

@@ -1,7 +1,5 @@
 """What PPO tells about its updates and its episodes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

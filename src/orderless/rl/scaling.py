@@ -1,7 +1,5 @@
 """Rewards divided by the running standard deviation of discounted returns."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """PPO's numbers."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

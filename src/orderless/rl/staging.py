@@ -1,17 +1,17 @@
-"""Frames on their way to the device and actions on their way back, while the host goes on.
+"""What a GPU does while the host goes on: fetch frames, bring actions, replay a recorded function.
 
-A GPU reads and writes pinned memory by itself; for other memory the host must wait. On the CPU both
-are the arrays themselves.
+A GPU reads and writes pinned memory by itself; for other memory the host must wait. On the CPU
+frames and actions are the arrays themselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..particles.device import no_garbage
 from .environment import Array
 
 
@@ -54,3 +54,25 @@ class Staging:
             return host.numpy()
 
         return arrived
+
+
+class Recorded:
+    """`function(*inputs)`, recorded once; what a call returns is overwritten by the next one.
+
+    The function must have run before: some things can only be done outside of a recording. Inputs
+    may also lie in pinned memory, which must stay as it is until the call's results have arrived.
+    """
+
+    def __init__(self, function: Callable[..., Any], *inputs: Tensor) -> None:
+        self.function = function  # keeps the tensors alive that the graph reads
+        self.inputs = tuple(tensor.to("cuda", copy=True) for tensor in inputs)
+        self.graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with no_garbage(), torch.cuda.graph(self.graph):
+            self.result = function(*self.inputs)
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        for static, tensor in zip(self.inputs, inputs, strict=True):
+            static.copy_(tensor, non_blocking=True)
+        self.graph.replay()
+        return self.result

@@ -13,8 +13,6 @@ All means are over transitions that are experience (`valid`). For N = 1, mu is p
 this is the loss of Schulman et al. 2017.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

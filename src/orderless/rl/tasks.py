@@ -1,7 +1,5 @@
 """Levels of one game as tasks, to be played or to be cloned from an expert."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache

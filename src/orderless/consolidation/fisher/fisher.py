@@ -20,8 +20,6 @@ Evaluation mode throughout, where samples do not mix. A network that mixes them 
 per-sample gradients, and the result would mean nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -5,8 +5,6 @@ adds a probe (zeros) to the outputs. The gradient with respect to a probe is del
 apart, and the layer's own parameters need no gradient at all.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """N networks as functions of their parameters, and the squares of their per-sample gradients."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any

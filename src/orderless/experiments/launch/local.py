@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ...particles.precision import same_kernels
+from ...particles.precision import one_thread, same_kernels
 from ..engine import C, Record, Report, Tick, Work
 from ..store import Store, StoreError
 
@@ -36,19 +36,6 @@ def automatic_workers(cells: int, device: torch.device, bytes_each: int) -> int:
 def machine_memory() -> int:
     """Bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-@contextmanager
-def one_thread(wanted: bool = True) -> Iterator[None]:
-    """Cells are small and there are many: a thread each, so that neither cores nor --workers
-    change a sum, and threads that wait for each other on a busy machine do not cost a hundredfold.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if wanted else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

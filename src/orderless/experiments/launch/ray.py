@@ -26,12 +26,13 @@ from urllib.parse import urlsplit
 
 from torch import Tensor
 
+from ...particles.precision import one_thread
 from ...storage import user_cache
 from ...storage.directory import LOCK
 from ..cell import Part
 from ..engine import C, Record, Report, Work
 from ..store import Store, StoreError, versions
-from .local import Warned, compute, one_thread
+from .local import Warned, compute
 
 RETRIES = 5  # of a cell whose worker or machine was lost
 OBJECTS = 2**28  # bytes of Ray's object store on a machine of our own; records are small

@@ -1,12 +1,14 @@
 r"""The posteriors of linear heads from their sufficient statistics, and how much they explain.
 
-With standardised features z, K' target contrasts y and the model
+With centred features z, their mean variance v, K' target contrasts y and the model
 
-    y = b + W^T z + e,    W ~ N(0, 1/alpha),    e ~ N(0, 1/beta),    b flat,
+    y = b + W^T z + e,    W ~ N(0, 1/(alpha v)),    e ~ N(0, 1/beta),    b flat,
 
-let A = Z^T Z, B = Z^T Y, lambda = alpha / beta and n' = n - 1 (the intercept takes one dimension;
-without standardisation there is none and n' = n). The posterior of W is N((A + lambda I)^-1 B,
-(A + lambda I)^-1 / beta), and the log density of the data, the head integrated out, is
+let A = Z^T Z, B = Z^T Y, lambda = alpha v / beta and n' = n - 1 (the intercept takes one dimension;
+without `standardize` there is none, features are as they are, v = 1 and n' = n). All features have
+one scale: with scales of their own, those that hardly vary would count as much as any other. The
+posterior of W is N((A + lambda I)^-1 B, (A + lambda I)^-1 / beta), and the log density of the data,
+the head integrated out, is
 
     K'/2 [M log lambda - log|A + lambda I| + n' log beta - n' log 2 pi] - beta/2 R(lambda)
     R(lambda) = tr Y^T Y - tr B^T (A + lambda I)^-1 B
@@ -55,7 +57,6 @@ class HeadPosterior:
     intercept: Tensor  # [K]
     factor: Tensor  # [M, M], lower: L L^T = A + lambda I
     mean: Tensor  # [M], of the features
-    inverse_scale: Tensor  # [M]; 0 for a feature that never varied
     prior_precision: float  # alpha
     noise_variance: float  # 1 / beta
     log_evidence: float
@@ -69,7 +70,7 @@ class HeadPosterior:
 
     def leverage(self, features: Tensor) -> Tensor:
         """z^T (A + lambda I)^-1 z + 1/n: `[B]`; times the noise it is the head's variance there."""
-        rows = (features - self.mean) * self.inverse_scale
+        rows = features - self.mean
         solved = torch.linalg.solve_triangular(self.factor, rows.T, upper=False)
         return solved.square().sum(0) + self.intercept_leverage
 
@@ -87,20 +88,19 @@ class Trials(NamedTuple):
 
 @dataclass(frozen=True)
 class NormalEquations:
-    """What A, B and R of a head are made of; features standardised by their sums if so wished."""
+    """What A, B and R of a head are made of; features centred by their sums if so wished."""
 
-    gram: Tensor  # [M, M], its lower triangle, before standardisation
+    gram: Tensor  # [M, M], its lower triangle, before centring
     right: Tensor  # B [M, K]
     total: float  # tr Y^T Y over the contrasts
-    dimensions: float  # n'
+    count: float  # n
     outputs: int  # K'
     classes: bool
     standardize: bool
     mean: Tensor  # [M]
-    inverse_scale: Tensor  # [M]
     target_mean: Tensor  # [K]
     held: HeldOut | None = None
-    rows: Tensor | None = None  # [S, M], standardised features of the samples held out
+    rows: Tensor | None = None  # [S, M], centred features of the samples held out
 
     @classmethod
     def of(
@@ -112,26 +112,38 @@ class NormalEquations:
         total = squares.sum()
         if standardize:
             mean, target_mean = sums / count, targets / count
-            variance = gram.diagonal() - count * mean.square()
-            varies = variance > 1e-12 * gram.diagonal()
-            scale = torch.where(varies, (variance / count).rsqrt(), 0.0)
-            right = (right - mean.unsqueeze(1) * targets) * scale.unsqueeze(1)
+            right = right - mean.unsqueeze(1) * targets
             total = total - (targets * target_mean).sum()
         else:
-            mean, scale, target_mean = sums * 0.0, torch.ones_like(sums), targets * 0.0
+            mean, target_mean = sums * 0.0, targets * 0.0
             total = total - count / columns if classes else total
-        dimensions = count.item() - (1 if standardize else 0)
         outputs = columns - 1 if classes else columns
-        data = gram, right, total.item(), dimensions, outputs
-        return cls(*data, classes, standardize, mean, scale, target_mean)
+        data = gram, right, total.item(), count.item(), outputs
+        return cls(*data, classes, standardize, mean, target_mean)
 
     def judged_by(self, held: HeldOut, features: Tensor) -> NormalEquations:
         """To be judged by samples with features `[S, M]`."""
-        return replace(self, held=held, rows=(features - self.mean) * self.inverse_scale)
+        return replace(self, held=held, rows=features - self.mean)
+
+    @property
+    def dimensions(self) -> float:  # n'
+        return self.count - self.standardize
 
     @property
     def intercept_leverage(self) -> float:
-        return 1.0 / (self.dimensions + 1) if self.standardize else 0.0
+        return self.standardize / self.count
+
+    @property
+    def unit(self) -> float:
+        """The mean diagonal of A, in which lambda is counted; n where no feature varies."""
+        squares = self.gram.diagonal()
+        centred = squares - self.count * self.mean.square()
+        found, rounding = torch.stack([centred.mean(), 1e-12 * squares.mean()]).tolist()
+        return found if found > rounding else self.count
+
+    @property
+    def variance(self) -> float:  # v
+        return self.unit / self.count if self.standardize else 1.0
 
     @property
     def informative(self) -> bool:
@@ -144,16 +156,12 @@ class NormalEquations:
             gram=self.gram[::step, ::step],
             right=self.right[::step],
             mean=self.mean[::step],
-            inverse_scale=self.inverse_scale[::step],
             rows=None if self.rows is None else self.rows[:, ::step],
         )
 
     def matrix(self) -> Tensor:
         """A `[M, M]`, its lower triangle; a copy."""
-        if not self.standardize:
-            return self.gram.clone()
-        matrix = torch.addr(self.gram, self.mean, self.mean, alpha=-self.dimensions - 1.0)
-        return matrix.mul_(self.inverse_scale.unsqueeze(1)).mul_(self.inverse_scale)
+        return torch.addr(self.gram, self.mean, self.mean, alpha=-self.count)
 
     def at(
         self, matrices: Callable[[], Tensor], ratios: Tensor, beta: float | None = None
@@ -190,20 +198,13 @@ class NormalEquations:
         size = len(self.gram)
         steps = [2**k for k in range(1, size.bit_length()) if size > _CHEAP * 2 ** (k - 1)]
         if not steps:
-            return self._unit() * math.exp(self._search(math.log(0.1), 0.01))
+            return self.unit * math.exp(self._search(math.log(0.1), 0.01))
         peak = self.every(steps[-1])._search(math.log(0.1), _STEP)
         before = peak - _DRIFT
         for step in reversed(steps[:-1]):
             start = 2.0 * peak - before  # where the peak goes as features double
             before, peak = peak, self.every(step)._peak_near(start)
-        return self._unit() * math.exp(2.0 * peak - before)
-
-    def _unit(self) -> float:
-        """Features have about one unit of variance per sample: lambda is counted in samples."""
-        if self.standardize:
-            varying: float = (self.inverse_scale > 0).double().mean().item()
-            return max(varying, 1e-12) * (self.dimensions + 1)
-        return max(self.gram.diagonal().mean().item(), 1e-12)
+        return self.unit * math.exp(2.0 * peak - before)
 
     def _search(self, start: float, tolerance: float) -> float:
         """The best log lambda, in units, from anywhere."""
@@ -215,7 +216,7 @@ class NormalEquations:
 
     def _scores(self) -> Callable[[list[float]], list[float]]:
         """How good lambdas are, given by their logarithms in units."""
-        unit, matrix = self._unit(), self.matrix()
+        unit, matrix = self.unit, self.matrix()
         together = max(1, _AT_ONCE // matrix.numel())
 
         def scores(points: list[float]) -> list[float]:
@@ -236,17 +237,17 @@ def solve_head(
     noise_variance: float | None = None,
 ) -> HeadPosterior:
     """The head's posterior; alpha and 1/beta as given, or where they are best."""
+    variance = equations.variance
     if prior_precision is not None and noise_variance is not None:
-        ratio, beta = prior_precision * noise_variance, 1.0 / noise_variance
+        ratio, beta = prior_precision * variance * noise_variance, 1.0 / noise_variance
     elif equations.informative:
         ratio, beta = equations.best_ratio(), None
     else:  # one class so far, or one sample: nothing to tell features apart by
-        ratio, beta = 1.0, 1.0
+        ratio, beta = variance, 1.0
     ratios = equations.mean.new_tensor([ratio])
     trial = equations.at(lambda: equations.matrix().unsqueeze(0), ratios, beta)
     factor, solved = trial.factors[0], trial.solved[0]
     weight = torch.linalg.solve_triangular(factor.T, solved, upper=True)
-    weight = weight * equations.inverse_scale.unsqueeze(1)
     intercept = equations.target_mean - equations.mean @ weight
     # M - lambda tr (A + lambda I)^-1 parameters are determined by the data
     probes = torch.linalg.solve_triangular(factor, _signs(len(factor)).to(factor), upper=False)
@@ -261,8 +262,7 @@ def solve_head(
         intercept,
         factor,
         equations.mean,
-        equations.inverse_scale,
-        prior_precision=ratio * precision,
+        prior_precision=ratio * precision / variance,
         noise_variance=1.0 / precision,
         log_evidence=log_evidence if known else 0.0,
         intercept_leverage=share,

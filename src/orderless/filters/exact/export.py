@@ -21,7 +21,6 @@ class ExportedHead(nn.Module):
     intercept: Tensor
     factor: Tensor
     mean: Tensor
-    inverse_scale: Tensor
     sharpness: Tensor
 
     def __init__(
@@ -29,7 +28,7 @@ class ExportedHead(nn.Module):
     ) -> None:
         super().__init__()
         names = ["weight", "intercept"]
-        names += ["factor", "mean", "inverse_scale"] if probabilities else []
+        names += ["factor", "mean"] if probabilities else []
         for name in names:
             self.register_buffer(name, getattr(head, name).clone())
         self.noise_variance, self.constant = head.noise_variance, head.intercept_leverage
@@ -44,7 +43,7 @@ class ExportedHead(nn.Module):
         means = torch.addmm(self.intercept, features, self.weight)
         if not self.probabilities:
             return means
-        rows = (features - self.mean) * self.inverse_scale
+        rows = features - self.mean
         if self.portable:
             solved = self.factor @ rows.T
         else:

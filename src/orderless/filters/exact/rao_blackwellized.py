@@ -8,12 +8,11 @@ function of sums over the data (Rao-Blackwellisation: the head is integrated out
     W | x_i ~ N((A_i + lambda I)^-1 B_i, (A_i + lambda I)^-1 / beta)
     w_i ∝ p(y | x_i) = integral of p(y | W, x_i) p(W) dW
 
-with A, B the sums after standardising features by their own mean and variance, read off the same
-sums. Prior precision and noise variance are no part of the sums: they are set on read, by what
-`evidence.py` and `leave_one_out.py` say. Sums have no order, and here they have no rounding
-either (see `statistics.py`), so the result is the same *to the bit* for any order of tasks, batches
-or single samples, any batching and any sharding. Data can be taken away again, and data sets added
-and subtracted: see `algebra.py`.
+with A, B the sums of centred features, read off the same sums. Prior precision and noise variance
+are no part of the sums: they are set on read, by what `evidence.py` and `leave_one_out.py` say.
+Sums have no order, and here they have no rounding either (see `statistics.py`), so the result is
+the same *to the bit* for any order of tasks, batches or single samples, any batching and any
+sharding. Data can be taken away again, and data sets added and subtracted: see `algebra.py`.
 
 With one particle and a pre-trained backbone as its feature map this is analytic continual learning:
 ACIL (Zhuang et al., 2022), RanPAC (McDonnell et al., 2023), and, up to the scaling of its
@@ -72,9 +71,10 @@ class RaoBlackwellizedFilter(DataAlgebra):
             before the first update are uniform. Otherwise a class adds its column when it appears.
         across_tasks: how the scores of one label from several tasks combine: `"max"` or `"probs"`
             (sum of probabilities). Summed raw outputs would equal one head without tasks.
-        standardize: bring features to mean 0 and variance 1 and give the head an intercept.
+        standardize: centre features and give the head an intercept. All features have one scale,
+            their mean variance: bring raw columns of different units to one scale yourself.
             `False` takes features as they are, without an intercept.
-        prior_precision, noise_variance: fix both instead.
+        prior_precision, noise_variance: fix both, the precision for features of mean variance 1.
         class_prior: shares of the classes to be assumed on read: None (those of the data),
             `"uniform"`, or a share per label; see `priors.py`.
         calibration: one sample in so many is kept, chosen by its hash, to set the ridge and the

@@ -273,8 +273,6 @@ class PosteriorProduct(Predictor):
         both._begin_task()
         return both
 
-    # ------------------------------------------------------------------ state
-
     def state_dict(self) -> dict[str, object]:
         """Start, sums, and the task that is going on; see `ol.save`."""
         shard = self.particles.shard

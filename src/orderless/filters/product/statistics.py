@@ -120,8 +120,6 @@ class TaskSums:
             tuple(tasks),
         )
 
-    # ------------------------------------------------------------------ state
-
     def state_dict(self, collect: Callable[[Tensor], Tensor]) -> SumsState:
         """Tensors and plain values; `collect` makes `[N, ...]` of what the ranks hold."""
 

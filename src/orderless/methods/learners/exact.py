@@ -74,8 +74,6 @@ class ExactLearner(ContinualLearner):
         self.block = block
         self._gathered: list[tuple[Tensor, Tensor]] = []
 
-    # ------------------------------------------------------------------ learning
-
     def begin_task(self, seen: Sequence[int]) -> None:
         self._absorb()
         self.seen = list(seen)
@@ -106,8 +104,6 @@ class ExactLearner(ContinualLearner):
         loss = -evidence / max(1, self.filter.samples)
         return StepInfo(loss, None, None, self.filter.alive.clone(), normalize(evidence)[0])
 
-    # ------------------------------------------------------------------ answers
-
     def outputs(self, x: Tensor, task: int) -> Tensor:
         """Every map's calibrated logits."""
         self._absorb()
@@ -133,8 +129,6 @@ class ExactLearner(ContinualLearner):
         features = shard.pick(self.filter.grid(x), best)
         heads = torch.stack([head.weight for head in self.filter.heads])
         return features, [shard.pick(heads, best)]
-
-    # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, object]:
         self._absorb()

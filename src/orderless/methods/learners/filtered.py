@@ -44,8 +44,6 @@ class Learner(ContinualLearner):
         self._masks = torch.zeros(shape, device=scenario.device)  # 0 or -inf, by task of a sample
         self._fast: Any = None
 
-    # ------------------------------------------------------------------ learning
-
     def begin_task(self, seen: Sequence[int]) -> None:
         self.seen = list(seen)
         if self.scenario.kind != "domain":
@@ -99,8 +97,6 @@ class Learner(ContinualLearner):
             consolidation.begin_task([each for each in columns if each is not None])
         else:
             consolidation.begin_task(active(past, past[-1]), active(self.seen, self.seen[-1]))
-
-    # ------------------------------------------------------------------ answers
 
     def outputs(self, x: Tensor, task: int) -> Tensor:
         outputs = self.filter.outputs(x)

@@ -49,8 +49,6 @@ class PolicyLearner:
         for env in self.ppo.envs:
             env.close()
 
-    # ------------------------------------------------------------------ learning
-
     def begin_level(self, level: int) -> None:
         """Go to a level and start there."""
         self.ppo.switch(level)
@@ -92,8 +90,6 @@ class PolicyLearner:
         order = self.ppo.shuffle(len(actions), place=self.ppo.settings.epochs)
         order = order[self.rollout.valid.flatten()[order]]
         return frames[order], actions[order]
-
-    # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, object]:
         parts = {"ppo": self.ppo, "consolidation": self.consolidation}

@@ -71,8 +71,9 @@ def squared_errors(outputs: Tensor, y: Tensor, columns: Tensor | None = None) ->
     return 0.5 * (errors if columns is None else errors * columns).sum(-1)
 
 
-def head_of(particles: Ensemble) -> list[nn.Parameter]:
-    """The parameters of the particles' last Linear layer."""
+@torch.no_grad()
+def zero_head(particles: Ensemble) -> list[Tensor]:
+    """The parameters of the last Linear layer, which now starts without an opinion."""
     layers = particles.template.named_modules()
     *_, head = (name for name, module in layers if isinstance(module, nn.Linear))
-    return list(particles.get_submodule(head).parameters())
+    return [parameter.zero_() for parameter in particles.get_submodule(head).parameters()]
