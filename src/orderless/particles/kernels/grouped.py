@@ -64,14 +64,18 @@ class Tile:
 # By channels in and out, never by the number of particles or samples: those change no result.
 # benchmarks/tiles.py measures them; these are the best on an H200. A layer that is not named has
 # one tile that serves all.
-_PATCHES = Tile(patch=(2, 2), inner=64, columns=128, warps=8, together=True)
+_WIDE = Tile(patch=(2, 2), inner=64, columns=128, warps=8, together=True)
 TILES: dict[tuple[int, int], Tile] = {
-    (16, 16): _PATCHES,
-    (16, 32): _PATCHES,
-    (32, 16): _PATCHES,
+    (16, 16): replace(_WIDE, rows=64, inner=512, warps=4, stages=2, span=16),
+    (16, 32): _WIDE,
+    (32, 16): replace(_WIDE, rows=256, inner=32),
     (32, 32): Tile(together=True),
 }
-FILTER_TILES: dict[tuple[int, int], Tile] = {}  # of the filters' gradient, faster than cuDNN's
+FILTER_TILES: dict[tuple[int, int], Tile] = {  # of the filters' gradient, faster than cuDNN's
+    (16, 16): replace(_WIDE, rows=32, inner=256),
+    (16, 32): replace(_WIDE, rows=64, inner=256),
+    (32, 32): replace(_WIDE, patch=(1, 2), rows=64, inner=256),
+}
 
 
 @dataclass(frozen=True)
