@@ -1,5 +1,7 @@
 """The exact filter and the Gaussian-sum filter in the harness."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.experiments.tiny import make_run, result_of, tiny_cell, tiny_scenario, without_time
@@ -11,7 +13,7 @@ from orderless.experiments.store import read_cell
 from orderless.features import DeadLeaves, RandomConvolution, RandomReLU
 from orderless.filters.weights import normalize
 from orderless.methods import METHODS, Setup, find_method
-from orderless.methods.learners import ExactLearner
+from orderless.methods.learners import ExactLearner, exact
 from orderless.methods.learners.exact import feature_map
 from orderless.methods.presets import PRESETS
 from orderless.methods.settings import Settings
@@ -43,6 +45,16 @@ def test_the_order_variance_is_exactly_zero(kind, features, orders, seeds, tmp_p
     for record in records:
         for combine in ("accuracy", "logits", "probs"):
             assert record["scores"][combine][-1] == records[0]["scores"][combine][-1]
+
+
+def test_a_cell_on_a_backbones_features_reads_them_everywhere(tmp_path, monkeypatch):
+    """Training, scores and plasticity: the images have 196 values, the features 14."""
+    monkeypatch.setattr(exact, "backbone_features", lambda kind: lambda x: x.mean(3).flatten(1))
+    cell = tiny_cell("rb", scenario="class")
+    cell = replace(cell, settings=cell.settings.changed(rb_map="lite2"))
+    record = result_of(cell, tmp_path)
+    assert sum(record["scores"]["probs"][-1]) / 3 > 0.5
+    assert len(record["plasticity"]["effective_rank"]) == 3
 
 
 @pytest.mark.parametrize("kind", ["domain", "task", "class"])

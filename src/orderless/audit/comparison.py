@@ -17,7 +17,7 @@ from ..filters import (
     RaoBlackwellizedFilter,
     WeightedParticleFilter,
 )
-from ..methods.learners.product import head_of, squared_errors
+from ..methods.learners.product import squared_errors, zero_head
 from ..networks import mlp
 from ..particles import Ensemble, per_particle
 from ..scenarios import Task
@@ -158,9 +158,7 @@ def _make_filter(
     count = 1 if name == "product" else s.particles
     particles = Ensemble(make_model, count, seed=seed, device=device)
     if name == "product":  # squared error, from a head of zeros
-        with torch.no_grad():
-            for parameter in head_of(particles):
-                parameter.zero_()
+        zero_head(particles)
         product = PosteriorProduct(particles, partial(torch.optim.SGD, lr=s.product_lr))
         return product, product.compile(lambda x, y: squared_errors(particles(x), y).mean(1))
     make: Any = WeightedParticleFilter if name == "wpf" else AveragingParticles

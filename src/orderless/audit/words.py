@@ -44,10 +44,7 @@ def markdown(result: OrderSensitivity) -> str:
         said = "\n".join(f"- {escape(sentence)}" for sentence in findings(result, each))
         sections += [f"## {name}", said]
     parts = [
-        [
-            escape(each.name),
-            *map(small, (p.variance, p.order_effect, p.seed_effect, p.interaction)),
-        ]
+        [escape(each.name), *map(small, (p.variance, p.order_effect, p.seed_effect, p.interaction))]
         for each in result.learners
         for p in [each.parts]
     ]

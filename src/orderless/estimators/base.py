@@ -147,12 +147,7 @@ class ParticleEstimator(EstimatorAlgebra, ABC):
         return weights
 
     def _learn(
-        self,
-        X: np.ndarray,
-        y: np.ndarray,
-        weights: np.ndarray | None,
-        epochs: int,
-        shuffle: bool,
+        self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None, epochs: int, shuffle: bool
     ) -> None:
         inputs, targets = self._inputs(X), self._targets(y).to(self.device)
         mass = self._mass(y, weights)

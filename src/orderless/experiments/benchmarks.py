@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import scenarios
 from ..rl.games import GAMES, parse_levels
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ def _split(name: str, **own: Callable[[Settings], Any]) -> Callable[..., Scenari
     """Makes the scenario of this name, with what the settings say; `own` options are its alone."""
 
     def build(kind: str, settings: Settings, seed: int, root: str | None, device: str) -> Scenario:
-        from .. import scenarios
-
         return getattr(scenarios, name)(
             kind,
             root=root,

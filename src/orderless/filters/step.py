@@ -236,9 +236,7 @@ class SteppedFilter(ParticleFilter, ABC):
         return Step(self, closures)
 
     def compile(
-        self,
-        loss_fn: Callable[..., Any],
-        penalty: Callable[..., Tensor] | None = None,
+        self, loss_fn: Callable[..., Any], penalty: Callable[..., Tensor] | None = None
     ) -> Callable[..., StepInfo]:
         """`fast = pf.compile(loss_fn)`, then `info = fast(x, y)`: one CUDA graph per shape.
 

@@ -52,14 +52,11 @@ def _product_of_particles(setup: Setup) -> ProductLearner:
 def _learner(setup: Setup, n: int) -> ProductLearner:
     import torch
 
-    from .learners.product import ProductLearner, head_of
+    from .learners.product import ProductLearner, zero_head
 
     s, own = setup.settings, setup.config(ProductSettings)
     particles = setup.ensemble(n)
-    head = head_of(particles)
-    with torch.no_grad():
-        for parameter in head:
-            parameter.zero_()  # it starts without an opinion
+    head = zero_head(particles)
     last = [any(each is p for each in head) for p in particles.parameters()]
 
     def make_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:

@@ -89,6 +89,9 @@ def method(
     name: str,
     description: str,
     particles: bool = False,
+    in_all: bool = True,
+    kind: str = "supervised",
+    slow: bool = False,
     *,
     label: str = "",
     needs: str | None = None,
@@ -97,8 +100,10 @@ def method(
     """Register a function `Setup -> learner` under a name; options are the fields of `Method`."""
 
     def register(build: Build) -> Build:
-        known: Any = {"description": description, "build": build, "particles": particles}
-        made = Method(name, label or name, tuned=needs is not None, needs=needs, **known, **options)
+        flags = {"particles": particles, "in_all": in_all, "kind": kind, "slow": slow}
+        known: Any = {"description": description, "build": build, "needs": needs, **flags}
+        tuned = needs is not None
+        made = Method(name, label or name, tuned=tuned, **known, **options)
         if name in METHODS and METHODS[name].origin() != made.origin():
             raise ValueError(f"there is a method called {name!r} already: choose another name")
         METHODS[name] = made

@@ -16,18 +16,8 @@ from ..scenarios import Scenario
 from .learners import Learner
 from .settings import Own, SharedSettings
 
-
-@lru_cache(maxsize=4)
-def _initial(
-    make_model: Callable[[], nn.Module],
-    n: int,
-    init: str | Perturb,
-    seed: int,
-    device: str,
-    group: Any,
-) -> Ensemble:
-    """Kept for the next cell: every method and order starts from the same networks."""
-    return Ensemble(make_model, n, init, seed, device=device, group=group)
+# kept for the next cell: every method and order starts from the same networks
+_initial = lru_cache(maxsize=4)(Ensemble)
 
 
 @dataclass(frozen=True)
@@ -56,9 +46,8 @@ class Setup:
         A single network, say, is then computed by everyone alike.
         """
         enough = self.group is not None and n >= torch.distributed.get_world_size(self.group)
-        group = self.group if enough else None
-        place = str(self.scenario.device)
-        return copy.deepcopy(_initial(make_model, n, init, self.seed, place, group))
+        where: Any = {"device": str(self.scenario.device), "group": self.group if enough else None}
+        return copy.deepcopy(_initial(make_model, n, init, self.seed, **where))
 
     def ensemble(self, n: int) -> Ensemble:
         """n particles as the settings want them."""

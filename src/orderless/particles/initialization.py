@@ -93,10 +93,7 @@ def perturb_(module: nn.Module, perturb: Perturb, seed: int, index: int) -> nn.M
 
 
 def initial_modules(
-    make_model: Callable[[], nn.Module] | nn.Module,
-    indices: range,
-    init: str | Perturb,
-    seed: int,
+    make_model: Callable[[], nn.Module] | nn.Module, indices: range, init: str | Perturb, seed: int
 ) -> Iterator[nn.Module]:
     """The networks `indices` of the ensemble with this seed, one after another."""
     if init != "fresh" and not isinstance(init, Perturb):

@@ -78,10 +78,7 @@ class ParticleRules(TorchFunctionMode):
     """The mode. `keys(stream)` gives this particle's random key, `update` a pending step."""
 
     def __init__(
-        self,
-        keys: Callable[[int], Tensor],
-        update: FactoredUpdate | None = None,
-        fast: bool = True,
+        self, keys: Callable[[int], Tensor], update: FactoredUpdate | None = None, fast: bool = True
     ) -> None:
         super().__init__()
         self._keys = keys

@@ -6,6 +6,8 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
+from ..storage import package_files
+
 _INSTALL = "pip install 'orderless[procgen]'"
 _DEBIAN = "apt-get install libgl1 libglib2.0-0"
 
@@ -30,13 +32,8 @@ def load_envpool() -> ModuleType:
 
 def _qt_libraries() -> list[Path]:
     """pip's libQt5Core and libQt5Gui, in the order in which they need each other; or none."""
-    spec = importlib.util.find_spec("PyQt5")
-    places = [] if spec is None else list(spec.submodule_search_locations or [])
-    for place in places:
-        libraries = [Path(place, "Qt5", "lib", f"libQt5{name}.so.5") for name in ("Core", "Gui")]
-        if all(library.exists() for library in libraries):
-            return libraries
-    return []
+    found = [package_files("PyQt5", f"Qt5/lib/libQt5{name}.so.5") for name in ("Core", "Gui")]
+    return [libraries[0] for libraries in found] if all(found) else []
 
 
 def _explain(message: str) -> str:

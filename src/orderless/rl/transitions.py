@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from ..particles import find_device
-from ..storage import INVALID_STATE
+from ..storage import INVALID_STATE, write_atomically
 from .environment import Array, with_rows
 from .experts import Expert
 from .mixture import MixturePolicy
@@ -114,8 +114,7 @@ def collect(
             episodes=len(returns),
             mean_return=float(envs[0].normalize(returns).mean()) if returns else None,
         )
-        with _synced(temporary / "facts.json") as file:
-            file.write(json.dumps(facts, indent=1).encode())
+        write_atomically(temporary / "facts.json", json.dumps(facts, indent=1).encode())
         try:
             os.replace(temporary, path)
         except OSError:
@@ -180,11 +179,7 @@ def _write(
 
 
 def _played(
-    expert: Expert,
-    envs: list[ProcgenLevels],
-    seed: int,
-    device: torch.device,
-    returns: list[float],
+    expert: Expert, envs: list[ProcgenLevels], seed: int, device: torch.device, returns: list[float]
 ) -> Iterator[tuple[Array, Array]]:
     """(frames, actions) of one step after another; finished episodes are noted in `returns`.
 

@@ -6,15 +6,7 @@ from ..lazy import on_first_use
 
 if TYPE_CHECKING:
     from .catalogue import DATASETS
-    from .datasets import (
-        check,
-        fetch,
-        find,
-        load_cifar100,
-        load_intents,
-        load_mnist,
-        load_mnist_5k,
-    )
+    from .datasets import check, fetch, find, load_cifar100, load_intents, load_mnist, load_mnist_5k
     from .errors import DataError
     from .intents import Intents
     from .scenario import Scenario

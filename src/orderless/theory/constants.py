@@ -25,6 +25,7 @@ D(p_hat, q_hat) is then taken between the representations; it still obeys the tr
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import combinations
 
 from .discrepancy import Discrepancy
@@ -193,12 +194,12 @@ def constants_of_swaps(
     places = list(range(len(losses)))
     for place in reversed(swap_path(order)):
         a, b = losses[places[place]], losses[places[place + 1]]
-        p_hat = _run(update, start, [losses[t] for t in places[:place]])
+        p_hat = reduce(update, [losses[t] for t in places[:place]], start)
         for first, second in ((a, b), (b, a)):
             density = represent(p_hat)
             comparisons.fidelity(p_hat, density, first)
             comparisons.fidelity(update(p_hat, first), bayes_update(density, first), second)
-        left, right = _run(update, p_hat, [a, b]), _run(update, p_hat, [b, a])
+        left, right = reduce(update, [a, b], p_hat), reduce(update, [b, a], p_hat)
         for t in places[place + 2 :]:
             comparisons.contraction(left, right, losses[t])
             left, right = update(left, losses[t]), update(right, losses[t])
@@ -214,12 +215,6 @@ def constants_of_swaps(
     for loss in losses:
         comparisons.difference(ends[0], ends[1], loss)
     return comparisons.constants()
-
-
-def _run(update: Update, p: WeightedSet, losses: Sequence[Loss]) -> WeightedSet:
-    for loss in losses:
-        p = update(p, loss)
-    return p
 
 
 def _ratio(before: float, after: float) -> float:

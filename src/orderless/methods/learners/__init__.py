@@ -8,10 +8,6 @@ from .product import ProductLearner
 from .replay import Reservoir
 
 __all__ = [
-    "ContinualLearner",
-    "ExactLearner",
-    "GaussianSumLearner",
-    "Learner",
-    "ProductLearner",
+    "ContinualLearner", "ExactLearner", "GaussianSumLearner", "Learner", "ProductLearner",
     "Reservoir",
-]
+]  # fmt: skip

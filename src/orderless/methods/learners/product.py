@@ -1,8 +1,7 @@
 """The product of task posteriors at work in a scenario: which loss, about which outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -60,7 +59,7 @@ class ProductLearner(Learner):
             loss=lambda outputs, y: self._losses(outputs, y).sum(1),
         )
 
-    def add(self, other: ProductLearner) -> None:
+    def add(self, other: Self) -> None:
         """Take in the tasks that another learner of the same start has finished."""
         self.filter, self._fast = self.filter + other.filter, None
 
@@ -71,8 +70,9 @@ def squared_errors(outputs: Tensor, y: Tensor, columns: Tensor | None = None) ->
     return 0.5 * (errors if columns is None else errors * columns).sum(-1)
 
 
-def head_of(particles: Ensemble) -> list[nn.Parameter]:
-    """The parameters of the particles' last Linear layer."""
+@torch.no_grad()
+def zero_head(particles: Ensemble) -> list[Tensor]:
+    """The parameters of the last Linear layer, which now starts without an opinion."""
     layers = particles.template.named_modules()
     *_, head = (name for name, module in layers if isinstance(module, nn.Linear))
-    return list(particles.get_submodule(head).parameters())
+    return [parameter.zero_() for parameter in particles.get_submodule(head).parameters()]
