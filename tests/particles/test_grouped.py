@@ -97,6 +97,7 @@ TILED = {
     "in a column": Tile((3, 1), rows=16, inner=16),
     "in a square, in two columns of programs": Tile((2, 2), rows=16, inner=64, columns=32),
     "particles in turn": Tile((2, 4), rows=32, columns=256, together=True),
+    "filters that stay": Tile((2, 2), rows=16, inner=256, span=3),
 }
 
 
@@ -111,25 +112,27 @@ def test_every_tile_computes_the_same(
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(batch, n * inputs, 6, 8, generator=generator).to(DEVICE)
     weight = torch.randn(n, outputs, inputs, *kernel, generator=generator).to(DEVICE)
-    leaves = [x.requires_grad_(), weight.requires_grad_()]
-    expected = F.conv2d(x, weight.flatten(0, 1), padding=1, groups=n)
+    bias = torch.randn(n, outputs, generator=generator).to(DEVICE)
+    leaves = [tensor.requires_grad_() for tensor in (x, weight, bias)]
+    expected = F.conv2d(x, weight.flatten(0, 1), bias.flatten(), padding=1, groups=n)
     slope = torch.randn(expected.shape, generator=generator).to(DEVICE)
     wanted = torch.autograd.grad(expected, leaves, slope)
 
     for ends in ((inputs, outputs), (outputs, inputs)):
         monkeypatch.setitem(grouped.TILES, ends, tile)
+        monkeypatch.setitem(grouped.FILTER_TILES, ends, tile)
     wide = x.contiguous(memory_format=torch.channels_last)
-    y = GroupedConvolution.apply(wide, weight, None, g)
+    y = GroupedConvolution.apply(wide, weight, bias, g)
     torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)  # float32, another order
     for got, want in zip(torch.autograd.grad(y, leaves, slope), wanted, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
-def test_patches_that_do_not_fit_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(grouped.TILES, (16, 16), Tile((2, 2), rows=64))
-    assert grouped.tile_of(16, 16, (6, 8), (1, 1)) == Tile((2, 2), rows=64)
-    assert grouped.tile_of(16, 16, (6, 7), (1, 1)) == Tile((1, 1), rows=64)
-    assert grouped.tile_of(16, 16, (6, 8), (1, 2)) == Tile((1, 1), rows=64)
+def test_patches_that_do_not_fit_are_not_made() -> None:
+    tile, plain = Tile((2, 4), rows=64), Tile((1, 1), rows=64)
+    assert tile.fitted((6, 8), (1, 1)) == tile
+    assert tile.fitted((7, 8), (1, 1)) == tile.fitted((6, 6), (1, 1)) == plain
+    assert tile.fitted((6, 8), (1, 2)) == plain
 
 
 def test_a_bias_may_be_part_of_a_larger_tensor() -> None:

@@ -1,7 +1,5 @@
 """`Ensemble`: N networks as one `nn.Module`."""
 
-from __future__ import annotations
-
 import copy
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +38,7 @@ class Inputs(NamedTuple):
     arg_dims: tuple[Any, ...]
     kwarg_dims: dict[str, Any]
 
-    def of_particles(self, some: Callable[[Tensor, int], Tensor]) -> Inputs:
+    def of_particles(self, some: Callable[[Tensor, int], Tensor]) -> Self:
         """`some(tensor, axis)` of the inputs per particle; shared ones stay."""
 
         def part(value: Any, axis: int | None) -> Any:
@@ -111,9 +109,7 @@ class Ensemble(nn.Module):
         return super().to(*args, **options)
 
     @classmethod
-    def from_modules(
-        cls, modules: Sequence[nn.Module], *, seed: int = 0, **options: Any
-    ) -> Ensemble:
+    def from_modules(cls, modules: Sequence[nn.Module], *, seed: int = 0, **options: Any) -> Self:
         """Stack existing networks of one architecture; `options` as in the constructor.
 
         With a group every rank names all networks and keeps its own.
@@ -180,7 +176,7 @@ class Ensemble(nn.Module):
         """How many forward passes have drawn noise, a scalar; `replay` takes one of its values."""
         return self._draws
 
-    def train(self, mode: bool = True) -> Ensemble:
+    def train(self, mode: bool = True) -> Self:
         self.template.train(mode)
         return super().train(mode)
 

@@ -11,11 +11,9 @@ weight and where the factors still are what the backward pass saw. `FactoredUpda
 gradient in factors where it knows all of that, and leaves it to autograd everywhere else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +48,7 @@ class Unchanged(NamedTuple):
     version: int
 
     @classmethod
-    def of(cls, tensor: Tensor) -> Unchanged:
+    def of(cls, tensor: Tensor) -> Self:
         return cls(tensor, tensor._version)
 
     def holds(self) -> bool:

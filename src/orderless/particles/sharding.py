@@ -8,13 +8,11 @@ moves them (`exchange`) or somebody asks for one (`pick`) or for all of them (`c
 Without a group each of these hands back what it was given, so that filters are written once.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -57,7 +55,7 @@ class Shard:
         self.start, self.stop = self._bounds[self.rank], self._bounds[self.rank + 1]
         self.count = self.stop - self.start
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Shard:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self  # a copy of an ensemble is spread over the same processes
 
     def owner(self, index: int) -> int:

@@ -11,9 +11,8 @@ observation that the ignored action answers; the transition from it to the next
 episode's first frame is not experience, its advantage is 0 and its mask is False.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -79,7 +78,7 @@ class Rollout:
     log_weights: Tensor
 
     @classmethod
-    def empty(cls, steps: int, n_envs: int, decision: Decision) -> Rollout:
+    def empty(cls, steps: int, n_envs: int, decision: Decision) -> Self:
         """Room for `steps` steps of `n_envs` environments; the decision is for some of them."""
         actions, _, _, values, observations = decision
         n = len(values)

@@ -1,8 +1,7 @@
 """The product of task posteriors at work in a scenario: which loss, about which outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -60,7 +59,7 @@ class ProductLearner(Learner):
             loss=lambda outputs, y: self._losses(outputs, y).sum(1),
         )
 
-    def add(self, other: ProductLearner) -> None:
+    def add(self, other: Self) -> None:
         """Take in the tasks that another learner of the same start has finished."""
         self.filter, self._fast = self.filter + other.filter, None
 

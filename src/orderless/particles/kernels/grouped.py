@@ -11,6 +11,9 @@ gradient by the filters is a sum over positions, split into parts that are added
 
 import math
 from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import product
+from operator import add
 from typing import Any
 
 import torch
@@ -21,18 +24,17 @@ from .fused import kernels, padded, runs_on
 PROGRAMS = 1024  # enough to fill a large GPU
 # The filters' gradient is faster by cuDNN from so many like groups on, or with more channels.
 GROUPS, NARROW = 4, 32
-FILTERS = {"ROWS": 64, "num_warps": 4, "num_stages": 3}
-ENTRIES = 256  # of a filter, with all its taps, to a program
 
 
 @dataclass(frozen=True)
 class Tile:
-    """How `gather` is cut into programs: `rows` patches of neighbouring outputs in each.
+    """How a kernel is cut into programs: `rows` patches of neighbouring outputs at a time.
 
     Neighbours see mostly the same inputs, which are fetched once for a patch; where the filter of
-    one does not reach, it is multiplied by 0. `inner` entries of the filters at a time, `columns`
-    of a patch's outputs to a program. `together`: all particles at the same positions follow each
-    other, because they share lines of memory.
+    one does not reach, it is multiplied by 0. `inner` entries of the filters, `columns` of a
+    patch's outputs. `together`: all particles at the same positions follow each other, because
+    they share lines of memory. `span`: how often a program of `gather` does so with the same
+    filters; with all their entries at a time they are fetched once.
     """
 
     patch: tuple[int, int] = (1, 1)
@@ -42,25 +44,38 @@ class Tile:
     warps: int = 4
     stages: int = 3
     together: bool = False
+    span: int = 1
+
+    def fitted(self, size: tuple[int, int], stride: tuple[int, int]) -> "Tile":
+        """Without patches, where they do not cover a result of this size."""
+        high, wide = self.patch
+        fits = stride == (1, 1) and size[0] % high == 0 and size[1] % wide == 0
+        return self if fits else replace(self, patch=(1, 1))
+
+    def window(self, kernel: tuple[int, int]) -> tuple[int, int]:
+        """What the filters of a patch look at together."""
+        return kernel[0] + self.patch[0] - 1, kernel[1] + self.patch[1] - 1
+
+    def grid(self, blocks: int, n: int, across: int) -> tuple[int, int, int]:
+        """Of a kernel, whose first axis is the fastest."""
+        return (blocks * n, 1, across) if self.together else (blocks, n, across)
 
 
 # By channels in and out, never by the number of particles or samples: those change no result.
-# benchmarks/tiles.py measures them; these are the best on an H200.
-_PATCHES = Tile(patch=(2, 2), inner=64, columns=128, warps=8, together=True)
+# benchmarks/tiles.py measures them; these are the best on an H200. A layer that is not named has
+# one tile that serves all.
+_WIDE = Tile(patch=(2, 2), inner=64, columns=128, warps=8, together=True)
 TILES: dict[tuple[int, int], Tile] = {
-    (16, 16): _PATCHES,
-    (16, 32): _PATCHES,
-    (32, 16): _PATCHES,
+    (16, 16): replace(_WIDE, rows=64, inner=512, warps=4, stages=2, span=16),
+    (16, 32): _WIDE,
+    (32, 16): replace(_WIDE, rows=256, inner=32),
     (32, 32): Tile(together=True),
 }
-
-
-def tile_of(inputs: int, outputs: int, size: tuple[int, int], stride: tuple[int, int]) -> Tile:
-    """The layer's own, as far as patches fit its result; else one that serves all layers."""
-    tile = TILES.get((inputs, outputs), Tile(inner=32 if inputs <= 32 else 64))
-    high, wide = tile.patch
-    fits = stride == (1, 1) and size[0] % high == 0 and size[1] % wide == 0
-    return tile if fits else replace(tile, patch=(1, 1))
+FILTER_TILES: dict[tuple[int, int], Tile] = {  # of the filters' gradient, faster than cuDNN's
+    (16, 16): replace(_WIDE, rows=32, inner=256),
+    (16, 32): replace(_WIDE, rows=64, inner=256),
+    (32, 32): replace(_WIDE, patch=(1, 2), rows=64, inner=256),
+}
 
 
 @dataclass(frozen=True)
@@ -135,19 +150,20 @@ def gather(
         shape, dtype=source.dtype, device=source.device, memory_format=torch.channels_last
     )
     bias = None if bias is None else bias.contiguous()  # it may be part of another tensor
-    tile = tile_of(inputs, outputs, size, g.stride)
-    patch = math.prod(tile.patch)
+    usual = Tile(inner=32 if inputs <= 32 else 64)  # of a narrow layer, several taps at a time
+    tile = TILES.get((inputs, outputs), usual).fitted(size, g.stride)
+    entries, patch = math.prod(tile.window(g.kernel)) * inputs, math.prod(tile.patch)
+    inner, columns = min(tile.inner, _block(entries)), min(tile.columns, _block(patch * outputs))
     patches = batch * size[0] * size[1] // patch
-    columns = min(tile.columns, _block(patch * outputs))
-    blocks, across = math.ceil(patches / tile.rows), math.ceil(patch * outputs / columns)
-    grid = (blocks * g.n, 1, across) if tile.together else (blocks, g.n, across)
-    kernels.gather[grid](
+    blocks = math.ceil(patches / (tile.rows * tile.span))
+    across = math.ceil(patch * outputs / columns)
+    kernels.gather[tile.grid(blocks, g.n, across)](
         source, weight, *(result if t is None else t for t in (bias, signs, added)), result,
         patches, N=g.n, TAPS=g.taps, IN=inputs, OUT=outputs, **g.sides(source, size),
         BACKWARD=backward, HAS_BIAS=bias is not None,
         RELU=relu, HAS_SIGNS=signs is not None, HAS_ADDED=added is not None,
         PRECISION=g.precision, HIGH=tile.patch[0], WIDE=tile.patch[1], TOGETHER=tile.together,
-        ROWS=tile.rows, INNER=tile.inner, COLUMNS=columns,
+        SPAN=tile.span, ROWS=tile.rows, INNER=inner, COLUMNS=columns,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return result
@@ -155,24 +171,31 @@ def gather(
 
 def filter_gradient(source: Tensor, slope: Tensor, g: Geometry) -> tuple[Tensor, Tensor]:
     """dW `[N, O, C, kh, kw]` and, by the way, the bias's gradient `[N, O]`, in float32."""
-    size, entries = (slope.shape[2], slope.shape[3]), g.taps * g.inputs
-    positions = source.shape[0] * size[0] * size[1]
-    rows, inner = FILTERS["ROWS"], min(ENTRIES, _block(entries))
-    columns = min(64, _block(g.outputs))
-    tiles = math.ceil(entries / inner) * math.ceil(g.outputs / columns)
-    parts = max(1, min(PROGRAMS // (g.n * tiles), positions // (8 * rows)))
-    share = rows * math.ceil(positions / parts / rows)
+    size, usual = (slope.shape[2], slope.shape[3]), Tile(rows=64, inner=256)
+    tile = FILTER_TILES.get((g.inputs, g.outputs), usual).fitted(size, g.stride)
+    (high, wide), (height, width), window = tile.patch, g.kernel, tile.window(g.kernel)
+    entries, outputs = math.prod(window) * g.inputs, high * wide * g.outputs
+    patches = source.shape[0] * size[0] * size[1] // (high * wide)
+    inner, columns = min(tile.inner, _block(entries)), min(tile.columns, _block(outputs))
+    tiles = math.ceil(entries / inner) * math.ceil(outputs / columns)
+    parts = max(1, min(PROGRAMS // (g.n * tiles), patches // (8 * tile.rows)))
+    share = tile.rows * math.ceil(patches / parts / tile.rows)
     result = torch.empty(
-        (parts, g.n, entries + 1, g.outputs), dtype=torch.float32, device=source.device
+        (parts, g.n, entries + 1, outputs), dtype=torch.float32, device=source.device
     )
-    kernels.filters[(parts, g.n, tiles)](
-        source, slope, result, positions,
+    kernels.filters[tile.grid(parts, g.n, tiles)](
+        source, slope, result, patches,
         N=g.n, TAPS=g.taps, IN=g.inputs, OUT=g.outputs, **g.sides(source, size),
-        SHARE=share, PRECISION=g.precision, INNER=inner, COLUMNS=columns, **FILTERS,
+        SHARE=share, PRECISION=g.precision, HIGH=high, WIDE=wide, TOGETHER=tile.together,
+        ROWS=tile.rows, INNER=inner, COLUMNS=columns,
+        num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     total = result.sum(0)
-    weight = total[:, :-1].view(g.n, *g.kernel, g.inputs, g.outputs)
-    return weight.permute(0, 4, 3, 1, 2), total[:, -1]
+    # a filter's share of the window, for each position in the patch
+    each = total[:, :-1].view(g.n, *window, g.inputs, high, wide, g.outputs)
+    places = product(range(high), range(wide))
+    weight = reduce(add, (each[:, h : h + height, w : w + width, :, h, w] for h, w in places))
+    return weight.permute(0, 4, 3, 1, 2), total[:, -1].view(g.n, -1, g.outputs).sum(1)
 
 
 def _block(size: int) -> int:
@@ -214,7 +237,8 @@ def filter_gradients(
     x: Tensor, slope: Tensor, weight: Tensor, g: Geometry
 ) -> tuple[Tensor, Tensor]:
     """Of weight and bias, by whoever is faster: cuDNN has kernels for several like groups."""
-    if g.inputs == g.outputs and g.stride == (1, 1) and (g.n >= GROUPS or g.inputs > NARROW):
+    alike = g.inputs == g.outputs and g.stride == (1, 1) and (g.n >= GROUPS or g.inputs > NARROW)
+    if alike and (g.inputs, g.outputs) not in FILTER_TILES:
         _, grad_weight = by_cudnn(slope, x, weight, g, (False, True))
         assert grad_weight is not None
         return grad_weight, _bias_gradient(slope, g, weight.dtype)

@@ -125,6 +125,29 @@ def _within(place, size):
 
 
 @triton.jit
+def _particle(N: tl.constexpr, TOGETHER: tl.constexpr):
+    # a program's block of positions and its particle; TOGETHER: all particles of a block in turn
+    block, n = tl.program_id(0), tl.program_id(1)
+    if TOGETHER:
+        block, n = block // N, block % N
+    return block, n.to(tl.int64)
+
+
+@triton.jit
+def _reaching(
+    filters, k, shift_h, shift_w, o, columns,
+    HEIGHT: tl.constexpr, KERNEL: tl.constexpr, WINDOW: tl.constexpr,
+    IN: tl.constexpr, OUT: tl.constexpr,
+):  # fmt: skip
+    # weights of the entries k of a window for a patch's outputs; 0 where a filter does not reach
+    line = (k // IN // WINDOW)[:, None] - shift_h[None, :]
+    tap = (k // IN % WINDOW)[:, None] - shift_w[None, :]
+    reached = _within(line, HEIGHT) & _within(tap, KERNEL) & columns[None, :]
+    entry = (line * KERNEL + tap) * IN + (k % IN)[:, None]
+    return tl.load(filters + (entry * OUT + o[None, :]), mask=reached, other=0.0)
+
+
+@triton.jit
 def gather(
     source, weight, bias, signs, added, result, patches,
     N: tl.constexpr, TAPS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
@@ -132,24 +155,21 @@ def gather(
     KERNEL: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PAD_H: tl.constexpr, PAD_W: tl.constexpr, BACKWARD: tl.constexpr, HAS_BIAS: tl.constexpr,
     RELU: tl.constexpr, HAS_SIGNS: tl.constexpr, HAS_ADDED: tl.constexpr, PRECISION: tl.constexpr,
-    HIGH: tl.constexpr, WIDE: tl.constexpr, TOGETHER: tl.constexpr,
+    HIGH: tl.constexpr, WIDE: tl.constexpr, TOGETHER: tl.constexpr, SPAN: tl.constexpr,
     ROWS: tl.constexpr, INNER: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     # result[m, n, o] = sum over k = (tap, i) of source[under(m, tap), n, i] weight[n, k, o] + bias,
     # or 0 where it (RELU) or `signs` is negative; and `added` on top.
     # A row m of the product is a patch of HIGH x WIDE neighbours, its columns j are (position in
     # the patch, o). Their filters look at one window: k = (place in it, i), and where a neighbour's
-    # filter does not reach, its weight is 0.
-    block, n = tl.program_id(0), tl.program_id(1)
-    if TOGETHER:  # all particles at the same positions, one after another
-        block, n = block // N, block % N
-    n = n.to(tl.int64)
-    m = block * ROWS + tl.arange(0, ROWS)
+    # filter does not reach, its weight is 0. SPAN blocks of rows one after another: if the weights
+    # are one piece, they stay.
+    block, n = _particle(N, TOGETHER)
     j = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     o, down, right = j % OUT, j // OUT // WIDE, j // OUT % WIDE
+    columns = j < HIGH * WIDE * OUT
     LINES: tl.constexpr = TO_H // HIGH
     LINE: tl.constexpr = TO_W // WIDE
-    b, row, column = m // (LINES * LINE), m // LINE % LINES * HIGH, m % LINE * WIDE
     WINDOW: tl.constexpr = KERNEL + WIDE - 1
     HEIGHT: tl.constexpr = TAPS // KERNEL
     ENTRIES: tl.constexpr = (HEIGHT + HIGH - 1) * WINDOW * IN
@@ -158,83 +178,100 @@ def gather(
     MARGIN_H: tl.constexpr = PAD_H + (HIGH - 1 if BACKWARD else 0)
     MARGIN_W: tl.constexpr = PAD_W + (WIDE - 1 if BACKWARD else 0)
     filters = weight + n * TAPS * IN * OUT
-    total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for start in range(0, ENTRIES, INNER):
-        k = start + tl.arange(0, INNER)
-        if IN % INNER == 0:  # one place at a time
-            place, there = _under(
-                b[:, None], row[:, None], column[:, None], start // IN, FROM_H, FROM_W, WINDOW,
-                STRIDE_H, STRIDE_W, MARGIN_H, MARGIN_W, BACKWARD,
-            )  # fmt: skip
-        else:
-            place, there = _under(
-                b[:, None], row[:, None], column[:, None], (k // IN)[None, :], FROM_H, FROM_W,
-                WINDOW, STRIDE_H, STRIDE_W, MARGIN_H, MARGIN_W, BACKWARD,
-            )  # fmt: skip
-        there = there & (m[:, None] < patches) & (k[None, :] < ENTRIES)
-        seen = source + (place.to(tl.int64) * N + n) * IN
-        values = tl.load(seen + (k % IN)[None, :], mask=there, other=0.0)
-        line = (k // IN // WINDOW)[:, None] - shift_h[None, :]
-        tap = (k // IN % WINDOW)[:, None] - shift_w[None, :]
-        reached = _within(line, HEIGHT) & _within(tap, KERNEL) & (j[None, :] < HIGH * WIDE * OUT)
-        entry = (line * KERNEL + tap) * IN + (k % IN)[:, None]
-        slopes = tl.load(filters + (entry * OUT + o[None, :]), mask=reached, other=0.0)
-        total = tl.dot(values, slopes, total, input_precision=PRECISION)
-    inside = (m[:, None] < patches) & (j[None, :] < HIGH * WIDE * OUT)
-    if HAS_BIAS:
-        total += tl.load(bias + n * OUT + o).to(tl.float32)[None, :]
-    position = (b * TO_H + row)[:, None] + down[None, :]
-    position = position * TO_W + column[:, None] + right[None, :]
-    place = (position.to(tl.int64) * N + n) * OUT + o[None, :]
-    if RELU:
-        total = tl.where(total < 0.0, 0.0, total)  # NaN stays NaN
-    if HAS_SIGNS:
-        total = tl.where(tl.load(signs + place, mask=inside, other=0.0) <= 0.0, 0.0, total)
-    if HAS_ADDED:
-        total += tl.load(added + place, mask=inside, other=0.0).to(tl.float32)
-    tl.store(result + place, total.to(result.dtype.element_ty), mask=inside)
+    if INNER >= ENTRIES:
+        slopes = _reaching(
+            filters, tl.arange(0, INNER), shift_h, shift_w, o, columns,
+            HEIGHT, KERNEL, WINDOW, IN, OUT,
+        )  # fmt: skip
+    for step in range(SPAN):
+        m = (block * SPAN + step) * ROWS + tl.arange(0, ROWS)
+        b, row, column = m // (LINES * LINE), m // LINE % LINES * HIGH, m % LINE * WIDE
+        total = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for start in range(0, ENTRIES, INNER):
+            k = start + tl.arange(0, INNER)
+            if IN % INNER == 0:  # one place at a time
+                place, there = _under(
+                    b[:, None], row[:, None], column[:, None], start // IN, FROM_H, FROM_W, WINDOW,
+                    STRIDE_H, STRIDE_W, MARGIN_H, MARGIN_W, BACKWARD,
+                )  # fmt: skip
+            else:
+                place, there = _under(
+                    b[:, None], row[:, None], column[:, None], (k // IN)[None, :], FROM_H, FROM_W,
+                    WINDOW, STRIDE_H, STRIDE_W, MARGIN_H, MARGIN_W, BACKWARD,
+                )  # fmt: skip
+            there = there & (m[:, None] < patches) & (k[None, :] < ENTRIES)
+            seen = source + (place.to(tl.int64) * N + n) * IN
+            values = tl.load(seen + (k % IN)[None, :], mask=there, other=0.0)
+            if INNER < ENTRIES:
+                slopes = _reaching(
+                    filters, k, shift_h, shift_w, o, columns, HEIGHT, KERNEL, WINDOW, IN, OUT
+                )
+            total = tl.dot(values, slopes, total, input_precision=PRECISION)
+        inside = (m[:, None] < patches) & columns[None, :]
+        if HAS_BIAS:
+            total += tl.load(bias + n * OUT + o).to(tl.float32)[None, :]
+        position = (b * TO_H + row)[:, None] + down[None, :]
+        position = position * TO_W + column[:, None] + right[None, :]
+        place = (position.to(tl.int64) * N + n) * OUT + o[None, :]
+        if RELU:
+            total = tl.where(total < 0.0, 0.0, total)  # NaN stays NaN
+        if HAS_SIGNS:
+            total = tl.where(tl.load(signs + place, mask=inside, other=0.0) <= 0.0, 0.0, total)
+        if HAS_ADDED:
+            total += tl.load(added + place, mask=inside, other=0.0).to(tl.float32)
+        tl.store(result + place, total.to(result.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def filters(
-    source, slope, result, positions,
+    source, slope, result, patches,
     N: tl.constexpr, TAPS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
     FROM_H: tl.constexpr, FROM_W: tl.constexpr, TO_H: tl.constexpr, TO_W: tl.constexpr,
     KERNEL: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
-    PAD_H: tl.constexpr, PAD_W: tl.constexpr, SHARE: tl.constexpr,
-    PRECISION: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, COLUMNS: tl.constexpr,
+    PAD_H: tl.constexpr, PAD_W: tl.constexpr, SHARE: tl.constexpr, PRECISION: tl.constexpr,
+    HIGH: tl.constexpr, WIDE: tl.constexpr, TOGETHER: tl.constexpr,
+    ROWS: tl.constexpr, INNER: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    # result[part, n, k, o] = sum over m in part of source[under(m, tap), n, i] slope[m, n, o] with
-    # k = (tap, i), and in one more row that of the slopes alone, which is the bias's
-    part, n = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    across = (OUT + COLUMNS - 1) // COLUMNS
+    # result[part, n, k, j] = sum over m in part of source[m, n, k] slope[m, n, j] with patches m,
+    # k = (place in the window, i) and j = (position in the patch, o) as in `gather`; and in one
+    # more row that of the slopes alone, which is the bias's
+    part, n = _particle(N, TOGETHER)
+    WINDOW: tl.constexpr = KERNEL + WIDE - 1
+    ENTRIES: tl.constexpr = (TAPS // KERNEL + HIGH - 1) * WINDOW * IN
+    OUTPUTS: tl.constexpr = HIGH * WIDE * OUT
+    LINES: tl.constexpr = TO_H // HIGH
+    LINE: tl.constexpr = TO_W // WIDE
+    across = (OUTPUTS + COLUMNS - 1) // COLUMNS
     k = (tl.program_id(2) // across) * INNER + tl.arange(0, INNER)
-    o = (tl.program_id(2) % across) * COLUMNS + tl.arange(0, COLUMNS)
-    down, right = k // IN // KERNEL - PAD_H, k // IN % KERNEL - PAD_W
+    j = (tl.program_id(2) % across) * COLUMNS + tl.arange(0, COLUMNS)
+    down, right = k // IN // WINDOW - PAD_H, k // IN % WINDOW - PAD_W
     aside = (down * FROM_W + right) * N * IN + k % IN
+    next_to = (j // OUT // WIDE * TO_W + j // OUT % WIDE) * N * OUT + j % OUT
     total = tl.zeros([INNER, COLUMNS], tl.float32)
     slopes_alone = tl.zeros([ROWS, COLUMNS], tl.float32)
     for start in range(0, SHARE, ROWS):
         m = part * SHARE + start + tl.arange(0, ROWS)
-        h, w = (m // TO_W) % TO_H * STRIDE_H, m % TO_W * STRIDE_W
-        place = (m // (TO_H * TO_W) * FROM_H + h) * FROM_W + w
+        b, row, column = m // (LINES * LINE), m // LINE % LINES * HIGH, m % LINE * WIDE
+        h, w = row * STRIDE_H, column * STRIDE_W
+        place = (b * FROM_H + h) * FROM_W + w
         there = _within(h[:, None] + down[None, :], FROM_H)
         there = there & _within(w[:, None] + right[None, :], FROM_W)
-        there = there & (m[:, None] < positions) & (k[None, :] < TAPS * IN)
+        there = there & (m[:, None] < patches) & (k[None, :] < ENTRIES)
         seen = source + (place.to(tl.int64) * N + n) * IN
         values = tl.load(seen[:, None] + aside[None, :], mask=there, other=0.0)
-        rows = slope + (m.to(tl.int64) * N + n) * OUT
+        position = (b * TO_H + row) * TO_W + column
+        rows = slope + (position.to(tl.int64) * N + n) * OUT
         slopes = tl.load(
-            rows[:, None] + o[None, :],
-            mask=(m[:, None] < positions) & (o[None, :] < OUT), other=0.0,
+            rows[:, None] + next_to[None, :],
+            mask=(m[:, None] < patches) & (j[None, :] < OUTPUTS), other=0.0,
         )  # fmt: skip
         total = tl.dot(tl.trans(values), slopes, total, input_precision=PRECISION)
         slopes_alone += slopes
-    base = result + (part * N + n) * (TAPS * IN + 1) * OUT
-    inside = (k[:, None] < TAPS * IN) & (o[None, :] < OUT)
-    tl.store(base + (k[:, None] * OUT + o[None, :]), total, mask=inside)
+    base = result + (part * N + n) * (ENTRIES + 1) * OUTPUTS
+    inside = (k[:, None] < ENTRIES) & (j[None, :] < OUTPUTS)
+    tl.store(base + (k[:, None] * OUTPUTS + j[None, :]), total, mask=inside)
     if tl.program_id(2) // across == 0:
-        tl.store(base + TAPS * IN * OUT + o, tl.sum(slopes_alone, 0), mask=o < OUT)
+        tl.store(base + ENTRIES * OUTPUTS + j, tl.sum(slopes_alone, 0), mask=j < OUTPUTS)
 
 
 @triton.jit
