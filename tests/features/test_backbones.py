@@ -168,11 +168,32 @@ def test_padding_is_that_of_tensorflow() -> None:
     """SAME: the output has ceil(length / stride) places, and what is odd goes to the right."""
     from orderless.features.efficientnet import _Convolution
 
-    layer = _Convolution(1, 1, 3, 2, relu=False).eval()
-    nn.init.ones_(layer[0].weight)
-    found = layer(torch.ones(1, 1, 4, 4)) * (1 + 1e-3) ** 0.5
-    assert torch.allclose(found, torch.tensor([[[[9.0, 6.0], [6.0, 4.0]]]]))
+    layer = _Convolution(1, 1, 3, 2, relu=False).requires_grad_(False)
+    nn.init.ones_(layer.weight), nn.init.zeros_(layer.bias)
+    found = layer(torch.ones(1, 1, 4, 4))
+    assert torch.equal(found, torch.tensor([[[[9.0, 6.0], [6.0, 4.0]]]]))
     assert layer(torch.ones(1, 1, 7, 7)).shape == (1, 1, 4, 4)
+
+
+def test_batch_norm_is_folded_into_the_filters() -> None:
+    """The published layers, convolution, BatchNorm, ReLU6, one after another in plain torch."""
+    from orderless.features.efficientnet import _Convolution, _load
+
+    ours = nn.Sequential(
+        _Convolution(3, 8, 1, relu=True), _Convolution(8, 8, 3, groups=8, relu=False)
+    )
+    theirs = nn.Sequential(nn.Conv2d(3, 8, 1, bias=False), nn.BatchNorm2d(8, eps=1e-3), nn.ReLU6())
+    theirs.extend(
+        [nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False), nn.BatchNorm2d(8, eps=1e-3)]
+    )
+    for norm in (theirs[1], theirs[4]):
+        for tensor in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
+            nn.init.uniform_(tensor, 0.5, 2.0)
+    _load(ours, {**theirs.state_dict(), "_fc.weight": torch.zeros(2, 8)})
+    x = 5.0 * torch.randn(4, 3, 6, 6)
+    with torch.no_grad():
+        # rounded once more, in the folded weights
+        torch.testing.assert_close(ours(x), theirs.eval()(x), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -184,9 +205,10 @@ def test_the_variants_have_the_published_sizes(
     with torch.device("meta"):
         model = EfficientNetLite(wide, deep)
     assert len(model.blocks) == blocks
-    assert model.head[0].in_channels == last
-    # published with the classifier of 1280 * 1000 + 1000 weights: 4.7 and 6.1 million
-    total = sum(p.numel() for p in model.parameters()) + 1_281_000
+    assert model.head.in_channels == last
+    # published with BatchNorm's gains and the classifier of 1280 * 1000 + 1000 weights
+    gains = sum(part.out_channels for part in model.modules() if isinstance(part, nn.Conv2d))
+    total = sum(p.numel() for p in model.parameters()) + gains + 1_281_000
     assert round(total / 1e6, 1) == {16: 4.7, 21: 6.1}[blocks]
 
 

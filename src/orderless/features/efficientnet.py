@@ -32,28 +32,33 @@ _VARIANTS = {
     1: (1.0, 1.1, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"),
     2: (1.1, 1.2, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"),
 }
+_EPSILON = 1e-3  # of BatchNorm
 _SCALE = 2.0  # deviation of the last six blocks and of the head on dead-leaves images
 
 
-class _Convolution(nn.Sequential):
-    """Convolution and BatchNorm, perhaps ReLU6. Padded as TensorFlow's SAME, more on the right."""
+class _Convolution(nn.Conv2d):
+    """Convolution, perhaps with ReLU6, padded as TensorFlow's SAME: more on the right.
+
+    The BatchNorm of the published network is part of the filters and the bias, see `_load`.
+    """
 
     def __init__(
         self, before: int, after: int, kernel: int, stride: int = 1, groups: int = 1, *, relu: bool
     ) -> None:
-        layers = [
-            nn.Conv2d(before, after, kernel, stride, groups=groups, bias=False),
-            nn.BatchNorm2d(after, eps=1e-3),
-        ]
-        super().__init__(*layers, *([nn.ReLU6()] if relu else []))
-        self.kernel, self.stride = kernel, stride
+        padding = kernel // 2 if stride == 1 else 0
+        super().__init__(before, after, kernel, stride, padding, groups=groups)
+        self.relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
-        sides = []
-        for length in (x.shape[3], x.shape[2]):
-            missing = (math.ceil(length / self.stride) - 1) * self.stride + self.kernel - length
-            sides += [max(missing, 0) // 2, max(missing, 0) - max(missing, 0) // 2]
-        return super().forward(F.pad(x, sides))
+        kernel, stride = self.kernel_size[0], self.stride[0]
+        if stride > 1:
+            sides = []
+            for length in (x.shape[3], x.shape[2]):
+                missing = max((math.ceil(length / stride) - 1) * stride + kernel - length, 0)
+                sides += [missing // 2, missing - missing // 2]
+            x = F.pad(x, sides)
+        x = super().forward(x)
+        return x.clamp_(0.0, 6.0) if self.relu else x
 
 
 class _Block(nn.Sequential):
@@ -98,6 +103,8 @@ class EfficientNetLite(nn.Module):
         values = x.float() if x.dtype == torch.uint8 else (x * 255.0).round()
         # small images gain two points of accuracy over bilinear
         values = F.interpolate(values, (self.side, self.side), mode="bicubic").clamp(0.0, 255.0)
+        if not values.is_cuda:  # a CPU is then faster by half
+            values = values.contiguous(memory_format=torch.channels_last)
         return self.head(self.blocks(self.stem((values - 127.0) / 128.0)))
 
 
@@ -148,10 +155,15 @@ def _weights_file(which: int) -> Path:
     )
 
 
-def _load(network: EfficientNetLite, weights: dict[str, Tensor]) -> None:
-    """In the order in which both go through the network; the classifier at the end is left out."""
-    own = network.state_dict()
-    names = [name for name in weights if not name.startswith("_fc.")]
-    network.load_state_dict(
-        {mine: weights[theirs] for mine, theirs in zip(own, names, strict=True)}
-    )
+def _load(network: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Fold every BatchNorm into the convolution before it, in float64.
+
+    Both networks list their layers in the same order; the classifier at the end is left out.
+    """
+    published = iter(tensor for name, tensor in weights.items() if not name.startswith("_fc."))
+    convolutions = [part for part in network.modules() if isinstance(part, _Convolution)]
+    for part in convolutions:
+        filters, gain, bias, mean, variance, _ = (next(published).double() for _ in range(6))
+        gain = gain / (variance + _EPSILON).sqrt()
+        folded = {"weight": filters * gain.view(-1, 1, 1, 1), "bias": bias - mean * gain}
+        part.load_state_dict(folded)
