@@ -5,10 +5,10 @@ Generalised advantage estimation (Schulman et al. 2016), one for every value fun
     delta_t = r_t + gamma (1 - terminated_t) V(s_{t+1}) - V(s_t)
     A_t = delta_t + gamma lambda (1 - ended_t) A_{t+1}
 
-An episode ends by termination (no future: its value is 0) or by truncation (there would have been
-one: V of the true last frame stands for it). With next-step resets that frame *is* s_{t+1}, the
-observation that the ignored action answers; the transition from it to the next
-episode's first frame is not experience, its advantage is 0 and its mask is False.
+An episode ends by termination (the value of the future is 0) or by truncation (it is V of the true
+last frame). With next-step resets that frame *is* s_{t+1}, the observation whose action is ignored.
+The transition from it to the next episode's first frame is not experience: its advantage is 0 and
+its mask is False.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ def advantages(
     future = discount * (~terminated).to(values.dtype)
     total = rewards + future * values[:, 1:] - values[:, :-1]
     total = torch.where(valid, total, 0.0)
-    # nothing flows back over an end, nor out of a transition that is none
+    # nothing is carried back across the end of an episode or from an invalid transition
     gain = discount * trace * (valid & ~terminated & ~truncated).to(values.dtype)
     reach = 1  # total[t] sums over t ... t + reach - 1, gain[t] multiplies over them
     while reach < steps:
@@ -58,11 +58,11 @@ def advantages(
 
 @dataclass
 class Rollout:
-    """T steps of E environments, seen by N particles; written in place, step by step.
+    """T steps of E environments, evaluated by N particles; written in place, step by step.
 
     `observations` `[T, E, ...]`, `actions` `[T, E]`, `log_policies` `[N, T, E]` (log pi_i,old of
-    the action), `log_behaviour` `[T, E]` (log mu of it), `values` `[N, T + 1, E]`, `rewards`
-    `[T, E]` (scaled), `terminated`, `truncated`, `valid` `[T, E]`, and `log_weights` `[N]` at
+    the action), `log_behaviour` `[T, E]` (log mu of the action), `values` `[N, T + 1, E]`, scaled
+    `rewards` `[T, E]`, `terminated`, `truncated`, `valid` `[T, E]`, and the `log_weights` `[N]` at
     collection.
     """
 
@@ -79,25 +79,24 @@ class Rollout:
 
     @classmethod
     def empty(cls, steps: int, n_envs: int, decision: Decision) -> Self:
-        """Room for `steps` steps of `n_envs` environments; the decision is for some of them."""
+        """A rollout of zeros for `n_envs` environments; the decision is for some of them."""
         actions, _, _, values, observations = decision
-        n = len(values)
-        flags = torch.zeros((steps, n_envs), dtype=torch.bool, device=values.device)
+        n, shape = len(values), (steps, n_envs)
         return cls(
-            observations=observations.new_zeros((steps, n_envs, *observations.shape[1:])),
-            actions=actions.new_zeros((steps, n_envs)),
-            log_policies=values.new_zeros((n, steps, n_envs)),
-            log_behaviour=values.new_zeros((steps, n_envs)),
+            observations=observations.new_zeros((*shape, *observations.shape[1:])),
+            actions=actions.new_zeros(shape),
+            log_policies=values.new_zeros((n, *shape)),
+            log_behaviour=values.new_zeros(shape),
             values=values.new_zeros((n, steps + 1, n_envs)),
-            rewards=values.new_zeros((steps, n_envs)),
-            terminated=flags.clone(),
-            truncated=flags.clone(),
-            valid=flags,
-            log_weights=torch.zeros(n, dtype=torch.float64, device=values.device),
+            rewards=values.new_zeros(shape),
+            terminated=values.new_zeros(shape, dtype=torch.bool),
+            truncated=values.new_zeros(shape, dtype=torch.bool),
+            valid=values.new_zeros(shape, dtype=torch.bool),
+            log_weights=values.new_zeros(n, dtype=torch.float64),
         )
 
     def keep(self, t: Tensor, rows: slice, decision: Decision) -> None:
-        """Write what was decided at step `t` `[1]`, on the device, so that a recorded graph can."""
+        """Write the decision of step `t` `[1]`, a tensor on the device for recorded graphs."""
         self.observations[:, rows].index_copy_(0, t, decision.observations.unsqueeze(0))
         self.actions[:, rows].index_copy_(0, t, decision.actions.unsqueeze(0))
         self.log_policies[:, :, rows].index_copy_(1, t, decision.log_policies.unsqueeze(1))

@@ -9,8 +9,8 @@ from .environment import Array, Saved
 class RewardScaler:
     """r -> clip(r / sqrt(Var(G) + 1e-8), -limit, limit), with G_t = gamma G_{t-1} + r_t.
 
-    The variance is over all G seen so far in all environments (ProcGen's own PPO does this). It
-    belongs to one level: make a new scaler for the next. Transitions that reset are left out.
+    The variance is over all G seen so far in all environments, as in ProcGen's PPO. It belongs to
+    one level: use a new scaler for the next. Transitions that reset are left out.
     """
 
     def __init__(self, n_envs: int, discount: float, limit: float = 10.0) -> None:
@@ -20,20 +20,20 @@ class RewardScaler:
         self.count, self.mean, self.variance = 1e-4, 0.0, 1.0
 
     def __call__(self, rewards: Array, first: Array, valid: Array) -> Array:
-        """Scale `rewards` `[E]`; `first`: the step answered the first frame of an episode."""
+        """Scale `rewards` `[E]`; `first` marks the steps that start an episode."""
         self.running = np.where(first, 0.0, self.running)
         self.running = np.where(valid, self.discount * self.running + rewards, self.running)
-        values = self.running[valid]
-        if len(values):
-            self._include(values)
+        self._include(self.running[valid])
         scaled = np.clip(rewards / np.sqrt(self.variance + 1e-8), -self.limit, self.limit)
         return np.where(valid, scaled, 0.0)
 
     def _include(self, values: Array) -> None:
-        """Mean and variance of everything so far, from those before and those of `values`."""
+        """Update the running mean and variance by `values`."""
+        if not len(values):
+            return
         count, mean = self.count + len(values), values.sum() / len(values)
         shift, off = mean - self.mean, values - mean
-        # as `values.var()` has it, which takes several times as long for a few values
+        # equal to `values.var()`, which takes several times as long for a few values
         variance = (off * off).sum() / len(values)
         spread = self.variance * self.count + variance * len(values)
         spread += shift**2 * self.count * len(values) / count
