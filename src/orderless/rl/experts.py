@@ -86,9 +86,8 @@ def load_expert(game: str, path: Path | None = None) -> Expert:
         facts, parameters = content["facts"], content["parameters"]
         whose, network = facts["game"], find_network(facts["network"])()
         means = [facts["returns"][where]["expert"]["mean"] for where in ("training", "held_out")]
-        if not all(
-            tensor.isfinite().all() for tensor in (*parameters.values(), torch.tensor(means))
-        ):
+        numbers = [*parameters.values(), torch.tensor(means)]
+        if not all(tensor.isfinite().all() for tensor in numbers):
             raise ValueError("not all of its numbers are finite")
     except storage.INVALID_STATE as error:
         raise ValueError(

@@ -3,7 +3,7 @@ r"""Convolutions of N networks on a GPU as one matrix product over all of them, 
 cuDNN takes a grouped convolution of narrow groups group by group. Here a program computes the
 outputs of one particle at a block of positions: for every tap of the filter the inputs `[M, C]`
 under it times the filter's slice `[C, O]`, on tensor cores. Activations are channels-last with the
-particles side by side in the channels, `[B, H, W, N, C]` in memory, as in `channels.py`.
+particles side by side in the channels, `[B, H, W, N, C]` in memory, as in `rules.py`.
 
 The gradient by the inputs is the same kernel with the roles of inputs and outputs exchanged; the
 gradient by the filters is a sum over positions, split into parts that are added in fixed order.
