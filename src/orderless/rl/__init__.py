@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from .policy_filter import LineageBootstrapFilter, PolicyWeightedFilter
     from .ppo import PPO, Episode, UpdateInfo
     from .procgen import ProcgenLevels, normalized_return
-    from .rollout import Rollout, advantages
-    from .scaling import RewardScaler
+    from .rollout import RewardScaler, Rollout, advantages
     from .settings import PPOSettings
     from .surrogate import Surrogate
     from .transitions import Transitions, collect, read_transitions

@@ -136,10 +136,11 @@ class MixturePolicy:
     def values(self, observations: Tensor, rows: slice | None = None) -> Tensor:
         """Every particle's values of `observations`: `[N, E]`; `rows` as in a decision."""
         rows = rows or slice(0, len(self._indices))
-        return self._run("values", self._values, rows, [observations])
 
-    def _values(self, observations: Tensor) -> Tensor:
-        return policy_and_values(self._outputs(observations))[1]
+        def values(observations: Tensor) -> Tensor:
+            return policy_and_values(self._outputs(observations))[1]
+
+        return self._run("values", values, rows, [observations])
 
     def _outputs(self, observations: Tensor) -> Any:
         with self.particles.evaluating():

@@ -31,8 +31,7 @@ from .games import whole_number
 from .keyed import permutation
 from .mixture import Decision, MixturePolicy
 from .policy_filter import LineageBootstrapFilter, PolicyWeightedFilter
-from .rollout import Rollout
-from .scaling import RewardScaler
+from .rollout import RewardScaler, Rollout
 from .settings import PPOSettings
 from .staging import Staging
 from .surrogate import TERMS, Surrogate

@@ -91,7 +91,12 @@ class Surrogate:
         gain = importance * torch.minimum(ratio * advantage, bounded * advantage)
         policy = -mean(gain, valid)
 
-        value = s.value_coefficient * 0.5 * mean(self._errors(values, targets, advantages), valid)
+        errors = (values - targets).square()
+        if s.clip_values:
+            old = targets - advantages
+            near = old + (values - old).clamp(-s.clip, s.clip)
+            errors = torch.maximum(errors, (near - targets).square())
+        value = s.value_coefficient * 0.5 * mean(errors, valid)
         randomness = -(log_policies.exp() * log_policies).sum(-1)
         entropy = -s.entropy_coefficient * mean(randomness, valid)
 
@@ -107,14 +112,6 @@ class Surrogate:
             self.sums.add_(torch.stack([policy, value, entropy, *means, energy]).double())
             self.evaluations.add_(1)
         return policy + value + entropy
-
-    def _errors(self, values: Tensor, targets: Tensor, advantages: Tensor) -> Tensor:
-        errors, clip = (values - targets).square(), self.settings.clip
-        if not self.settings.clip_values:
-            return errors
-        old = targets - advantages
-        near = old + (values - old).clamp(-clip, clip)
-        return torch.maximum(errors, (near - targets).square())
 
 
 def mean(values: Tensor, valid: Tensor) -> Tensor:

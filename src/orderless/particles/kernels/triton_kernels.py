@@ -1,8 +1,8 @@
-"""The kernels behind `fused.py`, `grouped.py` and the filters' weights, in Triton.
+"""The Triton kernels of `fused.py`, `grouped.py`, `shared.py` and `pooling.py`.
 
-Pointers come first, then sizes and strides; what is in capitals is known when a kernel is compiled.
-Whatever is multiplied by a stride or by the number of particles is a 64-bit integer: 2^31 entries
-are few for many particles, and a view may have any strides.
+Pointers come first, then sizes and strides; arguments in capitals are constants of the compilation.
+Numbers that are multiplied by a stride or by the number of particles are 64-bit integers, because
+many particles can have more than 2^31 entries, and a view may have any strides.
 """
 
 import triton
