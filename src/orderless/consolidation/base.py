@@ -165,7 +165,7 @@ class _Quadratic(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, theta: Tensor, importance: Tensor, center: Tensor) -> Tensor:
         ctx.save_for_backward(theta, importance, center)
-        distance = (theta - center).flatten(1) if theta.dim() > 1 else (theta - center)[:, None]
+        distance = (theta - center).reshape(len(theta), -1)
         return (distance.square() * importance.reshape(distance.shape)).sum(1)
 
     @staticmethod

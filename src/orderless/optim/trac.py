@@ -115,8 +115,8 @@ class TRAC(torch.optim.Optimizer):
             assert gradient is not None
             products = (parameter - self.references[parameter]) * gradient
             if isinstance(parameter, ParticleParameter):
-                sums = products.flatten(1) if products.dim() > 1 else products.unsqueeze(1)
-                total[: len(sums)] += sums.sum(1, dtype=torch.float64)
+                sums = products.reshape(len(products), -1).sum(1, dtype=torch.float64)
+                total[: len(sums)] += sums
             else:
                 total[-1] += products.sum(dtype=torch.float64)
         return total

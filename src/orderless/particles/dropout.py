@@ -59,7 +59,8 @@ def _alpha_dropout(
     lowest = -1.7580993408473766
     scale = 0.0 if p == 1.0 else ((1.0 - p) * (1.0 + p * lowest**2)) ** -0.5
     kept = _kept(mode, p, shape or tuple(input.shape))
-    return torch.where(kept, input, lowest) * scale - p * lowest * scale
+    result = torch.where(kept, input, lowest) * scale - p * lowest * scale
+    return input.copy_(result) if inplace and is_batchedtensor(input) else result
 
 
 def _by_channel(dropout: Callable[..., Tensor], alone: int | None = None) -> Callable[..., Tensor]:

@@ -200,8 +200,10 @@ class Ensemble(nn.Module):
         counter = draw = self._draws if self._replayed is None else self._replayed
         run: Callable[..., Any] = self._run
         if torch.is_grad_enabled() and (self.chunk_size or self.shard.count) < self.shard.count:
-            # `_run` has no side effects, so the backward pass may run it again
-            run = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=False)
+            # `_run` has no side effects, so the backward pass may run it again, with the same noise.
+            # Only while a CUDA graph is recorded, the state of torch's generators cannot be read.
+            recording = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+            run = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=not recording)
             draw = counter.clone()
         outputs, new_buffers, drawn = [], [], 0
         for chunk in self._chunks(parameters, buffers, inputs):

@@ -277,7 +277,7 @@ class FactoredUpdate:
                 continue
             if not everyone:  # 0 times NaN is NaN: both factors must go
                 delta = delta.masked_fill(dead, 0.0)
-                if _shared(inputs):  # the data itself: if not finite, nobody is alive
+                if _shared(inputs):  # the data: if it is not finite, no particle is alive
                     inputs = inputs[0].nan_to_num(0.0, 0.0, 0.0).expand_as(inputs)
                 else:
                     inputs = inputs.masked_fill(dead, 0.0)
