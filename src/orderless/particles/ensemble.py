@@ -200,8 +200,8 @@ class Ensemble(nn.Module):
         counter = draw = self._draws if self._replayed is None else self._replayed
         run: Callable[..., Any] = self._run
         if torch.is_grad_enabled() and (self.chunk_size or self.shard.count) < self.shard.count:
-            # `_run` has no side effects, so the backward pass may run it again, with the same noise.
-            # Only while a CUDA graph is recorded, the state of torch's generators cannot be read.
+            # `_run` has no side effects, so the backward pass may run it again with the same noise.
+            # The state of torch's generators cannot be read while a CUDA graph is recorded.
             recording = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
             run = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=not recording)
             draw = counter.clone()
