@@ -223,7 +223,7 @@ def _batch_norm(
 
     def rule(n: int, dims: Any, x: Tensor, *stacked: Tensor | None) -> Any:
         tensors = [_leading(tensor, dim) for tensor, dim in zip(stacked, dims[1:], strict=True)]
-        flat = [None if tensor is None else tensor.flatten() for tensor in tensors]
+        flat: Any = [None if tensor is None else tensor.flatten() for tensor in tensors]
         return _split(F.batch_norm(_merged(x, dims[0], n), *flat, *rest, **kwargs), n)
 
     return _with_particle_axis(rule, input, *stacked)

@@ -10,6 +10,7 @@ sum_i w_i pi_i. Actions are sampled.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -134,7 +135,7 @@ def play(
     `normalize` normalises the returns if the environment defines how. Episodes must end, by a time
     limit if need be, because `play` waits for all of them. The environment is reset afterwards.
     """
-    options = {"episodes": episodes, "normalize": normalize, "seed": seed}
+    options: Any = {"episodes": episodes, "normalize": normalize, "seed": seed}
     return play_both(filter, env, combines=(combine,), **options)[combine]
 
 

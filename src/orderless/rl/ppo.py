@@ -257,8 +257,8 @@ class PPO:
         targets = advantages + rollout.values[:, :-1]
         observations = rollout.observations.flatten(0, 1)
         decided = rollout.actions, rollout.log_policies, rollout.log_behaviour
-        samples = (*decided, advantages, targets, shared, rollout.valid)
-        samples = tuple(tensor.flatten(-2) for tensor in samples)  # T and E are the last axes
+        tensors = (*decided, advantages, targets, shared, rollout.valid)
+        samples = [tensor.flatten(-2) for tensor in tensors]  # T and E are the last axes
         if isinstance(self.filter, LineageBootstrapFilter):
             self.filter.begin_lineage()
         self.loss.clear()
