@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from orderless.rl.procgen import ProcgenLevels
-from orderless.rl.scaling import RewardScaler
+from orderless.rl.rollout import RewardScaler
 from orderless.rl.settings import PPOSettings
 
 

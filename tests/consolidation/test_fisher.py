@@ -49,6 +49,19 @@ class Shared(nn.Module):
         return self.head(self.grouped(x.view(-1, 2, 2, 1)).flatten(1))
 
 
+class FixedRows(nn.Module):
+    """A layer with as many rows as samples in a small batch, though its rows are no samples."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.register_buffer("queries", torch.eye(rows, 4))
+        self.scale = nn.Linear(4, 4)
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        return self.head(torch.tanh(x * self.scale(self.queries).sum(0)))
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -103,6 +116,8 @@ def test_exact_fisher_of_softmax_regression_is_its_closed_form():
         (mlp, (4,)),
         (convolutional, (1, 8, 8)),
         (Shared, (4,)),
+        (lambda: FixedRows(1), (4,)),
+        (lambda: FixedRows(2), (4,)),
         (Recurrent, (4,)),
         (lambda: nn.Sequential(nn.Linear(4, 5), nn.PReLU(5), nn.Linear(5, 3)), (4,)),
     ],
@@ -111,7 +126,8 @@ def test_fisher_equals_a_loop_over_samples(make, shape, n, kind):
     particles = ol.Ensemble(make, n).double()
     x, y = data(*shape)
     particles(x)  # BatchNorm statistics other than 0 and 1
-    fisher = fisher_information(particles, (x, y), kind=kind, batch_size=4)
+    batches = [(x[:1], y[:1]), (x[1:], y[1:])]
+    fisher = fisher_information(particles, batches, kind=kind, batch_size=4)
     for i in range(n):
         for name, expected in loop(particles[i], x, y, kind).items():
             torch.testing.assert_close(fisher[name][i], expected)

@@ -107,3 +107,15 @@ def test_bad_input_is_refused_in_a_sentence():
     lwf.end_task()
     with pytest.raises(ValueError, match="LwF needs the inputs of the batch"):
         lwf.penalty()
+
+
+def test_a_pass_of_its_own_leaves_the_noise_of_later_passes_alone():
+    # With learning rate 0 both evaluations of a step see the same networks and the same masks.
+    make = lambda: nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2))  # noqa: E731
+    ensemble = ol.Ensemble(make, 2).double()
+    lwf = LwF(ensemble)
+    lwf.end_task()
+    pf = ol.WeightedParticleFilter(ensemble, torch.optim.SGD(ensemble.parameters(), lr=0.0))
+    loss, x, y = ol.per_particle(F.cross_entropy), inputs(), torch.arange(9) % 2
+    info = pf.step(lambda: lwf.penalty(x) + loss(ensemble(x), y))
+    assert torch.equal(info.loss_before, info.loss_after)

@@ -137,6 +137,13 @@ def test_states_of_another_method_or_model_are_refused():
         ValueError, match="'path' of this state is of another model: '0.bias' is not in both"
     ):
         smaller.load_state_dict(si.state_dict())
+    for tasks in (None, -1, "2"):
+        state = si.state_dict()
+        state["path"]["0.bias"].fill_(7.0)
+        fresh = SI(ensemble)
+        with pytest.raises(ValueError, match="must count its tasks from 0 on"):
+            fresh.load_state_dict({**state, "tasks": tasks})
+        assert not fresh.path["0.bias"].any()  # refused before any change
 
 
 def test_tensors_that_penalties_read_are_changed_in_place():

@@ -191,6 +191,19 @@ MAKERS = {
 }
 
 
+@pytest.mark.parametrize("drop", [F.dropout, F.alpha_dropout])
+def test_dropout_in_place_changes_its_input(drop):
+    class InPlace(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = super().forward(x)
+            drop(y, 0.5, training=self.training, inplace=True)
+            return y
+
+    particles, x = ol.Ensemble(lambda: InPlace(3, 50), 2), torch.randn(4, 3)
+    outputs = particles(x)
+    assert (outputs != particles.eval()(x)).float().mean() > 0.3
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_attention_drops_its_weights_keyed_too(name: str) -> None:
     x = torch.randn(2, 6, 8)

@@ -381,3 +381,18 @@ def test_a_network_that_runs_again_in_the_backward_pass_is_noticed(n: int, reent
     x, y = torch.randn(6, 3), torch.randint(2, (6,))
     with pytest.raises((FloatingPointError, RuntimeError)):
         pf.step(lambda: loss(particles(x), y))
+
+
+def test_a_chunk_is_computed_again_with_the_noise_of_the_network_itself():
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(7))
+
+        def forward(self, x):
+            return x * self.scale * torch.rand_like(x)
+
+    particles = ol.Ensemble(Noisy, 3, chunk_size=2)
+    outputs = particles(torch.randn(5, 7))
+    (gradient,) = torch.autograd.grad(outputs.sum(), list(particles.parameters()))
+    torch.testing.assert_close(gradient, outputs.sum(1).detach())  # linear in a scale of 1

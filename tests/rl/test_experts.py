@@ -270,7 +270,7 @@ def test_experts_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
     facts = load_expert("starpilot", path).facts
     save_expert(path, Expert(Compact(features=32), facts))
     with pytest.raises(
-        ValueError, match=r"another shape: 'body.5.weight' is .32, 576. there and .64, 576."
+        ValueError, match=r"another network: 'body.5.weight' is .32, 576. there and .64, 576."
     ):
         load_expert("starpilot", path)
     save_expert(path, Expert(Compact(value=False), facts))
@@ -304,7 +304,7 @@ def test_levels_are_read_in_the_order_named(text: str, levels: tuple[int, ...]) 
     assert parse_levels(text) == levels
 
 
-@pytest.mark.parametrize("text", ["", "a", "1-", "-1", "2-1", "1,1", "0-2,2", "1.5"])
+@pytest.mark.parametrize("text", ["", "a", "1-", "-1", "2-1", "0,2-1", "1,1", "0-2,2", "1.5"])
 def test_levels_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="levels must"):
         parse_levels(text)

@@ -146,7 +146,7 @@ def test_what_cannot_be_played_is_refused_in_a_sentence() -> None:
     byte = spaces.Box(0, 255, (4,), np.uint8)
     with pytest.raises(ValueError, match="observations uint8 .*, but level 0 has .* float32"):
         GymnasiumLevels([guesses(), guesses(shows=byte)])
-    with pytest.raises(ValueError, match="level 1 is an environment that is a level already"):
+    with pytest.raises(ValueError, match="level 1 is also an earlier level"):
         GymnasiumLevels([twice := guesses(), twice])
     makers = [lambda: gymnasium.make("CartPole-v1")] * 2
     same = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)

@@ -181,7 +181,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
     with pytest.raises(ValueError, match="PPO needs at least one environment"):
         PPO(walkers, [], SETTINGS)
     corridor, other = Corridor(4), Corridor(4)
-    with pytest.raises(ValueError, match="environment 1 is among those before it"):
+    with pytest.raises(ValueError, match="environment 1 is also an earlier one"):
         PPO(walkers, [corridor, corridor], SETTINGS)
     with pytest.raises(
         ValueError, match=r"environment 1 shows float32 \(9,\), the first float32 \(6"

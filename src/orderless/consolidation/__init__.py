@@ -1,4 +1,4 @@
-"""Holding on to earlier tasks: EWC, SI and LwF over all particles at once."""
+"""Penalties that protect earlier tasks: EWC, SI and LwF over all particles at once."""
 
 from .base import Consolidation
 from .ewc import EWC

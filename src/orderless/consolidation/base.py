@@ -1,4 +1,4 @@
-"""What EWC, SI and LwF share: the hooks that filters call, saving, and a quadratic penalty."""
+"""Base classes of EWC, SI and LwF: hooks for filters, saving, and a quadratic penalty."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -13,26 +13,24 @@ from ..particles.parameter import per_particle_view
 from ..particles.stacking import check_same_shapes
 
 Named = dict[str, Tensor]
-# "kind", "tasks", and by the name of a group its tensors.
-State = dict[str, str | int | Named]
-# Columns of the networks' outputs, or several sets of them; None: all.
-Columns = Tensor | Sequence[Tensor] | None
+State = dict[str, str | int | Named]  # "kind", "tasks", and named groups of tensors
+Columns = Tensor | Sequence[Tensor] | None  # output columns, or several sets of them; None: all
 
 
 class Consolidation(ABC):
-    """A penalty that holds every particle near what it was after earlier tasks.
+    """A penalty that keeps every particle near its state after earlier tasks.
 
-    `penalty(x, outputs)` gives `[N]` and goes to `pf.step(closure, penalty=...)`;
-    `pf.register(self)` has the two hooks called around every optimizer step; `begin_task` says
-    which outputs belong to the past, `end_task(data)` closes a task. Particle i's penalty depends
-    on particle i alone. Make it when the particles stand where training starts.
+    `penalty(x, outputs)` returns `[N]`; pass it to `pf.step(closure, penalty=...)`.
+    `pf.register(self)` calls the two hooks around every optimizer step, `begin_task` selects the
+    outputs of earlier tasks, and `end_task(data)` ends a task. Particle i's penalty depends on
+    particle i alone. Create the penalty when the particles are where training starts.
 
     `tasks` counts the tasks that have ended; before the first, penalties are zeros without a
-    gradient. All tensors are changed in place and outlive the tasks, but a recorded step
-    (`pf.compile`) keeps the Python it was recorded with: compile again after each `end_task`.
+    gradient. All tensors are updated in place and kept across tasks, but a recorded step
+    (`pf.compile`) contains the Python it was recorded with: compile again after each `end_task`.
     """
 
-    reads_gradients = False  # whether the hooks look at `.grad`, which must then be written out
+    reads_gradients = False  # whether the hooks read `.grad`, which must then be written out
 
     def __init__(self, particles: Ensemble, strength: float) -> None:
         if not isinstance(particles, Ensemble):
@@ -54,30 +52,30 @@ class Consolidation(ABC):
         """Called after the move, gradients still set."""
 
     def changed_by_update(self) -> Iterable[Tensor]:
-        """What `after_update` changes `[N, ...]`: taken back where the step is."""
+        """The tensors `[N, ...]` that `after_update` changes; an undone step restores them."""
         return ()
 
     @abstractmethod
     def penalty(self, x: Tensor | None = None, outputs: Any = None) -> Tensor:
-        """What the past asks of each particle: `[N]`. `x` is the batch, `outputs` what the
-        particles say about it, with their graph, if somebody has computed that already."""
+        """The penalty of each particle: `[N]`.
+
+        `x` is the batch, `outputs` the particles' outputs on it with their graph, if known.
+        """
 
     def begin_task(  # noqa: B027
         self, active: Columns = None, seen: Tensor | None = None, scale: float = 1.0
     ) -> None:
-        """How the past counts in the task to come; of use to a penalty on outputs, see `LwF`."""
+        """Set how earlier tasks count in the coming task; used by penalties on outputs (`LwF`)."""
 
     @abstractmethod
     def end_task(self, data: Data | None = None, active: Tensor | None = None) -> None:
-        """Take in the task that was just learned."""
-
-    # ------------------------------------------------------------------ for the methods
+        """Add the task that was just learned to the penalty."""
 
     def _zeros(self) -> Named:
         return {name: torch.zeros_like(p, requires_grad=False) for name, p in self._values()}
 
     def _values(self) -> list[tuple[str, Tensor]]:
-        """Parameters as plain tensors: a copy of one is no parameter."""
+        """Parameters as plain tensors, so that copies of them are not parameters."""
         return [(name, p.data) for name, p in self.parameters.items()]
 
     def _no_penalty(self) -> Tensor:
@@ -85,12 +83,12 @@ class Consolidation(ABC):
 
     @abstractmethod
     def _state(self) -> dict[str, Named]:
-        """All tensors, in named groups; `load_state_dict` writes into them."""
+        """All tensors, in named groups, into which `load_state_dict` writes."""
 
     def state_dict(self) -> State:
-        """Tensors and plain values, enough to go on in the middle of a task; see `ol.save`.
+        """Tensors and plain values, enough to resume in the middle of a task; see `ol.save`.
 
-        Of a sharded ensemble all ranks ask, and the first gets the whole.
+        With a sharded ensemble all ranks call this, and the first gets the whole state.
         """
         collect = self.particles.shard.collect
         groups = {
@@ -101,10 +99,12 @@ class Consolidation(ABC):
 
     @torch.no_grad()
     def load_state_dict(self, state: State) -> None:
-        """Take over a state; one of another method or model is refused before any change."""
-        kind = state.get("kind")
+        """Load a state; one of another method or model is refused before any change."""
+        kind, tasks = state.get("kind"), state.get("tasks")
         if kind != type(self).__name__:
             raise ValueError(f"this state is of a {kind}, not of a {type(self).__name__}")
+        if not isinstance(tasks, int) or tasks < 0:
+            raise ValueError(f"this state must count its tasks from 0 on, got tasks={tasks!r}")
         for group, tensors in self._state().items():
             shapes = {name: (self.particles.n, *t.shape[1:]) for name, t in tensors.items()}
             complaint = f"the {group!r} of this state is of another model"
@@ -113,33 +113,33 @@ class Consolidation(ABC):
             saved = cast(Named, state[group])
             for name, tensor in tensors.items():
                 tensor.copy_(self.particles.shard.local(saved[name]))
-        self.tasks = cast(int, state["tasks"])
+        self.tasks = tasks
 
 
 class QuadraticConsolidation(Consolidation):
-    """A penalty 1/2 sum c (theta - m)^2: filters' steps apply it in closed form, or its gradient.
+    """A penalty 1/2 sum c (theta - m)^2, applied by filters in closed form or by its gradient.
 
-    `pf.register(self)` says which. Where steps are closed it is enough; `penalty` that goes to
-    `pf.step` besides is reported and weighed, and has no gradient while the step is taken. With
-    sigma^2 the learning rate and g the gradient of the loss the closed step is
+    `pf.register(self)` selects which. For closed steps that call is enough: a `penalty` also passed
+    to `pf.step` is reported and weighed, and has no gradient while the step is taken. With sigma^2
+    the learning rate and g the gradient of the loss, the closed step is
 
         theta <- (theta - sigma^2 g + sigma^2 c m) / (1 + sigma^2 c)
 
-    which overshoots at no strength; the step along the gradient does where sigma^2 c > 2. The two
+    which does not overshoot at any strength; the gradient step does where sigma^2 c > 2. The two
     differ by sigma^4 c g + O(c^2).
     """
 
-    closed = False  # whether a step is being taken that is closed for this penalty
+    closed = False  # whether the current step is closed for this penalty
     importance: Named
     center: Named
 
     @property
     def holds(self) -> bool:
-        """Whether there is a past to hold on to."""
+        """Whether a task has ended, so that the penalty is not 0."""
         return self.tasks > 0
 
     def anchor(self, parameter: nn.Parameter) -> tuple[Tensor, Tensor] | None:
-        """(c, m) of these particles' parameter `[N, ...]`; None where nothing holds it."""
+        """(c, m) of these particles' parameter `[N, ...]`; None if the penalty ignores it."""
         for name, own in self.parameters.items():
             if own is parameter:
                 return self._curvature(name), self.center[name]
@@ -147,7 +147,7 @@ class QuadraticConsolidation(Consolidation):
 
     @abstractmethod
     def _curvature(self, name: str) -> Tensor:
-        """c, nowhere negative."""
+        """c of one parameter, nowhere negative."""
 
     def _squares(self) -> Tensor:
         """sum over all parameters of importance * (theta - center)^2, for each particle: `[N]`."""
@@ -160,12 +160,12 @@ class QuadraticConsolidation(Consolidation):
 
 
 class _Quadratic(torch.autograd.Function):
-    """sum a (theta - c)^2 per particle. Keeps nothing for the backward pass but its inputs."""
+    """sum a (theta - c)^2 per particle; saves only its inputs for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, theta: Tensor, importance: Tensor, center: Tensor) -> Tensor:
         ctx.save_for_backward(theta, importance, center)
-        distance = (theta - center).flatten(1) if theta.dim() > 1 else (theta - center)[:, None]
+        distance = (theta - center).reshape(len(theta), -1)
         return (distance.square() * importance.reshape(distance.shape)).sum(1)
 
     @staticmethod

@@ -1,4 +1,4 @@
-r"""Elastic weight consolidation: parameters that mattered to a task are held where they were.
+r"""Elastic weight consolidation: parameters that matter to a task are kept near their values.
 
 Kirkpatrick et al. 2017 (arXiv:1612.00796). After task k, with theta_k the parameters there and F_k
 the diagonal Fisher information of the task's data (see `fisher`), tasks k+1, ... are trained on
@@ -30,18 +30,18 @@ from .fisher import KINDS, fisher_information
 class EWC(QuadraticConsolidation):
     """Elastic weight consolidation of every particle by itself.
 
-    Memory, in units of the ensemble's parameters: 2, whatever the number of tasks; `end_task` takes
-    up to 2 more (the new Fisher information, and what `fisher_information` needs besides);
-    `penalty` 1 more in the backward pass, for its gradient, where steps are not closed.
+    Memory, in units of the ensemble's parameters: 2, whatever the number of tasks; up to 2 more in
+    `end_task` (the new Fisher information and the working memory of `fisher_information`); 1 more
+    in the backward pass of `penalty`, for its gradient, where steps are not closed.
 
     Args:
-        strength: lambda. There is no lambda for all cases: van de Ven et al. (2022) use 1e5, 1e10
-            and 1e9 on task-, domain- and class-incremental SplitMNIST with the exact Fisher.
+        strength: lambda. No value fits all cases: van de Ven et al. (2022) use 1e5, 1e10 and 1e9
+            on task-, domain- and class-incremental SplitMNIST with the exact Fisher.
         fisher: `"exact"`, `"sampled"` or `"empirical"`, see `fisher_information`.
         mode: `"separate"` or `"online"`.
         decay: gamma of `"online"`.
         fisher_samples: use at most this many samples of a task, from the start of its data.
-        batch_size: samples per pass when computing the Fisher information; bounds memory only.
+        batch_size: samples per pass when computing the Fisher information; it only bounds memory.
         logits: picks the class scores `[B, C]` out of the network's outputs where those are more
             than one tensor, e.g. `lambda outputs: outputs[0]` for a policy with a value head.
     """
@@ -102,17 +102,20 @@ class EWC(QuadraticConsolidation):
             logits=self.logits,
             draw=self.tasks,
         )
-        _warn_where_nothing_holds(fisher, self.particles)
-        add = self._add if self.mode == "separate" else self._replace
-        add(fisher)
+        _warn_where_zero(fisher, self.particles)
+        self._add(fisher)
         self.tasks += 1
 
     @torch.no_grad()
     def _add(self, fisher: Named) -> None:
         for name, theta in self._values():
             importance, center, new = self.importance[name], self.center[name], fisher[name]
+            if self.mode == "online":
+                importance.mul_(self.decay).add_(new)
+                center.copy_(theta)
+                continue
             total = importance + new
-            # Where neither task cares, 0/0: any center will do, and m stays.
+            # Where both are 0 the share is 0/0: any center will do, and m stays.
             share = new / total.clamp(min=torch.finfo(total.dtype).tiny)
             distance = theta - center
             bend = importance * share * distance.square()
@@ -120,27 +123,18 @@ class EWC(QuadraticConsolidation):
             center.add_(share * distance)
             importance.copy_(total)
 
-    @torch.no_grad()
-    def _replace(self, fisher: Named) -> None:
-        for name, theta in self._values():
-            self.importance[name].mul_(self.decay).add_(fisher[name])
-            self.center[name].copy_(theta)
-
     def _state(self) -> dict[str, Named]:
-        return {
-            "importance": self.importance,
-            "center": self.center,
-            "constant": {"constant": self.constant},
-        }
+        constant = {"constant": self.constant}
+        return {"importance": self.importance, "center": self.center, "constant": constant}
 
 
-def _warn_where_nothing_holds(fisher: Named, particles: Ensemble) -> None:
+def _warn_where_zero(fisher: Named, particles: Ensemble) -> None:
     largest = torch.stack([f.reshape(len(f), -1).amax(1) for f in fisher.values()]).amax(0)
     largest = particles.shard.gather(largest)
     count = int((largest == 0).sum())
     if count:
         warnings.warn(
             f"the Fisher information of {count} of {len(largest)} particles is 0 everywhere (they "
-            "are certain of every label), so this task's penalty does not hold them",
+            "are certain of every label), so this task adds no penalty for them",
             stacklevel=3,
         )

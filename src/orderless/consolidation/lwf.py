@@ -1,11 +1,11 @@
-r"""Learning without forgetting: on new data, keep saying what you said before.
+r"""Learning without forgetting: on new data, keep the outputs of the network before the task.
 
 Li, Hoiem 2016 (arXiv:1606.09282). With t the class scores of the network as it was at the end of
-the last task, s its scores now, and T the temperature,
+the last task (the teacher), s its scores now (the student), and T the temperature,
 
     KD = -1/B sum_b sum_c softmax(t_b / T)_c log softmax(s_b / T)_c
 
-without a factor T^2. Its gradient is 0 where s = t. Particle i's teacher is its own old self.
+without a factor T^2. Its gradient is 0 where s = t. Each particle has its own teacher.
 """
 
 import copy
@@ -20,16 +20,16 @@ from .base import Columns, Consolidation, Data, Named
 
 
 class LwF(Consolidation):
-    """Distillation of every particle from its own old self.
+    """Distillation of every particle from its own state after the last task.
 
     How van de Ven et al. (2022) use it in the k-th task (`lwf.tasks` is k - 1):
 
     - domain-incremental, CE + (k-1) KD: `penalty(x, scale=lwf.tasks)`;
     - task-incremental, the old heads' KD summed: `penalty(x, active=[columns_1, columns_2, ...])`;
     - class-incremental, CE + KD: `penalty(x, active=old_columns, seen=columns_so_far)`, where the
-      student spreads its probability over the new classes too and the teacher gives them 0.
+      student's probabilities include the new classes and the teacher's are 0 there.
 
-    `begin_task(active, seen, scale)` says the same for all penalties of a task.
+    `begin_task(active, seen, scale)` sets these for all penalties of a task.
 
     Memory, in units of the ensemble's parameters: 1 (the teacher; its buffers too), and the
     activations of the passes. The teacher runs in evaluation mode.
@@ -58,7 +58,7 @@ class LwF(Consolidation):
     def begin_task(
         self, active: Columns = None, seen: Tensor | None = None, scale: float = 1.0
     ) -> None:
-        """What `penalty` takes for `active`, `seen` and `scale` in this task, unless told."""
+        """Set the defaults of `active`, `seen` and `scale` for `penalty` in this task."""
         self.active, self.seen, self.scale = active, seen, scale
 
     def penalty(
@@ -73,12 +73,12 @@ class LwF(Consolidation):
 
         Args:
             outputs: the particles' outputs on x, with their graph, if the loss has computed them
-                already. Without, the particles run again and leave their buffers alone.
-            active: the output columns that the teacher is asked about; of several sets, the KD
-                terms are summed; None: all.
-            seen: the columns among which the student's probabilities are shared, a superset of
+                already. Otherwise the particles run again, without a change of their buffers.
+            active: the teacher's output columns; for several sets, the KD terms are summed; None:
+                all.
+            seen: the columns over which the student's probabilities sum to 1, a superset of
                 `active`; None: the same as `active`.
-            scale: one more factor.
+            scale: another factor.
         """
         if not self.tasks:
             return self._no_penalty()
@@ -89,7 +89,10 @@ class LwF(Consolidation):
         scale = self.scale if scale is None else scale
         with torch.no_grad():
             teacher = self._scores(self.teacher(x))
-        student = self._scores(self._run(x) if outputs is None else outputs)
+        if outputs is None:
+            with self.particles.replay():  # no buffer may count the batch twice in one step
+                outputs = self.particles(x)
+        student = self._scores(outputs)
         columns = [active] if active is None or isinstance(active, Tensor) else list(active)
         terms = [self._distillation(teacher, student, old, seen) for old in columns]
         return self.strength * scale * torch.stack(terms).sum(0)
@@ -102,7 +105,7 @@ class LwF(Consolidation):
         if old is not None:
             teacher, student = teacher.index_select(-1, old), student.index_select(-1, old)
             spread = student if seen is None else spread
-        # log softmax over `seen`, read at `old`
+        # log softmax over `seen`, at the columns `old`
         level = torch.logsumexp(spread / self.temperature, -1, keepdim=True)
         log_student = student / self.temperature - level
         target = torch.softmax(teacher / self.temperature, -1)
@@ -112,16 +115,9 @@ class LwF(Consolidation):
         scores = outputs if self.logits is None else self.logits(outputs)
         return scores if scores.dtype == torch.float64 else scores.float()
 
-    def _run(self, x: Tensor) -> Any:
-        """The particles on x once more in this step: no buffer may count the batch twice."""
-        if self.particles.replaying:
-            return self.particles(x)
-        with self.particles.replay(self.particles.noise_counter):
-            return self.particles(x)
-
     @torch.no_grad()
     def end_task(self, data: Data | None = None, active: Tensor | None = None) -> None:
-        """Make the particles as they are now the teachers. Needs no data."""
+        """Make the particles in their present state the teachers. Needs no data."""
         now = self.particles.tensors()
         for name, tensor in self.teacher.tensors().items():
             tensor.copy_(now[name])

@@ -1,6 +1,6 @@
-r"""Synaptic intelligence: parameters are held by how much they did to lower the loss.
+r"""Synaptic intelligence: parameters are kept by how much they contributed to lowering the loss.
 
-Zenke, Poole, Ganguli 2017 (arXiv:1703.04200). Along the way through a task, and at its end,
+Zenke, Poole, Ganguli 2017 (arXiv:1703.04200). During a task, and at its end,
 
     omega <- omega - g (theta_new - theta_old)                     at every step
     Omega <- Omega + omega / ((theta - theta_start)^2 + xi)        at the end; then omega <- 0
@@ -10,9 +10,9 @@ For small steps the sum of omega over all parameters is the drop of the loss.
 
 As in van de Ven et al. (2022): g is the *total* gradient (of loss and penalty) that the optimizer
 saw, after clipping if there is any; no factor 1/2; omega is not cut off at 0, so Omega can be
-negative where a parameter moved against its gradient (momentum, noise). A closed step takes
-max(Omega, 0), for only that is a Gaussian, and its g is grad L + 2 c max(Omega, 0) (theta_new -
-theta*): without momentum, -g times the learning rate is then the very step.
+negative where a parameter moved against its gradient (momentum, noise). A closed step uses
+max(Omega, 0), because only that is a Gaussian, and its g is grad L + 2 c max(Omega, 0) (theta_new -
+theta*): without momentum, -g times the learning rate is exactly the step.
 """
 
 from collections.abc import Iterable
@@ -28,11 +28,11 @@ from .base import Data, Named, QuadraticConsolidation
 class SI(QuadraticConsolidation):
     """Synaptic intelligence of every particle by itself.
 
-    Needs `pf.register(si)`: the path integral lives on the two hooks, which work in place and ask
-    nothing of the host, so they can stand in a CUDA graph.
+    Needs `pf.register(si)`: the two hooks compute the path integral, in place and without
+    synchronising with the host, so they can be part of a CUDA graph.
 
-    Memory, in units of the ensemble's parameters: 4 (omega, Omega, theta*, theta_old), in a step 1
-    more (omega as it was before), and in `penalty` 1 more for its gradient.
+    Memory, in units of the ensemble's parameters: 4 (omega, Omega, theta*, theta_old); 1 more in a
+    step (the previous omega) and 1 more in `penalty` (its gradient).
 
     Args:
         strength: c. Van de Ven et al. (2022) use 10, 5e4 and 5e3 on task-, domain- and
@@ -71,10 +71,8 @@ class SI(QuadraticConsolidation):
             gradient = self.parameters[name].grad
             if gradient is not None:
                 if self.closed and self.tasks:
-                    pull = self._curvature(name).mul_(theta - self.center[name])
-                    gradient = gradient + pull
-                backwards = self._before[name].sub_(theta)
-                self.path[name].addcmul_(gradient, backwards)
+                    gradient = gradient + self._curvature(name).mul_(theta - self.center[name])
+                self.path[name].addcmul_(gradient, self._before[name].sub_(theta))
 
     def changed_by_update(self) -> Iterable[Tensor]:
         return self.path.values()

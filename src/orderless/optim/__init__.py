@@ -1,4 +1,4 @@
-"""Optimizers that know of particles: TRAC, tuned per network."""
+"""Optimizers with a state per particle: TRAC."""
 
 from .trac import TRAC
 

@@ -1,8 +1,8 @@
-r"""TRAC: a tuner around any optimizer that decides how far to leave the starting point.
+r"""TRAC: a tuner around any optimizer that scales the distance from the starting point.
 
 Muppidi, Zhang, Yang: "Fast TRAC: a parameter-free optimizer for lifelong reinforcement learning",
-2024 (arXiv:2405.16642). With g the gradient at theta_t, u = theta_base - theta_t what the base
-optimizer would do, and ref the parameters at the first step,
+2024 (arXiv:2405.16642). With g the gradient at theta_t, u = theta_base - theta_t the base
+optimizer's step, and ref the parameters at the first step,
 
     delta = (theta_t - ref) / (sum_j s_j + eps),   h = <delta, g>
     v_j <- beta_j^2 v_j + h^2,   sigma_j <- beta_j sigma_j - h
@@ -12,9 +12,9 @@ optimizer would do, and ref the parameters at the first step,
 The inner product runs over all parameters of *one network*. Over an ensemble every particle has
 its own h, v, sigma and s.
 
-Differences from the reference implementation: s, v and sigma are float64 whatever the parameters
-are; erfi is exact unless `erfi="reference"`, and saturates where the reference overflows; a network
-whose h is not finite stays where it is, where the reference raises.
+Differences from the reference implementation: s, v and sigma are float64 for parameters of any
+type; erfi is exact unless `erfi="reference"`, and saturates where the reference overflows; a
+network whose h is not finite does not move, where the reference raises.
 """
 
 import math
@@ -28,22 +28,23 @@ from ..particles.parameter import ParticleParameter, per_particle_view
 from ..particles.stacking import check_same_shapes
 from .erfi import erfi_of
 
-_KEY: Any = "trac"  # torch's type for `state` knows no keys but parameters; torch itself does
+_KEY: Any = "trac"  # torch's type of `state` allows parameters as keys only, unlike torch itself
 BETAS = (0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999)
 
 
 class TRAC(torch.optim.Optimizer):
-    """Wraps an optimizer and is one: `TRAC(torch.optim.Adam(particles.parameters(), lr=1e-3))`.
+    """A wrapper around an optimizer: `TRAC(torch.optim.Adam(particles.parameters(), lr=1e-3))`.
 
     `param_groups` and `state` are the base optimizer's own, so schedulers and filters work on
     either. Parameters of an `ol.Ensemble` are tuned per particle; all ordinary parameters together
-    count as one network more. A step asks nothing of the host, so it can stand in a CUDA graph.
+    count as one more network. A step does not synchronise with the host, so a CUDA graph can
+    contain it.
 
     Memory beyond the base optimizer: one copy of the parameters (ref), and one more during a step.
 
     Args:
         base_optimizer: any optimizer whose `step()` needs no closure. TRAC's reference experiments
-            use Adam with eps=1e-8 where plain Adam gets 1e-5; keep them equal in a comparison.
+            use Adam with eps=1e-8 but plain Adam with 1e-5; use equal values in a comparison.
         erfi: `"exact"`, or `"reference"` for the values of the package trac-optimizer.
         betas, s_prev, eps: as in the equations; eps is also sigma_0.
     """
@@ -65,7 +66,7 @@ class TRAC(torch.optim.Optimizer):
         if not (s_prev > 0.0 and eps > 0.0):
             raise ValueError(f"s_prev and eps must be positive, got {s_prev} and {eps}")
         self.base, self.s_prev, self.eps = base_optimizer, s_prev, eps
-        # Not Optimizer.__init__, which would make a second list of the groups: they are shared.
+        # Not Optimizer.__init__, which would make a second list of the shared groups.
         super().__setstate__(self._shared())
         rows, device = self._networks(), self._parameters()[0].device
         self.erfi = erfi_of(erfi).to(device)
@@ -73,16 +74,14 @@ class TRAC(torch.optim.Optimizer):
         self.betas = torch.tensor(tuple(betas), dtype=torch.float64, device=device)
         empty = torch.zeros(rows, len(self.betas), dtype=torch.float64, device=device)
         self.s, self.variance, self.sigma = empty, empty.clone(), torch.full_like(empty, eps)
-        # With the base's state, so that whoever rolls an optimizer back rolls this back too.
+        # In the base's state, so that restoring the optimizer's state restores this too.
         self.state[_KEY] = {"s": self.s, "variance": self.variance, "sigma": self.sigma}
         self.references: dict[Tensor, Tensor] = {}
 
     @property
     def scale(self) -> Tensor:
-        """How much of the base optimizer's way each network goes: max(sum_j s_j, 0), `[N]`."""
+        """The scale of each network's distance from ref: max(sum_j s_j, 0), `[N]`."""
         return self.s.sum(1).clamp(min=0.0)
-
-    # ------------------------------------------------------------------ one step
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -116,8 +115,8 @@ class TRAC(torch.optim.Optimizer):
             assert gradient is not None
             products = (parameter - self.references[parameter]) * gradient
             if isinstance(parameter, ParticleParameter):
-                sums = products.flatten(1) if products.dim() > 1 else products.unsqueeze(1)
-                total[: len(sums)] += sums.sum(1, dtype=torch.float64)
+                sums = products.reshape(len(products), -1).sum(1, dtype=torch.float64)
+                total[: len(sums)] += sums
             else:
                 total[-1] += products.sum(dtype=torch.float64)
         return total
@@ -131,7 +130,7 @@ class TRAC(torch.optim.Optimizer):
             state.copy_(torch.where(finite, new, state))
 
     def _for(self, values: Tensor, parameter: Tensor) -> Tensor:
-        """The networks' values `[N]` in a shape and type to meet one of their parameters."""
+        """The networks' values `[N]` in a shape and type that broadcast to a parameter."""
         if values.is_floating_point():
             largest = torch.finfo(parameter.dtype).max
             values = values.clamp(-largest, largest).to(parameter.dtype)
@@ -139,13 +138,11 @@ class TRAC(torch.optim.Optimizer):
             return per_particle_view(values[: parameter.n_particles], parameter)
         return values[-1]
 
-    # ------------------------------------------------------------------ groups
-
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
 
     def _networks(self) -> int:
-        """How many networks the groups hold: the particles, and one for ordinary parameters."""
+        """The number of networks in the groups: the particles, and one for other parameters."""
         parameters = self._parameters()
         sizes = {p.n_particles for p in parameters if isinstance(p, ParticleParameter)}
         if len(sizes) > 1:
@@ -181,11 +178,11 @@ class TRAC(torch.optim.Optimizer):
         others = dict(state_dict["state"])
         own, ours = others.pop(_KEY, None), self.state[_KEY]
         if own is None:
-            raise ValueError("this state has no 'trac' in it: it is not of an ol.TRAC")
+            raise ValueError("this state has no 'trac' in it: it is not a state of ol.TRAC")
         parameters = self._parameters()
         references = own.get("references") if isinstance(own, dict) else None
         if not isinstance(references, list) or len(references) != len(parameters):
-            raise ValueError(f"the 'trac' of this state has no {len(parameters)} references")
+            raise ValueError(f"the 'trac' of this state must have {len(parameters)} references")
         shapes = {name: tensor.shape for name, tensor in ours.items()}
         given = {name: own.get(name) for name in shapes}
         for place, (parameter, saved) in enumerate(zip(parameters, references, strict=True)):

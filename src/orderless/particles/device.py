@@ -1,4 +1,4 @@
-"""Devices by name, and what a recording on one needs."""
+"""Find devices by name, and suspend garbage collection during recordings."""
 
 import gc
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import torch
 
 
 def find_device(device: torch.device | str) -> torch.device:
-    """The device of this name; a sentence if there is none."""
+    """The device of this name; raises if there is none."""
     try:
         found = torch.device(device)
     except RuntimeError as error:
@@ -22,7 +22,10 @@ def find_device(device: torch.device | str) -> torch.device:
 
 @contextmanager
 def no_garbage() -> Iterator[None]:
-    """No collection while a CUDA graph is recorded: freeing an old one's memory would spoil it."""
+    """Disable garbage collection while a CUDA graph is recorded.
+
+    Freeing the memory of an old graph would make the recording fail.
+    """
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()

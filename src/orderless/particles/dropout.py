@@ -1,13 +1,15 @@
-"""Dropout with noise keyed on (seed, draw, particle): the same for a particle in any company.
+"""Dropout with noise keyed on (seed, draw, particle), whatever the other particles.
 
-Each function stands for torch's of the same name while a network runs for all particles at once;
-`mode` hands out the particle's random key. The two attention functions are here because they
-drop attention weights inside.
+Each function replaces torch's of the same name while a network runs for all particles at once;
+`mode` provides the particle's random key. The two attention functions are here because they drop
+attention weights.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -16,25 +18,19 @@ from torch._C._functorch import is_batchedtensor
 
 from . import random
 
-
-class Keyed(Protocol):
-    """The torch-function mode that is running: see `rules.ParticleRules`."""
-
-    def next_key(self) -> Tensor: ...
-    def attend(self, *args: Any, **kwargs: Any) -> Tensor: ...
-    def __enter__(self) -> Any: ...
-    def __exit__(self, *exception: object) -> Any: ...
+if TYPE_CHECKING:
+    from .rules import ParticleRules
 
 
-def _kept(mode: Keyed, p: float, shape: tuple[int, ...]) -> Tensor:
-    """Which elements this particle keeps at this draw."""
+def _kept(mode: ParticleRules, p: float, shape: tuple[int, ...]) -> Tensor:
+    """A mask of the elements that this particle keeps in this draw."""
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"a dropout probability must lie in [0, 1], got {p}")
     return random.uniform(mode.next_key(), shape) >= p
 
 
 def _dropout(
-    mode: Keyed,
+    mode: ParticleRules,
     input: Tensor,
     p: float = 0.5,
     training: bool = True,
@@ -45,31 +41,32 @@ def _dropout(
         return input
     scale = 0.0 if p == 1.0 else 1.0 / (1.0 - p)
     mask = _kept(mode, p, shape or tuple(input.shape)).to(input.dtype) * scale
-    # N masks do not fit into an input that all particles share
+    # an input shared by all particles cannot hold N results
     return input.mul_(mask) if inplace and is_batchedtensor(input) else input * mask
 
 
 def _alpha_dropout(
-    mode: Keyed,
+    mode: ParticleRules,
     input: Tensor,
     p: float = 0.5,
     training: bool = False,
     inplace: bool = False,
     shape: tuple[int, ...] | None = None,
 ) -> Tensor:
-    """Dropped units take SELU's lowest value; scale and shift keep mean and variance."""
+    """Set dropped units to SELU's lowest value, then scale and shift to keep mean and variance."""
     if not training or p == 0.0:
         return input
     lowest = -1.7580993408473766
     scale = 0.0 if p == 1.0 else ((1.0 - p) * (1.0 + p * lowest**2)) ** -0.5
     kept = _kept(mode, p, shape or tuple(input.shape))
-    return torch.where(kept, input, lowest) * scale - p * lowest * scale
+    result = torch.where(kept, input, lowest) * scale - p * lowest * scale
+    return input.copy_(result) if inplace and is_batchedtensor(input) else result
 
 
 def _by_channel(dropout: Callable[..., Tensor], alone: int | None = None) -> Callable[..., Tensor]:
-    """One draw per (sample, channel); an input of `alone` dimensions is a single sample."""
+    """Draw once per (sample, channel); an input of `alone` dimensions is a single sample."""
 
-    def apply(mode: Keyed, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def apply(mode: ParticleRules, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         lead = 1 if input.dim() == alone else 2
         shape = tuple(input.shape[:lead]) + (1,) * (input.dim() - lead)
         return dropout(mode, input, *args, **kwargs, shape=shape)
@@ -78,7 +75,7 @@ def _by_channel(dropout: Callable[..., Tensor], alone: int | None = None) -> Cal
 
 
 def _scaled_dot_product_attention(
-    mode: Keyed,
+    mode: ParticleRules,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -92,15 +89,15 @@ def _scaled_dot_product_attention(
     if dropout_p == 0.0 or options.get("enable_gqa"):
         more = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, **options}
         return attend(query, key, value, attn_mask, **more)
-    # Attention to the identity shows the attention weights themselves, to which dropout applies.
+    # With the identity as values, attention returns its weights, to which dropout applies.
     identity = torch.eye(key.shape[-2], dtype=value.dtype, device=value.device)
     identity = identity.expand(*key.shape[:-1], -1)
     weights = attend(query, key, identity, attn_mask, is_causal=is_causal, scale=scale)
     return _dropout(mode, weights, dropout_p) @ value
 
 
-# torch's function without its first line, which hands the whole of it to the mode: its parts
-# (linear layers, dropout) come to the mode one by one.
+# torch's function without its first line, which would pass the whole call to the mode: so its parts
+# (linear layers, dropout) reach the mode one by one.
 _multi_head_attention_in_parts = FunctionType(
     F.multi_head_attention_forward.__code__,
     {**vars(F), "has_torch_function": lambda _: False},
@@ -108,7 +105,7 @@ _multi_head_attention_in_parts = FunctionType(
 )
 
 
-def _multi_head_attention(mode: Keyed, *args: Any, **kwargs: Any) -> Any:
+def _multi_head_attention(mode: ParticleRules, *args: Any, **kwargs: Any) -> Any:
     with mode:
         return _multi_head_attention_in_parts(*args, **kwargs)
 

@@ -31,7 +31,7 @@ from .stacking import (
 
 
 class Inputs(NamedTuple):
-    """What networks are called with; dims: the particle axis of each input, None where shared."""
+    """Arguments of the networks and, in `*_dims`, the particle axis of each; None if shared."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -39,7 +39,7 @@ class Inputs(NamedTuple):
     kwarg_dims: dict[str, Any]
 
     def of_particles(self, some: Callable[[Tensor, int], Tensor]) -> Self:
-        """`some(tensor, axis)` of the inputs per particle; shared ones stay."""
+        """Replace the inputs per particle by `some(tensor, axis)`; shared ones stay."""
 
         def part(value: Any, axis: int | None) -> Any:
             return value if axis is None else tree_map(lambda t: some(t, axis), value)
@@ -53,26 +53,26 @@ class Ensemble(nn.Module):
     """N networks as one module: parameters and buffers `[N, ...]` under the template's names.
 
     Args:
-        make_model: a function that makes one network, or a network to take as the template.
-        n: how many particles.
+        make_model: a function that makes one network, or a network to use as the template.
+        n: the number of particles.
         init: `"fresh"` (each from the module's own initialiser) or an `ol.Perturb`.
         seed: particle i depends on (seed, i) alone, whatever n, chunk size or device.
-        chunk_size: at most this many particles are computed at a time; the backward pass computes
-            a chunk's activations again instead of keeping them.
-        precision: `"float32"`, `"tf32"` or `"bf16"`; nothing is reduced silently.
+        chunk_size: at most this many particles are computed at a time; the backward pass
+            recomputes a chunk's activations instead of storing them.
+        precision: `"float32"`, `"tf32"` or `"bf16"`; the precision is never reduced silently.
         fast: use the batched rules for Linear, Conv2d, BatchNorm and pooling (`False`: plain
-            `vmap` for everything, the same results more slowly).
-        group: a `torch.distributed` process group. Its ranks share the particles out: each holds
-            `shard.count` of them, [shard.start, shard.stop), in parameters, buffers, inputs per
-            particle and outputs; `n` and whatever a filter says count all. Every rank makes the
-            same calls.
+            `vmap` for everything, which gives the same results more slowly).
+        group: a `torch.distributed` process group over whose ranks the particles are sharded. A
+            rank holds `shard.count` particles, [shard.start, shard.stop), in parameters, buffers,
+            inputs per particle and outputs; `n` and a filter's numbers refer to all particles.
+            Every rank makes the same calls.
 
     A network may be any module that `torch.vmap` can run: no branch on a tensor's value, no
-    `.item()`, no writing into a tensor that it made. Recurrent layers and tied weights are fine.
+    `.item()`, no writing into a tensor that it made. Recurrent layers and tied weights work.
 
-    `forward` shares its inputs between particles unless told otherwise and returns the network's
-    own outputs with a leading N on every leaf. Dropout is keyed on (seed, draw, i); other random
-    functions inside a network differ between particles but are not keyed.
+    `forward` shares its inputs between particles by default and returns the network's outputs with
+    a leading N on every leaf. Dropout is keyed on (seed, draw, i); other random functions inside a
+    network differ between particles but are not keyed.
     """
 
     n: int
@@ -102,7 +102,7 @@ class Ensemble(nn.Module):
         self.to(device)
 
     def to(self, *args: Any, **options: Any) -> Self:
-        """As of any module."""
+        """`nn.Module.to`, with a clear error for a device that does not exist."""
         device = options.get("device", args[0] if args else None)
         if isinstance(device, str | torch.device):
             find_device(device)
@@ -112,7 +112,7 @@ class Ensemble(nn.Module):
     def from_modules(cls, modules: Sequence[nn.Module], *, seed: int = 0, **options: Any) -> Self:
         """Stack existing networks of one architecture; `options` as in the constructor.
 
-        With a group every rank names all networks and keeps its own.
+        With a group every rank passes all networks and keeps its own part.
         """
         if not modules:
             raise ValueError("from_modules needs at least one module, got none")
@@ -121,7 +121,7 @@ class Ensemble(nn.Module):
         ensemble._build(list(modules)[shard.start : shard.stop], shard, seed, **options)
         return ensemble.to(device)
 
-    @torch.inference_mode(False)  # or parameters could never be loaded or trained
+    @torch.inference_mode(False)  # inference tensors could never be loaded or trained
     def _build(
         self,
         modules: list[nn.Module],
@@ -139,19 +139,17 @@ class Ensemble(nn.Module):
             raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
         self.n, self.shard, self.seed = shard.n, shard, _whole(seed)
         self.chunk_size, self.precision, self.fast = chunk_size, precision, fast
-        # The template runs every forward pass with other tensors in it. It hides in a tuple, so
-        # that its own parameters are neither trained, moved nor saved.
+        # The template runs every forward pass with other tensors in its place. A tuple hides it
+        # from nn.Module, so that its own parameters are neither trained, moved nor saved.
         self._hidden = (copy.deepcopy(modules[0]),)
         self._places = places_of(self._hidden[0])
         clear_values(self._hidden[0])
         stack_into(self, modules)
-        super().train(modules[0].training)  # the template keeps its own, layer by layer
+        super().train(modules[0].training)  # the template keeps the flags of its layers
         self.register_buffer("_draws", torch.zeros((), dtype=torch.int64), persistent=False)
         self.register_buffer("_indices", torch.arange(shard.start, shard.stop), persistent=False)
         self._replayed: Tensor | None = None  # the noise counter of a replay
         self._update: FactoredUpdate | None = None
-
-    # ------------------------------------------------------------------ the forward pass
 
     @property
     def template(self) -> nn.Module:
@@ -159,21 +157,17 @@ class Ensemble(nn.Module):
         return self._hidden[0]
 
     @property
-    def replaying(self) -> bool:
-        return self._replayed is not None
-
-    @property
     def device(self) -> torch.device:
         return self._draws.device
 
     @property
     def indices(self) -> Tensor:
-        """The places of the particles here among all N: `[count]`; random keys depend on them."""
+        """The indices of this rank's particles among all N: `[count]`; random keys use them."""
         return self._indices
 
     @property
     def noise_counter(self) -> Tensor:
-        """How many forward passes have drawn noise, a scalar; `replay` takes one of its values."""
+        """The number of forward passes that have drawn noise, a scalar; see `replay`."""
         return self._draws
 
     def train(self, mode: bool = True) -> Self:
@@ -203,10 +197,15 @@ class Ensemble(nn.Module):
         inputs = Inputs(args, kwargs, arg_dims, kwarg_dims)
         parameters: dict[str, Tensor] = dict(self.named_parameters())
         buffers = self.particle_buffers()
-        counter = self._draws if self._replayed is None else self._replayed
-        draw = counter.clone() if self._recomputes() else counter
+        counter = draw = self._draws if self._replayed is None else self._replayed
+        run: Callable[..., Any] = self._run
+        if torch.is_grad_enabled() and (self.chunk_size or self.shard.count) < self.shard.count:
+            # `_run` has no side effects, so the backward pass may run it again with the same noise.
+            # The state of torch's generators cannot be read while a CUDA graph is recorded.
+            recording = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+            run = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=not recording)
+            draw = counter.clone()
         outputs, new_buffers, drawn = [], [], 0
-        run = self._recomputed if self._recomputes() else self._run
         for chunk in self._chunks(parameters, buffers, inputs):
             output, updated, drawn = run(draw, *chunk)
             outputs.append(output)
@@ -220,7 +219,7 @@ class Ensemble(nn.Module):
         return outputs[0] if len(outputs) == 1 else tree_map(lambda *o: torch.cat(o), *outputs)
 
     def _axis(self, value: Any, dim: Any) -> Any:
-        """The particle axis of an input: `dim`, or None for one that holds no tensor."""
+        """The particle axis of an input: `dim`, or None for an input without tensors."""
         tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
         if not isinstance(dim, int) or not tensors:
             return dim if tensors else None
@@ -232,14 +231,6 @@ class Ensemble(nn.Module):
                 )
         return dim
 
-    def _recomputes(self) -> bool:
-        size = self.chunk_size
-        return torch.is_grad_enabled() and size is not None and size < self.shard.count
-
-    def _recomputed(self, *inputs: Any) -> Any:
-        """`_run` that keeps no activations; free of side effects, so running it twice is safe."""
-        return checkpoint(self._run, *inputs, use_reentrant=False, preserve_rng_state=False)
-
     def _run(
         self,
         draw: Tensor,
@@ -248,7 +239,7 @@ class Ensemble(nn.Module):
         indices: Tensor,
         inputs: Inputs,
     ) -> tuple[Any, dict[str, Tensor], int]:
-        """One chunk: (outputs with a leading axis, buffers after the pass, random draws made)."""
+        """Run one chunk: (outputs with a leading axis, buffers after the pass, random draws)."""
         drawn, stacked = 0, parameters
 
         def network(
@@ -263,15 +254,16 @@ class Ensemble(nn.Module):
                 rules.watch(parameters, stacked)
                 given = {**parameters, **buffers}
                 tensors = {place: given[name] for place, name in self._places.items()}
-                # in `tensors` comes back what the network assigned anew (a running mean, say)
+                # writes the buffers that the network reassigns (a running mean) back to `tensors`
                 output = functional_call(self.template, tensors, args, kwargs, tie_weights=False)
             drawn = rules.drawn
             return output, {name: tensors[name] for name in buffers}
 
         buffers = {name: buffer.clone() for name, buffer in buffers.items()}
         with matrix_precision(self.precision, self.device):
-            # One network is that network, bit for bit; one of a shard, what it is among others,
-            # and on a GPU in reduced precision the batched kernels are faster even for one.
+            # One network equals that network bit for bit. A shard of one must equal the same
+            # particle among others, and on a GPU in reduced precision the batched kernels are
+            # faster even for one.
             reduced = self.device.type == "cuda" and self.precision != "float32" and self.fast
             if len(indices) == 1 and self.shard.count == self.n and not reduced:
                 first = tree_map(lambda t: t[0], (parameters, buffers, indices))
@@ -282,9 +274,10 @@ class Ensemble(nn.Module):
             else:
                 in_dims = (0, 0, 0, inputs.arg_dims, inputs.kwarg_dims)
                 batched = torch.vmap(network, in_dims=in_dims, randomness="different")
-                stacks = parameters, buffers, indices
                 try:
-                    output, updated = batched(*stacks, inputs.args, inputs.kwargs)
+                    output, updated = batched(
+                        parameters, buffers, indices, inputs.args, inputs.kwargs
+                    )
                 except RuntimeError as error:
                     _explain(error, self.template)
                     raise
@@ -304,14 +297,14 @@ class Ensemble(nn.Module):
             end = min(start + size, count)
             yield (
                 {name: part[number] for name, part in parts.items()},
-                # as they are now: whoever computes the chunk again must not see them updated
+                # a copy: a recomputation must not see the updated buffers
                 {name: b[start:end].clone() for name, b in buffers.items()},
                 self._indices[start:end],
                 inputs.of_particles(partial(torch.narrow, start=start, length=end - start)),
             )
 
     def check_devices(self, *inputs: Any) -> None:
-        """Refuse tensors that are not where the particles are."""
+        """Raise if a tensor is not on the particles' device."""
         for leaf in tree_leaves(inputs):
             if isinstance(leaf, Tensor) and leaf.device != self.device and leaf.dim() > 0:
                 raise ValueError(
@@ -319,11 +312,9 @@ class Ensemble(nn.Module):
                     "move one to the other with .to()"
                 )
 
-    # ------------------------------------------------------------------ contexts for filters
-
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Evaluation mode; afterwards every layer is back in the mode it was in."""
+        """Evaluation mode; on exit every layer returns to the mode it was in."""
         modes = [(m, m.training) for m in (*self.modules(), *self.template.modules())]
         self.eval()
         try:
@@ -333,9 +324,14 @@ class Ensemble(nn.Module):
                 module.training = mode
 
     @contextmanager
-    def replay(self, draw: Tensor) -> Iterator[None]:
-        """Forward passes draw the noise of `draw` again and leave buffers and counter alone."""
-        before, self._replayed = self._replayed, draw.clone()
+    def replay(self, draw: Tensor | None = None) -> Iterator[None]:
+        """Forward passes draw the noise from count `draw` on; buffers and counter do not change.
+
+        `draw` is a value of `noise_counter`; None: the noise of the next pass.
+        """
+        before = self._replayed
+        now = self._draws if before is None else before
+        self._replayed = (now if draw is None else draw).clone()
         try:
             yield
         finally:
@@ -343,22 +339,20 @@ class Ensemble(nn.Module):
 
     @contextmanager
     def factoring(self, update: FactoredUpdate | None) -> Iterator[None]:
-        """Backward passes hand Linear weight gradients to `update`, forward passes see it."""
+        """Backward passes add Linear weight gradients to `update`; forward passes apply it."""
         self._update = update
         try:
             yield
         finally:
             self._update = None
 
-    # ------------------------------------------------------------------ single particles
-
     def __len__(self) -> int:
         return self.n
 
     def __getitem__(self, index: int) -> nn.Module:
-        """Particle `index` as an ordinary module of its own, detached from the ensemble.
+        """Particle `index` as an ordinary module, detached from the ensemble.
 
-        With a group all ranks ask for the same one, and all get it.
+        With a group all ranks must ask for the same particle, and all get it.
         """
         index = self._check_index(index)
         module = copy.deepcopy(self.template).to(self.device)
@@ -372,7 +366,7 @@ class Ensemble(nn.Module):
     def load_particle(self, index: int, module: nn.Module) -> None:
         """Write an ordinary module's parameters and buffers into particle `index`.
 
-        With a group the rank that holds the particle does so, and the others do nothing.
+        With a group only the rank that holds the particle does.
         """
         index = self._check_index(index)
         stacked, tensors = self.tensors(), tensors_of(module)
@@ -397,14 +391,14 @@ class Ensemble(nn.Module):
 
 
 def _whole(seed: SupportsIndex) -> int:
-    """numpy's whole numbers as Python's: particles start from how a seed is written."""
+    """A Python int: initial values depend on the seed's `repr`, which differs for numpy's."""
     if not isinstance(seed, SupportsIndex):
         raise ValueError(f"seed must be a whole number, got {seed!r}")
     return operator.index(seed)
 
 
 def _explain(error: RuntimeError, network: nn.Module) -> None:
-    """What `vmap` refuses, as a sentence about the network."""
+    """Raise a message about the network for an error of `vmap`."""
     first = str(error).split(". ")[0]
     if "vmap" in first or "Batching rule" in first:
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""Where particles start. Always on the CPU, from (seed, i) alone."""
+"""Initial values of particles, always computed on the CPU from (seed, i) alone."""
 
 import copy
 import hashlib
@@ -33,7 +33,7 @@ class Perturb:
 
 @contextmanager
 def seeded(*parts: object) -> Iterator[None]:
-    """torch's CPU generator seeded by a hash of `parts`, put back afterwards."""
+    """Seed torch's CPU generator by a hash of `parts`, and restore it afterwards."""
     digest = hashlib.sha256(repr(parts).encode()).digest()
     with torch.random.fork_rng(devices=[]):
         torch.random.default_generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
@@ -41,15 +41,14 @@ def seeded(*parts: object) -> Iterator[None]:
 
 
 def _reset(module: nn.Module) -> nn.Module:
-    """A copy of a template, every layer passed through its own initialiser.
+    """A copy of a template in which every layer is initialised again.
 
-    Parts before wholes, as when a module is built: a whole may have the last word on its parts.
+    Inner modules first, as when a module is built: an outer one may overwrite their parameters.
     """
     module = copy.deepcopy(module)
     for name, layer in reversed(list(module.named_modules())):
-        reset = getattr(layer, "reset_parameters", None) or getattr(
-            layer, "_reset_parameters", None
-        )
+        private = getattr(layer, "_reset_parameters", None)
+        reset = getattr(layer, "reset_parameters", None) or private
         if callable(reset):
             reset()
         elif any(True for _ in layer.parameters(recurse=False)):
@@ -63,7 +62,7 @@ def _reset(module: nn.Module) -> nn.Module:
 def make_particle(
     make_model: Callable[[], nn.Module] | nn.Module, seed: int, index: int
 ) -> nn.Module:
-    """Network `index` of an ensemble: a fresh module, on the CPU."""
+    """Make network `index` of an ensemble on the CPU."""
     with seeded("particle", seed, index), torch.device("cpu"):
         module = _reset(make_model) if isinstance(make_model, nn.Module) else make_model()
     if not isinstance(module, nn.Module):
@@ -73,7 +72,7 @@ def make_particle(
 
 
 def refuse_lazy(module: nn.Module) -> None:
-    """A lazy layer has no shape to stack."""
+    """Raise if a module has lazy layers, whose shapes are not known."""
     lazy = torch.nn.parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
     if any(isinstance(tensor, lazy) for tensor in (*module.parameters(), *module.buffers())):
         raise TypeError(
@@ -82,27 +81,21 @@ def refuse_lazy(module: nn.Module) -> None:
         )
 
 
-@torch.no_grad()
-def perturb_(module: nn.Module, perturb: Perturb, seed: int, index: int) -> nn.Module:
-    """Add the perturbation of particle `index` to a module's parameters."""
-    with seeded("perturb", seed, index):
-        for parameter in module.parameters():
-            radius = perturb.low + (perturb.high - perturb.low) * torch.rand(())
-            parameter.add_(radius * torch.randn(parameter.shape), alpha=1.0)
-    return module
-
-
 def initial_modules(
     make_model: Callable[[], nn.Module] | nn.Module, indices: range, init: str | Perturb, seed: int
 ) -> Iterator[nn.Module]:
-    """The networks `indices` of the ensemble with this seed, one after another."""
+    """Make the networks `indices` of the ensemble with this seed, one after another."""
     if init != "fresh" and not isinstance(init, Perturb):
         raise ValueError(f"init must be 'fresh' or an ol.Perturb, got {init!r}")
     for index in indices:
         if not isinstance(init, Perturb):
             yield make_particle(make_model, seed, index)
-        else:
-            base = 0 if init.base == "one" else index
-            # a copy: make_model may hand out the same network again and again
-            module = copy.deepcopy(make_particle(make_model, seed, base))
-            yield perturb_(module, init, seed, index)
+            continue
+        base = 0 if init.base == "one" else index
+        # a copy: make_model may return the same network every time
+        module = copy.deepcopy(make_particle(make_model, seed, base))
+        with seeded("perturb", seed, index), torch.no_grad():
+            for parameter in module.parameters():
+                radius = init.low + (init.high - init.low) * torch.rand(())
+                parameter.add_(radius * torch.randn(parameter.shape))
+        yield module

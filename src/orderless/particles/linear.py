@@ -1,14 +1,14 @@
 """N linear layers as one batched product, and weight gradients that are never multiplied out.
 
 The gradient of a linear layer's weight over a batch is a product of two thin factors,
-dW = delta^T a with delta `[B, O]` and a `[B, I]`. For plain gradient descent there is no need to
-write it down: W <- W - sigma^2 delta^T a is one product accumulated into W. That saves three
-passes over all the parameters of all particles, which is most of the memory traffic of a step.
+dW = delta^T a with delta `[B, O]` and a `[B, I]`. Plain gradient descent need not store it:
+W <- W - sigma^2 delta^T a is one product accumulated into W. That saves three passes over all the
+parameters of all particles, which is most of the memory traffic of a step.
 
-A look at the moved layer before W is written costs products of rows with rows, so factors pay only
-while a layer sees few rows. And they are right only where nobody but the layer itself reads its
-weight and where the factors still are what the backward pass saw. `FactoredUpdate` takes the
-gradient in factors where it knows all of that, and leaves it to autograd everywhere else.
+A forward pass of the moved layer before W is written costs products of rows with rows, so factors
+are faster only while a layer has few rows. And they are correct only if the layer alone reads its
+weight and the factors do not change after the backward pass. `FactoredUpdate` keeps the gradient in
+factors where it can guarantee that, and leaves it to autograd everywhere else.
 """
 
 from collections.abc import Callable, Collection
@@ -24,13 +24,13 @@ from .kernels import fused
 
 Shown = Callable[[Tensor], Collection[int]]  # ids of parameters
 
-# A dense gradient is written, measured, copied and added: some passes over the weights of a layer,
-# in units of its multiplications. Measured by benchmarks/factored.py.
+# The cost of writing, measuring, copying and adding a dense gradient, in multiplications per entry
+# of the weight. Measured by benchmarks/factored.py.
 DENSE_PASSES = 70
-FEW_ROWS = 32  # so few that there is no need to count
+FEW_ROWS = 32  # factors are always faster for so few rows
 
-# What may be asked of a weight whose step is pending: a Linear layer's rule sees to it, attention
-# comes to the mode in parts, and the rest does not look at values.
+# Functions that may be called on a weight whose step is pending: Linear layers have a rule,
+# attention reaches the mode in parts, and the others do not read values.
 NO_READING = {
     *(F.linear, F.multi_head_attention_forward, torch.is_floating_point, torch.is_complex),
     *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.is_floating_point, Tensor.is_contiguous),
@@ -42,7 +42,7 @@ NO_READING = {
 
 
 class Unchanged(NamedTuple):
-    """A tensor with its version: autograd's own guard against changes in place."""
+    """A tensor with its version, autograd's own check for changes in place."""
 
     tensor: Tensor
     version: int
@@ -55,15 +55,15 @@ class Unchanged(NamedTuple):
         return self.tensor._version == self.version
 
 
-@dataclass
+@dataclass(eq=False)
 class LinearStep:
     """One use of one layer in the step: dW = delta^T inputs and db = sum_b delta.
 
-    delta `[N, B, O]`, inputs `[N, B, I]` (expanded where all particles saw the same): a copy,
-    unless autograd made them and so watches over them. Where all particles saw the same `data`,
-    `outputs` is what the layer made of it: looking at the same data again after the step needs the
-    displacement only, not another pass over W. `cast` is W in the precision the layer was computed
-    in: W stands still until the step is decided.
+    delta `[N, B, O]`, inputs `[N, B, I]` (expanded if all particles share them): a copy, unless
+    autograd made them and so protects them. If all particles share the `data`, `outputs` are the
+    layer's outputs on it: evaluating the same data after the step needs the displacement only, not
+    another pass over W. `cast` is W in the precision in which the layer was computed; W does not
+    change until the step is decided.
     """
 
     weight: Tensor
@@ -76,47 +76,47 @@ class LinearStep:
     cast: Tensor
 
     def factors(self) -> tuple[Tensor, Tensor]:
-        """(delta, inputs), if they still are what the backward pass saw."""
+        """(delta, inputs); raises if the inputs have changed since the backward pass."""
         if not self.inputs.holds():
             raise RuntimeError(
-                "what a Linear layer saw was changed in place before the step was over: change a "
-                "copy instead, or make the ensemble with fast=False"
+                "the inputs of a Linear layer were changed in place before the step was over: "
+                "change a copy instead, or make the ensemble with fast=False"
             )
         return self.delta, self.inputs.tensor
 
     def saw(self, x: Tensor, bias: Tensor | None) -> bool:
-        """Whether x is the very same, unchanged memory as the data was, under the same bias."""
+        """Whether x is the same, unchanged memory as the data, with the same bias."""
         data = self.data.tensor
         same = x.data_ptr() == data.data_ptr() and x.stride() == data.stride()
         return same and x.shape == data.shape and self.data.holds() and bias is self.bias
 
     def stands(self) -> bool:
-        """Whether W still is what it was, and so is what was made of it."""
+        """Whether W has not changed since, so that `cast` and `outputs` are valid."""
         return self.weight._version == self.version
 
 
 class FactoredUpdate:
-    """The coming gradient-descent step of Linear layers, held as factors until it is decided.
+    """A pending gradient-descent step of Linear layers, kept as factors until it is decided.
 
-    Life of one step: forward passes `note` which weights and biases go together; the backward pass
-    adds the factors of each layer to `steps`; `scale` turns gradients into displacements; while
-    they are pending, forward passes see W + dW and b + db without W or b being touched; `commit`
-    adds them, for the particles that survived the step only. So a particle whose loss turns out not
-    to be finite has never moved.
+    One step: forward passes `note` which weights and biases belong together; the backward pass adds
+    the factors of each layer to `steps`; `scale` turns gradients into displacements; while they are
+    pending, forward passes compute with W + dW and b + db, and W and b do not change; `commit` adds
+    the displacements of the particles that survived the step. So a particle whose loss turns out
+    not to be finite never moves.
 
     Args:
         groups: the optimizer's parameter groups.
-        overlaps: how often a step compares the rows of a layer with each other: for a second look,
-            and for the norm of the gradient.
+        overlaps: how often a step multiplies the rows of a layer with each other: for the second
+            evaluation, and for the norm of the gradient.
     """
 
     def __init__(self, groups: list[dict[str, Any]], overlaps: int) -> None:
         self.overlaps = overlaps
         self.group = {id(p): number for number, g in enumerate(groups) for p in g["params"]}
-        self.memory: dict[int, list[int]] = {}  # where parameters lie
+        self.memory: dict[int, list[int]] = {}  # ids of parameters, by memory address
         for p in (p for g in groups for p in g["params"]):
             self.memory.setdefault(_memory(p), []).append(id(p))
-        self.recording = False  # only the filter's own backward passes count, not a closure's
+        self.recording = False  # True in the filter's own backward passes, not in a closure's
         self.clear()
 
     def clear(self) -> None:
@@ -126,14 +126,14 @@ class FactoredUpdate:
         self.read: set[int] = set()  # parameters that are used outside of Linear layers
 
     def note(self, weight: Tensor, bias: Tensor | None) -> None:
-        """A layer with these has been used, with or without gradients."""
+        """Record that a layer uses this weight with this bias."""
         for one, other in ((weight, bias), (bias, weight)):
             if id(one) in self.group:
                 partner = id(other) if id(other) in self.group else None
                 self.partners.setdefault(id(one), set()).add(partner)
 
     def notice(self, func: Any, args: Any, kwargs: dict[str, Any], shown: Shown) -> None:
-        """`func` is called; `shown` tells which parameters an argument shows."""
+        """Record the parameters that a call reads; `shown` maps an argument to parameters."""
         for argument in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(argument, Tensor):
                 if func not in NO_READING:
@@ -142,37 +142,37 @@ class FactoredUpdate:
                 self.notice(func, argument, {}, shown)
 
     def sharing_memory(self, tensor: Tensor) -> list[int]:
-        """The parameters that a tensor is, or is another view of, made by whomever and whenever."""
+        """The parameters that share memory with a tensor."""
         return self.memory.get(_memory(tensor), [])
 
     def records(self, weight: Tensor, bias: Tensor | None, rows: int, shared: bool) -> bool:
-        """Whether the gradient of this use of a layer is to be kept in factors."""
+        """Whether to keep the gradient of this use of a layer in factors."""
         moves = id(weight) in self.group and not _hooked(weight) and not _hooked(bias)
         return self.recording and moves and self._pays(weight, rows, shared)
 
     def moves_along(self, weight: Tensor, bias: Tensor | None) -> bool:
-        """Whether the bias can move with the weight's factors: by the same learning rate."""
+        """Whether the bias has the weight's learning rate and so can move with its factors."""
         group = self.group.get(id(bias))
         return group is not None and group == self.group.get(id(weight))
 
     def _pays(self, weight: Tensor, rows: int, shared: bool) -> bool:
-        """Whether comparing rows with rows costs less than a gradient that is written down."""
+        """Whether products of rows with rows cost less than a dense gradient."""
         if rows <= FEW_ROWS:
             return True
         _, outputs, inputs = weight.shape
         factored = self.overlaps * rows * rows * (outputs if shared else outputs + inputs)
         dense = DENSE_PASSES * outputs * inputs
-        if shared:  # a second look at data needs no product with W
+        if shared:  # the second evaluation needs no product with W
             dense += rows * outputs * inputs
         return factored <= dense
 
     @torch.no_grad()
     def write_out_mixed(self) -> None:
-        """Give parameters that are used in other ways as well their `.grad` after all.
+        """Write the `.grad` of parameters that are also used in other ways.
 
-        A weight that is also an embedding or part of an L2 term, or a bias of several weights,
-        must have moved when somebody reads it: a pending displacement shows in its layer only. And
-        many uses of one layer have more rows together than each by itself.
+        A weight that is also an embedding or part of an L2 term, or a bias of several weights, must
+        have moved when it is read, but only its layer applies a pending displacement. And many uses
+        of one layer have more rows together than each by itself.
         """
         rows: dict[int, int] = {}
         for step in self.steps:
@@ -189,7 +189,7 @@ class FactoredUpdate:
             return many or mixed(step.weight) or mixed(step.bias)
 
         written = [step for step in self.steps if dense(step)]
-        self.steps = [step for step in self.steps if not any(step is other for other in written)]
+        self.steps = [step for step in self.steps if step not in written]
         for step in written:
             delta, inputs = step.factors()
             _add_gradient(step.weight, _whole_product(delta.mT, inputs))
@@ -197,7 +197,7 @@ class FactoredUpdate:
                 _add_gradient(step.bias, delta.sum(1))
 
     def bound(self) -> Tensor | None:
-        """A bound on each particle's |dW|: `[N]`. Finite means that the gradient is finite."""
+        """A bound on each particle's |dW|: `[N]`. If it is finite, the gradient is finite."""
         if not self.steps:
             return None
         seen = [step.inputs.tensor for step in self.steps]
@@ -235,7 +235,7 @@ class FactoredUpdate:
         return [step for step in self.steps if step.weight is weight] if self.pending else []
 
     def cast(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        """The weight, as it is, in another precision."""
+        """The weight in another precision, without a pending step."""
         known = (step.cast for step in self.steps if step.weight is weight and step.stands())
         return next((cast for cast in known if cast.dtype == dtype), weight).to(dtype)
 
@@ -256,7 +256,7 @@ class FactoredUpdate:
         return y
 
     def moved(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """W + dW and b + db written out, for whoever wants gradients where particles now stand."""
+        """W + dW and b + db written out, for gradients at the moved particles."""
         new_weight, new_bias = weight, bias
         for step in self._of(weight):
             delta, inputs = step.factors()
@@ -277,7 +277,7 @@ class FactoredUpdate:
                 continue
             if not everyone:  # 0 times NaN is NaN: both factors must go
                 delta = delta.masked_fill(dead, 0.0)
-                if _shared(inputs):  # the data itself: if not finite, nobody is alive
+                if _shared(inputs):  # the data: if it is not finite, no particle is alive
                     inputs = inputs[0].nan_to_num(0.0, 0.0, 0.0).expand_as(inputs)
                 else:
                     inputs = inputs.masked_fill(dead, 0.0)
@@ -288,20 +288,20 @@ class FactoredUpdate:
 
 
 def _memory(tensor: Tensor) -> int:
-    """Where the numbers of a tensor lie; 0 for one that has no place of its own."""
+    """The memory address of a tensor's storage; 0 if it has none."""
     while is_functorch_wrapped_tensor(tensor):
         tensor = get_unwrapped(tensor)
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
 
 
 def _hooked(parameter: Tensor | None) -> bool:
-    """Whether a hook waits for the gradient."""
+    """Whether a hook is registered on the gradient."""
     hooks = "_backward_hooks", "_post_accumulate_grad_hooks"
     return any(getattr(parameter, name, None) for name in hooks)
 
 
 def _of_autograd(x: Tensor) -> bool:
-    """Whether autograd made x: no data, no parameter, nor a view of either."""
+    """Whether autograd made x, so that it is no data, no parameter and no view of either."""
     base = x._base if x._is_view() else x
     return base is not None and base.grad_fn is not None
 
@@ -311,7 +311,7 @@ def _add_gradient(parameter: Tensor, gradient: Tensor) -> None:
 
 
 def _whole_product(left: Tensor, right: Tensor) -> Tensor:
-    """`torch.bmm` in the factors' own precision, also where autocast would reduce them."""
+    """`torch.bmm` in the factors' own precision, also under autocast."""
     with torch.autocast(left.device.type, enabled=False):
         return torch.bmm(left, right)
 
@@ -322,14 +322,10 @@ def _shared(x: Tensor) -> bool:
 
 
 def _converted(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """In another precision; what is one tensor repeated stays so, where `to` would write it out."""
+    """x in another precision; an expanded tensor stays expanded, where `to` would copy it."""
     if x.dtype == dtype:
         return x
     return x[0].to(dtype).expand_as(x) if _shared(x) else x.to(dtype)
-
-
-def _copy(x: Tensor) -> Tensor:
-    return x[0].clone().expand_as(x) if _shared(x) else x.clone()
 
 
 def _overlap(x: Tensor, inputs: Tensor) -> Tensor:
@@ -355,8 +351,8 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 class BatchedLinear(torch.autograd.Function):
     """y_n = x_n W_n^T + b_n. x `[N, B, I]`, weight `[N, O, I]`, bias `[N, O]` or None.
 
-    Written out because autograd's own backward of `baddbmm(b, x, W^T)` yields dW transposed in
-    memory, and adding that to W costs more than computing it.
+    Written as a function because autograd's backward of `baddbmm(b, x, W^T)` yields dW transposed
+    in memory, and adding that to W costs more than computing it.
     """
 
     @staticmethod
@@ -372,7 +368,7 @@ class BatchedLinear(torch.autograd.Function):
             cast = update.cast(weight, x.dtype)
             y = update.apply(x, weight, bias, cast)
             if _shared(x) and x.dtype == weight.dtype:
-                # not saved for the backward pass, which must not mind if y is changed in place
+                # not by `save_for_backward`, which would raise if y is changed in place
                 ctx.kept = Unchanged.of(y.detach())
         ctx.save_for_backward(x, weight, bias, cast)
         return y
@@ -383,15 +379,15 @@ class BatchedLinear(torch.autograd.Function):
         x, weight, bias, cast = ctx.saved_tensors
         update: FactoredUpdate | None = ctx.update
         wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
-        if torch.is_grad_enabled():  # somebody wants the second derivative, by the weight itself
+        if torch.is_grad_enabled():  # a second derivative, with respect to the weight itself
             cast = weight.to(cast.dtype)
         grad_x = torch.bmm(delta, cast.to(delta.dtype)) if wants_x else None
         rows, shared = delta.shape[1], ctx.kept is not None
         if wants_weight and update is not None and update.records(weight, bias, rows, shared):
             along = bias is None or (wants_bias and update.moves_along(weight, bias))
-            # a copy of what is not autograd's own: others may write there before the step is over
             inputs = _converted(x, weight.dtype)
-            inputs = inputs if ctx.lasting or inputs is not x else _copy(x)
+            if inputs is x and not ctx.lasting:  # a user may write to x before the step is over
+                inputs = x[0].clone().expand_as(x) if _shared(x) else x.clone()
             step = LinearStep(
                 weight,
                 weight._version,
@@ -399,7 +395,7 @@ class BatchedLinear(torch.autograd.Function):
                 delta.to(weight.dtype),
                 Unchanged.of(inputs),
                 Unchanged.of(x),
-                ctx.kept if along else None,  # a bias that moves by itself spoils them
+                ctx.kept if along else None,  # invalid where the bias moves by itself
                 cast,
             )
             update.steps.append(step)

@@ -1,4 +1,4 @@
-"""From a loss for one network to one loss per particle."""
+"""Turn a loss for one network into one loss per particle."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,11 +11,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from .kernels import fused
 
-_LOOKS_AT_VALUES = ("data-dependent control flow", "calling .item()")  # vmap's words for it
+_READS_VALUES = ("data-dependent control flow", "calling .item()")  # in vmap's error messages
 
 
 def _full_precision(value: Any) -> Any:
-    """Losses are sums that decide between particles: never in half precision."""
+    """A half-precision tensor as float32, because losses decide between particles."""
     if isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16):
         return value.float()
     return value
@@ -26,9 +26,9 @@ def per_particle(
 ) -> Callable[..., Tensor]:
     """Turn `loss(output, *rest) -> scalar` into `(outputs [N, ...], *rest) -> [N]`.
 
-    The outputs differ per particle and everything else (targets) is shared, unless `in_dims`
-    says otherwise in the manner of `torch.vmap`. Half-precision outputs are read as float32. A loss
-    that looks at values, which `vmap` cannot, is computed for one particle after another.
+    The outputs differ per particle and all other arguments (targets) are shared, unless `in_dims`
+    gives their axes as in `torch.vmap`. Half-precision outputs are converted to float32. A loss
+    that branches on values, which `vmap` cannot, is computed for one particle after another.
 
     >>> losses = per_particle(torch.nn.functional.cross_entropy)
     >>> losses(torch.zeros(3, 8, 2), torch.zeros(8, dtype=torch.long)).shape
@@ -47,7 +47,7 @@ def per_particle(
             try:
                 return torch.vmap(alone, in_dims=dims)(outputs, *rest)
             except RuntimeError as error:
-                if not any(words in str(error) for words in _LOOKS_AT_VALUES):
+                if not any(words in str(error) for words in _READS_VALUES):
                     raise
             return _one_by_one(alone, dims, outputs, *rest)
 
@@ -55,20 +55,19 @@ def per_particle(
 
 
 def _one_by_one(loss: Callable[..., Tensor], dims: Any, *args: Any) -> Tensor:
-    """For a loss that looks at values, as `F.gaussian_nll_loss` does to check its variances."""
+    """For a loss that branches on values, as `F.gaussian_nll_loss` does to check its variances."""
     dims = (dims,) * len(args) if isinstance(dims, int) else dims
-    axes = [(arg, dim) for arg, dim in zip(args, dims, strict=True) if dim is not None]
-    n = tree_leaves(axes[0][0])[0].shape[axes[0][1]]
+    pairs = list(zip(args, dims, strict=True))
+    n = next(tree_leaves(arg)[0].shape[dim] for arg, dim in pairs if dim is not None)
 
     def of(particle: int, arg: Any, dim: int | None) -> Any:
         return arg if dim is None else tree_map(lambda t: t.select(dim, particle), arg)
 
-    pairs = list(zip(args, dims, strict=True))
     return torch.stack([loss(*(of(i, arg, dim) for arg, dim in pairs)) for i in range(n)])
 
 
 def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor | None:
-    """`F.cross_entropy` of all particles in one call: the loss that nearly everybody uses."""
+    """`F.cross_entropy` of all particles in one call, the most common loss."""
     if outputs.dim() != 3 or labels.dtype != torch.long or labels.shape != outputs.shape[1:2]:
         return None
     outputs, n = _full_precision(outputs), outputs.shape[0]

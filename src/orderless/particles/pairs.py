@@ -1,4 +1,4 @@
-"""Data as the end of a task takes it: two tensors (x, y), or batches of such pairs."""
+"""The data that `end_task` takes: two tensors (x, y), or batches of such pairs."""
 
 from collections.abc import Iterable, Iterator
 
@@ -16,7 +16,7 @@ def is_pair(data: object) -> bool:
 
 
 def pairs(data: Data) -> Iterator[tuple[Tensor, Tensor]]:
-    """The pairs as they were given, each checked when it comes."""
+    """Iterate over the pairs and check each."""
     if isinstance(data, Tensor) or not isinstance(data, Iterable):
         raise TypeError(f"{EXPECTED}, got {_shape(data)}")
     for batch in [data] if is_pair(data) else data:

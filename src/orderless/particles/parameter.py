@@ -9,12 +9,12 @@ from torch import Tensor, nn
 class ParticleParameter(nn.Parameter):
     """One tensor of every particle, stacked: shape `[N, ...]`.
 
-    The type is what tells a per-particle reduction (clipping, TRAC) that axis 0 counts networks.
-    `nn.Parameter.__deepcopy__` rebuilds `type(self)`, so copies know it too.
+    The type tells a per-particle reduction (clipping, TRAC) that axis 0 counts networks.
+    `nn.Parameter.__deepcopy__` and pickle keep the type.
     """
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        return ParticleParameter, (self.data, self.requires_grad)  # so does pickle
+        return ParticleParameter, (self.data, self.requires_grad)
 
     @property
     def n_particles(self) -> int:

@@ -1,4 +1,4 @@
-"""How products are carried out, said explicitly and undone afterwards."""
+"""Context managers for the precision of products, deterministic kernels and threads."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -13,9 +13,9 @@ PRECISIONS = ("float32", "tf32", "bf16")
 def matrix_precision(precision: str, device: torch.device) -> Iterator[None]:
     """Run in `float32` (no reduced products anywhere), `tf32` (tensor cores) or `bf16` (autocast).
 
-    torch lets cuDNN use TF32 by default; here nothing is reduced unless asked for. With
-    `bf16` what is left in float32, such as products of bf16 factors, goes through TF32, which holds
-    more digits than they have.
+    torch lets cuDNN use TF32 by default; here precision is reduced only on request. With `bf16`,
+    operations that stay in float32, such as products of bf16 factors, use TF32, which has more
+    digits than their factors.
     """
     reduced = precision == "bf16"
     if device.type != "cuda":
@@ -37,9 +37,10 @@ def matrix_precision(precision: str, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def same_kernels() -> Iterator[None]:
-    """cuDNN neither tries several kernels by the clock nor takes one that adds in any order.
+    """Make cuDNN choose deterministic kernels, and without timing several.
 
-    Not by `cudnn.flags`: it asks for TF32 in torch's older way, which fails after the newer one.
+    `cudnn.flags` cannot be used: it reads torch's older TF32 setting, which fails after the newer
+    one is set.
     """
     cudnn: Any = torch.backends.cudnn
     before = cudnn.benchmark, cudnn.deterministic
@@ -52,8 +53,11 @@ def same_kernels() -> Iterator[None]:
 
 @contextmanager
 def one_thread(wanted: bool = True) -> Iterator[None]:
-    """What is small and there is much of has a thread each: neither cores nor workers change a sum,
-    and threads that wait for each other on a busy machine do not cost a hundredfold."""
+    """Run in one thread, for many small operations in parallel workers.
+
+    Sums then do not depend on the number of cores, and threads do not wait for each other on a busy
+    machine, which can cost a hundredfold.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1 if wanted else before)
     try:
@@ -63,5 +67,5 @@ def one_thread(wanted: bool = True) -> Iterator[None]:
 
 
 def _autocast(device: torch.device, enabled: bool = True) -> torch.autocast:
-    """Without its cache of weights: particles move in the middle of a step, unknown to it."""
+    """Autocast without its cache of weights, because particles move in the middle of a step."""
     return torch.autocast(device.type, torch.bfloat16, enabled, cache_enabled=False)

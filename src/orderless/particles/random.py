@@ -1,8 +1,8 @@
-"""Random numbers that depend on (seed, draw, particle, element) and on nothing else.
+"""Random numbers that depend on (seed, draw, particle, element) alone.
 
-torch's generators hand out numbers in sequence, so what particle i receives would depend on how
-many particles stand before it, on the chunk size and on the device. Here every number is a hash
-of its coordinates: particle i draws the same noise alone, among N, in any chunk, on any device.
+torch's generators produce numbers in sequence, so the noise of particle i would depend on the
+number of particles before it, on the chunk size and on the device. Here every number is a hash of
+its coordinates: particle i draws the same noise alone, among N, in any chunk, on any device.
 The mixing function is the two-round multiply-xorshift `lowbias32` of C. Wellons (public domain).
 """
 
@@ -22,12 +22,12 @@ def _signed(number: int) -> int:
 
 
 def mix(bits: Tensor) -> Tensor:
-    """A bijective scramble of int32, wrapping on overflow."""
+    """A bijective hash of int32, wrapping on overflow."""
     return _mix_(bits.clone())
 
 
 def _mix_(bits: Tensor) -> Tensor:
-    """`mix` in place: on large tensors new memory costs more than the arithmetic."""
+    """`mix` in place: for large tensors, allocating memory costs more than the arithmetic."""
     _xor_shifted_(bits, 16).mul_(_MULTIPLIER_1)
     _xor_shifted_(bits, 15).mul_(_MULTIPLIER_2)
     return _xor_shifted_(bits, 16)
@@ -38,7 +38,7 @@ def _xor_shifted_(bits: Tensor, by: int) -> Tensor:
 
 
 def _shift_right_(bits: Tensor, by: int) -> Tensor:
-    """Logical shift of int32, in place (torch's `>>` drags the sign along)."""
+    """Logical shift of int32, in place (torch's `>>` extends the sign)."""
     return bits.bitwise_right_shift_(by).bitwise_and_((1 << (32 - by)) - 1)
 
 
@@ -73,6 +73,6 @@ def normal(keys: Tensor, shape: tuple[int, ...]) -> Tensor:
     radius.log_().mul_(-2.0).sqrt_()
     angle.mul_(2.0 * math.pi)
     sine = angle.sin().mul_(radius)
-    radius.mul_(angle.cos_())  # from here on u holds the cosines' half
+    radius.mul_(angle.cos_())  # radius and angle are views of u, which becomes the result
     angle.copy_(sine)
     return u[..., :count].reshape(keys.shape + shape)

@@ -1,9 +1,14 @@
-"""What replaces torch's functions while a network runs for all particles at once.
+"""Replacements of torch's functions for networks that run for all particles at once.
 
-A network's own `forward` runs under `torch.vmap`. Inside, a torch-function mode hands Linear,
-Conv2d, pooling, BatchNorm and attention to rules written for a particle axis, dropout to noise
-keyed on the particle, and recurrent layers, which `vmap` does not know, to a loop; everything else
-goes to `vmap` as it is. The results are the same either way.
+A network's own `forward` runs under `torch.vmap`. Inside, a torch-function mode replaces Linear,
+Conv2d, pooling, BatchNorm and attention by rules written for a particle axis, dropout by noise
+keyed on the particle, and recurrent layers, which `vmap` does not support, by a loop; everything
+else is left to `vmap`. The results are the same either way.
+
+N convolutional networks are one wide network whose groups of channels are particles. Activations
+are `[B, N*C, H, W]`, on a GPU channels-last, from layer to layer: a convolution is one grouped
+convolution, and functions of single channels (pooling, batch normalisation) work unchanged.
+`[B, N, C, H, W]` is a view of the same memory, so `vmap` sees a particle axis without a copy.
 """
 
 from collections.abc import Callable
@@ -23,17 +28,18 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .dropout import DROPOUT
-from .kernels import channels
+from .kernels.grouped import can_group, grouped_convolution
 from .kernels.pooling import max_pool
 from .kernels.residual import can_fuse, residual, residual_blocks
+from .kernels.shared import can_share, shared_convolution
 from .linear import FactoredUpdate, batched_linear
 
 
 def _with_particle_axis(rule: Callable[..., Any], *args: Any) -> Any:
-    """Leave `vmap` for a moment: `rule(n, dims, *args)` on tensors that show their N axis.
+    """Call `rule(n, dims, *args)` outside of `vmap`, on tensors with an explicit N axis.
 
-    `rule` returns its result, a tensor or a tree of them, and where in it the axis is. The vmap
-    rule of an `autograd.Function` would do the same, in ten times the time.
+    `rule` returns its result, a tensor or a tree of them, and the particle axis in it. The vmap
+    rule of an `autograd.Function` would do the same in ten times the time.
     """
     level = maybe_current_level()
     assert level is not None  # an ensemble's forward pass is a vmap
@@ -48,18 +54,29 @@ def _with_particle_axis(rule: Callable[..., Any], *args: Any) -> Any:
 
 
 def _stacked(*tensors: Tensor | None) -> bool:
-    """Whether every given tensor carries a particle axis; a missing one (None) does not matter."""
+    """Whether every tensor has a particle axis; None counts as if it had."""
     return all(tensor is None or is_batchedtensor(tensor) for tensor in tensors)
 
 
 def _leading(tensor: Any, dim: int | None) -> Any:
-    """The particle axis in front; the very same tensor where it is there already, because a
-    pending update knows weights by identity."""
+    """Move the particle axis to the front; return the same object if it is there already, because
+    a pending update finds weights by identity."""
     return tensor.movedim(dim, 0) if dim else tensor
 
 
+def _merged(x: Tensor, dim: int | None, n: int) -> Tensor:
+    """Particles into channels: `[B, C, ...]` with a particle axis at `dim` to `[B, N*C, ...]`."""
+    x = x.unsqueeze(1).expand(-1, n, *[-1] * (x.dim() - 1)) if dim is None else x.movedim(dim, 1)
+    return x.flatten(1, 2)
+
+
+def _split(x: Tensor, n: int) -> tuple[Tensor, int]:
+    """Channels into particles: `[B, N*C, ...]` to a view `[B, N, C, ...]`, and its axis, 1."""
+    return x.unflatten(1, (n, -1)), 1
+
+
 class ParameterReads(TorchFunctionMode):
-    """Around a closure: tells `update` which parameters are read outside of the networks."""
+    """A mode around a closure that tells `update` which parameters are read outside networks."""
 
     def __init__(self, update: FactoredUpdate) -> None:
         super().__init__()
@@ -68,14 +85,13 @@ class ParameterReads(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if kwargs is None:
-            kwargs = {}
+        kwargs = kwargs or {}
         self.update.notice(func, args, kwargs, self.update.sharing_memory)
         return func(*args, **kwargs)
 
 
 class ParticleRules(TorchFunctionMode):
-    """The mode. `keys(stream)` gives this particle's random key, `update` a pending step."""
+    """The mode. `keys(stream)` returns this particle's random key; `update` is a pending step."""
 
     def __init__(
         self, keys: Callable[[int], Tensor], update: FactoredUpdate | None = None, fast: bool = True
@@ -84,11 +100,11 @@ class ParticleRules(TorchFunctionMode):
         self._keys = keys
         self.update = update
         self._level = maybe_current_level()
-        # The kernels of FAST know nothing of another transform of torch.func around this one.
+        # The rules of FAST do not support another transform of torch.func around this one.
         self._fast = fast and self._level == 1
         self.rules = {**NEEDED, **FAST} if self._fast else NEEDED
-        self.drawn = 0  # how many random tensors this forward pass has asked for
-        self.parameters: dict[int, tuple[int]] = {}  # ids, by that of what `vmap` shows
+        self.drawn = 0  # random tensors drawn in this forward pass
+        self.parameters: dict[int, tuple[int]] = {}  # ids, by the id of the tensor inside `vmap`
 
     def watch(self, shown: dict[str, Tensor], parameters: dict[str, Tensor]) -> None:
         """Tell `update` which parameters the network uses outside of Linear layers."""
@@ -150,15 +166,28 @@ def _conv2d(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    *rest: Any,
-    **kw: Any,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
 ) -> Tensor:
     if not is_batchedtensor(weight) or not _stacked(bias) or input.dim() != 4:
-        return F.conv2d(input, weight, bias, *rest, **kw)
+        return F.conv2d(input, weight, bias, stride, padding, dilation, groups)
 
     def rule(n: int, dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
         weight, bias = _leading(weight, dims[1]), _leading(bias, dims[2])
-        return channels.convolution(x, dims[0], weight, bias, *rest, **kw), 1
+        # With the same images for all particles the filters are simply concatenated.
+        shared = dims[0] is None and groups == 1
+        if shared and can_share(x, weight, padding, dilation):
+            return _split(shared_convolution(x, weight, bias, stride, padding), n)
+        wide = x if shared else _merged(x, dims[0], n)
+        if groups == 1 and not shared and can_group(wide, padding, dilation):
+            return _split(grouped_convolution(wide, weight, bias, stride, padding), n)
+        if wide.device.type == "cuda":
+            wide = wide.contiguous(memory_format=torch.channels_last)
+        filters, offsets = weight.flatten(0, 1), None if bias is None else bias.flatten()
+        count = 1 if shared else n * groups
+        return _split(F.conv2d(wide, filters, offsets, stride, padding, dilation, count), n)
 
     return _with_particle_axis(rule, input, weight, bias)
 
@@ -167,9 +196,8 @@ def _residual(mode: ParticleRules, x: Tensor, first: nn.Conv2d, second: nn.Conv2
     stacked = first.weight, first.bias, second.weight, second.bias
 
     def rule(n: int, dims: Any, x: Tensor, *stacked: Tensor) -> Any:
-        wide = channels.merge(x, dims[0], n)
         tensors = [_leading(tensor, dim) for tensor, dim in zip(stacked, dims[1:], strict=True)]
-        return channels.split(residual_blocks(wide, *tensors), n), 1
+        return _split(residual_blocks(_merged(x, dims[0], n), *tensors), n)
 
     fits = is_batchedtensor(x) and _stacked(*stacked) and x.dim() == 4
     if fits and can_fuse(_unwrap_batched(x, mode._level or 0)[0], first, second, *stacked):
@@ -185,29 +213,31 @@ def _batch_norm(
     running_var: Tensor | None,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
+    *rest: Any,
+    **kwargs: Any,
 ) -> Tensor:
+    """The running statistics `[N, C]` are updated in place, each by its own particle's batch."""
     stacked = running_mean, running_var, weight, bias
-    options = training, momentum, eps
     if not is_batchedtensor(input) or not _stacked(*stacked):
-        return F.batch_norm(input, *stacked, *options)
+        return F.batch_norm(input, *stacked, *rest, **kwargs)
 
     def rule(n: int, dims: Any, x: Tensor, *stacked: Tensor | None) -> Any:
         tensors = [_leading(tensor, dim) for tensor, dim in zip(stacked, dims[1:], strict=True)]
-        return channels.batch_norm(n, x, dims[0], tensors, *options), 1
+        flat: Any = [None if tensor is None else tensor.flatten() for tensor in tensors]
+        return _split(F.batch_norm(_merged(x, dims[0], n), *flat, *rest, **kwargs), n)
 
     return _with_particle_axis(rule, input, *stacked)
 
 
 def _channelwise(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The rule of a function of single channels."""
+
     def apply(mode: ParticleRules, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if not is_batchedtensor(input) or input.dim() != 4 or kwargs.get("return_indices"):
             return function(input, *args, **kwargs)
 
         def rule(n: int, dims: Any, x: Tensor) -> Any:
-            return channels.channelwise(function, n, x, dims[0], *args, **kwargs), 1
+            return _split(function(_merged(x, dims[0], n), *args, **kwargs), n)
 
         return _with_particle_axis(rule, input)
 
@@ -217,7 +247,7 @@ def _channelwise(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, **options: Any
 ) -> Tensor:
-    """All particles as one larger batch of `[B, heads, length, size]`, which kernels know."""
+    """All particles as one larger batch of `[B, heads, length, size]`, which has fast kernels."""
     lead = query.shape[:-2]
     equal = lead == key.shape[:-2] == value.shape[:-2]
     if not _stacked(query, key, value) or not equal or options.get("enable_gqa"):
@@ -238,7 +268,7 @@ def _attention(
 
 
 def _one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """For what `vmap` cannot batch: each particle by itself, results stacked."""
+    """A rule for functions that `vmap` cannot batch: call it per particle, stack the results."""
 
     def apply(mode: ParticleRules, *args: Any, **kwargs: Any) -> Any:
         leaves, tree = tree_flatten((args, kwargs))
@@ -270,12 +300,8 @@ FAST: Rules = {
     F.adaptive_avg_pool2d: _channelwise(F.adaptive_avg_pool2d),
     F.adaptive_max_pool2d: _channelwise(F.adaptive_max_pool2d),
 }
-RECURRENT: Rules = {
-    function: _one_by_one(function)
-    for function in (
-        *(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu),
-        *(torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell),
-    )
-}
+LAYERS = torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu
+CELLS = torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell
+RECURRENT: Rules = {function: _one_by_one(function) for function in (*LAYERS, *CELLS)}
 NEEDED: Rules = {**DROPOUT, **RECURRENT}  # also without `fast`
 AT_OUR_LEVEL = {*FAST, *RECURRENT}

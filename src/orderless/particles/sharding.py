@@ -1,11 +1,11 @@
-"""The particle axis over several processes: who holds which particles, and what they tell others.
+"""Sharding of the particle axis over several processes, and their communication.
 
-Rank r of R holds particles [start, stop) of N. Where a particle starts, its dropout and its noise
-are keyed on its place among all N, so it does the same on any rank. What crosses the wire: a few
-numbers per particle (`gather`), weighted sums (`sum`), and whole particles only where resampling
-moves them (`exchange`) or somebody asks for one (`pick`) or for all of them (`collect`).
+Rank r of R holds particles [start, stop) of N. A particle's initial values, dropout and noise are
+keyed on its index among all N, so they do not depend on its rank. Ranks exchange a few numbers per
+particle (`gather`), weighted sums (`sum`), and whole particles only for resampling (`exchange`) or
+to read one of them (`pick`) or all of them (`collect`).
 
-Without a group each of these hands back what it was given, so that filters are written once.
+Without a group each of these returns its argument, so that filters need only one implementation.
 """
 
 from bisect import bisect_right
@@ -23,18 +23,18 @@ from torch.utils._pytree import tree_map
 class RankLost(Exception):
     """Another process of the group has died or does not answer.
 
-    No `OSError`: what is told while a file is being written says nothing about the disk.
+    This is not an `OSError`, which during the writing of a file would be taken for a disk error.
     """
 
 
 @contextmanager
 def talking() -> Iterator[None]:
-    """What the group's backend says about a lost process, as a sentence."""
+    """Turn the backend's error about a lost process into `RankLost`."""
     try:
         yield
     except RuntimeError as error:
         raise RankLost(
-            "another rank is gone or does not answer; what was saved last can be loaded by any "
+            "another rank is gone or does not answer; the last saved state can be loaded by any "
             "number of ranks"
         ) from error
 
@@ -42,7 +42,7 @@ def talking() -> Iterator[None]:
 class Shard:
     """Particles [start, stop) of n, held by this rank of a process group; all of them without one.
 
-    Every rank calls the same methods in the same order. `count` is how many particles are here.
+    Every rank calls the same methods in the same order. `count` is this rank's number of particles.
     """
 
     def __init__(self, n: int, group: Any = None) -> None:
@@ -56,13 +56,11 @@ class Shard:
         self.count = self.stop - self.start
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self  # a copy of an ensemble is spread over the same processes
+        return self  # a copy of an ensemble is sharded over the same processes
 
     def owner(self, index: int) -> int:
         """The rank that holds particle `index`."""
         return bisect_right(self._bounds, index) - 1
-
-    # ------------------------------------------------------------------ numbers per particle
 
     def local(self, values: Tensor) -> Tensor:
         """This rank's part of `[N, ...]`."""
@@ -81,7 +79,7 @@ class Shard:
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     def sum(self, part: Tensor) -> Tensor:
-        """The sum of what every rank has."""
+        """The sum of the ranks' tensors, on every rank."""
         if self.group is None:
             return part
         total = part.detach().clone()
@@ -89,10 +87,8 @@ class Shard:
             dist.all_reduce(total, group=self.group)
         return total
 
-    # ------------------------------------------------------------------ whole particles
-
     def pick(self, values: Tensor, index: int) -> Tensor:
-        """Row `index` of the `[N, ...]` of which each rank has `[count, ...]`, on every rank."""
+        """Row `index` of the ranks' `[count, ...]` as one `[N, ...]`, on every rank."""
         if self.group is None:
             return values[index]
         owner = self.owner(index)
@@ -103,9 +99,9 @@ class Shard:
 
     @torch.no_grad()
     def exchange(self, tensors: list[Tensor], chosen: Tensor) -> None:
-        """Particle i becomes what particle chosen[i] was, `chosen` `[N]`; in place.
+        """Replace particle i by a copy of particle chosen[i], `chosen` `[N]`; in place.
 
-        A particle travels to another rank at most once, however many there are to become it.
+        A particle is sent to another rank at most once, whatever its number of copies there.
         """
         if self.group is None:
             for tensor in tensors:
@@ -123,14 +119,14 @@ class Shard:
             tensor.copy_(torch.cat([tensor.detach(), *arrived])[rows.to(tensor.device)])
 
     def _travellers(self, wanted: list[int], source: int, target: int) -> list[int]:
-        """The particles of one rank that another is to have copies of."""
+        """The particles of the source rank that the target rank needs."""
         low, high = self._bounds[target : target + 2]
         return sorted({i for i in wanted[low:high] if self.owner(i) == source})
 
     def _swap(
         self, tensor: Tensor, leaving: dict[int, list[int]], coming: dict[int, list[int]]
     ) -> list[Tensor]:
-        """Send rows of one tensor point to point; what came in return, rank by rank."""
+        """Send rows of one tensor point to point; return the received rows, rank by rank."""
         arrived = {p: tensor.new_empty(len(i), *tensor.shape[1:]) for p, i in coming.items()}
         messages = []
         for peer, particles in leaving.items():
@@ -148,7 +144,7 @@ class Shard:
     def collect(self, values: Tensor) -> Tensor:
         """The ranks' `[count, ...]` as one `[N, ...]` in the first rank's host memory.
 
-        The other ranks keep what they have.
+        The other ranks get their own part back.
         """
         if self.group is None:
             return values
@@ -176,7 +172,7 @@ class Shard:
 
 
 def _for_rows(state: Any, rows: int, function: Any) -> Any:
-    """Scalars such as an optimizer's step count are shared by all particles, and stay."""
+    """Apply a function to tensors with one row per particle, not to shared ones (step counts)."""
 
     def apply(leaf: Any) -> Any:
         of_particles = isinstance(leaf, Tensor) and leaf.shape[:1] == (rows,)

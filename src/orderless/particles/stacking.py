@@ -1,4 +1,4 @@
-"""From N modules of one architecture to one tree of stacked tensors."""
+"""Stack N modules of one architecture into one tree of tensors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,8 +12,9 @@ from .parameter import ParticleParameter
 
 def stack_into(mirror: nn.Module, modules: list[nn.Module]) -> None:
     """Give `mirror` the modules' tree of names, with stacked tensors `[N, ...]` as leaves."""
-    stacked: dict[int, Tensor] = {}  # tied tensors are one tensor under several names,
-    holders: dict[int, nn.Module] = {}  # and so are shared modules
+    # Tied tensors are one tensor under several names, and shared modules one module.
+    stacked: dict[int, Tensor] = {}
+    holders: dict[int, nn.Module] = {}
 
     def fill(holder: nn.Module, originals: list[nn.Module]) -> None:
         first = originals[0]
@@ -33,8 +34,8 @@ def stack_into(mirror: nn.Module, modules: list[nn.Module]) -> None:
                 fill(holders[id(child)], [o._modules[name] for o in originals])  # type: ignore[misc]
             holder._modules[name] = None if child is None else holders[id(child)]
 
-    # Written into the registries directly: a network may use any name, also one that
-    # the mirror's class uses for something else.
+    # Write to the registries directly: a network may use any name, even an attribute of the
+    # mirror's class.
     fill(mirror, modules)
 
 
@@ -43,10 +44,10 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def places_of(module: nn.Module) -> dict[str, str]:
-    """Every place of a tensor in a module, and the name by which that tensor is known.
+    """The name of the tensor at every place in a module.
 
-    Tied tensors have one name and several places, a shared module's tensors one place:
-    `functional_call` must fill each place once, or it leaves what it filled in behind.
+    Tied tensors have one name and several places, a shared module's tensors have one place.
+    `functional_call` must fill each place once, or it does not restore the tensors afterwards.
     """
     names = {id(tensor): name for name, tensor in tensors_of(module).items()}
     places = {}
@@ -59,9 +60,9 @@ def places_of(module: nn.Module) -> dict[str, str]:
 
 @torch.no_grad()
 def clear_values(module: nn.Module) -> None:
-    """NaN instead of numbers, for who runs a module outside of `functional_call`.
+    """Fill a module with NaN, so that running it outside of `functional_call` shows.
 
-    `torch.utils.checkpoint` inside a network does so in the backward pass: that must be noticed.
+    `torch.utils.checkpoint` inside a network does so in the backward pass.
     """
     for tensor in tensors_of(module).values():
         if tensor.is_floating_point() or tensor.is_complex():
@@ -69,12 +70,13 @@ def clear_values(module: nn.Module) -> None:
 
 
 def check_stackable(modules: list[nn.Module]) -> None:
+    """Raise if the modules cannot be stacked."""
     first = modules[0]
     refuse_lazy(first)
     if not any(True for _ in first.parameters()):
         raise ValueError(
-            f"{type(first).__name__} has no parameters: N of it would be the same (the exact "
-            "filter takes such a map alone)"
+            f"{type(first).__name__} has no parameters: N copies would be equal (the exact filter "
+            "accepts such a map by itself)"
         )
     if any(getattr(module, "sparse", False) for module in first.modules()):
         raise ValueError("particles have dense gradients: make every Embedding with sparse=False")
@@ -84,7 +86,7 @@ def check_stackable(modules: list[nn.Module]) -> None:
 
 
 def check_same_shapes(shapes: Mapping[str, Sequence[int]], tensors: Any, complaint: str) -> None:
-    """Refuse what is no dict of tensors with these names and shapes."""
+    """Raise if `tensors` is not a dict of tensors with these names and shapes."""
     given = tensors if isinstance(tensors, dict) else {}
     if shapes.keys() != given.keys():
         odd = min(map(str, shapes.keys() ^ given.keys()))

@@ -13,11 +13,9 @@ if TYPE_CHECKING:
     from .mixture import Decision, MixturePolicy, mixture_log_probabilities
     from .networks import ActorCritic, Compact, Impala, policy_and_values, policy_logits
     from .policy_filter import LineageBootstrapFilter, PolicyWeightedFilter
-    from .ppo import PPO
+    from .ppo import PPO, Episode, UpdateInfo
     from .procgen import ProcgenLevels, normalized_return
-    from .reports import Episode, UpdateInfo
-    from .rollout import Rollout, advantages
-    from .scaling import RewardScaler
+    from .rollout import RewardScaler, Rollout, advantages
     from .settings import PPOSettings
     from .surrogate import Surrogate
     from .transitions import Transitions, collect, read_transitions

@@ -1,7 +1,7 @@
-"""Behaviour cloning of an expert's actions over particles, and play to measure what it is worth.
+"""Behaviour cloning of an expert's actions over particles, and evaluation by playing.
 
 Cloning is supervised learning: particle i's loss on a batch is the cross-entropy of its policy
-against the expert's actions, so any filter of this library learns it.
+against the expert's actions, so any filter of this library can be used.
 
 A level's score is a return. `"accuracy"`, in analogy to the paper's test accuracy, is the weighted
 mean of the particles' own returns, sum_i w_i R(pi_i); `"probs"` is the return of the mixture policy
@@ -10,6 +10,7 @@ sum_i w_i pi_i. Actions are sampled.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,8 +44,8 @@ class BehaviourCloning:
     """Fits a filter's particles to transitions, level after level.
 
     A level's batches depend on (seed, level) and not on when the level comes. `learn` may be called
-    in pieces: batch k is the same whoever computed batch k - 1, so a run resumes from the filter's
-    state and the number of batches done.
+    in parts: batch k does not depend on the call, so a run resumes from the filter's state and the
+    number of batches done.
     """
 
     def __init__(self, filter: SteppedFilter, *, batch_size: int = 256, seed: int = 0) -> None:
@@ -64,13 +65,14 @@ class BehaviourCloning:
     ) -> Tensor:
         """Take steps `start` to `stop` (default: one pass) on `observations` `[M, ...]` uint8.
 
-        Each pass goes through all M transitions in an order of its own, without a short last batch.
-        Returns the losses before each step, `[stop - start, N]`.
+        Each pass uses the M transitions in another order, without a short last batch. Returns the
+        losses before each step, `[stop - start, N]`.
         """
         observations, actions = torch.as_tensor(observations), torch.as_tensor(actions)
-        a_pass = len(observations) // self.batch_size
-        if len(observations) != len(actions):
-            raise ValueError(f"{len(observations)} observations but {len(actions)} actions")
+        count = len(observations)
+        a_pass = count // self.batch_size
+        if count != len(actions):
+            raise ValueError(f"{count} observations but {len(actions)} actions")
         if actions.is_floating_point():
             raise TypeError(f"actions must be whole numbers, got {actions.dtype}")
         if len(actions) and actions.min() < 0:
@@ -78,15 +80,12 @@ class BehaviourCloning:
         if whole_number("start", start) < 0:
             raise ValueError(f"start must be at least 0, got {start}")
         if a_pass == 0:
-            raise ValueError(
-                f"{len(observations)} transitions do not fill one batch of {self.batch_size}"
-            )
+            raise ValueError(f"{count} transitions do not fill one batch of {self.batch_size}")
         device = self.filter.particles.device
         losses, order, current = [], torch.empty(0), -1
         for number in range(start, a_pass if stop is None else stop):
             if number // a_pass != current:
                 current = number // a_pass
-                count = len(observations)
                 order = permutation(self.seed, level, current, count, observations.device)
             place = number % a_pass * self.batch_size
             index = order[place : place + self.batch_size]
@@ -99,7 +98,7 @@ class BehaviourCloning:
         self.filter.check(now=True)
 
     def state_dict(self) -> dict[str, object]:
-        """The filter's: the rest is in the numbers that `learn` is called with."""
+        """The filter's state; the arguments of `learn` determine everything else."""
         return self.filter.state_dict()
 
     def load_state_dict(self, state: Saved) -> None:
@@ -108,10 +107,10 @@ class BehaviourCloning:
 
 @dataclass(frozen=True)
 class Score:
-    """Returns of one evaluation: `mean` (weighted, for `"accuracy"`), and where it comes from.
+    """Returns of one evaluation and their `mean` (weighted, for `"accuracy"`).
 
-    `episodes` `[E, K]`: every environment's first K returns; `per_particle` `[N]`: each particle's
-    mean return, only with `"accuracy"`, NaN of a particle too light to have played.
+    `episodes` `[E, K]`: the first K returns of every environment; `per_particle` `[N]`, with
+    `"accuracy"` only: each particle's mean return, NaN if its weight was too small to play.
     """
 
     mean: float
@@ -128,19 +127,16 @@ def play(
     normalize: bool = True,
     seed: int = 0,
 ) -> Score:
-    """Play `episodes` whole episodes in every environment and return what they brought.
+    """Play `episodes` whole episodes in every environment and return their returns.
 
-    With `combine="probs"` the mixture plays everywhere. With `"accuracy"` every environment has a
-    particle of its own, and a particle as many environments as its weight deserves: episodes of
-    particles that do not count would say nothing about the weighted mean. Each environment counts
-    its first episodes only: short episodes are not favoured over long ones. `normalize` gives
-    normalised returns where the environment knows how. An environment whose episodes need not end
-    wants a time limit: `play` waits for all of them. It is left reset.
+    With `combine="probs"` the mixture plays in every environment. With `"accuracy"` one particle
+    plays in each environment, and the number of a particle's environments is proportional to its
+    weight. Only the first episodes of each environment count, so that short ones are not favoured.
+    `normalize` normalises the returns if the environment defines how. Episodes must end, by a time
+    limit if need be, because `play` waits for all of them. The environment is reset afterwards.
     """
-    combines = (combine,)
-    return play_both(
-        filter, env, combines=combines, episodes=episodes, normalize=normalize, seed=seed
-    )[combine]
+    options: Any = {"episodes": episodes, "normalize": normalize, "seed": seed}
+    return play_both(filter, env, combines=(combine,), **options)[combine]
 
 
 @torch.no_grad()
@@ -153,7 +149,7 @@ def play_both(
     normalize: bool = True,
     seed: int = 0,
 ) -> dict[str, Score]:
-    """`play` for every one of `combines` at once, each in an equal part of the environments."""
+    """`play` for all `combines` at once, each in an equal part of the environments."""
     require_environment(env)
     for combine in combines:
         if combine not in COMBINES:
@@ -167,29 +163,27 @@ def play_both(
     returns = _play(filter, env, players, episodes, seed)
     returns = env.normalize(returns) if normalize else returns
     parts = zip(combines, np.split(returns, len(combines)), players.split(share), strict=True)
-    return {
-        combine: _own_returns(weights.cpu().numpy(), part, who.cpu().numpy())
-        if combine == "accuracy"
-        else Score(float(part.mean()), part, None)
-        for combine, part, who in parts
-    }
+    return {combine: _score(combine, weights, part, who) for combine, part, who in parts}
 
 
 def _players(weights: Tensor, count: int, combine: str) -> Tensor:
-    """Who plays in each of `count` environments `[count]`: particle i, or N for the mixture."""
+    """The player in each of `count` environments `[count]`: particle i, or N for the mixture."""
     if combine == "probs":
         return torch.full((count,), len(weights), device=weights.device)
-    # quantiles of the weights: a particle with a share of 1 / count or more is among them
+    # quantiles of the weights: a particle with a weight of 1 / count or more is among them
     places = (torch.arange(count, device=weights.device) + 0.5) / count
     return torch.searchsorted(weights.cumsum(0), places.double(), right=True)
 
 
-def _own_returns(weights: Array, returns: Array, players: Array) -> Score:
-    """sum_i w_i R(pi_i) over those who have played."""
-    each = [returns[players == number] for number in range(len(weights))]
+def _score(combine: str, weights: Tensor, returns: Array, players: Tensor) -> Score:
+    """The mean return, or sum_i w_i R(pi_i) over the particles that have played."""
+    if combine == "probs":
+        return Score(float(returns.mean()), returns, None)
+    shares, who = weights.cpu().numpy(), players.cpu().numpy()
+    each = [returns[who == number] for number in range(len(shares))]
     own = np.array([part.mean() if part.size else np.nan for part in each])
     played = ~np.isnan(own)
-    mean = weights[played] @ own[played] / weights[played].sum()
+    mean = shares[played] @ own[played] / shares[played].sum()
     return Score(float(mean), returns, own)
 
 
@@ -197,12 +191,22 @@ def _play(
     filter: ParticleFilter, env: VectorEnvironment, players: Tensor, episodes: int, seed: int
 ) -> Array:
     """Raw returns `[E, K]`."""
-    device = filter.particles.device
-    decide: Callable[[Tensor, Tensor], Tensor] = _Decisions(filter, players)
+    particles, device, log_weights = filter.particles, filter.particles.device, filter.log_weights
+    everyone, indices = slice(0, env.n_envs), torch.arange(env.n_envs, device=device)
+
+    def players_actions(frames: Tensor, noise: Tensor) -> Tensor:
+        with particles.evaluating():
+            policies = policy_logits(particles(frames)).log_softmax(-1)  # [N, E, A]
+        require_actions(policies, env.actions)
+        mixture = mixture_log_probabilities(policies, log_weights)
+        policy = torch.cat([policies, mixture.unsqueeze(0)])[players, indices]
+        return (policy + noise).argmax(-1)
+
+    decide: Callable[[Tensor, Tensor], Tensor] = players_actions
     noise = Gumbels(seed, env.n_envs, env.actions, ACTION, device)
+    staging = Staging(env.n_envs, device)
     finished = np.zeros(env.n_envs, dtype=np.int64)
     returns = np.zeros((env.n_envs, episodes))
-    staging, everyone = Staging(env.n_envs, device), slice(0, env.n_envs)
     env.reset()
     while (finished < episodes).any():
         frames, draw = staging.frames(env.observations, everyone), noise()
@@ -214,22 +218,5 @@ def _play(
         counted = np.flatnonzero(env.ended & (finished < episodes))
         returns[counted, finished[counted]] = info["episode_return"][counted]
         finished[counted] += 1
-    env.reset()  # whoever plays here next begins with whole episodes
+    env.reset()  # so that the next rollout starts with whole episodes
     return returns
-
-
-class _Decisions:
-    """What E environments are told to do by their players, by the weights as they are now."""
-
-    def __init__(self, filter: ParticleFilter, players: Tensor) -> None:
-        self.particles, self.players = filter.particles, players
-        self.log_weights = filter.log_weights
-        self._indices = torch.arange(len(players), device=players.device)
-
-    def __call__(self, frames: Tensor, noise: Tensor) -> Tensor:
-        with self.particles.evaluating():
-            policies = policy_logits(self.particles(frames)).log_softmax(-1)  # [N, E, A]
-        require_actions(policies, noise.shape[-1])
-        mixture = mixture_log_probabilities(policies, self.log_weights)
-        policy = torch.cat([policies, mixture.unsqueeze(0)])[self.players, self._indices]
-        return (policy + noise).argmax(-1)

@@ -1,8 +1,8 @@
-"""What PPO asks of an environment: many copies stepped together, episodes that start anew.
+"""The environment interface of PPO: many copies stepped together, with automatic resets.
 
 The conventions are Gymnasium's for vector environments with *next-step* automatic resets. The step
-that ends an episode returns its true last frame. The step after it ignores the action and returns
-the first frame of the next episode with reward 0: that transition is not experience, and
+that ends an episode returns its true last frame. The next step ignores the action and returns the
+first frame of the next episode with reward 0: that transition is not experience, and
 `info["valid"]` is False for it.
 """
 
@@ -13,21 +13,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
-Saved = Mapping[str, Any]  # what a `state_dict` looks like when it comes back from a file
+Saved = Mapping[str, Any]  # a `state_dict` read from a file
 Step = tuple[Array, Array, Array, Array, dict[str, Array]]
 
 
 class VectorEnvironment:
-    """E copies of one environment with A actions; subclasses say how they start and step.
+    """E copies of one environment with A actions; the base class of all environments.
 
-    A subclass gives `_start() -> observations`, `_send(actions)` and `_receive() -> (observations,
-    rewards, terminated, truncated)`, with next-step resets and new arrays every time. This class
-    checks actions, keeps count of returns and says which transitions are real:
+    A subclass defines `_start() -> observations`, `_send(actions)` and `_receive() ->
+    (observations, rewards, terminated, truncated)`, with next-step resets and new arrays every
+    time. This class checks actions, sums rewards to returns and tracks episodes:
 
-    - `observations` `[E, ...]`: the frames that the next actions answer.
-    - `first` `[E]`: that frame is the first of its episode.
-    - `ended` `[E]`: that frame is the last of its episode, so the next action will be ignored.
-    - `info["valid"]` `[E]`: this step's action counted, i.e. `ended` was False before it.
+    - `observations` `[E, ...]`: the current frames, for which the next actions are chosen.
+    - `first` `[E]`: the frame is the first of its episode.
+    - `ended` `[E]`: the frame is the last of its episode, so the next action will be ignored.
+    - `info["valid"]` `[E]`: this step's action was not ignored, i.e. `ended` was False before it.
     - `info["episode_return"]`, `info["episode_length"]` `[E]`: of episodes that end with this step,
       NaN and 0 elsewhere.
     """
@@ -45,32 +45,28 @@ class VectorEnvironment:
         self.lengths = np.zeros(n_envs, dtype=np.int64)
         self._started = self._waiting = False
 
-    # ------------------------------------------------------------------ for subclasses
-
     def _start(self) -> Array:
-        raise TypeError(f"{type(self).__name__} does not say how it starts: define _start")
+        raise TypeError(f"{type(self).__name__} cannot start: define _start")
 
     def _send(self, actions: Array) -> None:
-        raise TypeError(f"{type(self).__name__} does not say how it steps: define _send")
+        raise TypeError(f"{type(self).__name__} cannot step: define _send")
 
     def _receive(self) -> tuple[Array, Array, Array, Array]:
-        raise TypeError(f"{type(self).__name__} does not say how it steps: define _receive")
+        raise TypeError(f"{type(self).__name__} cannot step: define _receive")
 
     def switch(self, level: int) -> tuple[Array, dict[str, Array]]:
-        """Go to another level and start there."""
+        """Switch to another level and start there."""
         raise TypeError(f"{type(self).__name__} has no levels to switch to")
 
     def close(self) -> None:
-        """Give back what the copies hold; nothing, unless a subclass says so."""
+        """Release the copies' resources; by default there are none."""
 
     def normalize(self, returns: ArrayLike) -> Array:
-        """Returns on the scale in which games are compared; as they are, unless a game says so."""
+        """Returns on the scale on which games are compared; by default unchanged."""
         return np.asarray(returns, dtype=np.float64)
 
-    # ------------------------------------------------------------------ the interface
-
     def reset(self) -> tuple[Array, dict[str, Array]]:
-        """Start a new episode everywhere: `(observations [E, ...], info)`."""
+        """Start a new episode in every copy: `(observations [E, ...], info)`."""
         if self._waiting:
             self.recv()
         self.observations = self._start()
@@ -81,7 +77,7 @@ class VectorEnvironment:
 
     @property
     def under_way(self) -> bool:
-        """Whether a step was sent and not received: after Ctrl-C, say. `reset` ends it."""
+        """Whether a step was sent and not received, as after Ctrl-C; `reset` completes it."""
         return self._waiting
 
     def step(self, actions: ArrayLike) -> Step:
@@ -90,7 +86,7 @@ class VectorEnvironment:
         return self.recv()
 
     def send(self, actions: ArrayLike) -> None:
-        """Begin a step; the copies work on it until `recv` is called."""
+        """Start a step, which the copies compute until `recv` is called."""
         if not self._started:
             raise RuntimeError(
                 "the environment has not started: call reset() before the first step"
@@ -101,12 +97,12 @@ class VectorEnvironment:
         self._waiting = True
 
     def recv(self) -> Step:
-        """Wait for the step that `send` began."""
+        """Wait for the step that `send` started."""
         if not self._waiting:
             raise RuntimeError("no step is under way: call send(actions) first")
         try:
             observations, rewards, terminated, truncated = self._receive()
-        except Exception:  # what is left of the step nobody knows: the next one is a reset
+        except Exception:  # the copies are in an unknown state: only a reset is possible
             self._waiting = self._started = False
             raise
         self._waiting = False
@@ -123,7 +119,7 @@ class VectorEnvironment:
         return observations, rewards, terminated, truncated, info
 
     def _checked(self, actions: ArrayLike) -> Array:
-        """Actions as int32 `[E]`; the games themselves would take any number."""
+        """Check actions and convert them to int32 `[E]`; the games would accept any number."""
         array = np.asarray(actions)
         if array.shape != (self.n_envs,):
             raise ValueError(
@@ -139,23 +135,23 @@ class VectorEnvironment:
         return array.astype(np.int32)
 
     def state_dict(self) -> dict[str, object]:
-        """Enough to go on from here; see `load_state_dict`."""
+        """The state from which `load_state_dict` resumes."""
         raise TypeError(f"{type(self).__name__} cannot be saved: define state_dict")
 
     @staticmethod
     def divided(states: list[Saved], sizes: list[int]) -> list[Saved]:
-        """The states of environments that took turns, for the same copies in other parts."""
+        """Regroup the states of environments that took turns into parts of other `sizes`."""
         raise ValueError(
             f"this state is of {len(states)} environments that take turns, not {len(sizes)}"
         )
 
     def load_state_dict(self, state: Saved) -> None:
-        """Put `observations`, `first`, `ended`, `returns` and `lengths` where they were."""
+        """Restore `observations`, `first`, `ended`, `returns` and `lengths`."""
         raise TypeError(f"{type(self).__name__} cannot be resumed: define load_state_dict")
 
 
 def with_rows(envs: Sequence[VectorEnvironment]) -> Iterator[tuple[VectorEnvironment, slice]]:
-    """Environments that take turns, each with the places of its copies among all."""
+    """Environments that take turns, each with the rows of its copies among all."""
     begin = 0
     for env in envs:
         yield env, slice(begin, begin + env.n_envs)
@@ -163,7 +159,7 @@ def with_rows(envs: Sequence[VectorEnvironment]) -> Iterator[tuple[VectorEnviron
 
 
 def require_environment(env: Any) -> None:
-    """The likeliest mistake is an environment of Gymnasium's."""
+    """Raise if `env` is not a `VectorEnvironment`; often it is one of Gymnasium's."""
     if not isinstance(env, VectorEnvironment):
         hint = ": wrap it in GymnasiumLevels" if hasattr(env, "single_action_space") else ""
         raise TypeError(f"env must be a VectorEnvironment, got {type(env).__name__}{hint}")

@@ -1,8 +1,8 @@
-"""Experts: for each game a network trained by PPO on many levels, and what it was measured to do.
+"""Experts: for each game a network trained by PPO on many levels, with its measured returns.
 
-An expert is one file of `ol.save`: parameters in bfloat16 and, in the JSON beside them, the game,
-the network, steps, seed, and normalised returns on training levels and on levels it has never seen,
-each beside those of a policy that acts at random. The experts of the package lie in `expert_files`.
+An expert is one file of `ol.save`: parameters in bfloat16 and, in JSON, the game, network, steps,
+seed, and normalised returns on training levels and on held-out levels, each with those of a random
+policy. The package's own experts are in `expert_files`.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from torch import Tensor
 from ..filters import GradientDescent
 from ..filters.base import ParticleFilter
 from ..particles import Ensemble, find_device
+from ..particles.stacking import check_same_shapes
 from ..storage import saving as storage
 from .cloning import play
 from .environment import Saved
@@ -28,14 +29,14 @@ from .settings import EXPERT_COPIES, PPOSettings, rollouts_for
 
 KIND = "expert"
 FOLDER = Path(__file__).parent / "expert_files"
-HELD_OUT = 1000  # levels behind the training levels, for measuring
-IN_TURNS = 64  # with at least this many copies one half plays while the GPU decides for the other
-PLAYING = 64  # copies when returns are measured: those with short episodes wait for the others
+HELD_OUT = 1000  # levels after the training levels, for measuring
+IN_TURNS = 64  # with at least this many copies one half steps while the GPU acts for the other
+PLAYING = 64  # copies for measuring returns: those with short episodes wait for the others
 
 
 @dataclass(frozen=True)
 class Expert:
-    """A trained policy with a value head, and `facts` about it."""
+    """A trained policy with a value head, and `facts` about its training and returns."""
 
     network: ActorCritic
     facts: Saved
@@ -46,7 +47,7 @@ class Expert:
 
     @property
     def digest(self) -> str:
-        """Of the parameters: what was collected from this network and what was not."""
+        """A hash of the parameters, which identifies the transitions collected from them."""
         digest = hashlib.sha256()
         for name, tensor in sorted(_rounded(self.network).items()):
             digest.update(name.encode())
@@ -62,17 +63,14 @@ def _rounded(network: ActorCritic) -> dict[str, Tensor]:
     return {name: tensor.bfloat16().cpu() for name, tensor in network.state_dict().items()}
 
 
-# ---------------------------------------------------------------------- files
-
-
 def save_expert(path: Path, expert: Expert) -> None:
-    """Write an expert's file; it appears under its name only when it is complete."""
+    """Write an expert's file atomically."""
     content = {"facts": expert.facts, "parameters": _rounded(expert.network)}
     storage.save(path, {"kind": KIND, **content})
 
 
 def load_expert(game: str, path: Path | None = None) -> Expert:
-    """The expert of `game` from `path`, a file or a folder of experts; or the package's own."""
+    """Load the expert of `game` from `path`, a file or a folder; or the package's own."""
     known_game(game)
     path = path or FOLDER
     path = path / f"{game}.safetensors" if path.is_dir() else path
@@ -87,9 +85,8 @@ def load_expert(game: str, path: Path | None = None) -> Expert:
             raise ValueError(f"it is a {content['kind']}")
         facts, parameters = content["facts"], content["parameters"]
         whose, network = facts["game"], find_network(facts["network"])()
-        shapes = {name: tensor.shape for name, tensor in parameters.items()}
-        worth = [facts["returns"][where]["expert"]["mean"] for where in ("training", "held_out")]
-        numbers = [*parameters.values(), torch.tensor(worth)]
+        means = [facts["returns"][where]["expert"]["mean"] for where in ("training", "held_out")]
+        numbers = [*parameters.values(), torch.tensor(means)]
         if not all(tensor.isfinite().all() for tensor in numbers):
             raise ValueError("not all of its numbers are finite")
     except storage.INVALID_STATE as error:
@@ -98,36 +95,20 @@ def load_expert(game: str, path: Path | None = None) -> Expert:
         ) from None
     if whose != game:
         raise ValueError(f"{path} is an expert for {whose}, not for {game}")
-    _require_same_shapes(network, shapes, path)
+    shapes = {name: tensor.shape for name, tensor in network.state_dict().items()}
+    check_same_shapes(shapes, parameters, f"{path} holds another network")
     network.load_state_dict({name: tensor.float() for name, tensor in parameters.items()})
     return Expert(network, facts)
-
-
-def _require_same_shapes(network: ActorCritic, shapes: dict[str, torch.Size], path: Path) -> None:
-    ours = network.state_dict()
-    odd = sorted(map(str, ours.keys() ^ shapes.keys()))
-    if odd:
-        raise ValueError(f"{path} holds another network: {odd[0]!r} is not in both")
-    for name, tensor in ours.items():
-        if tensor.shape != shapes[name]:
-            raise ValueError(
-                f"{path} holds a network of another shape: {name!r} is "
-                f"{list(shapes[name])} there and {list(tensor.shape)} here"
-            )
-
-
-# ---------------------------------------------------------------------- training
 
 
 class ExpertTraining:
     """PPO of one network on `levels` levels of a game, from level 0 on.
 
-    An update sees as much as with ProcGen's 64 copies of 256 steps: more copies make fewer steps,
-    unless `settings` say otherwise. `learn` goes on until `steps` environment steps are done;
-    `state_dict` between two rounds holds everything but the running episodes: after a resume all
-    copies begin anew, and there may be more or fewer of them, in longer or shorter rollouts, on
-    another device (`earlier` keeps until which step there were how many, of which length and in
-    which precision).
+    By default an update has as many samples as ProcGen's 64 copies of 256 steps: more copies make
+    fewer steps each. `learn` trains until `steps` environment steps are done. `state_dict` between
+    two rounds holds everything but the running episodes: after a resume all copies start new ones,
+    and their number, the length of rollouts and the device may differ. `earlier` lists the former
+    numbers of copies, rollout lengths and precisions, each with the step at which it ended.
     """
 
     def __init__(
@@ -144,7 +125,7 @@ class ExpertTraining:
         if not 1 <= levels <= LEVELS_END - HELD_OUT:
             raise ValueError(
                 f"levels must lie in 1..{LEVELS_END - HELD_OUT}, got {levels}: "
-                f"the {HELD_OUT} behind them are for measuring"
+                f"the {HELD_OUT} after them are for measuring"
             )
         self.identity: Saved = {"game": game, "levels": levels, "network": network, "seed": seed}
         self.earlier: list[dict[str, object]] = []
@@ -156,7 +137,7 @@ class ExpertTraining:
         filter = GradientDescent(particles, optimizer, max_grad_norm=0.5)
         envs = [
             ProcgenLevels(game, count, 0, num_levels=levels, seed=seed + 500_009 * turn)
-            for turn, count in enumerate(in_turns(n_envs, self.device))  # each with its own levels
+            for turn, count in enumerate(in_turns(n_envs, self.device))  # with different seeds
         ]
         self.ppo = PPO(filter, envs, settings or rollouts_for(n_envs), seed=seed)
         self.recent: deque[float] = deque(maxlen=256)  # normalised returns of the last episodes
@@ -167,7 +148,7 @@ class ExpertTraining:
 
     @property
     def shape(self) -> dict[str, object]:
-        """Of an update's experience: copies, steps of each, and the precision."""
+        """The number of copies, the steps of each in an update, and the precision."""
         precision, rollout = self.ppo.particles.precision, self.ppo.settings.steps
         return {"envs": self.ppo.n_envs, "rollout": rollout, "precision": precision}
 
@@ -176,7 +157,7 @@ class ExpertTraining:
         return sum(self.recent) / len(self.recent) if self.recent else float("nan")
 
     def learn(self, steps: int, tell: Callable[[], None] = lambda: None) -> None:
-        """Rounds of PPO until `steps` are done in all; `tell()` after every round."""
+        """Train until `steps` are done in all; call `tell()` after every round."""
         while self.steps < steps:
             self.ppo.learn(1)
             values = [episode.value for episode in self.ppo.take_episodes()]
@@ -184,12 +165,12 @@ class ExpertTraining:
             tell()
 
     def expert(self, episodes: int = 4) -> Expert:
-        """The network as it is now, as its file will hold it, with its returns measured."""
+        """The present network, rounded as in its file, with its returns measured."""
         network = self.ppo.particles[0].cpu()
         assert isinstance(network, ActorCritic)
         network.load_state_dict({name: t.float() for name, t in _rounded(network).items()})
         *earlier, last = [*self.earlier, {**self.shape, "until": self.steps}]
-        if earlier and earlier[-1]["until"] == self.steps:  # nobody has played in the new copies
+        if earlier and earlier[-1]["until"] == self.steps:  # no step since the last resume
             *earlier, last = earlier
         facts = {**self.identity, **shape_of(last), "steps": self.steps, "earlier": earlier}
         game, levels, seed = (facts[k] for k in ("game", "levels", "seed"))
@@ -212,13 +193,13 @@ class ExpertTraining:
         }
 
     def load_state_dict(self, state: Saved) -> None:
-        """Go on from there; a state of another training is refused before any change."""
+        """Resume from a state; one of another training is refused before any change."""
         for name, value in self.identity.items():
             if state["identity"].get(name) != value:
                 raise ValueError(
                     f"this training has {name}={state['identity'].get(name)}, not {value}"
                 )
-        # Of what belongs to a copy nothing is kept: every copy begins an episode.
+        # The state of single copies is not restored: every copy starts an episode.
         for env in self.ppo.envs:
             env.reset()
         fresh: Saved = self.ppo.state_dict()
@@ -235,23 +216,20 @@ class ExpertTraining:
 
 
 def in_turns(n_envs: int, device: torch.device) -> list[int]:
-    """The parts in which the copies play: two where a GPU decides and each part is worth it."""
+    """The parts in which the copies step: two on a GPU with enough copies, else one."""
     two = device.type == "cuda" and n_envs >= IN_TURNS
     return [(n_envs + 1) // 2, n_envs // 2] if two else [n_envs]
 
 
 def shape_of(facts: Saved) -> dict[str, object]:
-    """Copies, the steps of each, precision; files that do not name them had the usual ones."""
+    """Copies, the steps of each, precision; older files do not name those that were the default."""
     copies = facts["envs"]
     usual = {"rollout": rollouts_for(copies).steps, "precision": "bf16"}
     return {"envs": copies, **{name: facts.get(name, value) for name, value in usual.items()}}
 
 
-# ---------------------------------------------------------------------- measuring
-
-
 def random_policy() -> ActorCritic:
-    """All actions equally likely: a small network whose policy says nothing."""
+    """A small network with a uniform policy."""
     network = Compact()
     torch.nn.init.zeros_(network.policy.weight)
     return network
@@ -267,7 +245,7 @@ def mean_return(
     seed: int,
     device: torch.device | str,
 ) -> dict[str, float]:
-    """Mean normalised return over `n_envs` x `episodes` episodes, its standard error, how many."""
+    """Mean normalised return over `n_envs` x `episodes` episodes, standard error and count."""
     env = ProcgenLevels(game, n_envs, level, num_levels=num_levels, seed=seed + 1)
     filter = ParticleFilter(Ensemble.from_modules([network], device=device))
     try:

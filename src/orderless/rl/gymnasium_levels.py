@@ -1,7 +1,7 @@
 """Any Gymnasium vector environments as the levels of one game.
 
-Next-step resets, Gymnasium's default, are the convention here too, so there is little to translate.
-Nothing here imports Gymnasium: whoever has an environment has it.
+Both use next-step resets, Gymnasium's default, so little is translated. This module does not import
+Gymnasium.
 """
 
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ class GymnasiumLevels(VectorEnvironment):
     """Vector environments of one shape, one for each level; `switch(level)` changes between them.
 
     Args:
-        levels: one `gymnasium.vector.VectorEnv` or several, with as many copies each, the same
-            discrete actions and observations of one shape and kind, as `gymnasium.make_vec` makes
-            them.
+        levels: one `gymnasium.vector.VectorEnv` or several, as from `gymnasium.make_vec`, with
+            equal numbers of copies, discrete actions, and observation shapes and types.
         seed: E copies start from the seeds E*seed, E*seed + 1, ..., unless the environment takes
-            its seed when it is made, as envpool's do; later episodes of a level go on from there.
+            its seed when it is made, as envpool's do; later episodes of a level continue from
+            there.
 
-    An environment that does not say how it resets is taken to do so in the next step.
-    Observations reach the network as they are, floats as float32; states of a `Discrete` space are
-    whole numbers `[E]`. Gymnasium cannot save an environment, nor what a wrapper has counted
-    (`NormalizeObservation`, say): after `load_state_dict` the copies start new episodes, from seeds
-    of their own, and wrappers count anew.
+    An environment without an `autoreset_mode` is assumed to reset in the next step. Observations
+    reach the network unchanged, floats as float32; states of a `Discrete` space are integers
+    `[E]`. Gymnasium cannot save an environment, nor the statistics of a wrapper such as
+    `NormalizeObservation`: after `load_state_dict` the copies start new episodes from other seeds,
+    and wrappers start from zero.
     """
 
     def __init__(self, levels: Any, *, seed: int = 0) -> None:
@@ -37,7 +37,7 @@ class GymnasiumLevels(VectorEnvironment):
         for place, env in enumerate(self.levels):
             _check(env, self.levels[0], place)
             if any(env is other for other in self.levels[:place]):
-                raise ValueError(f"level {place} is an environment that is a level already")
+                raise ValueError(f"level {place} is also an earlier level: pass each only once")
         super().__init__(self.levels[0].num_envs, int(self.levels[0].single_action_space.n))
         self.seed, self.resumes = whole_number("seed", seed), 0
         if self.seed < 0:
@@ -45,7 +45,7 @@ class GymnasiumLevels(VectorEnvironment):
         self._seeded = [-1] * len(self.levels)  # after how many resumes each was last seeded
 
     def switch(self, level: int) -> tuple[Array, dict[str, Array]]:
-        """Start on another level; the one left behind waits for its turn."""
+        """Start on another level; the old one stays open."""
         level = whole_number("level", level)
         if not 0 <= level < len(self.levels):
             raise ValueError(f"level must lie in 0..{len(self.levels) - 1}, got {level}")
@@ -61,7 +61,7 @@ class GymnasiumLevels(VectorEnvironment):
     def _start(self) -> Array:
         seeded, seed = self._seeded[self.level], None
         if seeded < self.resumes:
-            # one that has not been played before starts as it would have without a resume
+            # a level that was not played before starts as it would have without a resume
             seed = self.n_envs * self.seed + (0 if seeded < 0 else 1_000_003 * self.resumes)
             self._seeded[self.level] = self.resumes
         return _frames(self.levels[self.level].reset(seed=seed)[0])
@@ -69,7 +69,7 @@ class GymnasiumLevels(VectorEnvironment):
     def _send(self, actions: Array) -> None:
         self._actions = actions
         env = self.levels[self.level]
-        if hasattr(env, "step_async"):  # plays meanwhile; the others do when asked for the result
+        if hasattr(env, "step_async"):  # starts to step; the others step in `_receive`
             env.step_async(actions)
 
     def _receive(self) -> tuple[Array, Array, Array, Array]:
@@ -98,7 +98,7 @@ class GymnasiumLevels(VectorEnvironment):
 
 
 def _frames(observations: Any) -> Array:
-    """In memory of their own, and floats as the networks' numbers."""
+    """A copy of the observations, floats as float32."""
     array = np.asarray(observations)
     return np.array(array, dtype=_kind(array.dtype))
 
@@ -108,7 +108,7 @@ def _kind(dtype: Any) -> Any:
 
 
 def _check(env: Any, first: Any, place: int) -> None:
-    """What PPO cannot play, in sentences."""
+    """Raise if PPO cannot use an environment, or if it differs from the first level."""
     if not hasattr(env, "single_action_space"):
         raise TypeError(
             f"level {place} is a {type(env).__name__}, not a vector environment: make one with "

@@ -1,19 +1,17 @@
-"""Random choices that depend on (seed, draw, index) and on nothing else, on any device."""
+"""Random choices that depend on (seed, draw, index) alone, on any device."""
 
 import torch
 from torch import Tensor
 
 from ..particles import random
 
-# Streams of their own, apart from each other and from the networks' dropout.
-ACTION, PARTICLE, MINIBATCH, TRANSITION = (1 << 22) + 1, (1 << 22) + 2, (1 << 22) + 3, (1 << 22) + 4
-
-
-ROWS, ENTRIES = 256, 2**20  # of a table of noise, at most
+# Random streams, separate from each other and from the networks' dropout.
+ACTION, PARTICLE, MINIBATCH = (1 << 22) + 1, (1 << 22) + 2, (1 << 22) + 3
+ROWS, ENTRIES = 256, 2**20  # largest size of a table of noise
 
 
 def gumbel(seed: int, draw: Tensor, indices: Tensor, count: int, stream: int) -> Tensor:
-    """Standard Gumbel noise `[..., count]`: log p + noise is largest at a draw from p.
+    """Standard Gumbel noise `[..., count]`: argmax(log p + noise) is a draw from p.
 
     `draw` and `indices` are broadcast against each other.
     """
@@ -23,10 +21,10 @@ def gumbel(seed: int, draw: Tensor, indices: Tensor, count: int, stream: int) ->
 
 
 class Gumbels:
-    """`gumbel` for indices 0 ... n-1, one draw after another: a call gives the next `[n, count]`.
+    """`gumbel` for indices 0 ... n-1, one draw after another: a call returns the next `[n, count]`.
 
-    A hash is a hundred small operations, which take as long for one draw as for many: noise is
-    computed for a table of draws at a time. `draw` is the next one and may be set to any other.
+    A hash is a hundred small operations, which take as long for one draw as for many, so a table
+    of draws is computed at a time. `draw` is the next one; it may be set to any number.
     """
 
     def __init__(self, seed: int, n: int, count: int, stream: int, device: torch.device) -> None:
@@ -45,7 +43,7 @@ class Gumbels:
 
 
 def permutation(seed: int, draw: int, index: int, count: int, device: torch.device) -> Tensor:
-    """0 ... count-1 in random order, `[count]`."""
+    """A random permutation of 0 ... count-1, `[count]`."""
     place = torch.tensor([index], dtype=torch.int64, device=device)
     number = torch.tensor(draw, dtype=torch.int64, device=device)
     keys = random.particle_keys(seed, number, place, MINIBATCH)

@@ -4,10 +4,9 @@ r"""The policy that acts: the weighted mixture of the particles' policies.
     log mu = logsumexp_j (log w_j + log pi_j)
 
 `act="mixture"` draws every action from mu. `act="episode"` draws one particle j ~ w at the start of
-an episode and plays the whole episode with pi_j, which explores more consistently. Both report
-log mu(a | s) as the behaviour: for episodes that is the balance heuristic, which treats
-each step as if the particle had been drawn anew, and keeps the importance weights
-pi_i / mu bounded by 1 / w_i.
+an episode and plays the whole episode with pi_j, which explores more consistently. Both use
+log mu(a | s) as the behaviour. For episodes that is the balance heuristic: it treats each step as
+if the particle had been drawn again, and bounds the importance weights pi_i / mu by 1 / w_i.
 """
 
 from collections.abc import Callable
@@ -35,10 +34,10 @@ def mixture_log_probabilities(log_policies: Tensor, log_weights: Tensor) -> Tens
 
 
 class Decision(NamedTuple):
-    """What E copies of an environment are told to do, and what each particle thinks of it.
+    """Actions for E copies of an environment, with the particles' probabilities and values.
 
-    `actions` `[E]`; `log_policies` `[N, E]`: log pi_i of that action; `log_behaviour` `[E]`:
-    log mu of it; `values` `[N, E]`; `observations` `[E, ...]`: what it answers, on the device.
+    `actions` `[E]`; `log_policies` `[N, E]`: log pi_i of the action; `log_behaviour` `[E]`:
+    log mu of the action; `values` `[N, E]`; `observations` `[E, ...]`, on the device.
     """
 
     actions: Tensor
@@ -51,9 +50,9 @@ class Decision(NamedTuple):
 class MixturePolicy:
     """Draws actions for E environments from a filter's particles.
 
-    The weights are those at the last `begin()`, however often the filter is updated meanwhile.
-    Choices are keyed on (seed, draw, environment): they depend neither on the device nor on how
-    many environments there are. On CUDA a decision is recorded once and then replayed as a graph.
+    The weights are those at the last `begin()`, even if the filter is updated in the meantime.
+    Choices are keyed on (seed, draw, environment): they depend neither on the device nor on the
+    number of environments. On CUDA a decision is recorded once and then replayed as a graph.
     """
 
     def __init__(
@@ -68,18 +67,18 @@ class MixturePolicy:
         if act not in ("mixture", "episode"):
             raise ValueError(f"act must be 'mixture' or 'episode', got {act!r}")
         self.filter, self.particles, self.act, self.seed = filter, filter.particles, act, seed
-        self.actions = actions  # what the networks are expected to know, if anything
+        self.actions = actions  # the number that the networks must have; None: any
         device = self.particles.device
         self.log_weights = filter.log_weights
         self.draws = 0
         self.playing = torch.zeros(n_envs, dtype=torch.int64, device=device)
         self._indices = torch.arange(n_envs, device=device)
-        self._noise: list[Gumbels] = []  # for actions and, if one plays alone, for particles
-        # by what is computed and for which rows; None: it has run once
+        self._noise: list[Gumbels] = []  # for actions and, by episode, for particles
+        # by function name and rows; None: the function has run once
         self._graphs: dict[tuple[str, int, int], Recorded | None] = {}
 
     def begin(self) -> None:
-        """From now on act by the filter's weights as they are now."""
+        """Use the filter's current weights from now on."""
         self.log_weights.copy_(self.filter.log_weights)
 
     @torch.no_grad()
@@ -92,10 +91,10 @@ class MixturePolicy:
     ) -> Decision:
         """Decide for `observations` `[E, ...]`; `first` `[E]` marks those that start an episode.
 
-        With `rows` they are of those environments only; the draw ends with the last one's decision.
-        On CUDA the tensors handed out are overwritten by the next call for the same environments,
-        and `observations` in pinned memory are fetched from there. `keep(rows, decision)` becomes
-        part of the recording: it must be the same function every time, and not ask the host.
+        With `rows` they are of those environments only; the decision for the last row completes a
+        draw. On CUDA the next call for the same environments overwrites the returned tensors, and
+        `observations` in pinned memory are copied from there. `keep(rows, decision)` becomes part
+        of the recording: it must be the same function every time and not synchronise with the host.
         """
         rows = rows or slice(0, len(self._indices))
         inputs = [observations, *self._draw(observations, rows)]
@@ -116,18 +115,17 @@ class MixturePolicy:
         return graph(*inputs)
 
     def _draw(self, observations: Tensor, rows: slice) -> list[Tensor]:
-        """The noise of this draw: for the actions `[E, A]` and, by episode, particles `[E, N]`."""
+        """The noise of this draw for actions `[E, A]` and, by episode, for particles `[E, N]`."""
         if not self._noise:
             logits = policy_logits(self._outputs(observations.to(self.particles.device)))
             if self.actions is not None:
                 require_actions(logits, self.actions)
-            counts = {ACTION: logits.shape[-1]}
+            streams = [(logits.shape[-1], ACTION)]
             if self.act == "episode":
-                counts[PARTICLE] = self.particles.n
-            size = self.seed, len(self._indices)
+                streams.append((self.particles.n, PARTICLE))
             self._noise = [
-                Gumbels(*size, count, stream, self.particles.device)
-                for stream, count in counts.items()
+                Gumbels(self.seed, len(self._indices), *stream, self.particles.device)
+                for stream in streams
             ]
         for source in self._noise:
             source.draw = self.draws
@@ -136,12 +134,13 @@ class MixturePolicy:
 
     @torch.no_grad()
     def values(self, observations: Tensor, rows: slice | None = None) -> Tensor:
-        """Every particle's value of `observations`: `[N, E]`; `rows` as for a decision."""
+        """Every particle's values of `observations`: `[N, E]`; `rows` as in a decision."""
         rows = rows or slice(0, len(self._indices))
-        return self._run("values", self._values, rows, [observations])
 
-    def _values(self, observations: Tensor) -> Tensor:
-        return policy_and_values(self._outputs(observations))[1]
+        def values(observations: Tensor) -> Tensor:
+            return policy_and_values(self._outputs(observations))[1]
+
+        return self._run("values", values, rows, [observations])
 
     def _outputs(self, observations: Tensor) -> Any:
         with self.particles.evaluating():
@@ -161,7 +160,7 @@ class MixturePolicy:
         log_mixture = mixture_log_probabilities(log_policies, self.log_weights)
         acting = log_mixture
         if particle_noise is not None and first is not None:
-            # j ~ w for every environment that starts an episode; the others keep theirs
+            # j ~ w for every environment that starts an episode; the others keep their particle
             drawn, playing = (self.log_weights + particle_noise).argmax(-1), self.playing[rows]
             playing.copy_(torch.where(first, drawn, playing))
             acting = log_policies[playing, self._indices[: len(playing)]]

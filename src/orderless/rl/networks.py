@@ -1,10 +1,10 @@
 """Policy and value networks for images: IMPALA, and a small one for two CPU cores.
 
 Both map observations `[B, 3, 64, 64]` to `(logits [B, A], values [B])`, or with `value=False` to
-the logits alone, for behaviour cloning. uint8 is scaled to [0, 1] inside, floats are taken as they
-are, and other whole numbers, which a body of one's own may embed, are left alone.
-The policy head starts orthogonal with gain 0.01, so that a new policy is nearly uniform; the value
-head orthogonal with gain 1. Everything else starts as torch starts it.
+the logits alone, for behaviour cloning. uint8 observations are scaled to [0, 1], floats are used as
+they are, and other integers reach the body unchanged, which may embed them.
+The policy head is initialised orthogonally with gain 0.01, so that a new policy is nearly uniform,
+the value head with gain 1, and all other layers by torch's defaults.
 """
 
 from collections.abc import Callable
@@ -19,10 +19,8 @@ ACTIONS = 15  # ProcGen's
 
 
 class ActorCritic(nn.Module):
-    """A body from images to features `[B, F]`, and two linear heads on it.
-
-    `body` and `features` (its F) make the network; `actions` and `value` say which heads it has.
-    """
+    """A body from observations to features `[B, F]`, a linear policy head and, with `value`, a
+    linear value head; `features` is F."""
 
     def __init__(self, body: nn.Module, features: int, actions: int, value: bool) -> None:
         super().__init__()
@@ -34,7 +32,7 @@ class ActorCritic(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The heads' own start; the layers of the body have drawn theirs already."""
+        """Initialise the heads; the body's layers are initialised already."""
         nn.init.orthogonal_(self.policy.weight, 0.01)
         nn.init.zeros_(self.policy.bias)
         if self.value is not None:
@@ -89,7 +87,7 @@ class Impala(ActorCritic):
 
 
 class Compact(ActorCritic):
-    """Two strided convolutions and one dense layer: some 3% of IMPALA's arithmetic."""
+    """Two strided convolutions and one dense layer: about 3% of IMPALA's arithmetic."""
 
     def __init__(self, features: int = 64, actions: int = ACTIONS, value: bool = True) -> None:
         body = nn.Sequential(
@@ -114,16 +112,19 @@ def find_network(name: str) -> Callable[..., ActorCritic]:
 
 
 def policy_logits(outputs: Any) -> Tensor:
-    """The logits of a network's outputs, with or without values beside them, in float32 at least.
+    """The logits of a network's or an ensemble's outputs, with or without values beside them.
 
-    Works on one network's outputs and on an ensemble's.
+    They are in float32 or float64.
     """
-    logits = outputs[0] if isinstance(outputs, tuple) else outputs
-    return logits.float() if logits.dtype.itemsize < 4 else logits
+    return _at_least_float32(outputs[0] if isinstance(outputs, tuple) else outputs)
+
+
+def _at_least_float32(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype.itemsize < 4 else tensor
 
 
 def require_actions(logits: Tensor, actions: int) -> None:
-    """As many as the environment has: with fewer some would never be tried."""
+    """Raise if the policy does not have as many actions as the environment."""
     if logits.shape[-1] != actions:
         raise ValueError(
             f"the networks know {logits.shape[-1]} actions, but the environment has {actions}"
@@ -131,11 +132,10 @@ def require_actions(logits: Tensor, actions: int) -> None:
 
 
 def policy_and_values(outputs: Any) -> tuple[Tensor, Tensor]:
-    """Logits `[..., A]` and values `[...]`, in float32 at least."""
+    """Logits `[..., A]` and values `[...]`, in float32 or float64."""
     if not isinstance(outputs, tuple) or len(outputs) != 2:
         raise TypeError(
             "PPO needs a network that returns (logits, values), "
             f"got {type(outputs).__name__}: build it with value=True"
         )
-    values = outputs[1]
-    return policy_logits(outputs), values.float() if values.dtype.itemsize < 4 else values
+    return policy_logits(outputs), _at_least_float32(outputs[1])

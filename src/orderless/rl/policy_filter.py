@@ -1,7 +1,7 @@
-r"""Weights by advantage: the weighted filter with another energy for the weights than for the move.
+r"""Weights by advantage: the weighted filter with separate energies for the weights and the move.
 
-In PPO the gradient follows the clipped surrogate loss, whose value says little about how good a
-particle's policy is. Here the weights see what the closure *reports* instead:
+In PPO the gradient follows the clipped surrogate loss, whose value is a poor measure of how good a
+particle's policy is. Here the weights use the energies that the closure *reports* instead:
 
     log w_i <- log w_i - (U_i(x_t) + U_i(x_{t+1})) / 2,      U_i = -E_mu[min(pi_i / mu, 2) A]
 
@@ -19,11 +19,12 @@ from ..particles import Ensemble
 
 
 class ReportedEnergies(Trapezoid):
-    """The trapezoid rule over the energies U that closures report, once in every evaluation."""
+    """The trapezoid rule over the energies U, which closures report once in every evaluation."""
 
     def __call__(self, step: GradientStep) -> Tensor:
         assert isinstance(step.filter, PolicyWeightedFilter)
-        after, energies = step.energy_after, step.filter.energies  # which reports them again
+        # the second evaluation, in `energy_after`, reports the energies again
+        after, energies = step.energy_after, step.filter.energies
         half, odd = divmod(len(energies), 2)
         if half == 0 or odd:
             raise ValueError(
@@ -31,15 +32,15 @@ class ReportedEnergies(Trapezoid):
                 f"{len(energies)} reports came from two evaluations"
             )
         total = torch.stack(energies[:half]).sum(0).double() + torch.stack(energies[half:]).sum(0)
-        # a particle whose loss has become infinite must not live on by its energy
+        # a particle whose loss is not finite must die, whatever its energy
         return (-self.loss_scale / 2 * total).masked_fill(~after.isfinite(), torch.nan)
 
 
 class PolicyWeightedFilter(WeightedParticleFilter):
-    """Moves by the closure's losses, weighs by the energies `[N]` the closure hands to `report`.
+    """Moves by the closure's losses and weighs by the energies `[N]` passed to `report`.
 
-    Each evaluation of a closure must report once. Options as in `WeightedParticleFilter`, whose
-    trapezoid rule is the only one that makes sense here.
+    Each evaluation of a closure must call `report` once. Options as in `WeightedParticleFilter`;
+    the weighting must be its trapezoid rule.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class PolicyWeightedFilter(WeightedParticleFilter):
         self.energies: list[Tensor] = []
 
     def report(self, energies: Tensor) -> None:
-        """The energies U_i `[N]` where particles stand now; called inside the closure."""
+        """Report the energies U_i `[N]` of the particles as they are; call it in the closure."""
         self.energies.append(energies.detach())
 
     def transaction(self, *args: Any, **options: Any) -> GradientStep:
@@ -64,10 +65,10 @@ class PolicyWeightedFilter(WeightedParticleFilter):
 
 
 class LineageBootstrapFilter(BootstrapParticleFilter):
-    """The bootstrap filter that remembers whose copy each particle is.
+    """The bootstrap filter with a record of each particle's ancestor.
 
-    After resampling, particle i may be a copy of another. What was recorded per particle when
-    experience was collected (log pi_old, advantages) stands in its ancestor's row, `lineage[i]`.
+    After resampling, particle i may be a copy of another. The quantities recorded per particle
+    during collection (log pi_old, advantages) are in its ancestor's row, `lineage[i]`.
     """
 
     def __init__(self, particles: Ensemble, **options: Any) -> None:
@@ -75,7 +76,7 @@ class LineageBootstrapFilter(BootstrapParticleFilter):
         self.lineage = torch.arange(particles.n, device=particles.device)
 
     def begin_lineage(self) -> None:
-        """From now on everybody is their own ancestor."""
+        """Make every particle its own ancestor."""
         self.lineage.copy_(torch.arange(self.particles.n, device=self.lineage.device))
 
     def travelling(self) -> list[Tensor]:

@@ -7,7 +7,7 @@ N policies pi_i and value functions V_i share one stream of experience. Each rou
    mu's, so **V_i estimates the value of mu**, not of pi_i.
 3. For some epochs of minibatches the filter takes steps on the N losses of `surrogate.py`.
 
-What the weights see is the filter's business: `WeightedParticleFilter` weighs by the whole loss
+The filter determines the weights: `WeightedParticleFilter` weighs by the whole loss
 (`weigh_by="loss"`, the paper's), `PolicyWeightedFilter` by the importance-weighted advantage in the
 first epoch (`weigh_by="policy"`); `AveragingParticles` and `GradientDescent` do not weigh. With one
 particle this is PPO (Schulman et al. 2017), step for step.
@@ -16,7 +16,8 @@ particle this is PPO (Schulman et al. 2017), step for step.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,17 +25,61 @@ from torch import Tensor
 
 from ..filters import BootstrapParticleFilter, GradientFilter, WeightedParticleFilter
 from ..filters.step import SteppedFilter
-from .environment import Array, Saved, Step, VectorEnvironment, require_environment, with_rows
+from ..filters.weights import effective_sample_size
+from .environment import Saved, Step, VectorEnvironment, require_environment, with_rows
 from .games import whole_number
 from .keyed import permutation
 from .mixture import Decision, MixturePolicy
 from .policy_filter import LineageBootstrapFilter, PolicyWeightedFilter
-from .reports import Episode, UpdateInfo
-from .rollout import Rollout
-from .scaling import RewardScaler
+from .rollout import RewardScaler, Rollout
 from .settings import PPOSettings
 from .staging import Staging
 from .surrogate import TERMS, Surrogate
+
+
+class Episode(NamedTuple):
+    """A finished episode: its level, the step count of PPO at its end, its return and length."""
+
+    level: int
+    step: int
+    value: float
+    length: int
+
+
+@dataclass(frozen=True)
+class UpdateInfo:
+    """Statistics of one update, per particle `[N]`, on the device.
+
+    `policy`, `value`, `entropy`: the terms of the loss with their coefficients, means over all
+    evaluations; `importance`: mean c; `truncated`: share of samples with pi_old / mu above the
+    limit; `clipped`: share with r outside of the clip range; `divergence`: KL(pi_old, pi),
+    estimated. `log_weight_parts` `[3, N]`: what policy, value and entropy added to each
+    log-weight before normalisation (with `"linearized"` weights, to first order). `log_weights`
+    are the raw ones after the update; `alive` marks the particles that are left.
+    """
+
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    importance: Tensor
+    truncated: Tensor
+    clipped: Tensor
+    divergence: Tensor
+    log_weight_parts: Tensor
+    log_weights: Tensor
+    alive: Tensor
+
+    @property
+    def ess(self) -> Tensor:
+        return effective_sample_size(self.log_weights)
+
+    def summary(self) -> dict[str, float]:
+        """Weighted means over particles as plain numbers; waits for the device."""
+        weights, means = self.log_weights.exp(), {}
+        for name in (*TERMS, "importance", "truncated", "clipped", "divergence"):
+            terms = torch.where(weights > 0, weights * getattr(self, name), 0.0)
+            means[name] = float(terms.sum())
+        return {**means, "ess": float(self.ess)}
 
 
 class PPO:
@@ -44,15 +89,15 @@ class PPO:
         filter: a `GradientFilter` (`WeightedParticleFilter`, `PolicyWeightedFilter`,
             `AveragingParticles`, `GradientDescent`) or a `LineageBootstrapFilter`, over networks
             that return (logits, values). Its `max_grad_norm` clips per particle (0.5 is usual).
-        env: a `VectorEnvironment`, such as `ProcgenLevels`; or several alike that take turns: one
-            plays while the GPU decides for another.
+        env: a `VectorEnvironment`, such as `ProcgenLevels`; or several equal ones that take turns:
+            one steps while the GPU computes the actions of another.
         settings: see `PPOSettings`; the defaults are ProcGen's.
-        seed: of actions and minibatches.
-        penalty: `penalty(*minibatch) -> [N]`, added to what the gradient sees (EWC, say).
+        seed: the seed of actions and minibatches.
+        penalty: `penalty(*minibatch) -> [N]`, added to the loss of the gradient (EWC, for example).
 
-    `steps` counts environment steps (E per step), `updates` rounds; `episodes` collects what
-    finished, until somebody takes it. `state_dict` is whole between rounds: a resumed run goes on
-    as if nothing had happened.
+    `steps` counts environment steps (E per step), `updates` counts rounds, and `episodes` collects
+    finished episodes until `take_episodes` is called. `state_dict` is complete between rounds: a
+    resumed run continues exactly as an uninterrupted one.
     """
 
     def __init__(
@@ -78,7 +123,7 @@ class PPO:
         self.loss = Surrogate(self.particles, self.settings, report=report, lineage=lineage)
         self.set_penalty(penalty)
         self.steps = 0
-        # Of every level so far: where its random choices go on when its turn comes again.
+        # By level, the counters from which its random choices continue on its next turn.
         self._draws: dict[int, int] = {}
         self._updates: dict[int, int] = {}
         self.policy.draws = _key(self.env.level, 0)
@@ -86,7 +131,7 @@ class PPO:
         self.scaler = self._new_scaler()
         self._rollout: Rollout | None = None
         self._staging = Staging(self.n_envs, self.device)
-        # of each environment, by its first row: which step of the rollout is next
+        # the next step of the rollout of each environment, by its first row
         self._places = {
             rows.start: torch.zeros(1, dtype=torch.int64, device=self.device)
             for _, rows in with_rows(self.envs)
@@ -100,13 +145,11 @@ class PPO:
                 )
 
     def set_penalty(self, penalty: Callable[..., Tensor] | None) -> None:
-        """Have the gradient see another penalty, or the same one with other Python inside."""
+        """Replace the penalty, or record the same one again after its Python has changed."""
         self._step = self.filter.compile(self.loss, penalty)
 
     def _new_scaler(self) -> RewardScaler:
         return RewardScaler(self.n_envs, self.settings.discount, self.settings.reward_limit)
-
-    # ------------------------------------------------------------------ the loop
 
     def learn(
         self, steps: int, callback: Callable[[PPO, UpdateInfo], None] | None = None
@@ -120,7 +163,7 @@ class PPO:
         return info
 
     def switch(self, level: int) -> None:
-        """Go to another level of the environment; the scale of rewards starts anew."""
+        """Switch to another level of the environment; the scale of rewards is reset."""
         self._draws[self.env.level] = self.policy.draws
         for env in self.envs:
             env.switch(level)
@@ -132,7 +175,7 @@ class PPO:
         return sum(self._updates.values())
 
     def shuffle(self, count: int, place: int) -> Tensor:
-        """0 ... count-1 in an order of this round on this level, another one at each `place`."""
+        """A permutation of 0 ... count-1 for this round on this level and this `place`."""
         key = _key(self.env.level, self._updates.get(self.env.level, 0))
         return permutation(self.seed, key, place, count, self.device)
 
@@ -141,14 +184,12 @@ class PPO:
         taken, self.episodes = self.episodes, []
         return taken
 
-    # ------------------------------------------------------------------ experience
-
     def collect(self) -> Rollout:
-        """T steps of the mixture; the rollout is overwritten by the next call.
+        """Collect T steps of the mixture; the next call overwrites the rollout.
 
-        Nobody waits who could work: while the GPU decides, other environments play, the last step's
-        rewards are scaled and its episodes counted. Rewards and flags stay on the host until the
-        end; everything else is kept by the decision itself.
+        While the GPU computes actions, other environments step and the host processes the rewards
+        and episodes of the last step. Rewards and flags stay on the host until the end; the
+        decision itself writes everything else to the rollout.
         """
         length, shape = self.settings.steps, (self.settings.steps, self.n_envs)
         rewards, first = np.zeros(shape), np.zeros(shape, dtype=bool)
@@ -157,14 +198,16 @@ class PPO:
         def note(t: int, env: VectorEnvironment, rows: slice, step: Step) -> None:
             _, rewards[t, rows], terminated, truncated, info = step
             flags[:, t, rows] = terminated, truncated, info["valid"]
-            if rows.start == 0:  # the first to make this step; the last is below
+            if rows.start == 0:  # the first environment to make this step
                 self.steps += self.n_envs
-            self._keep_episodes(env, info)
+            for number in np.flatnonzero(env.ended):
+                value, length = info["episode_return"][number], info["episode_length"][number]
+                self.episodes.append(Episode(env.level, self.steps, float(value), int(length)))
             if rows.stop == self.n_envs:
                 rewards[t] = self.scaler(rewards[t], first[t], flags[2, t])
 
         for env in self.envs:
-            if env.under_way:  # somebody has interrupted the last rollout
+            if env.under_way:  # the last rollout was interrupted
                 env.reset()
         self.policy.begin()
         for place in self._places.values():
@@ -195,52 +238,35 @@ class PPO:
         return rollout
 
     def _keep(self, rows: slice, decision: Decision) -> None:
-        """Part of a decision, also of a recorded one: it finds its place in the rollout."""
+        """Write a decision to the rollout; this is part of a recorded decision as well."""
         if self._rollout is None:
             self._rollout = Rollout.empty(self.settings.steps, self.n_envs, decision)
         place = self._places[rows.start]
         self._rollout.keep(place, rows, decision)
         place.add_(1)
 
-    def _keep_episodes(self, env: VectorEnvironment, info: dict[str, Array]) -> None:
-        for number in np.flatnonzero(env.ended):
-            value, length = info["episode_return"][number], info["episode_length"][number]
-            self.episodes.append(Episode(env.level, self.steps, float(value), int(length)))
-
-    # ------------------------------------------------------------------ learning
-
     def update(self, rollout: Rollout) -> UpdateInfo:
-        """Epochs of minibatches on one rollout."""
-        settings, n = self.settings, self.particles.n
+        """Take the epochs of minibatch steps on one rollout."""
+        settings = self.settings
         advantages = rollout.advantages(settings.discount, settings.trace)
-        # The recursion is linear in V: the mixture of advantages is that of the mixture's V. One
-        # particle that is about to die of its values must not take the others along.
+        # The recursion is linear in V, so the mixture of advantages is the advantage of the
+        # mixture's V. A particle whose values are not finite must not spoil it.
         finite = advantages.flatten(1).isfinite().all(1)
         weights = torch.where(finite, rollout.log_weights.exp(), 0.0)
         shared = self.filter.average(advantages, weights / weights.sum())
         targets = advantages + rollout.values[:, :-1]
-        per_particle = [rollout.log_policies, advantages, targets]
-        log_old, advantages, targets = (tensor.reshape(n, -1) for tensor in per_particle)
-        observations, actions = rollout.observations.flatten(0, 1), rollout.actions.flatten()
-        log_behaviour, shared = rollout.log_behaviour.flatten(), shared.flatten()
-        valid = rollout.valid.flatten()
+        observations = rollout.observations.flatten(0, 1)
+        decided = rollout.actions, rollout.log_policies, rollout.log_behaviour
+        tensors = (*decided, advantages, targets, shared, rollout.valid)
+        samples = [tensor.flatten(-2) for tensor in tensors]  # T and E are the last axes
         if isinstance(self.filter, LineageBootstrapFilter):
             self.filter.begin_lineage()
         self.loss.clear()
         for epoch in range(settings.epochs):
             counts = torch.full((), float(epoch == 0), device=self.device)
-            for index in self.shuffle(len(actions), epoch).chunk(settings.minibatches):
-                self._step(
-                    observations[index],
-                    actions[index],
-                    log_old[:, index],
-                    log_behaviour[index],
-                    advantages[:, index],
-                    targets[:, index],
-                    shared[index],
-                    valid[index],
-                    counts,
-                )
+            for index in self.shuffle(len(observations), epoch).chunk(settings.minibatches):
+                minibatch = [tensor[..., index] for tensor in samples]
+                self._step(observations[index], *minibatch, counts)
         self._updates[self.env.level] = self._updates.get(self.env.level, 0) + 1
         return self._info()
 
@@ -259,7 +285,7 @@ class PPO:
         return UpdateInfo(**means, log_weight_parts=parts, log_weights=log_weights, alive=alive)
 
     def state_dict(self) -> dict[str, object]:
-        """Everything between two rounds: particles, weights, optimizer, environment, counters."""
+        """The whole state between two rounds: filter, environments, policy, scaler, counters."""
         return {
             "filter": self.filter.state_dict(),
             "env": [env.state_dict() for env in self.envs],
@@ -272,9 +298,9 @@ class PPO:
         }
 
     def load_state_dict(self, state: Saved) -> None:
-        """Go on from a state of `state_dict`, with equal settings, seed and environment."""
+        """Resume from a state of `state_dict`, with equal settings, seed and environment."""
         parts = states_of(state["env"])
-        if len(parts) != len(self.envs):  # on a GPU the copies play in two parts
+        if len(parts) != len(self.envs):  # on a GPU the copies are in two parts
             parts = self.env.divided(parts, [env.n_envs for env in self.envs])
         self.policy.load_state_dict(state["policy"])
         for env, part in zip(self.envs, parts, strict=True):
@@ -288,23 +314,23 @@ class PPO:
 
 
 def _key(level: int, number: int) -> int:
-    """Levels have random choices of their own: their order changes the order and nothing else."""
+    """A counter per level, so that the order of levels does not change their random choices."""
     return (level << 31) + number
 
 
 def states_of(environments: Any) -> list[Saved]:
-    """The states in `state["env"]`; older files hold the one environment's alone."""
+    """The states in `state["env"]`; older files hold the state of their one environment."""
     return environments if isinstance(environments, list) else [environments]
 
 
 def _check(filter: SteppedFilter, envs: list[VectorEnvironment], settings: PPOSettings) -> None:
-    """What fits together and what does not, in sentences."""
+    """Raise if filter, environments and settings do not fit together."""
     if not envs:
         raise ValueError("PPO needs at least one environment")
     for place, env in enumerate(envs):
         require_environment(env)
         if any(env is other for other in envs[:place]):
-            raise ValueError(f"environment {place} is among those before it: they must be apart")
+            raise ValueError(f"environment {place} is also an earlier one: pass each only once")
         if (env.actions, env.level) != (envs[0].actions, envs[0].level):
             raise ValueError(
                 f"environment {place} has {env.actions} actions and is at level {env.level}, "
@@ -316,13 +342,12 @@ def _check(filter: SteppedFilter, envs: list[VectorEnvironment], settings: PPOSe
     if isinstance(filter, BootstrapParticleFilter):
         if not isinstance(filter, LineageBootstrapFilter):
             raise TypeError(
-                "PPO must know whose copy a resampled particle is: "
+                "PPO needs to know the ancestors of resampled particles: "
                 "use LineageBootstrapFilter instead of BootstrapParticleFilter"
             )
     elif not isinstance(filter, GradientFilter):
         raise TypeError(f"PPO needs a filter that steps on losses, got {type(filter).__name__}")
-    by_policy = isinstance(filter, PolicyWeightedFilter)
-    if by_policy != (settings.weigh_by == "policy"):
+    if isinstance(filter, PolicyWeightedFilter) != (settings.weigh_by == "policy"):
         raise ValueError(
             f"weigh_by={settings.weigh_by!r} does not go with {type(filter).__name__}: "
             "'policy' needs a PolicyWeightedFilter, 'loss' any other filter"

@@ -1,7 +1,7 @@
 """ProcGen's games, one level at a time, through envpool.
 
-ProcGen (Cobbe et al. 2020) makes levels from numbers: level k of a game is always the same, and on
-one fixed level an episode repeats exactly under equal actions. Distribution mode is hard.
+ProcGen (Cobbe et al. 2020) generates levels from numbers: level k of a game is always the same, and
+on one fixed level an episode repeats exactly under equal actions. The distribution mode is hard.
 Rewards and episode ends equal those of the package procgen 0.10.7, step for step.
 """
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -36,15 +37,15 @@ class ProcgenLevels(VectorEnvironment):
 
     Args:
         game: `"starpilot"`, `"fruitbot"` or `"dodgeball"`.
-        n_envs: E, how many copies are stepped together.
+        n_envs: E, the number of copies stepped together.
         level: the level's number, or the first of several.
-        num_levels: how many levels episodes are drawn from, by `seed`; with 1 the seed is idle.
-        seed: which levels come in which order, when there are several.
-        threads: how many threads step the copies (default: one for every core).
+        num_levels: the number of levels from which episodes are drawn, by `seed`.
+        seed: determines the order of levels when there are several; unused with one.
+        threads: the number of threads that step the copies (default: one for every core).
 
-    `state_dict` holds the actions of the running episodes, and `load_state_dict` plays them again:
-    on one level everything then goes on exactly as it was. On several levels a resumed environment
-    starts new episodes, drawn from a seed of their own.
+    `state_dict` holds the actions of the running episodes, and `load_state_dict` replays them: on
+    one level everything continues exactly. On several levels a resumed environment starts new
+    episodes, drawn from another seed.
     """
 
     def __init__(
@@ -70,10 +71,8 @@ class ProcgenLevels(VectorEnvironment):
         self._pool: Any = None
         self._open()
 
-    # ------------------------------------------------------------------ pools
-
     def _open(self) -> None:
-        """A new pool. The old one's threads and memory go when nobody holds it any more."""
+        """Open a new pool and release the old one's threads and memory."""
         self.close()
         seed = (self.seed + 1_000_003 * self.resumes) % LEVELS_END
         self._pool = self._envpool.make_gymnasium(
@@ -86,14 +85,14 @@ class ProcgenLevels(VectorEnvironment):
             seed=seed,
         )
         self._owner = os.getpid()
-        # envpool's send and recv take longer than a step of few copies: what they wrap is enough
+        # envpool's send and recv take longer than a step of few copies: use what they wrap
         names = list(self._pool._state_keys)
         self._places = [names.index(name) for name in ("obs", "reward", "done", "trunc")]
         self._message = self._pool._from(np.zeros(self.n_envs, dtype=np.int32), None)
         self._action = list(self._pool._spec._action_keys).index("action")
 
     def close(self) -> None:
-        """Give the copies back. `reset` or `switch` opens new ones."""
+        """Release the copies; `reset` or `switch` opens new ones."""
         if self._pool is not None and self._waiting and self._owner == os.getpid():
             self._pool.recv()
         self._waiting = self._started = False
@@ -103,8 +102,8 @@ class ProcgenLevels(VectorEnvironment):
 
     def switch(self, level: int) -> tuple[Array, dict[str, Array]]:
         """Close this level, open another and start there: `(observations, info)`."""
-        self.level, _ = checked_levels(level, self.num_levels)
         self._check_process()
+        self.level, _ = checked_levels(level, self.num_levels)
         self._open()
         return self.reset()
 
@@ -114,8 +113,6 @@ class ProcgenLevels(VectorEnvironment):
                 "these ProcGen copies belong to another process and would hang in a forked child: "
                 "start children with the 'spawn' method and make the environment there"
             )
-
-    # ------------------------------------------------------------------ stepping
 
     def _start(self) -> Array:
         self._check_process()
@@ -157,24 +154,19 @@ class ProcgenLevels(VectorEnvironment):
 
     @staticmethod
     def divided(states: list[Saved], sizes: list[int]) -> list[Saved]:
-        """A copy's state is its own: it goes on in whatever part it is now."""
+        """Regroup the states of all copies, which are independent, into parts of `sizes`."""
         lengths = torch.cat([state["lengths"] for state in states])
         if len(lengths) != sum(sizes):
             raise ValueError(f"this state is of {len(lengths)} copies, not of {sum(sizes)}")
-        actions = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.int8)
-        for state, rows in zip(
-            states,
-            torch.arange(len(lengths)).split([len(state["lengths"]) for state in states]),
-            strict=True,
-        ):
-            actions[rows, : state["actions"].shape[1]] = state["actions"]
+        parts, longest = [state["actions"] for state in states], int(lengths.max())
+        actions = torch.cat([F.pad(part, (0, longest - part.shape[1])) for part in parts])
         return [
             {**states[0], "n_envs": len(ends), "lengths": ends, "actions": history}
             for ends, history in zip(lengths.split(sizes), actions.split(sizes), strict=True)
         ]
 
     def load_state_dict(self, state: Saved) -> None:
-        """Open the saved level and, where there is one level, play the running episodes again."""
+        """Open the saved level and, if there is only one, replay the running episodes."""
         for name in ("game", "n_envs", "num_levels"):
             if state.get(name) != getattr(self, name):
                 raise ValueError(
@@ -191,7 +183,7 @@ class ProcgenLevels(VectorEnvironment):
             self._replay(state["actions"], state["lengths"])
 
     def _replay(self, actions: Tensor, lengths: Tensor) -> None:
-        """Play each copy's own actions from the first frame; copies that are there wait."""
+        """Play each copy's own actions from its first frame; finished copies wait."""
         history, ends = actions.numpy(), lengths.numpy()
         self._history[:, : history.shape[1]] = history
         self.observations = self.observations.copy()

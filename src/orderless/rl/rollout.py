@@ -1,23 +1,74 @@
-r"""Experience of T steps in E environments, and its advantages for N value functions at once.
+r"""Experience of T steps in E environments: scaled rewards, and advantages of N value functions.
 
 Generalised advantage estimation (Schulman et al. 2016), one for every value function V_i:
 
     delta_t = r_t + gamma (1 - terminated_t) V(s_{t+1}) - V(s_t)
     A_t = delta_t + gamma lambda (1 - ended_t) A_{t+1}
 
-An episode ends by termination (no future: its value is 0) or by truncation (there would have been
-one: V of the true last frame stands for it). With next-step resets that frame *is* s_{t+1}, the
-observation that the ignored action answers; the transition from it to the next
-episode's first frame is not experience, its advantage is 0 and its mask is False.
+An episode ends by termination (the value of the future is 0) or by truncation (it is V of the true
+last frame). With next-step resets that frame *is* s_{t+1}, the observation whose action is ignored.
+The transition from it to the next episode's first frame is not experience: its advantage is 0 and
+its mask is False.
 """
 
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from .environment import Array, Saved
 from .mixture import Decision
+
+
+class RewardScaler:
+    """r -> clip(r / sqrt(Var(G) + 1e-8), -limit, limit), with G_t = gamma G_{t-1} + r_t.
+
+    The variance is over all G seen so far in all environments, as in ProcGen's PPO. It belongs to
+    one level: use a new scaler for the next. Transitions that reset are left out.
+    """
+
+    def __init__(self, n_envs: int, discount: float, limit: float = 10.0) -> None:
+        self.discount, self.limit = discount, limit
+        self.running = np.zeros(n_envs)  # G, per environment
+        # a pseudo-count, as the reference has: the first reward is divided by about 1
+        self.count, self.mean, self.variance = 1e-4, 0.0, 1.0
+
+    def __call__(self, rewards: Array, first: Array, valid: Array) -> Array:
+        """Scale `rewards` `[E]`; `first` marks the steps that start an episode."""
+        self.running = np.where(first, 0.0, self.running)
+        self.running = np.where(valid, self.discount * self.running + rewards, self.running)
+        self._include(self.running[valid])
+        scaled = np.clip(rewards / np.sqrt(self.variance + 1e-8), -self.limit, self.limit)
+        return np.where(valid, scaled, 0.0)
+
+    def _include(self, values: Array) -> None:
+        """Update the running mean and variance by `values`."""
+        if not len(values):
+            return
+        count, mean = self.count + len(values), values.sum() / len(values)
+        shift, off = mean - self.mean, values - mean
+        # equal to `values.var()`, which takes several times as long for a few values
+        variance = (off * off).sum() / len(values)
+        spread = self.variance * self.count + variance * len(values)
+        spread += shift**2 * self.count * len(values) / count
+        self.mean += float(shift * len(values) / count)
+        self.count, self.variance = count, float(spread / count)
+
+    def state_dict(self) -> dict[str, object]:
+        return {
+            "running": torch.from_numpy(self.running.copy()),
+            "moments": [self.count, self.mean, self.variance],
+        }
+
+    def load_state_dict(self, state: Saved) -> None:
+        if state["running"].shape != self.running.shape:
+            raise ValueError(
+                f"this state is of {len(state['running'])} environments, not {len(self.running)}"
+            )
+        self.running = state["running"].numpy().copy()
+        self.count, self.mean, self.variance = state["moments"]
 
 
 def advantages(
@@ -45,7 +96,7 @@ def advantages(
     future = discount * (~terminated).to(values.dtype)
     total = rewards + future * values[:, 1:] - values[:, :-1]
     total = torch.where(valid, total, 0.0)
-    # nothing flows back over an end, nor out of a transition that is none
+    # nothing is carried back across the end of an episode or from an invalid transition
     gain = discount * trace * (valid & ~terminated & ~truncated).to(values.dtype)
     reach = 1  # total[t] sums over t ... t + reach - 1, gain[t] multiplies over them
     while reach < steps:
@@ -58,11 +109,11 @@ def advantages(
 
 @dataclass
 class Rollout:
-    """T steps of E environments, seen by N particles; written in place, step by step.
+    """T steps of E environments, evaluated by N particles; written in place, step by step.
 
     `observations` `[T, E, ...]`, `actions` `[T, E]`, `log_policies` `[N, T, E]` (log pi_i,old of
-    the action), `log_behaviour` `[T, E]` (log mu of it), `values` `[N, T + 1, E]`, `rewards`
-    `[T, E]` (scaled), `terminated`, `truncated`, `valid` `[T, E]`, and `log_weights` `[N]` at
+    the action), `log_behaviour` `[T, E]` (log mu of the action), `values` `[N, T + 1, E]`, scaled
+    `rewards` `[T, E]`, `terminated`, `truncated`, `valid` `[T, E]`, and the `log_weights` `[N]` at
     collection.
     """
 
@@ -79,25 +130,24 @@ class Rollout:
 
     @classmethod
     def empty(cls, steps: int, n_envs: int, decision: Decision) -> Self:
-        """Room for `steps` steps of `n_envs` environments; the decision is for some of them."""
+        """A rollout of zeros for `n_envs` environments; the decision is for some of them."""
         actions, _, _, values, observations = decision
-        n = len(values)
-        flags = torch.zeros((steps, n_envs), dtype=torch.bool, device=values.device)
+        n, shape = len(values), (steps, n_envs)
         return cls(
-            observations=observations.new_zeros((steps, n_envs, *observations.shape[1:])),
-            actions=actions.new_zeros((steps, n_envs)),
-            log_policies=values.new_zeros((n, steps, n_envs)),
-            log_behaviour=values.new_zeros((steps, n_envs)),
+            observations=observations.new_zeros((*shape, *observations.shape[1:])),
+            actions=actions.new_zeros(shape),
+            log_policies=values.new_zeros((n, *shape)),
+            log_behaviour=values.new_zeros(shape),
             values=values.new_zeros((n, steps + 1, n_envs)),
-            rewards=values.new_zeros((steps, n_envs)),
-            terminated=flags.clone(),
-            truncated=flags.clone(),
-            valid=flags,
-            log_weights=torch.zeros(n, dtype=torch.float64, device=values.device),
+            rewards=values.new_zeros(shape),
+            terminated=values.new_zeros(shape, dtype=torch.bool),
+            truncated=values.new_zeros(shape, dtype=torch.bool),
+            valid=values.new_zeros(shape, dtype=torch.bool),
+            log_weights=values.new_zeros(n, dtype=torch.float64),
         )
 
     def keep(self, t: Tensor, rows: slice, decision: Decision) -> None:
-        """Write what was decided at step `t` `[1]`, on the device, so that a recorded graph can."""
+        """Write the decision of step `t` `[1]`, a tensor on the device for recorded graphs."""
         self.observations[:, rows].index_copy_(0, t, decision.observations.unsqueeze(0))
         self.actions[:, rows].index_copy_(0, t, decision.actions.unsqueeze(0))
         self.log_policies[:, :, rows].index_copy_(1, t, decision.log_policies.unsqueeze(1))

@@ -1,4 +1,4 @@
-"""Loading envpool, which needs Qt: from pip's PyQt5-Qt5, or else from the system."""
+"""Load envpool, which needs Qt: from pip's PyQt5-Qt5, or else from the system."""
 
 import ctypes
 import importlib
@@ -13,11 +13,11 @@ _DEBIAN = "apt-get install libgl1 libglib2.0-0"
 
 
 class ProcgenMissing(ImportError):
-    """Something ProcGen needs is not installed; the message says what and how to get it."""
+    """A requirement of ProcGen is not installed; the message names it and how to install it."""
 
 
 def load_envpool() -> ModuleType:
-    """The module `envpool`, with Qt's libraries in memory before it asks for them."""
+    """Import `envpool`, after loading the Qt libraries that it links to."""
     if importlib.util.find_spec("envpool") is None:
         raise ProcgenMissing(
             f"ProcGen needs the package envpool, which is not installed: {_INSTALL}"
@@ -31,13 +31,13 @@ def load_envpool() -> ModuleType:
 
 
 def _qt_libraries() -> list[Path]:
-    """pip's libQt5Core and libQt5Gui, in the order in which they need each other; or none."""
+    """pip's libQt5Core and libQt5Gui, in the order in which they must be loaded; or none."""
     found = [package_files("PyQt5", f"Qt5/lib/libQt5{name}.so.5") for name in ("Core", "Gui")]
     return [libraries[0] for libraries in found] if all(found) else []
 
 
 def _explain(message: str) -> str:
-    """One sentence that names what is missing and where it comes from."""
+    """An error message that names the missing library and how to install it."""
     if "libQt5" in message and "cannot open" in message:
         return f"ProcGen needs Qt 5, which was not found ({message}): {_INSTALL}"
     if any(name in message for name in ("libGL", "libglib", "libgthread")):

@@ -5,36 +5,35 @@ from dataclasses import dataclass, replace
 
 from .games import whole_number
 
-# of the game; more than ProcGen's 64: on a GPU they take little longer to decide for
-EXPERT_COPIES = 256
+EXPERT_COPIES = 256  # more than ProcGen's 64: on a GPU this takes little longer
 
 
 @dataclass(frozen=True)
 class PPOSettings:
-    """The defaults are those of ProcGen's authors, for 64 environments and Adam with lr 5e-4."""
+    """Settings of PPO; the defaults are ProcGen's, for 64 environments and Adam with lr 5e-4."""
 
     steps: int = 256
     """T, the steps in every environment between two updates."""
     epochs: int = 3
-    """How often an update goes through the rollout."""
+    """The number of passes over the rollout in an update."""
     minibatches: int = 8
-    """Into how many steps of the optimizer an epoch is divided."""
+    """The number of optimizer steps in an epoch."""
     discount: float = 0.999
     """gamma."""
     trace: float = 0.95
     """lambda of the advantage estimation."""
     clip: float = 0.2
-    """eps: a particle gains nothing by moving r out of [1 - eps, 1 + eps]."""
+    """eps: the ratio r is clipped to [1 - eps, 1 + eps]."""
     entropy_coefficient: float = 0.01
-    """k_H, the reward for an undecided policy."""
+    """k_H, the weight of the policy's entropy."""
     value_coefficient: float = 0.5
     """k_V, the weight of half the squared error of the values."""
     clip_values: bool = True
-    """Clip the values' moves by eps as well, as ProcGen's PPO does."""
+    """Clip the change of the values to [-eps, eps] as well, as ProcGen's PPO does."""
     importance_limit: float = 2.0
-    """Where c = pi_i,old / mu is cut off."""
+    """The largest importance weight c = pi_i,old / mu; larger ones are clipped."""
     reward_limit: float = 10.0
-    """Where scaled rewards are cut off."""
+    """The largest magnitude of a scaled reward; larger ones are clipped."""
     act: str = "mixture"
     """"mixture": every action from mu; "episode": one particle plays a whole episode."""
     weigh_by: str = "loss"

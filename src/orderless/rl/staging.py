@@ -1,7 +1,7 @@
-"""What a GPU does while the host goes on: fetch frames, bring actions, replay a recorded function.
+"""Asynchronous transfers of frames and actions between host and GPU, and recorded functions.
 
-A GPU reads and writes pinned memory by itself; for other memory the host must wait. On the CPU
-frames and actions are the arrays themselves.
+A GPU reads and writes pinned memory asynchronously; for other memory the host must wait. On the
+CPU, frames and actions are the arrays themselves.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from .environment import Array
 
 
 class Staging:
-    """Room for the frames and actions of `n_envs` environments, of which `rows` are some."""
+    """Pinned memory for the frames and actions of `n_envs` environments; `rows` selects some."""
 
     def __init__(self, n_envs: int, device: torch.device) -> None:
         self.n_envs, self.device = n_envs, device
@@ -25,9 +25,9 @@ class Staging:
         self._written = torch.cuda.Event() if device.type == "cuda" else None
 
     def frames(self, observations: Array, rows: slice) -> Tensor:
-        """The frames where the device can fetch them; the last ones of these rows are gone.
+        """Frames in memory that the device can read; this overwrites the rows' last frames.
 
-        Nobody still reads those: the actions that answer them have arrived.
+        Those are no longer in use, because the actions for them have arrived.
         """
         frames = torch.from_numpy(observations)
         if self._written is None:
@@ -35,12 +35,12 @@ class Staging:
         if self._frames is None:
             shape = self.n_envs, *frames.shape[1:]
             self._frames = torch.empty(shape, dtype=frames.dtype, pin_memory=True)
-        # By numpy: torch would wake all cores, which then spin where the environments want to play.
+        # By numpy: torch would use all cores, whose threads then compete with the environments.
         np.copyto(self._frames.numpy()[rows], observations)
         return self._frames[rows]
 
     def fetch(self, actions: Tensor, rows: slice) -> Callable[[], Array]:
-        """Begin to bring actions to the host; the function returned waits for them."""
+        """Start to copy actions to the host; the returned function waits for them."""
         if self._written is None:
             return actions.numpy
         if self._actions is None:
@@ -57,10 +57,10 @@ class Staging:
 
 
 class Recorded:
-    """`function(*inputs)`, recorded once; what a call returns is overwritten by the next one.
+    """`function(*inputs)` as a CUDA graph; each call overwrites the results of the last one.
 
-    The function must have run before: some things can only be done outside of a recording. Inputs
-    may also lie in pinned memory, which must stay as it is until the call's results have arrived.
+    The function must have run once before, because some initialisation cannot be recorded. Inputs
+    may be in pinned memory, which must not change until the call's results have arrived.
     """
 
     def __init__(self, function: Callable[..., Any], *inputs: Tensor) -> None:

@@ -2,15 +2,15 @@ r"""PPO's loss for N particles on the experience of their mixture.
 
 For particle i, with mu the behaviour policy at collection and pi_i,old the particle's own then,
 
-    c = min(pi_i,old(a|s) / mu(a|s), 2)          how much mu's sample counts for particle i
-    r = pi_i(a|s) / pi_i,old(a|s)                how far the particle has moved since
+    c = min(pi_i,old(a|s) / mu(a|s), 2)          the importance weight of mu's sample
+    r = pi_i(a|s) / pi_i,old(a|s)                the change of the particle's policy since then
     L_i = -E[c min(r A_i, clip(r, 1 - eps, 1 + eps) A_i)]
           + k_V E[(V_i - R_i)^2] / 2 - k_H E[H(pi_i)]
 
 A_i is normalised to mean 0 and variance 1 over the minibatch, R_i = A_i + V_i,old before that. With
 `clip_values`, the squared error is the larger of those of V_i and of V_i,old + clip(V_i - V_i,old).
-All means are over transitions that are experience (`valid`). For N = 1, mu is pi_old, c is 1 and
-this is the loss of Schulman et al. 2017.
+All means are over `valid` transitions. For N = 1, mu is pi_old, c is 1 and this is the loss of
+Schulman et al. 2017.
 """
 
 from collections.abc import Callable
@@ -22,20 +22,20 @@ from ..particles import Ensemble
 from .networks import policy_and_values
 from .settings import PPOSettings
 
-# What is recorded per particle: three terms that add up to the loss, then diagnostics.
+# Recorded per particle: three terms that add up to the loss, then diagnostics.
 TERMS = ("policy", "value", "entropy")
 RECORDED = (*TERMS, "importance", "truncated", "clipped", "divergence", "energy")
 
 
 class Surrogate:
-    """`loss(*minibatch) -> [N]` in the form that `filter.compile` takes.
+    """`loss(*minibatch) -> [N]`, as `filter.compile` takes it.
 
     A minibatch is `(observations [B, ...], actions [B], log_old [N, B], log_behaviour [B],
     advantages [N, B], targets [N, B], shared [B], valid [B], counts [])`; `shared` is the advantage
-    common to all particles and `counts` 1 or 0, whether this minibatch counts for `report`.
+    common to all particles, and `counts` is 1 if this minibatch counts for `report`, else 0.
 
     Every evaluation adds to `sums` `[len(RECORDED), N]` and `evaluations`, in place and on the
-    device, so that a recorded graph does too.
+    device, so that a recorded graph can.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Surrogate:
         self.evaluations = torch.zeros((), dtype=torch.float64, device=device)
 
     def clear(self) -> None:
-        """Forget what was recorded."""
+        """Set the recorded sums to 0."""
         self.sums.zero_()
         self.evaluations.zero_()
 
@@ -91,7 +91,12 @@ class Surrogate:
         gain = importance * torch.minimum(ratio * advantage, bounded * advantage)
         policy = -mean(gain, valid)
 
-        value = s.value_coefficient * 0.5 * mean(self._errors(values, targets, advantages), valid)
+        errors = (values - targets).square()
+        if s.clip_values:
+            old = targets - advantages
+            near = old + (values - old).clamp(-s.clip, s.clip)
+            errors = torch.maximum(errors, (near - targets).square())
+        value = s.value_coefficient * 0.5 * mean(errors, valid)
         randomness = -(log_policies.exp() * log_policies).sum(-1)
         entropy = -s.entropy_coefficient * mean(randomness, valid)
 
@@ -100,21 +105,13 @@ class Surrogate:
             energy = -counts * mean(now * normalized(shared, valid), valid)
             if self.report is not None:
                 self.report(energy)
-            rows_to_add = [policy, value, entropy, mean(importance, valid)]
-            rows_to_add += [mean((whole > s.importance_limit).to(ratio.dtype), valid)]
-            rows_to_add += [mean((bounded != ratio).to(ratio.dtype), valid)]
-            rows_to_add += [mean(ratio - 1 - log_ratio, valid), energy]
-            self.sums.add_(torch.stack(rows_to_add).double())
+            truncated = (whole > s.importance_limit).to(ratio.dtype)
+            clipped = (bounded != ratio).to(ratio.dtype)
+            samples = importance, truncated, clipped, ratio - 1 - log_ratio
+            means = [mean(values, valid) for values in samples]
+            self.sums.add_(torch.stack([policy, value, entropy, *means, energy]).double())
             self.evaluations.add_(1)
         return policy + value + entropy
-
-    def _errors(self, values: Tensor, targets: Tensor, advantages: Tensor) -> Tensor:
-        errors, clip = (values - targets).square(), self.settings.clip
-        if not self.settings.clip_values:
-            return errors
-        old = targets - advantages
-        near = old + (values - old).clamp(-clip, clip)
-        return torch.maximum(errors, (near - targets).square())
 
 
 def mean(values: Tensor, valid: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Levels of one game as tasks, to be played or to be cloned from an expert."""
+"""Levels of one game as tasks, for PPO or for behaviour cloning."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,13 +32,13 @@ class ProcgenTasks:
         return ProcgenLevels(self.game, n_envs, self.levels[0])
 
     def environments(self, n_envs: int) -> list[ProcgenLevels]:
-        """The same number of copies in parts that take turns, where that is faster."""
+        """As many copies in parts that take turns, where that is faster."""
         return [self.environment(part) for part in in_turns(n_envs, self.device)]
 
 
 @dataclass(frozen=True)
 class ClonedTasks(ProcgenTasks):
-    """Levels with `count` transitions of an expert each, kept under `folder`."""
+    """Levels with `count` transitions of an expert each, stored in `folder`."""
 
     expert: Expert
     folder: Path
@@ -46,7 +46,7 @@ class ClonedTasks(ProcgenTasks):
     seed: int = 0
 
     def transitions(self, task: int) -> Transitions:
-        """One task's data, from its file; collected first where there is none."""
+        """The transitions of one task, read from its folder; collected first if it is missing."""
         path = self._path(task)
         if not path.exists():
             level = self.levels[task]
@@ -55,7 +55,7 @@ class ClonedTasks(ProcgenTasks):
         return _read(path, max((file.stat().st_mtime_ns for file in files), default=0))
 
     def prepare(self, say: Callable[[str], None]) -> None:
-        """Collect what is missing, and say so."""
+        """Collect the missing transitions, with a message for each level."""
         for task, level in enumerate(self.levels):
             path = self._path(task)
             if not path.exists():
@@ -66,12 +66,12 @@ class ClonedTasks(ProcgenTasks):
         return transitions_path(self.folder, self.expert, self.levels[task], self.count, self.seed)
 
 
-@lru_cache(maxsize=3)  # as many levels as preset `gpu` has: cells of all methods and orders ask
+@lru_cache(maxsize=3)  # the levels of preset `gpu`, which all methods and orders read
 def _read(path: Path, changed: int) -> Transitions:
-    """A folder's transitions, kept for the next cell until one of its files is `changed`."""
+    """Read a folder's transitions, cached until the time of its last change differs."""
     return read_transitions(path)
 
 
 def transitions_folder(root: str | Path | None = None) -> Path:
-    """Where collected transitions lie: in `root`, or in the user's cache."""
+    """The folder of collected transitions: in `root`, or in the user's cache."""
     return Path(root or user_cache()).expanduser() / "procgen"

@@ -1,13 +1,12 @@
-"""An expert's transitions on one level: collected in a stream, kept in a folder.
+"""An expert's transitions on one level: collected as a stream, stored in a folder.
 
 The folder holds `observations.npy` (uint8 `[M, 3, 64, 64]`, each frame once), `actions.npy` (uint8
-`[M]`) and `facts.json`, with a checksum of both that reading verifies. Nothing is compressed: the
-frames are mapped into memory, where training finds them as fast as in memory and where they need
-not fit. The bytes depend on (expert, level, seed, M, copies) and, as far as their arithmetic
-differs, on the kind of device.
+`[M]`) and `facts.json`, with a checksum of both that reading verifies. Nothing is compressed, so
+that the frames can be mapped into memory and may be larger than it. The bytes depend on (expert,
+level, seed, M, copies) and, as far as their arithmetic differs, on the kind of device.
 
-Actions are sampled from the expert's policy. A transition is what the next-step reset convention
-calls valid: the frame that ends an episode has no action and is left out.
+Actions are sampled from the expert's policy. Only valid transitions are stored: the frame that ends
+an episode has no action and is left out.
 """
 
 import hashlib
@@ -37,16 +36,16 @@ from .procgen import ProcgenLevels
 from .staging import Staging
 
 FRAME = (3, 64, 64)
-# What reading one can raise; the last two, since NumPy's headers are Python literals.
+# Errors of reading a damaged file; the last two because NumPy's headers are Python literals.
 DAMAGED = (EOFError, OSError, SyntaxError, tokenize.TokenError)
 FORMAT = 2
-# So few copies that each makes 1,250 steps and goes beyond an episode of 1,000; but 16 at least.
+# 16 to 256 copies; within that each makes 1,250 steps, more than an episode of at most 1,000.
 COPIES, MOST_COPIES, STEPS = 16, 256, 1250
 AHEAD = 16  # steps of the game that may wait to be written
 
 
 class Facts(TypedDict):
-    """What `facts.json` says: what the folder's bytes depend on, and what the episodes brought."""
+    """The content of `facts.json`: what the folder's bytes depend on, and the episodes' returns."""
 
     format: int
     game: str
@@ -62,7 +61,7 @@ class Facts(TypedDict):
 
 @dataclass(frozen=True)
 class Transitions:
-    """`observations` uint8 `[M, 3, 64, 64]`, `actions` int64 `[M]`, and where they come from."""
+    """`observations` uint8 `[M, 3, 64, 64]`, `actions` int64 `[M]`, and their `facts`."""
 
     observations: Tensor
     actions: Tensor
@@ -70,7 +69,7 @@ class Transitions:
 
 
 def transitions_path(folder: Path, expert: Expert, level: int, count: int, seed: int) -> Path:
-    """Where a level's transitions lie: a name for everything they depend on."""
+    """The folder of a level's transitions, named after everything they depend on."""
     return folder / f"{expert.game}-{expert.digest}-seed{seed}" / f"level{level}-{count}"
 
 
@@ -87,8 +86,8 @@ def collect(
 ) -> Facts:
     """Write `count` transitions of the expert on `level` to the folder `path`; returns their facts.
 
-    `n_envs` copies of the game play (by default more for a larger `count`). Memory is bounded by
-    some steps of the copies and the actions. `tell(done)` after every step.
+    `n_envs` copies of the game play (by default more for a larger `count`). Memory holds a few
+    steps of the copies and all actions. `tell(done)` is called after every step.
     """
     if count < 1:
         raise ValueError(f"transitions must be at least 1, got {count}")
@@ -118,7 +117,7 @@ def collect(
         try:
             os.replace(temporary, path)
         except OSError:
-            if not path.is_dir():  # another process was faster: it has collected the same
+            if not path.is_dir():  # unless another process has collected the same data first
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -129,7 +128,7 @@ def collect(
 
 @contextmanager
 def _synced(path: Path) -> Iterator[IO[bytes]]:
-    """A new file that is on the disk when the block ends."""
+    """A new file that is synced to disk when the block ends."""
     with open(path, "wb") as file:
         yield file
         file.flush()
@@ -145,7 +144,7 @@ def _write(
     device: torch.device,
     tell: Callable[[int], None],
 ) -> tuple[str, list[float]]:
-    """Frames as they come, the actions behind them; their checksum and the episodes' returns."""
+    """Write frames and actions; return their checksum and the episodes' returns."""
     chosen: list[Array] = []
     returns: list[float] = []
     digest, done = hashlib.sha256(), 0
@@ -161,7 +160,7 @@ def _write(
         np.lib.format.write_array_header_1_0(file, header)
         for frames, actions in _played(expert, envs, seed, device, returns):
             frames, actions = frames[: count - done], actions[: count - done]
-            waiting.append(writer.submit(write, frames))  # another thread: the game goes on
+            waiting.append(writer.submit(write, frames))  # in a thread, while the game steps
             if len(waiting) > AHEAD:
                 waiting.popleft().result()
             chosen.append(actions.astype(np.uint8))
@@ -181,9 +180,9 @@ def _write(
 def _played(
     expert: Expert, envs: list[ProcgenLevels], seed: int, device: torch.device, returns: list[float]
 ) -> Iterator[tuple[Array, Array]]:
-    """(frames, actions) of one step after another; finished episodes are noted in `returns`.
+    """(frames, actions) of one step after another; appends finished episodes to `returns`.
 
-    The environments take turns: one plays while the expert decides for another.
+    The environments take turns: one steps while the expert acts for another.
     """
     copies = sum(env.n_envs for env in envs)
     policy = MixturePolicy(expert.filter(device), copies, seed=seed)
@@ -206,7 +205,7 @@ def _played(
 
 
 def _facts(folder: Path) -> Facts:
-    """The facts, if the files beside them have the sizes that they promise."""
+    """Read the facts and check that the other files have the right sizes."""
     file = folder / "facts.json"
     if file.stat().st_size > 2**20:
         raise ValueError("its facts are too long")
@@ -223,9 +222,9 @@ def _facts(folder: Path) -> Facts:
 
 
 def read_transitions(path: Path) -> Transitions:
-    """A folder of `collect`; one that is not whole is refused with a sentence.
+    """Read a folder of `collect`; raise if it is damaged.
 
-    `observations` are mapped from the file. Whoever changes them changes a copy in memory.
+    `observations` are mapped from the file; changes to them stay in memory.
     """
     if path.suffix == ".npz" and path.is_file():
         raise ValueError(

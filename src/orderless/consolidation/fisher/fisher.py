@@ -3,8 +3,8 @@ r"""The diagonal Fisher information of every particle's label distribution, samp
     F_p = 1/n sum_x E_{c ~ q(.|x)} (d log p(c|x) / d theta_p)^2
 
 q is the network's own p ("exact": all classes, weighted by p; "sampled": one class drawn from p per
-sample) or all on the given label ("empirical"). The square stands inside the sum over samples: the
-gradient of a batch, squared, is something else.
+sample) or the given label ("empirical"). The square is inside the sum over samples; the squared
+gradient of a batch is a different quantity.
 
 Squared per-sample gradients without per-sample gradients: a Linear layer with inputs a and output
 gradients delta has d/dW = delta_b a_b^T for sample b, so over a batch
@@ -16,11 +16,12 @@ per sample. Every other parameter (normalisation, grouped convolutions, a Linear
 on several rows per sample) gets per-sample gradients by `torch.func`, a few samples at a time, or
 one at a time in networks with recurrent layers or PReLU, which `torch.func` does not know.
 
-Evaluation mode throughout, where samples do not mix. A network that mixes them even then has no
-per-sample gradients, and the result would mean nothing.
+The networks run in evaluation mode, where samples do not mix. A network that mixes them even then
+has no per-sample gradients, and the result is meaningless.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,11 +31,10 @@ from ...particles import Ensemble, random
 from ...particles.pairs import Data, pairs
 from ...particles.precision import matrix_precision
 from ..base import Named
-from .layers import Layer
-from .per_sample import Networks
+from .per_sample import Layer, Networks
 
 KINDS = ("exact", "sampled", "empirical")
-_LABELS = 1 << 22  # a random stream of its own, apart from dropout and resampling
+_LABELS = 1 << 22  # a random stream separate from dropout and resampling
 
 
 def fisher_information(
@@ -50,11 +50,10 @@ def fisher_information(
 ) -> Named:
     """Each particle's diagonal Fisher information, by parameter name, `[N, ...]`.
 
-    Parameters, buffers, `.grad`, training flags and RNG state are as before afterwards.
+    Parameters, buffers, `.grad`, training flags and RNG state are left unchanged.
 
-    Memory, in units of the ensemble's parameters: 1 for the result, and at most 1 more for
-    per-sample gradients of parameters outside of Linear and Conv2d layers; besides, one batch's
-    activations.
+    Memory, in units of the ensemble's parameters: 1 for the result, at most 1 more for per-sample
+    gradients of parameters outside of Linear and Conv2d layers, and one batch's activations.
 
     Args:
         data: (x, y) as two tensors, or batches of such pairs. Labels are output columns; only
@@ -62,8 +61,8 @@ def fisher_information(
         kind: `"exact"`, `"sampled"` or `"empirical"`. A sampled label is keyed on
             (seed, draw, i, sample): the same whatever N or the batch size.
         active: the output columns `[K]` that count as classes; None: all.
-        samples: use at most this many, from the start of the data.
-        batch_size: samples per pass; bounds memory, the result is the same.
+        samples: use at most this many samples, from the start of the data.
+        batch_size: samples per pass; it bounds memory and does not change the result.
         logits: picks the class scores `[B, C]` out of one network's outputs.
     """
     if kind not in KINDS:
@@ -85,11 +84,11 @@ def fisher_information(
         for x, y in _batches(data, samples, batch_size):
             x, y = x.to(particles.device), y.to(particles.device)
             if layers is None:
-                layers = Networks(particles, slice(0, 1), logits, active).layers(x[:2])
+                layers = Networks(particles, slice(0, 1), logits, active).layers(x)
             for span in spans:
                 networks = Networks(particles, span, logits, active)
                 keys = networks.keys(_LABELS + draw, count, len(x))
-                directions = _Directions(kind, y, active, keys)
+                directions = partial(_directions, kind=kind, y=y, active=active, keys=keys)
                 networks.add_squares({n: t[span] for n, t in totals.items()}, layers, x, directions)
             count += len(x)
     if not count:
@@ -97,35 +96,30 @@ def fisher_information(
     return {name: total.div_(count) for name, total in totals.items()}
 
 
-class _Directions:
-    """Which derivatives of log p `[N, B, K]` are squared and summed: sum_d (d . grad log p)^2."""
-
-    def __init__(self, kind: str, y: Tensor, active: Tensor | None, keys: Tensor) -> None:
-        self.kind, self.y, self.active, self.keys = kind, y, active, keys
-
-    def __call__(self, log_p: Tensor) -> Iterator[Tensor]:
-        p = log_p.detach().exp()
-        if self.kind == "exact":  # E_c (grad log p_c)^2 = sum_c (sqrt(p_c) grad log p_c)^2
-            for c in range(p.shape[-1]):
-                direction = torch.zeros_like(p)
-                direction[..., c] = p[..., c].sqrt()
-                yield direction
-        elif self.kind == "sampled":
-            uniform = random.uniform(self.keys, ()).unsqueeze(-1)
-            label = (p.cumsum(-1) < uniform).sum(-1).clamp(max=p.shape[-1] - 1)
-            yield torch.nn.functional.one_hot(label, p.shape[-1]).to(p.dtype)
-        else:
-            yield self._given(p.shape[-1]).to(p.dtype).expand_as(p)
-
-    def _given(self, classes: int) -> Tensor:
-        every = torch.arange(classes, device=self.y.device)
-        columns = every if self.active is None else self.active.to(self.y.device)
-        given = self.y.unsqueeze(1) == columns
-        known = given.any(1)
-        if not known.all():
-            odd, among = int(self.y[~known][0]), columns.tolist()
-            raise ValueError(f"label {odd} is not an output column that counts: {among}")
-        return given
+def _directions(
+    log_p: Tensor, *, kind: str, y: Tensor, active: Tensor | None, keys: Tensor
+) -> Iterator[Tensor]:
+    """The d `[N, B, K]` of which sum_d (d . grad log p)^2 is the Fisher information."""
+    p = log_p.detach().exp()
+    classes = p.shape[-1]
+    if kind == "exact":  # E_c (grad log p_c)^2 = sum_c (sqrt(p_c) grad log p_c)^2
+        for c in range(classes):
+            direction = torch.zeros_like(p)
+            direction[..., c] = p[..., c].sqrt()
+            yield direction
+        return
+    if kind == "sampled":
+        uniform = random.uniform(keys, ()).unsqueeze(-1)
+        label = (p.cumsum(-1) < uniform).sum(-1).clamp(max=classes - 1)
+        yield torch.nn.functional.one_hot(label, classes).to(p.dtype)
+        return
+    columns = torch.arange(classes) if active is None else active
+    given = y.unsqueeze(1) == columns.to(y.device)
+    known = given.any(1)
+    if not known.all():
+        odd, among = int(y[~known][0]), columns.tolist()
+        raise ValueError(f"label {odd} is not an output column that counts: {among}")
+    yield given.to(p.dtype).expand_as(p)
 
 
 def _batches(data: Data, samples: int | None, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:

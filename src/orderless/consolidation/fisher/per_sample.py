@@ -1,21 +1,133 @@
-"""N networks as functions of their parameters, and the squares of their per-sample gradients."""
+"""Squares of per-sample gradients, for N networks as functions of their parameters.
+
+For Linear and Conv2d layers they follow from a layer's inputs and output gradients. A
+torch-function mode around the network records the inputs of `F.linear` and `F.conv2d` and adds a
+probe (zeros) to the outputs. The gradient with respect to the probe is delta, one row per sample,
+and the layer's parameters need no gradient at all.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vjp
+from torch.overrides import TorchFunctionMode
 
 from ...particles import Ensemble, random
 from ...particles.precision import matrix_precision
 from ...particles.rules import ParticleRules
 from ..base import Named
-from .layers import SMALL, Layer, LayerProbes
 
+SMALL = 1 << 22  # numbers that may be in memory at once, whatever the size of the ensemble
 # From log p `[N, B, K]` to the d `[N, B, K]` in sum_d (d . grad log p)^2.
 Directions = Callable[[Tensor], Iterator[Tensor]]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer with one row per sample: names of its parameters, shape of one sample's output.
+
+    `patches` are the arguments of `F.unfold` after the inputs of a convolution; None: Linear.
+    """
+
+    weight: str
+    bias: str | None
+    output: torch.Size
+    dtype: torch.dtype
+    patches: tuple[Any, ...] | None
+
+    def add_squares(self, totals: Named, delta: Tensor, inputs: Tensor) -> None:
+        """totals += sum over samples of squared gradients; delta, inputs `[N, B, ...]`."""
+        weight = totals.get(self.weight)
+        bias = None if self.bias is None else totals.get(self.bias)
+        delta = delta.to((weight if weight is not None else inputs).dtype)
+        if bias is not None:
+            positions = delta.reshape(*delta.shape[:3], -1)  # a Linear layer has one
+            bias.add_(positions.sum(3).square().sum(1))
+        if weight is None:
+            return
+        if self.patches is None:
+            weight.baddbmm_(delta.square().mT, inputs.to(delta.dtype).square())
+            return
+        # Positions are summed inside the square: compute the gradients of a few samples at a time.
+        n, samples, channels = delta.shape[:3]
+        patches = (weight[0, 0].numel() + channels) * delta[0, 0, 0].numel()
+        chunk = max(1, SMALL // max(weight.numel(), n * patches))
+        for start in range(0, samples, chunk):
+            part = slice(start, start + chunk)
+            rows = delta[:, part].flatten(0, 1).flatten(2)
+            seen = F.unfold(inputs[:, part].flatten(0, 1).to(delta.dtype), *self.patches)
+            gradients = torch.bmm(rows, seen.mT).view(n, -1, *weight.shape[1:])
+            weight.add_(gradients.square_().sum(1))
+
+
+class LayerProbes(TorchFunctionMode):
+    """Watches the layers of a network. `names`: id of a parameter -> its name.
+
+    With `probes` it adds them to the outputs of the layers they are named after and records those
+    layers' `inputs`. Without, it collects in `found` every call that could be a `Layer` for a batch
+    of `samples`.
+    """
+
+    def __init__(self, names: dict[int, str], samples: int, probes: Named | None = None) -> None:
+        super().__init__()
+        self.names, self.samples, self.probes = names, samples, probes
+        self.inputs: Named = {}
+        self.found: list[Layer] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.linear:
+            return self._linear(*args, **kwargs)
+        if func is F.conv2d:
+            return self._conv2d(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return self._layer(F.linear, x, weight, bias, (), x.dim() == 2, None)
+
+    def _conv2d(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        simple = x.dim() == 4 and groups == 1 and not isinstance(padding, str)
+        patches = weight.shape[-2:], dilation, padding, stride
+        options = stride, padding, dilation, groups
+        return self._layer(F.conv2d, x, weight, bias, options, simple, patches)
+
+    def _layer(
+        self,
+        function: Callable[..., Tensor],
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        options: tuple[Any, ...],
+        simple: bool,
+        patches: tuple[Any, ...] | None,
+    ) -> Tensor:
+        """The layer's outputs; probed, or noted as found, if x has one row (image) per sample."""
+        name, bias_name = self.names.get(id(weight)), self.names.get(id(bias))
+        fits = simple and x.shape[0] == self.samples and (bias is None or bias_name is not None)
+        if name is None or not fits or (self.probes is not None and name not in self.probes):
+            return function(x, weight, bias, *options)
+        y = function(x, weight.detach(), None if bias is None else bias.detach(), *options)
+        if self.probes is None:
+            self.found.append(Layer(name, bias_name, y.shape[1:], y.dtype, patches))
+            return y
+        self.inputs[name] = x.detach()
+        return y + self.probes[name]
 
 
 class Networks:
@@ -45,8 +157,8 @@ class Networks:
         scores = outputs if self.logits is None else self.logits(outputs)
         if not isinstance(scores, Tensor):
             raise TypeError(
-                f"the network returns a {type(scores).__name__}: say with logits=... which part of "
-                "it are the logits (orderless.rl.policy_logits, for policies)"
+                f"the network returns a {type(scores).__name__}: pass logits=..., a function that "
+                "picks the logits (orderless.rl.policy_logits, for policies)"
             )
         if self.active is not None:
             scores = scores.index_select(-1, self.active)
@@ -70,18 +182,26 @@ class Networks:
             found.extend(watch.found)
             return self._log_p(outputs), watch.inputs
 
-        tensors = parameters, self.buffers, self.indices, probes
         dims = (0, 0, 0, None if probes is None else 0)
         run = torch.vmap(network, in_dims=dims, randomness="different")
         with matrix_precision(self.particles.precision, self.particles.device):
-            log_p, inputs = run(*tensors)
+            log_p, inputs = run(parameters, self.buffers, self.indices, probes)
         return log_p, inputs, found
 
     def layers(self, x: Tensor) -> list[Layer]:
-        """The Linear and Conv2d layers whose parameters have no other use than one call.
+        """The Linear and Conv2d layers with one row per sample, used in a single call each.
 
-        While looking for them the calls see detached parameters, so a parameter that still gets a
-        gradient must be in use somewhere else.
+        A layer may have as many rows as there are samples by chance, so the network runs on two
+        numbers of samples.
+        """
+        two, three = (self._single_calls(x[:1].expand(rows, *x.shape[1:])) for rows in (2, 3))
+        return [layer for layer in two if layer in three]
+
+    def _single_calls(self, x: Tensor) -> list[Layer]:
+        """The layers found on x whose parameters have no other use than one call.
+
+        The calls see detached parameters, so a parameter that still gets a gradient is in use
+        somewhere else.
         """
         leaves = {n: p.detach().requires_grad_() for n, p in self.parameters.items()}
         with torch.enable_grad():
@@ -93,12 +213,8 @@ class Networks:
             pairs = zip(leaves, gradients, strict=True)
             elsewhere = {name for name, gradient in pairs if gradient is not None}
         uses = Counter(name for layer in found for name in (layer.weight, layer.bias))
-        once = {name for name in leaves if uses[name] == 1 and name not in elsewhere}
-        return [
-            layer
-            for layer in found
-            if layer.weight in once and (layer.bias is None or layer.bias in once)
-        ]
+        once = {None, *(name for name in leaves if uses[name] == 1 and name not in elsewhere)}
+        return [layer for layer in found if {layer.weight, layer.bias} <= once]
 
     def add_squares(
         self, totals: Named, layers: list[Layer], x: Tensor, directions: Directions
@@ -113,19 +229,15 @@ class Networks:
         }
         with torch.enable_grad():
             log_p, inputs, _ = self._run(self.parameters, x, probes)
-        names = list(probes)
         for direction in directions(log_p) if layers else ():
             along = (direction * log_p).sum()
             deltas = torch.autograd.grad(
                 along, list(probes.values()), retain_graph=True, allow_unused=True
             )
-            by_name = dict(zip(names, deltas, strict=True))
-            for layer in layers:
-                delta = by_name[layer.weight]
+            for layer, delta in zip(layers, deltas, strict=True):
                 if delta is not None:
                     layer.add_squares(totals, delta, inputs[layer.weight])
-        covered = {name for layer in layers for name in (layer.weight, layer.bias)}
-        others = totals.keys() - covered
+        others = totals.keys() - {name for layer in layers for name in (layer.weight, layer.bias)}
         if others:
             modules = self.particles.template.modules()
             unknown = any(isinstance(each, nn.RNNBase | nn.PReLU) for each in modules)
@@ -134,7 +246,7 @@ class Networks:
 
     @torch.no_grad()
     def _add_others(self, totals: Named, names: set[str], x: Tensor, directions: Tensor) -> None:
-        """The same for parameters outside of `Layer`s; directions `[N, B, D, K]`."""
+        """`add_squares` for parameters outside of `Layer`s; directions `[N, B, D, K]`."""
         others = {name: self.parameters[name] for name in names}
         fixed = {name: p for name, p in self.parameters.items() if name not in names}
         fixed |= self.buffers
@@ -172,7 +284,7 @@ class Networks:
     def _add_one_by_one(
         self, totals: Named, names: set[str], x: Tensor, directions: Tensor
     ) -> None:
-        """The same by plain gradients: with one sample, a particle's gradient is that sample's."""
+        """`_add_others` by plain gradients of one sample at a time."""
         leaves = {name: self.parameters[name].detach().requires_grad_() for name in names}
         for sample in range(len(x)):
             with torch.enable_grad():

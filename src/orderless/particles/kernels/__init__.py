@@ -1,1 +1,1 @@
-"""Operations written for a particle axis: layouts, batched layers, and Triton kernels on a GPU."""
+"""Batched layers and fused operations for a particle axis, by Triton kernels on a GPU."""

@@ -1,8 +1,8 @@
 """The small kernels of a step on a GPU, fused with Triton.
 
-A step of many small networks is some hundred kernels of a few microseconds each, most of whose time
-is starting and stopping. What is fused here is written out in torch where it is called; both are
-the same formula. Triton comes with torch's CUDA builds; without it torch's own kernels do the work.
+A step of many small networks is some hundred kernels of a few microseconds each, which spend most
+of their time on launches. The callers contain the same formulas in torch, for tensors that the
+kernels here do not support. Triton comes with torch's CUDA builds; without it torch is used.
 """
 
 import math
@@ -16,17 +16,17 @@ from torch import Tensor
 
 try:
     from . import triton_kernels as kernels
-except ImportError:  # no Triton here
+except ImportError:  # Triton is not installed
     kernels = None  # type: ignore[assignment]
 
-BATCH = 32  # the update keeps its batch's factors in registers, up to this many samples
-LOGITS = 8192  # entries of a particle's padded table of logits
-PARTICLES = 16384  # one program holds all their weights
+BATCH = 32  # samples whose factors the update keeps in registers, at most
+LOGITS = 8192  # entries of a particle's padded table of logits, at most
+PARTICLES = 16384  # particles whose weights fit one program, at most
 
 
 @cache
 def _works() -> bool:
-    """Triton compiles with the system's C compiler, which may be missing: try it once."""
+    """Whether Triton works, tried once: the C compiler that it needs may be missing."""
     one = torch.ones(1, 1, 1, device="cuda")
     try:
         add_factors(one, None, one.clone(), one.clone(), torch.ones_like(one, dtype=torch.bool))
@@ -39,7 +39,7 @@ def _works() -> bool:
 
 
 def runs_on(tensor: Tensor) -> bool:
-    """Whether Triton can take a tensor: on the current GPU, no transform of torch.func around."""
+    """Whether Triton supports a tensor: on the current GPU, outside of torch.func transforms."""
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
     if kernels is None or not tensor.is_cuda or wrapped(tensor):
         return False
@@ -47,16 +47,13 @@ def runs_on(tensor: Tensor) -> bool:
 
 
 def usable(*tensors: Tensor | None) -> bool:
-    """Whether the kernels of this file can take these: they are for float32."""
+    """Whether the kernels of this file support these tensors: they are for float32."""
     return all(t is None or (t.dtype is torch.float32 and runs_on(t)) for t in tensors)
 
 
 def padded(size: int) -> int:
-    """Triton's blocks have sizes that are powers of two."""
+    """The next power of two: the sizes of Triton's blocks."""
     return 1 << (size - 1).bit_length()
-
-
-# ---------------------------------------------------------------------- W += delta^T x
 
 
 def can_add_factors(weight: Tensor, bias: Tensor | None, delta: Tensor, inputs: Tensor) -> bool:
@@ -72,7 +69,7 @@ def can_add_factors(weight: Tensor, bias: Tensor | None, delta: Tensor, inputs: 
 def add_factors(
     weight: Tensor, bias: Tensor | None, delta: Tensor, inputs: Tensor, alive: Tensor
 ) -> None:
-    """W_n += delta_n^T inputs_n and b_n += sum_b delta_n for the living; nobody else is touched."""
+    """W_n += delta_n^T inputs_n and b_n += sum_b delta_n, for the particles of `alive` only."""
     n, outputs_size, inputs_size = weight.shape
     rows, columns = min(32, padded(outputs_size)), min(128, padded(inputs_size))
     grid = (math.ceil(inputs_size / columns), math.ceil(outputs_size / rows), n)
@@ -82,9 +79,6 @@ def add_factors(
         delta.stride(0), delta.stride(1), inputs.stride(0), inputs.stride(1),
         BATCH=delta.shape[1], HAS_BIAS=bias is not None, ROWS=rows, COLUMNS=columns,
     )  # fmt: skip
-
-
-# ---------------------------------------------------------------------- x += radius * noise
 
 
 def can_add_normal(parameter: Tensor) -> bool:
@@ -99,9 +93,6 @@ def add_normal(parameter: Tensor, keys: Tensor, radius: Tensor) -> None:
     kernels.add_normal[grid](parameter, keys, radius, count, half, BLOCK=block)
 
 
-# ---------------------------------------------------------------------- cross-entropy
-
-
 class CrossEntropy(torch.autograd.Function):
     """Mean cross-entropy of each particle's logits `[N, B, C]` for shared labels `[B]`: `[N]`."""
 
@@ -114,7 +105,7 @@ class CrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         logits, labels = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody wants the second derivative
+        if torch.is_grad_enabled():  # for a second derivative
             return _differentiable_slope(logits, labels, grads[0]), None
         result = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
         upstream = grads[0].contiguous()
@@ -148,9 +139,6 @@ def can_cross_entropy(logits: Tensor, labels: Tensor) -> bool:
     )
 
 
-# ---------------------------------------------------------------------- Bayes' rule for N weights
-
-
 def can_reweigh(log_weights: Tensor) -> bool:
     return runs_on(log_weights) and len(log_weights) <= PARTICLES
 
@@ -164,8 +152,8 @@ def reweigh(
     failed: Tensor,
     steps: Tensor,
 ) -> Tensor:
-    """What `SteppedFilter.reweigh` does, in one kernel; all but the first two change in place."""
-    # in torch one number may stand for all particles; the kernel reads an entry for each
+    """`SteppedFilter.reweigh` in one kernel; all but the first two arguments change in place."""
+    # torch broadcasts one number to all particles; the kernel reads an entry for each
     log_likelihood, candidates = (
         tensor.expand_as(log_weights).contiguous() for tensor in (log_likelihood, candidates)
     )

@@ -1,12 +1,13 @@
 r"""Convolutions of N networks on a GPU as one matrix product over all of them, with Triton.
 
-cuDNN takes a grouped convolution of narrow groups group by group. Here a program computes the
-outputs of one particle at a block of positions: for every tap of the filter the inputs `[M, C]`
+cuDNN computes a grouped convolution of narrow groups one group at a time. Here a program computes
+the outputs of one particle at a block of positions: for every tap of the filter the inputs `[M, C]`
 under it times the filter's slice `[C, O]`, on tensor cores. Activations are channels-last with the
-particles side by side in the channels, `[B, H, W, N, C]` in memory, as in `channels.py`.
+particles side by side in the channels, `[B, H, W, N, C]` in memory, as in `rules.py`.
 
-The gradient by the inputs is the same kernel with the roles of inputs and outputs exchanged; the
-gradient by the filters is a sum over positions, split into parts that are added in fixed order.
+The gradient with respect to the inputs is the same kernel with inputs and outputs exchanged. The
+gradient with respect to the filters is a sum over positions, split into parts that are added in
+fixed order.
 """
 
 import math
@@ -22,19 +23,19 @@ from torch import Tensor
 from .fused import kernels, padded, runs_on
 
 PROGRAMS = 1024  # enough to fill a large GPU
-# The filters' gradient is faster by cuDNN from so many like groups on, or with more channels.
+# cuDNN is faster for the filters' gradient with this many equal groups, or with more channels.
 GROUPS, NARROW = 4, 32
 
 
 @dataclass(frozen=True)
 class Tile:
-    """How a kernel is cut into programs: `rows` patches of neighbouring outputs at a time.
+    """How a kernel is divided into programs: `rows` patches of neighbouring outputs at a time.
 
-    Neighbours see mostly the same inputs, which are fetched once for a patch; where the filter of
-    one does not reach, it is multiplied by 0. `inner` entries of the filters, `columns` of a
-    patch's outputs. `together`: all particles at the same positions follow each other, because
-    they share lines of memory. `span`: how often a program of `gather` does so with the same
-    filters; with all their entries at a time they are fetched once.
+    Neighbours use mostly the same inputs, which are loaded once for a patch; inputs outside of an
+    output's filter are multiplied by 0. `inner` is the number of filter entries and `columns` that
+    of a patch's outputs at a time. With `together`, all particles at the same positions follow each
+    other, because they share cache lines. `span` is the number of row blocks that a program of
+    `gather` computes with the same filters; if `inner` covers all entries, they are loaded once.
     """
 
     patch: tuple[int, int] = (1, 1)
@@ -47,23 +48,23 @@ class Tile:
     span: int = 1
 
     def fitted(self, size: tuple[int, int], stride: tuple[int, int]) -> "Tile":
-        """Without patches, where they do not cover a result of this size."""
+        """The tile without patches, if patches do not divide a result of this size."""
         high, wide = self.patch
         fits = stride == (1, 1) and size[0] % high == 0 and size[1] % wide == 0
         return self if fits else replace(self, patch=(1, 1))
 
     def window(self, kernel: tuple[int, int]) -> tuple[int, int]:
-        """What the filters of a patch look at together."""
+        """The size of the inputs under all filters of a patch."""
         return kernel[0] + self.patch[0] - 1, kernel[1] + self.patch[1] - 1
 
     def grid(self, blocks: int, n: int, across: int) -> tuple[int, int, int]:
-        """Of a kernel, whose first axis is the fastest."""
+        """The grid of a kernel; its first axis is the fastest."""
         return (blocks * n, 1, across) if self.together else (blocks, n, across)
 
 
-# By channels in and out, never by the number of particles or samples: those change no result.
-# benchmarks/tiles.py measures them; these are the best on an H200. A layer that is not named has
-# one tile that serves all.
+# By channels in and out, never by the number of particles or samples, which must not change a
+# result. benchmarks/tiles.py measures them; these are the best on an H200. Other layers use a
+# default tile.
 _WIDE = Tile(patch=(2, 2), inner=64, columns=128, warps=8, together=True)
 TILES: dict[tuple[int, int], Tile] = {
     (16, 16): replace(_WIDE, rows=64, inner=512, warps=4, stages=2, span=16),
@@ -98,13 +99,13 @@ class Geometry:
         return self.kernel[0] * self.kernel[1]
 
     def result(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Height and width of the outputs for those of the inputs."""
+        """Height and width of the outputs for inputs of this size."""
         sides = zip(size, self.padding, self.kernel, self.stride, strict=True)
         height, width = ((s + 2 * p - k) // stride + 1 for s, p, k, stride in sides)
         return height, width
 
     def sides(self, source: Tensor, size: tuple[int, int]) -> dict[str, int]:
-        """What every kernel wants to know that goes from `source` to a result of `size`."""
+        """The sizes that every kernel from `source` to a result of `size` takes."""
         return {
             "FROM_H": source.shape[2], "FROM_W": source.shape[3],
             "TO_H": size[0], "TO_W": size[1], "KERNEL": self.kernel[1],
@@ -114,7 +115,7 @@ class Geometry:
 
 
 def pair(value: Any) -> tuple[int, int]:
-    """What torch takes as one number for both sides, or one for each."""
+    """A size that torch accepts as one number for both sides, or as one for each."""
     if isinstance(value, int):
         return value, value
     height, width = value if len(value) == 2 else (*value, *value)
@@ -122,7 +123,7 @@ def pair(value: Any) -> tuple[int, int]:
 
 
 def geometry_of(weight: Tensor, stride: Any, padding: Any) -> Geometry:
-    """Of filters `[N, O, C, kh, kw]`."""
+    """The geometry of a convolution with filters `[N, O, C, kh, kw]`."""
     n, outputs, inputs, height, width = weight.shape
     return Geometry(n, inputs, outputs, (height, width), pair(stride), pair(padding))
 
@@ -139,18 +140,18 @@ def gather(
     signs: Tensor | None = None,
     added: Tensor | None = None,
 ) -> Tensor:
-    """The kernel over all positions of a result of `size`; weight `[N, taps, in, out]`.
+    """Run the kernel over all positions of a result of `size`; weight `[N, taps, in, out]`.
 
-    With `relu` the result's relu. `signs`, like the result: where it is not positive, the result
-    is 0; `added` comes on top.
+    The kernel then applies relu with `relu`, sets the result to 0 where `signs` is not positive,
+    and adds `added`; both have the shape of the result.
     """
     batch, inputs, outputs = source.shape[0], weight.shape[2], weight.shape[3]
     shape = (batch, g.n * outputs, *size)
     result = torch.empty(
         shape, dtype=source.dtype, device=source.device, memory_format=torch.channels_last
     )
-    bias = None if bias is None else bias.contiguous()  # it may be part of another tensor
-    usual = Tile(inner=32 if inputs <= 32 else 64)  # of a narrow layer, several taps at a time
+    bias = None if bias is None else bias.contiguous()  # it may be a view of another tensor
+    usual = Tile(inner=32 if inputs <= 32 else 64)  # several taps at a time for narrow layers
     tile = TILES.get((inputs, outputs), usual).fitted(size, g.stride)
     entries, patch = math.prod(tile.window(g.kernel)) * inputs, math.prod(tile.patch)
     inner, columns = min(tile.inner, _block(entries)), min(tile.columns, _block(patch * outputs))
@@ -170,7 +171,7 @@ def gather(
 
 
 def filter_gradient(source: Tensor, slope: Tensor, g: Geometry) -> tuple[Tensor, Tensor]:
-    """dW `[N, O, C, kh, kw]` and, by the way, the bias's gradient `[N, O]`, in float32."""
+    """dW `[N, O, C, kh, kw]` and the bias's gradient `[N, O]`, in float32."""
     size, usual = (slope.shape[2], slope.shape[3]), Tile(rows=64, inner=256)
     tile = FILTER_TILES.get((g.inputs, g.outputs), usual).fitted(size, g.stride)
     (high, wide), (height, width), window = tile.patch, g.kernel, tile.window(g.kernel)
@@ -191,7 +192,7 @@ def filter_gradient(source: Tensor, slope: Tensor, g: Geometry) -> tuple[Tensor,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     total = result.sum(0)
-    # a filter's share of the window, for each position in the patch
+    # the part of the window under the filter, for each position in the patch
     each = total[:, :-1].view(g.n, *window, g.inputs, high, wide, g.outputs)
     places = product(range(high), range(wide))
     weight = reduce(add, (each[:, h : h + height, w : w + width, :, h, w] for h, w in places))
@@ -199,7 +200,7 @@ def filter_gradient(source: Tensor, slope: Tensor, g: Geometry) -> tuple[Tensor,
 
 
 def _block(size: int) -> int:
-    return max(16, padded(size))  # tl.dot's least
+    return max(16, padded(size))  # the smallest size of tl.dot
 
 
 class GroupedConvolution(torch.autograd.Function):
@@ -220,7 +221,7 @@ class GroupedConvolution(torch.autograd.Function):
         g: Geometry = ctx.geometry
         wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
         grad_x = grad_weight = grad_bias = None
-        twice = torch.is_grad_enabled()  # somebody wants the second derivative, which torch knows
+        twice = torch.is_grad_enabled()  # for a second derivative, use torch
         if twice:
             grad_x, grad_weight = by_cudnn(slope, x, weight, g, (wants_x, wants_weight))
             grad_bias = _bias_gradient(slope, g, weight.dtype)
@@ -236,7 +237,7 @@ class GroupedConvolution(torch.autograd.Function):
 def filter_gradients(
     x: Tensor, slope: Tensor, weight: Tensor, g: Geometry
 ) -> tuple[Tensor, Tensor]:
-    """Of weight and bias, by whoever is faster: cuDNN has kernels for several like groups."""
+    """The gradients of weight and bias, by cuDNN or by our kernel, whichever is faster."""
     alike = g.inputs == g.outputs and g.stride == (1, 1) and (g.n >= GROUPS or g.inputs > NARROW)
     if alike and (g.inputs, g.outputs) not in FILTER_TILES:
         _, grad_weight = by_cudnn(slope, x, weight, g, (False, True))
@@ -251,7 +252,7 @@ def _bias_gradient(slope: Tensor, g: Geometry, dtype: torch.dtype) -> Tensor:
 
 
 def laid_out(weight: Tensor, order: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Filters `[N, taps, in, out]` for `_gather`, cast and copied in one kernel."""
+    """Filters `[N, taps, in, out]` for `gather`, cast and copied in one kernel."""
     filters = weight.permute(order)
     return (
         torch.empty(filters.shape, dtype=dtype, device=weight.device).copy_(filters).flatten(1, 2)
@@ -261,7 +262,7 @@ def laid_out(weight: Tensor, order: tuple[int, ...], dtype: torch.dtype) -> Tens
 def by_cudnn(
     slope: Tensor, x: Tensor, weight: Tensor, g: Geometry, wanted: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """cuDNN has kernels of its own for groups with as many inputs as outputs."""
+    """The gradients of x and weight by cuDNN."""
     filters = weight.flatten(0, 1).to(x.dtype)
     shape = [len(filters)], g.stride, g.padding, (1, 1), False, (0, 0), g.n
     grad_x, grad, _ = torch.ops.aten.convolution_backward(
@@ -275,12 +276,12 @@ def _autocast_dtype(x: Tensor) -> torch.dtype:
 
 
 def autocast(x: Tensor) -> Tensor:
-    """In the precision in which layers compute now."""
+    """x in the precision of autocast, if it is enabled."""
     return x.to(_autocast_dtype(x))
 
 
 def can_group(x: Tensor, padding: Any, dilation: Any) -> bool:
-    """Tensor cores only: exact float32 products are cuDNN's business."""
+    """Whether the kernels apply: in reduced precision, for exact float32 is left to cuDNN."""
     reduced = torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
     dtype = _autocast_dtype(x)
     return (

@@ -1,8 +1,8 @@
 """Max-pooling of channels-last activations with Triton.
 
-torch's kernel for this layout keeps 64-bit indices and takes several times as long as the memory
-needs. Here a byte remembers which tap of the window won, and the backward pass asks, for every
-input, which of the windows over it it has won.
+torch's kernel for this layout stores 64-bit indices and takes several times as long as the memory
+traffic requires. Here one byte stores the tap of the window's maximum, and the backward pass sums,
+for every input, the gradients of the windows whose maximum it is.
 """
 
 import math
@@ -15,12 +15,12 @@ from torch import Tensor
 from .fused import kernels, padded, runs_on
 from .grouped import Geometry, pair
 
-TILE = 2048  # entries to a program; where two are kept of each, half as many
+TILE = 2048  # entries per program; half as many where maxima and taps are kept
 
 
 def _run(kernel: Any, tensors: tuple[Tensor, ...], source: Tensor, result: Tensor, g: Geometry,
          tile: int, **options: Any) -> None:  # fmt: skip
-    """A kernel over all positions of `result`, which looks at those of `source`."""
+    """Run a kernel over all positions of `result`, which reads `source`."""
     batch, channels, height, width = result.shape
     columns = min(128, padded(channels))
     rows, positions = tile // columns, batch * height * width
@@ -50,7 +50,7 @@ class MaxPooling(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (winners,) = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody wants the second derivative
+        if torch.is_grad_enabled():  # for a second derivative
             return _differentiable_slope(grads[0], winners, ctx.shape, ctx.geometry), None
         slope = grads[0].contiguous(memory_format=torch.channels_last)
         result = torch.empty(
@@ -63,7 +63,7 @@ class MaxPooling(torch.autograd.Function):
 
 
 def _differentiable_slope(slope: Tensor, winners: Tensor, shape: Any, g: Geometry) -> Tensor:
-    """`to_winners` in torch: every slope is added where the winner of its window stands."""
+    """`to_winners` in torch: add every gradient at the maximum of its window."""
     rows, columns = (
         torch.arange(size, device=slope.device) * stride - padding
         for size, stride, padding in zip(slope.shape[2:], g.stride, g.padding, strict=True)
@@ -83,7 +83,7 @@ def max_pool(
     ceil_mode: bool = False,
     return_indices: Literal[False] = False,
 ) -> Tensor:
-    """`F.max_pool2d`, by the kernel above where it fits."""
+    """`F.max_pool2d`, by the Triton kernel where it applies."""
     kernel, margins = pair(kernel_size), pair(padding)
     fits = (
         runs_on(x)

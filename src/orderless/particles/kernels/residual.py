@@ -1,8 +1,8 @@
-r"""Residual blocks of N networks, x + conv(relu(conv(relu(x)))), with little but the products.
+r"""Residual blocks of N networks, x + conv(relu(conv(relu(x)))), fused into the convolutions.
 
-Written out in torch, half of what a block of narrow layers reads and writes is relu, addition and
-their gradients. Here the kernel of `grouped.py` takes the relu, adds x and cuts a gradient off
-where relu did before it stores what it has computed:
+In torch, half of the memory traffic of a block of narrow layers is relu, addition and their
+gradients. Here the kernel of `grouped.py` applies relu, adds x, and sets gradients to 0 where relu
+was 0 before it stores its result:
 
     outer = relu(x),        inner = relu(conv_1(outer)),        y = conv_2(inner) + x
     d inner = conv_2^T(dy) [inner > 0],        dx = conv_1^T(d inner) [outer > 0] + dy
@@ -17,7 +17,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from .grouped import Geometry, autocast, can_group, filter_gradients, gather, geometry_of, laid_out
 
-FORWARD, BACKWARD = (0, 3, 4, 2, 1), (0, 3, 4, 1, 2)  # filters [N, kh, kw, in, out] and turned
+FORWARD, BACKWARD = (0, 3, 4, 2, 1), (0, 3, 4, 1, 2)  # filters [N, kh, kw, in, out] / [out, in]
 
 
 def residual(x: Tensor, first: nn.Conv2d, second: nn.Conv2d) -> Tensor:
@@ -46,7 +46,7 @@ class ResidualBlock(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, outer, inner, w1, b1, w2, b2 = ctx.saved_tensors
         g: Geometry = ctx.geometry
-        if torch.is_grad_enabled():  # somebody wants the second derivative, which torch knows
+        if torch.is_grad_enabled():  # for a second derivative, use torch
             wanted = [t for t in (x, w1, b1, w2, b2) if t.requires_grad]
             y = _in_torch(x, w1, b1, w2, b2, g)
             found = iter(torch.autograd.grad(y, wanted, grads[0], create_graph=True))
@@ -70,7 +70,7 @@ def _in_torch(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, g: Geom
 
 
 def can_fuse(x: Tensor, first: nn.Conv2d, second: nn.Conv2d, *stacked: Tensor | None) -> bool:
-    """Layers alike that keep the size, each tap's channels whole tiles; nobody looks in between."""
+    """Whether both layers keep the size, have multiples of 16 channels and no hooks."""
     n_channels, side = first.in_channels, first.kernel_size[0]
     return (
         can_group(x, 0, 1)

@@ -1,10 +1,9 @@
-"""The first convolution of N networks that look at the same images, as one product with Triton.
+"""The first convolution of N networks with the same images, as one product with Triton.
 
-All filters stand side by side in one wide matrix `[K + 1, N*O]`, K entries to a filter and one for
-the bias, whose input is 1. A program fetches its patches of the images once and multiplies them
-with block after block of that matrix, so nothing but the result costs memory traffic worth a word.
-The gradient by the filters is the transposed product, split into parts that are added in fixed
-order.
+All filters form one wide matrix `[K + 1, N*O]`, with K entries per filter and one for the bias,
+whose input is 1. A program loads its patches of the images once and multiplies them with block
+after block of that matrix, so nearly all memory traffic is the result. The gradient with respect to
+the filters is the transposed product, split into parts that are added in fixed order.
 """
 
 import math
@@ -16,13 +15,13 @@ from torch import Tensor
 from .fused import kernels, padded
 from .grouped import PROGRAMS, Geometry, autocast, by_cudnn, can_group, geometry_of
 
-ENTRIES = 64  # of a filter with its bias, at most: a patch stays in registers
+ENTRIES = 64  # entries of a filter with its bias, at most: a patch stays in registers
 TILE = {"num_warps": 4, "num_stages": 3}
 ROWS, COLUMNS = 64, 128  # positions and filters at a time
 
 
 def _columns(g: Geometry) -> int:
-    return min(COLUMNS, max(16, padded(g.n * g.outputs)))  # tl.dot's least
+    return min(COLUMNS, max(16, padded(g.n * g.outputs)))  # the smallest size of tl.dot
 
 
 def _sizes(x: Tensor, g: Geometry, size: tuple[int, int]) -> dict[str, int | str]:
@@ -49,7 +48,7 @@ class SharedConvolution(torch.autograd.Function):
         shape, positions = (len(x), outputs, *size), len(x) * size[0] * size[1]
         layout: Any = {"memory_format": torch.channels_last}
         result = torch.empty(shape, dtype=x.dtype, device=x.device, **layout)
-        rows = ROWS if _columns(g) == COLUMNS else 2 * ROWS  # of few filters
+        rows = ROWS if _columns(g) == COLUMNS else 2 * ROWS  # for few filters
         kernels.spread[(math.ceil(positions / rows),)](
             x, wide, result, positions, *x.stride(),
             ROWS=rows, **_sizes(x, g, size),
@@ -60,7 +59,7 @@ class SharedConvolution(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
         g: Geometry = ctx.geometry
-        if torch.is_grad_enabled():  # somebody wants the second derivative
+        if torch.is_grad_enabled():  # for a second derivative
             return None, *_differentiable_slopes(grads[0], x, g, *ctx.dtypes), None
         slope = grads[0].contiguous(memory_format=torch.channels_last)
         outputs, size = g.n * g.outputs, (slope.shape[2], slope.shape[3])
@@ -85,7 +84,7 @@ class SharedConvolution(torch.autograd.Function):
 def _differentiable_slopes(
     slope: Tensor, x: Tensor, g: Geometry, of_weight: torch.dtype, of_bias: torch.dtype | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The same in torch, with images for each network."""
+    """The gradients of weight and bias in torch, with images repeated for each network."""
     like = x.new_empty((g.n, g.outputs, g.inputs, *g.kernel), dtype=of_weight)
     _, weight = by_cudnn(slope, x.repeat(1, g.n, 1, 1), like, g, (False, True))
     bias = None if of_bias is None else slope.sum((0, 2, 3)).view(g.n, -1).to(of_bias)
@@ -93,7 +92,7 @@ def _differentiable_slopes(
 
 
 def can_share(x: Tensor, weight: Tensor, padding: Any, dilation: Any) -> bool:
-    """Small filters, on images that need no gradient."""
+    """Whether the kernel applies: small filters, on images that need no gradient."""
     return (
         can_group(x, padding, dilation)
         and not x.requires_grad

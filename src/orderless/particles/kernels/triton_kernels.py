@@ -1,8 +1,8 @@
-"""The kernels behind `fused.py`, `grouped.py` and the filters' weights, in Triton.
+"""The Triton kernels of `fused.py`, `grouped.py`, `shared.py` and `pooling.py`.
 
-Pointers come first, then sizes and strides; what is in capitals is known when a kernel is compiled.
-Whatever is multiplied by a stride or by the number of particles is a 64-bit integer: 2^31 entries
-are few for many particles, and a view may have any strides.
+Pointers come first, then sizes and strides; arguments in capitals are constants of the compilation.
+Numbers that are multiplied by a stride or by the number of particles are 64-bit integers, because
+many particles can have more than 2^31 entries, and a view may have any strides.
 """
 
 import triton
@@ -92,7 +92,7 @@ def cross_entropy(
     else:
         chosen = tl.sum(tl.where(target, z, 0.0), 1)
         losses = tl.where(counts, top + tl.log(total) - chosen, 0.0)
-        # a label that is no class has no loss: it must not look as if it had
+        # the loss of a label outside of the classes is NaN
         wrong = counts & ((label < 0) | (label >= classes))
         losses = tl.where(wrong, float("nan"), losses)
         tl.store(result + n, tl.sum(losses, 0) / number)
@@ -105,7 +105,7 @@ def _under(
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
     BACKWARD: tl.constexpr,
 ):  # fmt: skip
-    # where a tap of the filter looks from a position, and whether anything is there
+    # the input under a tap of the filter at a position, and whether it is inside the image
     if BACKWARD:  # which output saw this input under the tap
         h, w = row + PAD_H - tap // KERNEL, column + PAD_W - tap % KERNEL
         there = (h >= 0) & (w >= 0) & (h % STRIDE_H == 0) & (w % STRIDE_W == 0)
@@ -173,7 +173,7 @@ def gather(
     WINDOW: tl.constexpr = KERNEL + WIDE - 1
     HEIGHT: tl.constexpr = TAPS // KERNEL
     ENTRIES: tl.constexpr = (HEIGHT + HIGH - 1) * WINDOW * IN
-    # gradients look the other way: from the last neighbour back to the first
+    # gradients run in the other direction: from the last neighbour to the first
     shift_h, shift_w = (HIGH - 1 - down, WIDE - 1 - right) if BACKWARD else (down, right)
     MARGIN_H: tl.constexpr = PAD_H + (HIGH - 1 if BACKWARD else 0)
     MARGIN_W: tl.constexpr = PAD_W + (WIDE - 1 if BACKWARD else 0)
