@@ -17,7 +17,7 @@ def make_model() -> torch.nn.Module:
 
 
 def make_optimizer(parameters) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.3)  # high: every task overwrites much of the previous one
+    return torch.optim.SGD(parameters, lr=0.3)  # high: every task overwrites much of the one before
 
 
 make_learner = ol.audit.from_torch(make_model, make_optimizer, batch_size=16)
