@@ -1,12 +1,12 @@
-"""Lifelong PPO on three cart-poles in all six orders: what particles and their weights bring.
+"""Lifelong PPO on three cart-poles in all six orders: the effect of particles and their weights.
 
     python benchmarks/carts.py [--seeds 3] [--steps 16384] [--particles 8] [--workers 2]
 
-Small enough for every order and several seeds on two cores, which ProcGen is not. The carts: as
-Gymnasium has it, with a pole four times as long, and with its controls exchanged, so that what was
-learned on the first is wrong on the last. Two scores, as shares of the 500 steps that an episode
-can last: the mean return while a cart is learned, over ten equal parts of its steps, and the return
-of the acting mixture on every cart after the last. Differences are paired over orders.
+Unlike ProcGen, this is small enough for every order and several seeds on two cores. The carts are
+Gymnasium's own, one with a pole four times as long, and one with its controls exchanged, on which
+the policy of the first is wrong. Two scores, as shares of the 500 steps that an episode can last:
+the mean return while a cart is learned, over ten equal parts of its steps, and the return of the
+acting mixture on every cart after the last one. Differences are paired over orders.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def learn(ppo: PPO, level: int, steps: int) -> float:
 def run(
     method: str, order: tuple[int, ...], seed: int, *, steps: int, particles: int
 ) -> np.ndarray:
-    """`[2, carts]`: while learning, and after the last cart."""
+    """Scores `[2, carts]`: while learning, and after the last cart."""
     torch.set_num_threads(1)
     ppo = learner(method, seed, particles)
     scores = np.zeros((2, len(CARTS)))

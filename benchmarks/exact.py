@@ -2,9 +2,9 @@
 
     python benchmarks/exact.py [--device cuda] [--features 2048 10000] [--samples 4096] [--rounds 5]
 
-Sums: `HeadStatistics.add` (float64 words, lower triangle) against `X.T @ X` in float64, of features
-that are there already. Reading: everything between the sums and a head, in times of one Cholesky
-factorisation, and against scikit-learn's RidgeCV and BayesianRidge on the same features.
+Sums: `HeadStatistics.add` (float64 words, lower triangle) against `X.T @ X` in float64, on given
+features. Reading: everything between the sums and a head, in units of one Cholesky factorisation,
+and against scikit-learn's RidgeCV and BayesianRidge on the same features.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def filter_of(
 
 
 def read(rb: ol.RaoBlackwellizedFilter) -> None:
-    rb.class_prior = None  # forget what was read
+    rb.class_prior = None  # clears the cached heads
     rb.heads  # noqa: B018
 
 

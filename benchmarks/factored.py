@@ -1,10 +1,10 @@
-"""Gradients in factors against gradients written down, by the number of rows a layer sees.
+"""Gradients in factors against stored gradients, by the number of rows in a layer's input.
 
     python benchmarks/factored.py [--particles 50] [--rounds 5]
 
-One step of the weighted filter with plain SGD, three ways: as the library chooses layer by layer,
-with factors wherever they are right, and with every gradient written down. The last column is the
-library's choice in units of the cheaper of the two; it should not exceed 1.2.
+One step of the weighted filter with plain SGD in three ways: as the library chooses layer by layer,
+with factors wherever they are correct, and with every gradient stored. The last column is the time
+of the library's choice over that of the faster of the two; it should not exceed 1.2.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def main() -> None:
         y = torch.randint(2, shape[:1], device=device)
         rows = x[..., 0].numel()
         ways = {way: step(make, n, x, y, way) for way in LIMITS}
-        if rows > MANY:  # quadratic, many times dearer: nobody waits for it
+        if rows > MANY:  # quadratic in the rows, many times slower: not measured
             del ways["factored"]
         times = medians(ways, device, options.rounds, warmup=2)
         ratio = times["chosen"] / min(times[way] for way in ways if way != "chosen")

@@ -1,9 +1,9 @@
-"""One step of the weighted particle filter, against the ways people do it without this library.
+"""One step of the weighted particle filter, against other ways to compute it.
 
     python benchmarks/filter_step.py [--hidden 100] [--batch 8] [--particles 100] [--device cpu]
 
-Every way does the same work: losses and gradients of N networks, an SGD step, the losses again,
-new weights. Prints milliseconds and how many times faster the library's step is.
+Every way does the same work: losses and gradients of N networks, an SGD step, the losses again, and
+new weights. Prints milliseconds per step and the speed-up of the library.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def jax_vmap(hidden: int, n: int, x: Tensor, y: Tensor) -> Callable[[], object] 
 
 
 def peak_memory(step: Callable[[], object], parameter_bytes: int) -> str:
-    """Peak of one step beyond what was there, plus the parameters, in units of the parameters."""
+    """Peak memory of one step, parameters included, in units of the parameters."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

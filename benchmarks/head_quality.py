@@ -1,12 +1,12 @@
-"""How calibrated the exact filter is, and how well it tells what it has never seen.
+"""Calibration of the exact filter, and its detection of classes that were held out.
 
     python benchmarks/head_quality.py [--features 512] [--mnist 60000] [--only novelty]
 
-Calibration: the expected error on test data. Novelty: the area under the ROC curve of `novelty` and
-of the largest probability for classes that were held out. Tasks: accuracy of the label, on a fifth
-of the training data, where classes come in groups (digits in pairs, CIFAR-100's in fives or
-superclasses) and the head has a column per (task, label): by the highest column, and by the sum of
-probabilities over tasks. Two maps of random features each.
+Calibration: the expected calibration error on test data. Novelty: the area under the ROC curve of
+`novelty` and of the largest probability, for classes that were held out. Tasks: accuracy of the
+label on a held-out fifth of the training data, where classes come in groups (digits in pairs,
+CIFAR-100's in fives or superclasses) and the head has a column per (task, label): by the highest
+column, and by the sum of probabilities over tasks. Every filter has two maps of random features.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Data(NamedTuple):
 
 
 def small(name: str, features: int) -> Data:
-    """One of scikit-learn's own data sets, standardised, two thirds of it to learn from."""
+    """One of scikit-learn's data sets, standardised; two thirds of it are training data."""
     from sklearn import datasets
 
     x, y = (torch.tensor(part) for part in getattr(datasets, f"load_{name}")(return_X_y=True))
@@ -127,7 +127,7 @@ def tasks(sets: list[Data]) -> Iterator[list[str]]:
         yield [data.name, f"{cut:,}", *row]
 
 
-# headings of what is measured, and what measures it
+# section title -> function that measures it
 TABLES: dict[str, tuple[list[str], Callable[[list[Data]], Iterator[list[str]]]]] = {
     "calibration": (["data", "samples", "accuracy, %", "ECE"], calibration),
     "novelty": (["data", "held out", "novelty", "largest probability"], novelty),

@@ -18,7 +18,7 @@ from timing import machine, medians, print_table
 
 
 def network() -> nn.Module:
-    """Logits only: the value head's 256 weights would not be seen in a figure."""
+    """Logits only: the 256 weights of the value head do not affect the figures."""
     return Impala(value=False)
 
 
@@ -77,7 +77,7 @@ def _graph(step: Callable[[], object]) -> Callable[[], object]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    # the graph reads the step's tensors: they must live as long as it does
+    # the graph reads the tensors of the step, so they must not be freed before it
     return lambda: (graph.replay(), step)
 
 
@@ -92,7 +92,7 @@ def main() -> None:
     device = torch.device(options.device)
     n, batch = options.particles, options.batch
     x = torch.randn(batch, 3, 64, 64, device=device)
-    work = 3 * n * batch * flops_per_image()  # the backward pass is two forward passes' worth
+    work = 3 * n * batch * flops_per_image()  # the backward pass costs two forward passes
     ways = {
         "orderless": ensemble_pass(n, x, options.precision, fast=True),
         "torch.vmap": ensemble_pass(n, x, options.precision, fast=False),

@@ -2,8 +2,8 @@
 
     python benchmarks/launchers.py [--workers 2] [--cells 12] [--iterations 400]
 
-Ray is started before the clock; the first cells of each way, which import torch and load the data
-in every worker, are not counted. Ray's workers run at niceness 15: measure on a quiet machine.
+Ray is started before the measurement. The first cells of each way, which import torch and load the
+data in every worker, are not counted. Ray's workers run at niceness 15: use an idle machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from timing import machine, print_table
 
 
 def cells_per_minute(grid: Grid, skip: int, **options: object) -> float:
-    """From the moment when `skip` cells are finished to the end."""
+    """Cells per minute from the time at which `skip` cells are finished."""
     moments: list[float] = []
     report = Report(done=lambda cell, record: moments.append(time.perf_counter()))
     with tempfile.TemporaryDirectory() as folder:
@@ -50,7 +50,7 @@ def main() -> None:
         f"{several} Ray workers": lambda: cells_per_minute(grid, several, ray=Ray()),
     }
     found: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(options.rounds):  # they take turns: a noisy minute hits all of them alike
+    for _ in range(options.rounds):  # they alternate, so that other load affects all of them alike
         for name, way in ways.items():
             found[name].append(way())
     rates = {name: sorted(rates)[len(rates) // 2] for name, rates in found.items()}

@@ -1,13 +1,13 @@
-"""Learners on frozen features that ought to have no order, side by side, from their formulas.
+"""Closed-form learners on frozen features, side by side, implemented from their formulas.
 
     python benchmarks/order_free.py [--data cifar100] [--device cuda] [--methods RanPAC ACIL]
                                     [--json FILE]
 
-All see the same features, task by task, in three orders of the tasks: EfficientNet-lite2's of
-CIFAR-100 (20 tasks of five classes), or MiniLM's of `banking77` or `clinc150`. Settings are
-those of their papers: RanPAC picks its ridge from 17 powers of ten on the last fifth of each task,
-ACIL has gamma = 0.1, Deep SLDA shrinks by 1e-4, KLDA takes its bandwidth on a tenth of the training
-data that is held out. Of methods that are not named, the file keeps the rows that it has.
+All learn from the same features, task by task, in three orders of the tasks: EfficientNet-lite2's
+features of CIFAR-100 (20 tasks of five classes), or MiniLM's of `banking77` or `clinc150`. Settings
+are those of their papers: RanPAC chooses its ridge from 17 powers of ten on the last fifth of each
+task, ACIL has gamma = 0.1, Deep SLDA shrinks by 1e-4, KLDA chooses its bandwidth on a held-out
+tenth of the training data. Rows of methods that are not named stay in the file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.nn.functional import mse_loss, one_hot
 import orderless as ol
 from orderless.features import RandomReLU
 
-Data = list[tuple[Tensor, Tensor]]  # a task each
+Data = list[tuple[Tensor, Tensor]]  # one task each
 
 
 class Learner(Protocol):
@@ -37,7 +37,7 @@ class Learner(Protocol):
 
 
 def projected(width: int, features: int, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """Random ReLUs, the same for all that use them."""
+    """Random ReLU features, the same for all methods that use them."""
     torch.manual_seed(0)
     return RandomReLU(width, features, input_limit=8.0).to(device)
 
@@ -74,7 +74,7 @@ class RanPAC:
         return self.map(x) @ _solved(self.gram, self.moments, self._ridge())
 
     def _ridge(self) -> float:
-        """Of 17 powers of ten, the best for the last fifth of the newest task given the rest.
+        """The best of 17 powers of ten on the last fifth of the newest task, given the rest.
 
         In the dual form, phi^T (phi phi^T + ridge I)^-1 Y: a task has fewer samples than features.
         """
@@ -162,7 +162,7 @@ class KLDA:
         phi = self.map(x)
         for label in y.unique():
             own = phi[y == label]
-            self.means[label] = own.mean(0)  # a class comes as a whole
+            self.means[label] = own.mean(0)  # a class arrives in one task
             self.scatter.addmm_((own - own.mean(0)).T, own - own.mean(0))
         self.seen += len(x)
 
@@ -172,7 +172,7 @@ class KLDA:
 
 
 class Exact:
-    """This library's filter on the random ReLUs that RanPAC and ACIL have."""
+    """This library's filter on the random ReLU features of RanPAC and ACIL."""
 
     def __init__(self, width: int, classes: int, device: torch.device, features: int) -> None:
         self.filter = ol.RaoBlackwellizedFilter(projected(width, features, device), classes=classes)  # type: ignore[arg-type]
@@ -196,7 +196,7 @@ ALLOWS = {
 
 
 def bandwidth_of(train: Data, classes: int, device: torch.device, features: int) -> float:
-    """Of powers of ten times the inverse mean squared distance, the best on held-out data."""
+    """The best power of ten times the inverse mean squared distance, on held-out data."""
     held = [torch.arange(len(y), device=device) % 10 == 0 for _, y in train]
     some = torch.cat([x for x, _ in train])[:2000]
     unit = 1.0 / torch.cdist(some, some).square().mean().item()
@@ -213,7 +213,7 @@ def bandwidth_of(train: Data, classes: int, device: torch.device, features: int)
 
 
 def load(which: str, device: torch.device) -> tuple[Data, Data]:
-    """Features and labels of all classes, task by task: to learn from, and to test with."""
+    """Features and labels of all classes, task by task: training and test data."""
     from orderless.methods.learners.exact import backbone_features
     from orderless.scenarios import Intents, Scenario, SplitCIFAR100
 
@@ -230,7 +230,7 @@ def load(which: str, device: torch.device) -> tuple[Data, Data]:
 
 
 def measured(make: Callable[[], Learner], train: Data, x: Tensor, y: Tensor) -> dict[str, object]:
-    """A learner that sees the tasks in three orders."""
+    """Measure a learner on the tasks in three orders."""
     generator = torch.Generator().manual_seed(0)
     orders = [list(range(len(train)))]
     orders += [torch.randperm(len(train), generator=generator).tolist() for _ in range(2)]
@@ -292,7 +292,7 @@ def main() -> None:
 
 
 def _rows(file: Path | None, facts: dict[str, object]) -> dict[object, dict[str, object]]:
-    """What the file holds already, by method."""
+    """The rows in the file, by method."""
     if file is None or not file.is_file():
         return {}
     found = json.loads(file.read_text())

@@ -1,9 +1,9 @@
-"""PPO of one network as a single file of stock PyTorch has it: the rival in `benchmarks/ppo.py`.
+"""PPO of one network in stock PyTorch, in one file: the comparison in `benchmarks/ppo.py`.
 
-The plan is that of CleanRL's single-file PPO for ProcGen: one vector environment, a rollout in
-tensors on the GPU, advantages in a loop over its steps, epochs of shuffled minibatches, Adam. Two
-things make it as fast as stock PyTorch goes: `torch.compile` for acting and for the loss with its
-gradients, and bfloat16 under autocast with channels-last images.
+It follows CleanRL's single-file PPO for ProcGen: one vector environment, a rollout in tensors on
+the GPU, advantages in a loop over its steps, epochs of shuffled minibatches, Adam. For speed it
+uses `torch.compile` for acting and for the loss with its gradients, and bfloat16 under autocast
+with channels-last images.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Do networks stop learning after many switches? Cart-poles in turn, again and again.
+"""Do networks stop learning after many switches? Three cart-poles in turn, over several rounds.
 
     python benchmarks/plasticity.py [--rounds 4] [--seeds 10] [--steps 16384] [--workers 2]
 
 The three carts of carts.py are learned one after another, round after round, in another order for
-each seed. Tells by round: the area under the learning curve, dormant units and effective rank of
-the last hidden layer (of the network that weighs most, on states it has visited), and mean |w|. A
-learner that loses plasticity has a smaller area in the last round than in the second (in the
-first, everything is new). Intervals are Student's over seeds. `--out` keeps finished seeds, and the
-same command goes on.
+each seed. Prints for each round the area under the learning curve, dormant units and effective rank
+of the last hidden layer (of the network with the largest weight, on states it has visited), and
+mean |w|. A learner that loses plasticity has a smaller area in the last round than in the second
+(in the first, everything is new). Intervals are Student's over seeds. `--out` keeps finished seeds,
+and the same command resumes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MEASURES = {"area": "area under the curve", "dormant": "dormant units",
 def run(
     method: str, seed: int, *, rounds: int, steps: int, particles: int
 ) -> dict[str, list[float]]:
-    """Every measure `[rounds]`, a mean over the carts of a round."""
+    """Every measure `[rounds]`, averaged over the carts of a round."""
     torch.set_num_threads(1)
     order = random.Random(seed).sample(range(len(CARTS)), len(CARTS))
     ppo = learner(method, seed, particles, partial(Balancer, nn.ReLU))

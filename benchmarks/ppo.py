@@ -5,10 +5,10 @@
 
 A round is 16,384 steps in all environments together, or `--rollout` in each, and three epochs over
 them; the first two, which record the graphs, are not counted. With `--turns 2`, as in the
-benchmarks, one half of the environments plays while the GPU decides for the other. Particles are
-weighted, which takes their losses twice in every step, unless they are `--unweighted`. `--plain`
-measures one network in stock PyTorch beside them (plain_ppo.py), and `--profile` tells what the GPU
-does in one more round of each.
+benchmarks, one half of the environments plays while the GPU computes the actions of the other.
+Particles are weighted, which computes their losses twice per step, unless `--unweighted` is given.
+`--plain` also measures one network in stock PyTorch (plain_ppo.py), and `--profile` prints the
+kernels of one more round of each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from timing import machine, print_table
 
 
 def measure(n: int, envs: int, options: argparse.Namespace) -> list[str]:
-    """Steps per second of N particles; of plain PPO at N=1."""
+    """One row of the table: N particles, or plain PPO at N=1."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     particles = ol.Ensemble(
         NETWORKS[options.network], n, device=device, precision=options.precision
@@ -53,7 +53,7 @@ def measure(n: int, envs: int, options: argparse.Namespace) -> list[str]:
 
 
 def measure_plain(envs: int, options: argparse.Namespace) -> list[str]:
-    """One network in stock PyTorch."""
+    """One row of the table: one network in stock PyTorch."""
     settings = rollouts_for(envs, options.rollout)
     env = ProcgenLevels("starpilot", envs)
     ppo = PlainPPO(NETWORKS[options.network](), env, settings)
@@ -68,7 +68,7 @@ def timed(
     steps: int,
     options: argparse.Namespace,
 ) -> list[str]:
-    """Steps per second, and milliseconds of a round's two parts, from rounds of `steps`."""
+    """Steps per second, and milliseconds of the two parts of a round of `steps`."""
     for _ in range(2):
         collect()
         update()
@@ -89,7 +89,7 @@ def timed(
 
 
 def _print_profile(name: str, part: Callable[[], object]) -> None:
-    """What the GPU computes meanwhile, by kernel, and for how long it has nothing to do."""
+    """Print the GPU's time by kernel, and the time in which it is idle."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         begun = time.perf_counter()
         part()

@@ -1,11 +1,10 @@
-"""Which levels of a game does plain PPO learn? Those of the presets `gpu` and `gpu-12` were chosen
-by this.
+"""Which levels of a game does plain PPO learn? The presets `gpu` and `gpu-12` were chosen by this.
 
     python benchmarks/procgen_levels.py starpilot --levels 0-19 [--network compact] [--workers 2]
 
-Each level by itself, at the settings of `gpu` but for the network, from a seed that no table uses.
-Prints normalised returns: of a random policy, of PPO's last fifth of episodes, and the gain; then
-the `--pick` levels of largest gain.
+Each level is learned alone, with the settings of `gpu` except for the network, from a seed that no
+table uses. Prints normalised returns of a random policy and of PPO's last fifth of episodes, and
+the gain; then the `--pick` levels of largest gain.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def measure(level: int, *, game: str, steps: int, network: str) -> tuple[int, float, float]:
-    """(level, return of a random policy, PPO's return at the end)."""
+    """The level, the return of a random policy, and PPO's return at the end."""
     torch.set_num_threads(1)
     precision = "bf16" if DEVICE == "cuda" else "float32"
     settings = find_policy_preset("gpu", game).changed(

@@ -1,14 +1,14 @@
-"""The product of task posteriors: its settings, where it works, what `end_task` costs.
+"""The product of task posteriors: its settings, where it works, and the cost of `end_task`.
 
     python benchmarks/product.py sweep splitmnist domain hidden=400 hidden=1000,product_lr=0.3
     python benchmarks/product.py map [lr] [size] [tasks]
     python benchmarks/product.py cost
     python benchmarks/product.py head
 
-Everything but `head` is scored on a tenth of the training data that is held out. A line is
+Everything except `head` is scored on a held-out tenth of the training data. Every result is
 printed, and added to --out as JSON, as soon as it is known. `sweep` tries settings as `orderless
-run --set` takes them and names the best. --networks train side by side: each has its own start, all
-the same batches. A setting that diverges is told as such.
+run --set` takes them and prints the best. The --networks train side by side on the same batches,
+each from its own initialisation. A setting that diverges is reported.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from timing import machine
 parser = argparse.ArgumentParser(description="Measure the product of task posteriors.")
 parser.add_argument("what", choices=("sweep", "map", "cost", "head"))
 parser.add_argument("choices", nargs="*")
-parser.add_argument("--data", default=None, help="where MNIST and CIFAR-100 lie")
+parser.add_argument("--data", default=None, help="folder of MNIST and CIFAR-100")
 parser.add_argument("--out", type=Path, default=Path("product.json"))
 parser.add_argument("--networks", type=int, default=3)
-parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing after that")
+parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing after this time")
 parser.add_argument("--source", default="full", help='"embedded" for 5,000 digits')
-parser.add_argument("--width", type=int, default=4096, help="of the head's hidden layer")
-parser.add_argument("--few", type=int, default=None, help="so many tasks only")
+parser.add_argument("--width", type=int, default=4096, help="width of the head's hidden layer")
+parser.add_argument("--few", type=int, default=None, help="use only the first FEW tasks")
 parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 args = parser.parse_intermixed_args()
 
@@ -63,7 +63,7 @@ def note(**point: object) -> None:
 
 
 def in_time(choices: Iterable) -> Iterator:
-    """As many of them as can begin."""
+    """The choices that can start before --seconds have passed."""
     for choice in choices:
         if time.perf_counter() - BEGUN > args.seconds:
             print("out of time")
@@ -75,9 +75,6 @@ def clock() -> float:
     if args.device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
-
-
-# ---------------------------------------------------------------------- training
 
 
 def settings_of(benchmark: str, text: str = "") -> Settings:
@@ -92,7 +89,7 @@ def trained(
 ) -> tuple[ProductLearner, float, float]:
     """The learner after all tasks, seconds of training, seconds of `end_task`.
 
-    Without `merge`, networks go on from task to task as gradient descent does.
+    Without `merge`, networks continue from task to task, as in gradient descent.
     """
     learner = METHODS["product+particles"].build(Setup(scenario, settings, make_model, 0))
     begun, ends = clock(), 0.0
@@ -111,7 +108,7 @@ def trained(
 
 @torch.no_grad()
 def accuracy(learner: ProductLearner, merge: bool = True) -> list[float]:
-    """Of every network, % of held-out data, the mean over tasks."""
+    """Accuracy of every network in % of held-out data, averaged over tasks."""
     scenario, found = learner.scenario, []
     for task in range(len(scenario)):
         x, y = scenario.test_set(task)
@@ -137,11 +134,8 @@ def score(scenario: Scenario, settings: Settings, make_model: Maker, merge: bool
     }
 
 
-# ---------------------------------------------------------------------- sweep
-
-
 def sweep(benchmark: str, kind: str, *texts: str) -> None:
-    """Settings that `orderless run` takes; the best are written beside --out as its options."""
+    """Try settings of `orderless run`; the best are written next to --out as its options."""
     made, best = find_benchmark(benchmark), (-1.0, "")
     for text in in_time(texts):
         settings = settings_of(benchmark, text)
@@ -153,9 +147,6 @@ def sweep(benchmark: str, kind: str, *texts: str) -> None:
         options = " ".join(f"--set {change}" for change in best[1].split(",") if change)
         args.out.with_suffix(".chosen").write_text(options + "\n", encoding="utf-8")
     note(benchmark=benchmark, scenario=kind, chosen=best[1], accuracy=best[0])
-
-
-# ---------------------------------------------------------------------- the map
 
 
 def mlp(inputs: int, width: int, depth: int, outputs: int) -> nn.Module:
@@ -209,7 +200,7 @@ def draw_map(*parts: str) -> None:
 
 
 def divisions() -> Iterator[tuple[str, Scenario]]:
-    """All ten digits under one head, divided into tasks in other ways, with the data there is."""
+    """All ten digits under one head, divided into tasks in several ways."""
     whole = mnist("class")
     parts = [whole.train_set(t) + whole.test_set(t) for t in range(len(whole))]
     x, y, x_test, y_test = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -255,11 +246,8 @@ def permuted(images: Tensor, task: int) -> Tensor:
     return images.flatten(1)[:, places.to(images.device)]
 
 
-# ---------------------------------------------------------------------- what end_task costs
-
-
 def cost() -> None:
-    """Three passes and `end_task`, of one and of 20 networks; the second time of two."""
+    """Time three passes and `end_task` for 1 and 20 networks; the second of two runs counts."""
     scenario = mnist("domain")
     for n in in_time((1, 20)):
         settings = settings_of("splitmnist").changed(epochs=3, particles=n)
@@ -277,11 +265,8 @@ def cost() -> None:
         )
 
 
-# ---------------------------------------------------------------------- on a frozen network
-
-
 def head() -> None:
-    """CIFAR-100's classes in 20 tasks, one hidden layer on a frozen network's features; test data.
+    """Learn CIFAR-100 in 20 tasks by one hidden layer on a frozen network; scored on test data.
 
     Passes and learning rate were chosen on held-out training data.
     """

@@ -1,16 +1,16 @@
-"""Is the precision of a task better with its output side? A x S against the input side A alone.
+"""Does the output side improve a task's precision? A x S against the input side A alone.
 
     python benchmarks/product_kronecker.py [--seeds 3] [--data DATA] [--out FILE]
 
 SplitMNIST, MLPs 784-400-400, one pass of squared error from a head of zeros, scored on a tenth of
-the training data. The product is written out again here, without the library's filter. With a
-task's weights W_t `[K, d]`, its inputs' second moments A_t and the mean S_t of J^T J over samples,
-J the outputs' slopes at the layer's own outputs,
+the training data. The product is implemented here without the library's filter. With a task's
+weights W_t `[K, d]`, the second moments A_t of its inputs, and the mean S_t of J^T J over samples
+(J is the Jacobian of the outputs with respect to the layer's outputs),
 
-    sum_t S_t W A_t + p_0 W = sum_t S_t W_t A_t + p_0 W_0,
+    sum_t S_t W A_t + p_0 W = sum_t S_t W_t A_t + p_0 W_0
 
-by conjugate gradients. A damping adds that share of its mean diagonal to S_t; the input side alone
-is S_t = I.
+is solved by conjugate gradients. A damping adds that share of its mean diagonal to S_t. The input
+side alone is S_t = I.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from orderless.scenarios import Scenario, SplitMNIST
 from timing import machine
 
 DAMPINGS = (None, 1e-3, 1e-2, 1e-1, 1.0)
-STEPS = 200  # of conjugate gradients, at most
+STEPS = 200  # largest number of conjugate gradient steps
 Factors = list[tuple[Tensor, Tensor, Tensor]]  # (W_t, A_t, S_t) of every layer
 
 
@@ -42,7 +42,7 @@ def matrix(layer: nn.Linear) -> Tensor:
 
 
 def own_factors(scenario: Scenario, task: int, start: nn.Module, seed: int) -> Factors:
-    """What a task that starts at `start` leaves."""
+    """The factors of a task that is trained from `start`."""
     network = copy.deepcopy(start)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     for x, y in scenario.batches(task, batch_size=128, epochs=1, seed=seed):
@@ -73,7 +73,7 @@ def own_factors(scenario: Scenario, task: int, start: nn.Module, seed: int) -> F
 
 
 def merged(start: nn.Module, tasks: list[Factors], damping: float | None) -> nn.Module:
-    """The product; without damping its input side alone."""
+    """The merged layers; with damping None, of the input side alone."""
     network = copy.deepcopy(start)
     for place, layer in enumerate(linear_layers(network)):
         factors, w_0 = [], matrix(layer)
@@ -90,7 +90,7 @@ def merged(start: nn.Module, tasks: list[Factors], damping: float | None) -> nn.
 
 
 def solved(factors: Factors, p_0: Tensor, w_0: Tensor) -> Tensor:
-    """W, by conjugate gradients with (mean S)^-1 x (sum A)^-1 before them."""
+    """W, by conjugate gradients preconditioned with (mean S)^-1 x (sum A)^-1."""
 
     def apply(w: Tensor) -> Tensor:
         return p_0 * w + sum(s @ w @ a for _, a, s in factors)
@@ -130,7 +130,7 @@ def right(network: nn.Module, scenario: Scenario) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare two precisions of a task.")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--data", default=None, help="where MNIST lies")
+    parser.add_argument("--data", default=None, help="folder of MNIST")
     parser.add_argument("--source", default="full", help='"embedded" for 5,000 digits')
     parser.add_argument("--out", type=Path, default=Path("product-kronecker.json"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -2,8 +2,8 @@
 
     python benchmarks/ranks.py [--ranks 2] [--particles 100] [--hidden 100] [--batch 8]
 
-Ranks are processes of one thread each that talk by gloo. The ways take turns in one run; whoever
-waits for its turn takes no time from the others.
+Ranks are processes of one thread each that communicate through gloo. The ways alternate in one run,
+and those that wait do not use the processor.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def seconds(step: Callable[[], object], count: int) -> float:
 
 
 def be_a_rank(rank: int, options: argparse.Namespace, place: str, orders: Any, told: Any) -> None:
-    """Take so many steps whenever told to; the first rank says how long each took."""
+    """Make steps on request; the first rank reports the time of each."""
     torch.set_num_threads(1)
     store = dist.FileStore(place, options.ranks)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=options.ranks)

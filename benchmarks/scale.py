@@ -1,9 +1,9 @@
-"""What a million samples cost the exact filter, against the number of features M.
+"""The cost of a million samples for the exact filter, by the number of features M.
 
     python benchmarks/scale.py [--device cuda] [--features 512 2048 10000] [--samples 65536]
 
 `update`: features of 784 inputs and their sums. `merge`: adding the sums of two parts. `read`: from
-the sums to a head with its evidence. `part`: bytes of one part's file, and of a merge on the wire.
+the sums to a head with its evidence. `part`: bytes of one part's file, which one merge sends.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ INPUTS, CLASSES = 784, 10
 
 
 def seconds(way: Callable[[], object], device: torch.device, rounds: int) -> float:
-    """The median of single calls, each of them long; the first does not count.
+    """Median time of single calls; the first is not counted.
 
-    On the CPU the time of all threads, which others on the machine hardly change.
+    On the CPU it is the processor time of all threads, on which other processes have little effect.
     """
     times, clock = [], time.perf_counter if device.type == "cuda" else time.process_time
     for _ in range(rounds + 1):
@@ -48,7 +48,7 @@ def measure(width: int, samples: int, device: torch.device, rounds: int) -> dict
     assert part is not None
 
     def read() -> None:
-        rb.class_prior = None  # forget what was read
+        rb.class_prior = None  # clears the cached heads
         rb.heads  # noqa: B018
 
     return {

@@ -1,12 +1,12 @@
-"""Tiles of the convolutions' kernels: how fast each is in every layer of N IMPALA networks.
+"""Tiles of the convolution kernels: the time of each in every layer of N IMPALA networks.
 
     python benchmarks/tiles.py [--particles 8] [--batch 2048] [--workers 16] [--out tiles.json]
 
-Every launch in a weighted step of PPO, in bf16: all layers but the first, forward twice, by their
-inputs and by their filters once, each with what is fused into it. The best tile of a pair (channels
-in, channels out) is the one with the least time over all its launches. At the end stand the tables
-of them, TILES and FILTER_TILES of particles/kernels/grouped.py. *Usual* is the tile that serves all
-layers; of the filters' gradients, it is cuDNN where the library takes that.
+Measures every launch in a weighted step of PPO in bf16: all layers except the first, forward twice,
+and once each for the gradients of inputs and filters, with the operations fused into them. The best
+tile of a pair (channels in, channels out) has the least time over all its launches. At the end it
+prints TILES and FILTER_TILES of particles/kernels/grouped.py. *Usual* is the tile for all layers,
+or cuDNN for those gradients of filters that the library leaves to it.
 """
 
 import argparse
@@ -67,7 +67,7 @@ CANDIDATES: dict[str, list[Tile | None]] = {
 
 @dataclass(frozen=True)
 class Launch:
-    """One kind of launch, and how many of it a step has."""
+    """One kind of launch, and its number in a step."""
 
     table: str
     inputs: int
@@ -84,7 +84,7 @@ class Launch:
 
 
 def launches() -> list[Launch]:
-    """Of channels (16, 32, 32): convolutions, and two residual blocks of two on half the side."""
+    """Convolutions of 16, 32 and 32 channels, each followed by two residual blocks at half size."""
     gather, filters = CANDIDATES
     found = []
     for inputs, outputs, side in ((16, 32, 32), (32, 32, 16)):
@@ -102,7 +102,7 @@ def launches() -> list[Launch]:
 
 
 def call(launch: Launch, n: int, batch: int, device: str) -> Callable[[Tile | None], Tensor]:
-    """A function of a tile that launches the kernel with it."""
+    """A function that launches the kernel with a given tile."""
     ends, size = (launch.inputs, launch.outputs), (launch.side, launch.side)
     backward = launch.way == "by inputs"
     g = Geometry(n, *(ends[::-1] if backward else ends), (3, 3), (1, 1), (1, 1))
@@ -136,7 +136,7 @@ def call(launch: Launch, n: int, batch: int, device: str) -> Callable[[Tile | No
 
 
 def compiles(launch: Launch, n: int, batch: int, tile: Tile | None) -> bool:
-    """In another process: the compiled kernel comes to rest in Triton's cache on the disk."""
+    """Compile in another process; the kernel is then in Triton's cache on the disk."""
     try:
         call(launch, n, batch, "cuda")(tile)
         torch.cuda.synchronize()
@@ -149,7 +149,7 @@ def compiles(launch: Launch, n: int, batch: int, tile: Tile | None) -> bool:
 def times(
     launch: Launch, tiles: list[Tile | None], n: int, batch: int, device: str
 ) -> dict[Tile | None, float]:
-    """Milliseconds of each tile that has the result of the usual."""
+    """Milliseconds of each tile whose result equals that of the usual tile."""
     run = call(launch, n, batch, device)
     wanted, right = run(USUAL).float(), {}
     for tile in tiles:

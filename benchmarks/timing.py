@@ -1,4 +1,4 @@
-"""Timing several ways of doing one thing in one run, so that their ratios mean something."""
+"""Timing of several ways of doing one thing in one run, so that their ratios are comparable."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable
 import torch
 
 CALLS = 10  # on a GPU
-SETTLING = 3  # calls, until caches and the allocator are as a training loop leaves them
+SETTLING = 3  # calls before the measurement, to fill caches and the allocator
 
 
 def medians(
     ways: dict[str, Callable[[], object]], device: torch.device, rounds: int = 30, warmup: int = 5
 ) -> dict[str, float]:
-    """Median milliseconds per call. Ways take turns, so a noisy minute hits all of them alike.
+    """Median milliseconds per call. Ways alternate, so that other load affects all of them alike.
 
-    Each timed call follows some of its own kind: it finds caches, memory and threads as a training
-    loop would, not as some other way left them.
+    Each timed call follows calls of the same way, so that caches, memory and threads are as in a
+    training loop.
     """
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(warmup):
@@ -34,7 +34,7 @@ def medians(
 
 def _once(way: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
-        # Several calls between two events: a lone one would measure how fast the host wakes up.
+        # Several calls between two events: a single one would include the host's wake-up time.
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda.synchronize()
         start.record()
@@ -49,13 +49,13 @@ def _once(way: Callable[[], object], device: torch.device) -> float:
 
 
 def machine(device: torch.device) -> str:
-    """What the figures were measured on."""
+    """The machine and the version of torch, in words."""
     card = torch.cuda.get_device_name() if device.type == "cuda" else platform.machine()
     return f"{card}, {torch.get_num_threads()} CPU threads, torch {torch.__version__}"
 
 
 def print_table(header: list[str], rows: Iterable[list[str]]) -> None:
-    """A Markdown table, ready for docs/speed.md; a row at a time, as they come."""
+    """Print a Markdown table for docs/speed.md, one row at a time."""
     print("| " + " | ".join(header) + " |")
     print("|" + "---|" * len(header))
     for row in rows:

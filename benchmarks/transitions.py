@@ -1,4 +1,4 @@
-"""Collecting an expert's transitions: how many in a second, and how fast they are read.
+"""Collecting an expert's transitions: the number per second, and the time to read them.
 
     python benchmarks/transitions.py [--game starpilot] [--transitions 100000]
 

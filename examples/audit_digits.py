@@ -17,7 +17,7 @@ def make_model() -> torch.nn.Module:
 
 
 def make_optimizer(parameters) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.3)  # high: every task overwrites much of the last
+    return torch.optim.SGD(parameters, lr=0.3)  # high: every task overwrites much of the one before
 
 
 make_learner = ol.audit.from_torch(make_model, make_optimizer, batch_size=16)
@@ -29,7 +29,7 @@ def tasks() -> ol.scenarios.Scenario:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # networks this small are fastest so
+    torch.set_num_threads(1)  # the fastest for networks this small
     result = ol.order_sensitivity(
         make_learner, tasks(), orders=10, seeds=3, compare=("wpf", "rb"), name="sgd"
     )

@@ -23,7 +23,7 @@ import orderless as ol
 
 
 class CNN(nn.Module):
-    """Any module will do: nothing in it knows of particles."""
+    """Any module: it needs no changes for particles."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class CNN(nn.Module):
 
 
 def turned(x: Tensor, degrees: float) -> Tensor:
-    """Images `[B, 1, H, W]`, rotated."""
+    """Rotate images `[B, 1, H, W]`."""
     angle = torch.deg2rad(torch.tensor(degrees))
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros(())
     rotation = torch.stack([torch.stack([cos, -sin, zero]), torch.stack([sin, cos, zero])])
@@ -46,7 +46,7 @@ def turned(x: Tensor, degrees: float) -> Tensor:
 
 
 def stream(batch_size: int = 10) -> list[tuple[Tensor, Tensor]]:
-    """4,000 digits in a fixed order; the last one stands on its head."""
+    """4,000 digits in a fixed order, rotated from 0 degrees to 180."""
     (x, y), _ = ol.scenarios.load_mnist_5k()
     at = torch.randperm(len(y), generator=torch.Generator().manual_seed(0)).split(batch_size)
     x = x.unsqueeze(1).float() / 255
@@ -75,5 +75,5 @@ def main() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # networks this small are fastest so
+    torch.set_num_threads(1)  # the fastest for networks this small
     main()

@@ -29,7 +29,7 @@ def make_model() -> nn.Module:
 
 
 def train(tasks: ol.scenarios.Scenario, n: int, strength: float) -> tuple[float, float]:
-    """Average accuracy after the last task, and mean loss of accuracy since each was learned."""
+    """Average accuracy after the last task, and the mean accuracy lost since each was learned."""
     particles = ol.Ensemble(make_model, n, seed=0)
     optimizer = torch.optim.Adam(particles.parameters(), lr=1e-3)
     filter = ol.WeightedParticleFilter(particles, optimizer)
@@ -62,5 +62,5 @@ def main() -> dict[str, tuple[float, float]]:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # networks this small are fastest so
+    torch.set_num_threads(1)  # the fastest for networks this small
     main()

@@ -75,5 +75,5 @@ def main() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # networks this small are fastest so
+    torch.set_num_threads(1)  # the fastest for networks this small
     main()

@@ -17,7 +17,7 @@ import orderless as ol
 
 
 def sentences() -> list[torch.Tensor]:
-    """Features and intents of Banking77: x [10003, 384], y, and the same for testing."""
+    """Features and intents of Banking77: x `[10003, 384]` and y for training, then for testing."""
     encoder = ol.features.minilm()
     parts = ol.scenarios.load_intents("banking77")
     names = sorted(set(parts[0].labels))
@@ -49,7 +49,7 @@ def main() -> dict[str, float | bool]:
     whole.update(x[y >= 39], y[y >= 39])
     print(f"after intents 0-76    {accuracy(whole):.1f} % of all test sentences")
 
-    # Two sites, each with customers of its own; nothing but their sums travels.
+    # Two sites with different customers; each sends only its sums.
     site = torch.arange(len(x)) % 2
     here, there = new_filter(), new_filter()
     here.update(x[site == 0], y[site == 0])
@@ -58,7 +58,7 @@ def main() -> dict[str, float | bool]:
     merged = torch.equal(both.predict(x_test), whole.predict(x_test))
     print(f"two sites merged      {accuracy(both):.1f} %, as if one had seen all: {merged}")
 
-    # A customer asks for deletion: what remains never saw their sentences.
+    # Delete a customer's sentences: the result equals a filter that never saw them.
     customer = torch.arange(len(x)) % 100 == 42
     both.forget(x[customer], y[customer])
     never = new_filter()

@@ -23,7 +23,7 @@ squared_error = ol.per_particle(lambda out, y: (out - F.one_hot(y, 10)).square()
 
 
 class Adapted(nn.Module):
-    """A frozen Linear layer and a trained path of rank 8 beside it, which starts at zero."""
+    """A frozen Linear layer plus a trained path of rank 8 that starts at zero."""
 
     def __init__(self, frozen: nn.Linear) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def main() -> dict[str, float]:
     def learned(pairs: list[int], product: bool = True) -> ol.ParticleFilter:
         particles = ol.Ensemble.from_modules([adapted])
         pf = ol.PosteriorProduct(particles, lambda p: torch.optim.Adam(p, lr=1e-3))
-        filter = pf if product else pf.training  # the latter goes on where the last task ended
+        filter = pf if product else pf.training  # the latter continues from the last task
         for pair in pairs:
             own, noise = (y // 2 == pair).nonzero()[:, 0], torch.Generator().manual_seed(pair)
             for at in own.repeat(2)[torch.randperm(2 * len(own), generator=noise)].split(32):

@@ -27,10 +27,10 @@ import orderless as ol
 
 
 def empty() -> ol.PosteriorProduct:
-    """The same start everywhere."""
-    torch.set_num_threads(1)  # sums depend on how many share them
+    """A filter with the same initial networks in every process."""
+    torch.set_num_threads(1)  # rounding depends on the number of threads
     network = nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 2))
-    particles = ol.Ensemble(network, n=2, seed=0)  # drawn anew, from the seed
+    particles = ol.Ensemble(network, n=2, seed=0)  # initialised from the seed
     return ol.PosteriorProduct(particles, lambda parameters: torch.optim.SGD(parameters, lr=0.1))
 
 
@@ -48,7 +48,7 @@ def learn(pf: ol.PosteriorProduct, task: int) -> None:
 
 
 def alone(path: Path) -> None:
-    """What a process does: one task, saved in a file of its number."""
+    """Learn one task and save the result in a file named after it."""
     pf = empty()
     learn(pf, int(path.stem))
     ol.save(path, pf)
