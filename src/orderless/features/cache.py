@@ -33,7 +33,7 @@ def cached(backbone: Backbone, x: Tensor, progress: Progress = on_terminal) -> T
     """
     digest = hashlib.sha256(backbone.fingerprint(x.device).encode())
     digest.update(repr((backbone, x.dtype, tuple(x.shape))).encode())
-    for part in x.split(4096):
+    for part in (*backbone.state_dict().values(), *x.split(4096)):  # the projection's weights, x
         digest.update(part.cpu().contiguous().view(torch.uint8).numpy().tobytes())
     file = user_cache() / "features" / f"{digest.hexdigest()}.safetensors"
     if file.is_file():

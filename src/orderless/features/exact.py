@@ -11,6 +11,8 @@ Inputs get 8 bits and a sign. That leaves 2^16 units for the sum of a row's abso
 which may as well be random numbers on a grid. Rows of more than 4096 inputs use float64 (2^53).
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -47,6 +49,6 @@ def round_weights(weight: Tensor, bias: Tensor, limit: float) -> tuple[Tensor, T
 
 def check_limit(limit: float, name: str = "input_limit") -> float:
     """Limits are powers of two, so that scaling by them is exact."""
-    if not limit > 0 or torch.frexp(torch.tensor(float(limit)))[0] != 0.5:
+    if math.frexp(limit)[0] != 0.5:
         raise ValueError(f"{name} must be a power of two such as 4 or 16, got {limit}")
     return float(limit)

@@ -103,6 +103,11 @@ class Sentences(Backbone):
     def _run(self, x: Tensor) -> Tensor:
         """Sentences of like length together, at a width that their own length alone decides."""
         lengths = (x != 0).sum(1)
+        if len(x) and lengths.max() > _LONGEST:
+            raise ValueError(
+                f"a sentence may have {_LONGEST} tokens, got {lengths.max()}: use tokenize, which "
+                "truncates longer ones"
+            )
         features = x.new_zeros(len(x), self.in_features, dtype=torch.float32)
         shortest = -1
         for width in _WIDTHS:

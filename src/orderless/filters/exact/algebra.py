@@ -322,9 +322,9 @@ class DataAlgebra(Predictor):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over maps and sums; those of another architecture or grid are refused."""
         self._check_state(state)
-        maps, _, here = self.grid.fingerprint(state["particles"]).partition("-")
+        ours, _, here = self.grid.fingerprint(state["particles"]).partition("-")
         theirs, _, there = state["fingerprint"].partition("-")
-        if theirs != maps:
+        if theirs != ours:
             raise ValueError("this state is of another kind of feature map or of another grid")
         if there not in ("", here):  # version 0.1 wrote the hash alone
             raise ValueError(
@@ -347,6 +347,11 @@ class DataAlgebra(Predictor):
             own = {name: sums[name] for name in _OF_PARTICLES if sums.get(name) is not None}
             clipped = sums["clipped"] if shard.rank == 0 else 0
             sums = {**sums, **shard.local_all(own), "clipped": clipped}
-        self.particles.load_state_dict(shard.local_all(state["particles"]))
-        self.fingerprint = self.grid.fingerprint()
-        self._take(self._from_state(sums))
+        statistics, maps = self._from_state(sums), shard.local_all(state["particles"])
+        fingerprint = self.grid.fingerprint(maps)
+        if fingerprint != self.fingerprint:
+            self.grid = copy.deepcopy(self.grid)  # a filter and its sums with others share maps
+            self.particles = self.grid.particles
+        self.particles.load_state_dict(maps)
+        self.fingerprint = fingerprint
+        self._take(statistics)

@@ -92,16 +92,20 @@ class HeadStatistics:
         return self.squares.value()
 
     def settle(self) -> HeadStatistics:
-        """Carry, so that equal sums are equal words. Returns itself."""
+        """Carry where needed, so that equal sums are equal words. Returns itself."""
         if self.pending and self._has_to_carry():
-            for particle, words in enumerate(self.gram):
-                self.gram[particle] = words.carried()
-            self.moments, self.squares = self.moments.carried(), self.squares.carried()
+            self._carry()
         self.pending = 0.0
         return self
 
+    def _carry(self) -> None:
+        for particle, words in enumerate(self.gram):
+            self.gram[particle] = words.carried()
+        self.moments, self.squares = self.moments.carried(), self.squares.carried()
+        self.pending = 0.0
+
     def _has_to_carry(self) -> bool:
-        """No sum is larger than the largest square among them (Cauchy and Schwarz)."""
+        """No sum over data is larger than the largest square among them (Cauchy and Schwarz)."""
         squares = [*[words.diagonal() for words in self.gram], self.squares]
         if any(words.high is not None for words in [*self.gram, self.moments, self.squares]):
             return True
@@ -143,8 +147,9 @@ class HeadStatistics:
             self._add(part, targets[rows], mass, sign)
 
     def add_gram(self, features: Tensor, weights: Tensor | None, sign: int) -> None:
-        """Add samples to `gram` alone."""
+        """Add samples to `gram` alone, also where it is not the sum over any data."""
         for _, part, mass in self._portions(features, weights):
+            self._carry()
             self._add_gram(part, mass, sign)
 
     def _portions(
@@ -177,7 +182,7 @@ class HeadStatistics:
         """Add samples to all of `gram`, or after an error to none of it."""
         mass = float(features.shape[1]) if weights is None else float(weights.sum())
         if self.pending + mass > self.units.room:
-            self.settle()
+            self.settle() if sign > 0 else self._carry()  # samples may never have been added
         self.pending += mass
         before = [words.low.diagonal().clone() for words in self.gram]
         try:
@@ -195,8 +200,8 @@ class HeadStatistics:
 
     def begun(self) -> float:
         """The weight of samples that a change which broke off has left in `gram`."""
-        self.pending = self.units.room
-        return float(self.settle().gram[0].diagonal().value()[-1]) - self.samples
+        self._carry()
+        return float(self.gram[0].diagonal().value()[-1]) - self.samples
 
     def plus(self, other: HeadStatistics, sign: int = 1) -> HeadStatistics:
         """The statistics of both data sets together, or of one without the other."""

@@ -299,7 +299,7 @@ class PosteriorProduct(Predictor):
         start = {name: shard.local(tensor).to(device) for name, tensor in state["start"].items()}
         self.training.load_state_dict(state["training"])  # refuses another model
         self._start = {name: tensor.clone() for name, tensor in start.items()}
-        self._first_draw.copy_(state["first_draw"])
+        self._first_draw = state["first_draw"].to(device, copy=True)
         self._looked = bool(state["looked"])
         self._reached = None if state["reached"] is None else state["reached"].to(device)
         self._replace(sums)

@@ -25,20 +25,21 @@ class ExactSum:
 
     @classmethod
     def of(cls, values: Tensor) -> ExactSum:
-        """These numbers, rounded to the grid. What is not finite or too large is refused."""
-        largest = float(values.abs().max()) if values.numel() else 0.0
-        if not largest < LIMIT:
-            raise ValueError(
-                f"a task's sums must be finite and below {LIMIT:.1e}, got {largest:g}: "
-                "scale the inputs, or lower the learning rate"
-            )
+        """Round numbers to the grid. Raise `ValueError` if one is not finite or too large."""
         # beyond 2^-7 every float64 is a multiple of 2^-60 already, and round leaves it as it is
         return cls(torch.zeros_like(values), (values / FINE).round_().mul_(FINE)).carried()
 
     def carried(self) -> ExactSum:
-        """The same number with `low` in [0, 2^-11)."""
+        """The same numbers with `low` in [0, 2^-11), checked to be small enough to be exact."""
         carry = (self.low / COARSE).floor_().mul_(COARSE)
-        return ExactSum(self.high + carry, self.low - carry)
+        high = self.high + carry
+        largest = float(high.abs().max()) if high.numel() else 0.0
+        if not largest < LIMIT:
+            raise ValueError(
+                f"the sums over tasks must be finite and below {LIMIT:.1e}, got {largest:g}: "
+                "scale the inputs, or lower the learning rate"
+            )
+        return ExactSum(high, self.low - carry)
 
     def __add__(self, other: ExactSum) -> ExactSum:
         return ExactSum(self.high + other.high, self.low + other.low).carried()
