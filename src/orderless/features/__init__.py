@@ -1,6 +1,6 @@
 """Feature maps for the exact filter: random, from dead leaves, or of a frozen network.
 
-All but backbones are exact to the bit on every device. None looks at data.
+All but backbones have the same bits on every device. None uses data.
 """
 
 from typing import TYPE_CHECKING

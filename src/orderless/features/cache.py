@@ -1,4 +1,4 @@
-"""What a backbone makes of a data set, computed once and kept in the user's cache."""
+"""A backbone's features of a data set, computed once and stored in the user's cache."""
 
 import hashlib
 import sys
@@ -19,7 +19,7 @@ Progress = Callable[[int, int], None]
 
 
 def on_terminal(done: int, total: int) -> None:
-    """A line that counts, where somebody can see it."""
+    """Show progress if stderr is a terminal."""
     if sys.stderr.isatty():
         end = "\n" if done == total else ""
         print(f"\rfeatures of {done} of {total} samples", end=end, file=sys.stderr, flush=True)
@@ -27,20 +27,20 @@ def on_terminal(done: int, total: int) -> None:
 
 @torch.no_grad()
 def cached(backbone: Backbone, x: Tensor, progress: Progress = on_terminal) -> Tensor:
-    """`backbone(x)`, from the user's cache where the same was computed under the same conditions.
+    """`backbone(x)`, from the user's cache if it was computed before under the same conditions.
 
-    The file is named after the backbone's fingerprint and the bytes of x.
+    The file's name is a hash of the backbone's fingerprint, its projection and x.
     """
     digest = hashlib.sha256(backbone.fingerprint(x.device).encode())
     digest.update(repr((backbone, x.dtype, tuple(x.shape))).encode())
-    for part in (*backbone.state_dict().values(), *x.split(4096)):  # the projection's weights, x
+    for part in (*backbone.state_dict().values(), *x.split(4096)):
         digest.update(part.cpu().contiguous().view(torch.uint8).numpy().tobytes())
     file = user_cache() / "features" / f"{digest.hexdigest()}.safetensors"
     if file.is_file():
         try:
             return load_file(file)["features"].to(x.device)
         except (SafetensorError, KeyError):
-            pass  # damaged: computed again and written anew
+            pass  # damaged: compute and write it again
     parts, done = [], 0
     for part in x.split(_PORTION):
         parts.append(backbone(part).cpu())
