@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from ..lazy import on_first_use
 
 if TYPE_CHECKING:
-    from .backbone import Backbone
-    from .cache import cached
+    from .backbone import Backbone, cached
     from .concatenate import Concatenate
     from .convolutional import RandomConvolution
     from .efficientnet import efficientnet_lite

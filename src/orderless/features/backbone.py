@@ -1,9 +1,10 @@
-"""Features of a frozen network, pre-trained elsewhere."""
+"""Features of a frozen network, pre-trained elsewhere, and a cache for those of a data set."""
 
 import copy
 import hashlib
 import math
 import platform
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,15 +13,22 @@ from functools import cached_property
 from typing import Any, Self
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ..particles.initialization import seeded
 from ..particles.precision import matrix_precision, one_thread, same_kernels
+from ..storage import user_cache, write_atomically
 from .leaves import dead_leaves
 from .relu import RandomReLU
 
+_PORTION = 512  # samples between two reports of progress
 _INPUT_LIMIT = 8.0  # of the projection, in deviations of the backbone's outputs
+
+Progress = Callable[[int, int], None]
+"""Called with (samples so far, samples in all)."""
 
 
 class Frozen:
@@ -229,3 +237,37 @@ def _made_up_images() -> Tensor:
     with seeded("backbone"):
         images = dead_leaves(64, 224).float()
     return (images - 127.5) / 74.0  # colours are uniform on 0..255
+
+
+def on_terminal(done: int, total: int) -> None:
+    """Show progress if stderr is a terminal."""
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        print(f"\rfeatures of {done} of {total} samples", end=end, file=sys.stderr, flush=True)
+
+
+@torch.no_grad()
+def cached(backbone: Backbone, x: Tensor, progress: Progress = on_terminal) -> Tensor:
+    """`backbone(x)`, from the user's cache if it was computed before under the same conditions.
+
+    The file's name is a hash of the backbone's fingerprint, its projection and x.
+    """
+    digest = hashlib.sha256(backbone.fingerprint(x.device).encode())
+    digest.update(repr((backbone, x.dtype, tuple(x.shape))).encode())
+    for part in (*backbone.state_dict().values(), *x.split(4096)):
+        digest.update(part.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    file = user_cache() / "features" / f"{digest.hexdigest()}.safetensors"
+    if file.is_file():
+        try:
+            return load_file(file)["features"].to(x.device)
+        except (SafetensorError, KeyError):
+            pass  # damaged: compute and write it again
+    parts, done = [], 0
+    for part in x.split(_PORTION):
+        parts.append(backbone(part).cpu())
+        done += len(part)
+        progress(done, len(x))
+    features = torch.cat(parts)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, save({"features": features}))
+    return features.to(x.device)

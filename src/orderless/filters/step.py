@@ -100,19 +100,7 @@ class Step:
         """Call a closure: losses of this rank's particles, and the outputs returned with them."""
         result = closure(**given)
         losses, outputs = result if isinstance(result, tuple) else (result, None)
-        n, device = self.shard.count, self.particles.device
-        if not isinstance(losses, Tensor):
-            raise TypeError(f"the {what} must return a tensor, got {type(losses).__name__}")
-        if losses.shape != (n,):
-            got = "a scalar" if losses.dim() == 0 else f"shape {tuple(losses.shape)}"
-            raise ValueError(
-                f"the {what} must return one loss per particle, shape ({n},), got {got}: "
-                "ol.per_particle turns a loss for one network into such a function"
-            )
-        if losses.dtype not in (torch.float32, torch.float64):
-            raise TypeError(f"the {what} must return float32 or float64, got {losses.dtype}")
-        if losses.device != device:
-            raise ValueError(f"the {what} returned losses on {losses.device}, not on {device}")
+        check_losses(losses, self.particles, what)
         return losses, outputs
 
     def differentiable(self, closure: Closure) -> tuple[Tensor, Any]:
@@ -279,6 +267,23 @@ class SteppedFilter(ParticleFilter, ABC):
                 "no particle is left with a finite loss and gradient; all stand where they stood "
                 "before the step: lower the learning rate or look at the data"
             )
+
+
+def check_losses(losses: Any, particles: Ensemble, what: str) -> None:
+    """Raise if a function did not return one loss per particle."""
+    n, device = particles.shard.count, particles.device
+    if not isinstance(losses, Tensor):
+        raise TypeError(f"the {what} must return a tensor, got {type(losses).__name__}")
+    if losses.shape != (n,):
+        got = "a scalar" if losses.dim() == 0 else f"shape {tuple(losses.shape)}"
+        raise ValueError(
+            f"the {what} must return one loss per particle, shape ({n},), got {got}: "
+            "ol.per_particle turns a loss for one network into such a function"
+        )
+    if losses.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"the {what} must return float32 or float64, got {losses.dtype}")
+    if losses.device != device:
+        raise ValueError(f"the {what} returned losses on {losses.device}, not on {device}")
 
 
 def added(parts: Sequence[Tensor]) -> Tensor:

@@ -85,7 +85,7 @@ BAD_DATA = {
     "other lengths": ((X, Y[:3]), {}, ValueError, "as many labels"),
     "no samples": ([], {}, ValueError, "no samples"),
     "not finite": ((X * torch.nan, Y), {}, ValueError, "must be finite"),
-    "a loss that sums": ((X, Y), {"loss": fails}, ValueError, r"shape \(2,\), got \(\)"),
+    "a loss that sums": ((X, Y), {"loss": fails}, ValueError, r"shape \(2,\), got a scalar"),
 }
 
 

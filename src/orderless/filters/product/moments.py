@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ...particles import Ensemble
 from ...particles.pairs import Data, is_pair, pairs
 from ...particles.stacking import places_of
+from ..step import check_losses
 from .layers import Layer
 
 Losses = Callable[[Tensor, Tensor], Tensor]  # (outputs [N, B, ...], y) -> [N]
@@ -67,7 +68,9 @@ def task_moments(
             moments.called |= grams.keys()
             moments.samples += len(x)
             if loss is not None:
-                moments.losses += _losses(loss, outputs, y.to(device), held)
+                losses = loss(outputs, y.to(device))
+                check_losses(losses, particles, "loss")
+                moments.losses += losses.double()
     if not moments.samples:
         raise ValueError("the data holds no samples: end_task needs at least one")
     return moments
@@ -135,17 +138,6 @@ def running_statistics(particles: Ensemble) -> dict[str, tuple[str, str]]:
             prefix = f"{place}." if place else ""
             found[place] = names[f"{prefix}running_mean"], names[f"{prefix}running_var"]
     return found
-
-
-def _losses(loss: Losses, outputs: Tensor, y: Tensor, held: int) -> Tensor:
-    losses = loss(outputs, y)
-    if not isinstance(losses, Tensor) or losses.shape != (held,):
-        got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-        raise ValueError(
-            f"loss must give one number per particle, shape ({held},), got {got}: ol.per_particle "
-            "turns a loss for one network into such a function"
-        )
-    return losses.double()
 
 
 def batches(data: Data, n: int) -> Iterator[tuple[Tensor, Tensor]]:
