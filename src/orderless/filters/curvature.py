@@ -14,6 +14,7 @@ A closure returns losses L `[N]`, perhaps with the outputs f `[N, B, C]` they we
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import count, product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +35,7 @@ def derivatives(
     """Gradients of every particle's loss, zeros for parameters that it does not depend on."""
     if not losses.requires_grad:
         return [torch.zeros_like(p) for p in parameters]
-    graph = {"create_graph": create_graph, "retain_graph": True}
+    graph: Any = {"create_graph": create_graph, "retain_graph": True}
     return list(torch.autograd.grad(losses.sum(), parameters, materialize_grads=True, **graph))
 
 

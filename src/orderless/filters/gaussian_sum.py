@@ -98,8 +98,8 @@ class GaussianSumFilter(SteppedFilter):
             with torch.enable_grad():
                 parts = [self._expansion(step, closure, parameters, keys) for closure in closures]
             with torch.no_grad():
-                losses, gradient = (added([part[i] for part in parts]) for i in (0, 1))
-                curved = [part[2] for part in parts if part[2] is not None]
+                losses, gradient = added([p[0] for p in parts]), added([p[1] for p in parts])
+                curved = [p[2] for p in parts if p[2] is not None]
                 total = added(curved) if curved else None
                 precision, displacement, gain = self._update(gradient, total)
                 finite = losses.isfinite() & displacement.isfinite().all(1) & gain.isfinite()
