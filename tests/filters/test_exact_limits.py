@@ -117,6 +117,19 @@ def test_fine_grids_carry_often_and_stay_exact() -> None:
     assert same_bits(*fine, PROBE)
 
 
+def test_a_refused_deletion_of_samples_that_were_never_there_leaves_no_trace() -> None:
+    """Sums of squares fall far below 0 on the way: off the diagonal, too, words must be carried."""
+    generator = torch.Generator().manual_seed(0)
+    odd = 2**20 - 1 - 2 * torch.randint(2000, (1564, 5), generator=generator).double()
+    x, y = odd / 2**16, torch.zeros(1564, dtype=torch.long)
+    rb = RaoBlackwellizedFilter(nn.Identity(), bits=20, calibration=0, block_size=512)
+    rb.update(x[:64], y[:64])
+    before = rb.state_dict()["statistics"]
+    with pytest.raises(ValueError, match="a sum of squared features would fall below 0"):
+        rb.forget(x[64:], y[64:], sample_weight=15 / 16)
+    assert same_state(rb.state_dict()["statistics"], before)
+
+
 def test_a_refused_deletion_leaves_no_trace_on_a_fine_grid() -> None:
     """A block of samples is more than fits between two carries there."""
     x = 16.0 - torch.arange(1, 1800, 2, dtype=torch.float64).view(300, 3) / 2**16

@@ -405,6 +405,15 @@ def test_what_is_no_tensor_is_refused_by_name() -> None:
     assert rb.samples == 0
 
 
+def test_an_update_leaves_the_mode_of_every_layer_as_it_was() -> None:
+    maps = ol.Ensemble(lambda: nn.Sequential(nn.Linear(12, 8), nn.Dropout()), 2)
+    maps.train()
+    maps.template[1].eval()
+    x, y = blobs(20)
+    RaoBlackwellizedFilter(maps).update(x, y)
+    assert [layer.training for layer in maps.template] == [True, False]
+
+
 def test_inputs_that_the_maps_would_clip_are_told() -> None:
     maps = [RandomReLU(3, 4), RandomReLU(3, 4, input_limit=64.0)]
     x = torch.tensor([[0.0, 1.0, 200.0]])
@@ -433,6 +442,7 @@ def test_clipped_values_are_counted() -> None:
         ({"min_ess": 2.0}, "belongs to weights='tempered'"),
         ({"prior_precision": 1.0}, "both"),
         ({"feature_limit": 3.0}, "power of two"),
+        ({"feature_limit": 4.0000001}, "power of two"),  # in float32 it is one
         ({"targets": "values", "target_limit": 3.0}, "power of two"),
         ({"bits": 30}, "between 1 and 20"),
         ({"classes": 0}, "at least 1"),

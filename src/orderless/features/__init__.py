@@ -1,6 +1,6 @@
 """Feature maps for the exact filter: random, from dead leaves, or of a frozen network.
 
-All but backbones are exact to the bit on every device. None looks at data.
+All but backbones have the same bits on every device. None uses data.
 """
 
 from typing import TYPE_CHECKING
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from ..lazy import on_first_use
 
 if TYPE_CHECKING:
-    from .backbone import Backbone
-    from .cache import cached
+    from .backbone import Backbone, cached
     from .concatenate import Concatenate
     from .convolutional import RandomConvolution
     from .efficientnet import efficientnet_lite

@@ -1,9 +1,10 @@
-"""Features of a frozen network, pre-trained elsewhere."""
+"""Features of a frozen network, pre-trained elsewhere, and a cache for those of a data set."""
 
 import copy
 import hashlib
 import math
 import platform
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,21 +13,29 @@ from functools import cached_property
 from typing import Any, Self
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ..particles.initialization import seeded
 from ..particles.precision import matrix_precision, one_thread, same_kernels
+from ..storage import user_cache, write_atomically
 from .leaves import dead_leaves
 from .relu import RandomReLU
 
+_PORTION = 512  # samples between two reports of progress
 _INPUT_LIMIT = 8.0  # of the projection, in deviations of the backbone's outputs
+
+Progress = Callable[[int, int], None]
+"""Called with (samples so far, samples in all)."""
 
 
 class Frozen:
-    """A network that is never trained, copied, stacked or saved: all its users share this one.
+    """A network that is never trained, copied, stacked or saved, but shared.
 
-    No part of the modules that hold it, so that an `Ensemble` of them neither resets nor stacks it.
+    It is not an `nn.Module`, so that an `Ensemble` of modules that use it neither resets nor stacks
+    it.
     """
 
     def __init__(self, module: nn.Module, taps: Sequence[str]) -> None:
@@ -46,15 +55,15 @@ class Frozen:
         return self
 
     def on(self, device: torch.device) -> nn.Module:
-        """The network on a device; it stays there."""
+        """The network on a device; the copy is kept."""
         if device not in self._copies:
             self._copies[device] = copy.deepcopy(self._copies[torch.device("cpu")]).to(device)
         return self._copies[device]
 
     @contextmanager
     def tapped(self, device: torch.device) -> Iterator[Callable[[Tensor], list[Tensor]]]:
-        """Each tap's output averaged over space, `[B, C]`, as a function of inputs; without taps
-        the network's own. Several threads may call it."""
+        """A function from inputs to each tap's output averaged over space, `[B, C]`, or without
+        taps to the network's own output. Several threads may call it."""
         module = self.on(device)
         found: dict[tuple[int, str], object] = {}
 
@@ -75,7 +84,7 @@ class Frozen:
                 handle.remove()
 
     def joined(self, parts: list[Tensor]) -> Tensor:
-        """The taps side by side, each in units of its scale."""
+        """Concatenate the taps, each divided by its scale."""
         pairs = zip(parts, self.scales, strict=True)
         return torch.cat([part / scale for part, scale in pairs], dim=1)
 
@@ -96,29 +105,29 @@ class Backbone(nn.Module):
         f(x) = [mean over space of part_t(x) / s for t in taps]    averaged over x and its mirror
         phi(x) = max(W f(x), 0)              W ~ N(0, 1 / number of features), exact on its grid
 
-    The scale s belongs to the backbone: the deviation of all these outputs on dead-leaves images,
-    as a power of two. No data is looked at, and a scale per feature or per tap would be worse.
+    The scale s is the standard deviation of all these outputs on dead-leaves images, rounded to a
+    power of two. No data is used, and a scale per feature or per tap would be worse.
 
     The network is shared: an `Ensemble` draws a projection per particle and runs the network once.
-    It runs in evaluation mode, in blocks of fixed size, without TF32 and without cuDNN's trials.
-    On a CPU every block has one thread, and several run at a time.
-    So features have the same bits in any batch and order on the same machine, device and build of
-    torch (`conditions`), but not elsewhere: `exact` is False.
+    It runs in evaluation mode, in blocks of fixed size, without TF32 and without cuDNN's autotuner;
+    on a CPU with one thread per block, several blocks at a time. So features have the same bits in
+    any batch and order on the same machine, device and build of torch (`conditions`), but not
+    elsewhere: `exact` is False.
 
     Args:
-        module: any network. What it learns later elsewhere does not matter here: it is copied.
-        taps: names of its parts (`module.named_modules()`) whose outputs are the features; the
-            network's own output if none. `[B, C, H, W]` is averaged over H and W, `[B, T, C]` over
-            T, and of several outputs the first is taken.
-        project: so many random ReLU features of them; None leaves f(x) as it is.
+        module: any network. It is copied, so that later training does not change the features.
+        taps: names of its parts (`module.named_modules()`) whose outputs are the features; by
+            default the network's own output. `[B, C, H, W]` is averaged over H and W, `[B, T, C]`
+            over T, and of several outputs the first is used.
+        project: the number of random ReLU features of f(x); None for f(x) itself.
         mirror: average f over the image and its mirror image (the last axis reversed).
-        inputs: made-up inputs on which the scale is measured; dead-leaves images
-            `[64, 3, 224, 224]` of mean 0 and deviation 1 unless given.
-        scales: the deviations, if they are known: one per tap.
+        inputs: synthetic inputs on which the scale is measured; by default dead-leaves images
+            `[64, 3, 224, 224]` of mean 0 and deviation 1.
+        scales: the standard deviations, if known: one per tap.
     """
 
     exact = False
-    blocks_itself = True  # a batch needs no padding by others
+    blocks_itself = True  # batches need no padding by the filter
 
     def __init__(
         self,
@@ -166,7 +175,7 @@ class Backbone(nn.Module):
         return (features + self._run(x.flip(-1))) / 2.0
 
     def _run(self, x: Tensor) -> Tensor:
-        """The network in blocks of one size, the last filled up: every sample meets the same
+        """Run the network in blocks of one size, the last one padded: all samples use the same
         kernels."""
         size = 256 if x.is_cuda else 8
         with self._frozen.tapped(x.device) as network:
@@ -182,7 +191,7 @@ class Backbone(nn.Module):
                 return torch.cat(_side_by_side(features, x.split(size)))
 
     def fingerprint(self, device: torch.device | str = "cpu") -> str:
-        """All that the bits of f depend on, in words: the network and `conditions`."""
+        """A description of everything that the bits of f depend on: network and `conditions`."""
         return f"network {self._frozen.checksum[:16]} on {conditions(torch.device(device))}"
 
     def extra_repr(self) -> str:
@@ -190,8 +199,8 @@ class Backbone(nn.Module):
 
 
 def _side_by_side(function: Callable[[Tensor], Tensor], parts: Sequence[Tensor]) -> list[Tensor]:
-    """The function of each part. On a CPU as many at a time as torch has threads, with one each:
-    what comes out does not depend on their number."""
+    """Apply a function to each part. On a CPU as many run at a time as torch has threads, with one
+    thread each, so that results do not depend on the number of threads."""
     threads = 1 if parts[0].is_cuda else min(torch.get_num_threads(), len(parts))
     with one_thread():
         if threads == 1:
@@ -201,7 +210,7 @@ def _side_by_side(function: Callable[[Tensor], Tensor], parts: Sequence[Tensor])
 
 
 def conditions(device: torch.device) -> str:
-    """What the bits of floating-point kernels depend on besides their inputs."""
+    """Everything besides inputs that the bits of floating-point kernels depend on."""
     build = hashlib.sha256(torch.__config__.show().encode()).hexdigest()[:8]
     machine = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
     return f"{device.type} ({machine}), torch {torch.__version__} ({build})"
@@ -228,3 +237,37 @@ def _made_up_images() -> Tensor:
     with seeded("backbone"):
         images = dead_leaves(64, 224).float()
     return (images - 127.5) / 74.0  # colours are uniform on 0..255
+
+
+def on_terminal(done: int, total: int) -> None:
+    """Show progress if stderr is a terminal."""
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        print(f"\rfeatures of {done} of {total} samples", end=end, file=sys.stderr, flush=True)
+
+
+@torch.no_grad()
+def cached(backbone: Backbone, x: Tensor, progress: Progress = on_terminal) -> Tensor:
+    """`backbone(x)`, from the user's cache if it was computed before under the same conditions.
+
+    The file's name is a hash of the backbone's fingerprint, its projection and x.
+    """
+    digest = hashlib.sha256(backbone.fingerprint(x.device).encode())
+    digest.update(repr((backbone, x.dtype, tuple(x.shape))).encode())
+    for part in (*backbone.state_dict().values(), *x.split(4096)):
+        digest.update(part.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    file = user_cache() / "features" / f"{digest.hexdigest()}.safetensors"
+    if file.is_file():
+        try:
+            return load_file(file)["features"].to(x.device)
+        except (SafetensorError, KeyError):
+            pass  # damaged: compute and write it again
+    parts, done = [], 0
+    for part in x.split(_PORTION):
+        parts.append(backbone(part).cpu())
+        done += len(part)
+        progress(done, len(x))
+    features = torch.cat(parts)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, save({"features": features}))
+    return features.to(x.device)

@@ -1,11 +1,11 @@
-"""Several feature maps side by side."""
+"""Concatenated feature maps."""
 
 import torch
 from torch import Tensor, nn
 
 
 class Concatenate(nn.Module):
-    """phi(x) = [phi_1(x), phi_2(x), ...]: more features, or features of several kinds.
+    """phi(x) = [phi_1(x), phi_2(x), ...]: several feature maps as one.
 
     >>> from orderless.features import RandomConvolution
     >>> maps = Concatenate(*[RandomConvolution(3, 32, 400, kernel_size=k) for k in (4, 6)])
@@ -21,12 +21,12 @@ class Concatenate(nn.Module):
 
     @property
     def exact(self) -> bool:
-        """Whether every part gives the same bits in any batch, at any place, on any device."""
+        """Whether the bits of every part are the same in any batch and on any device."""
         return all(getattr(part, "exact", False) for part in self.maps)
 
     @property
     def input_limit(self) -> float | None:
-        """The smallest at which a part clips its inputs."""
+        """The smallest limit at which a part clips its inputs."""
         limits = [getattr(part, "input_limit", None) for part in self.maps]
         return min((limit for limit in limits if limit is not None), default=None)
 

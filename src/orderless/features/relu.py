@@ -10,12 +10,12 @@ from .exact import check_limit, dtype_for, round_inputs, round_weights
 class RandomReLU(nn.Module):
     """phi(x) = max(W x + b, 0), W ~ N(0, 1 / in_features), b ~ N(0, bias_scale^2). Never trained.
 
-    Input `[B, ...]` is flattened to `[B, in_features]`; output `[B, out_features]`. The result for
-    a sample is the same to the bit in any batch, at any place in it, on any device (`exact`).
+    Input `[B, ...]` is flattened to `[B, in_features]`; output `[B, out_features]`, the same to the
+    bit in any batch and on any device (`exact`).
 
     Args:
         input_limit: a power of two; inputs are clipped to +-this and rounded to 1/256 of it.
-        bias_scale: 0 is right for images, where brightness carries the scale of the other terms.
+        bias_scale: 0 suits images, whose brightness sets the scale of the other terms.
     """
 
     exact = True
@@ -45,7 +45,7 @@ class RandomReLU(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw another map from torch's generator."""
+        """Draw new weights from torch's generator."""
         shape = self.out_features, self.in_features
         weight = torch.randn(shape, dtype=torch.float64) / self.in_features**0.5
         bias = torch.randn(self.out_features, dtype=torch.float64) * self.bias_scale

@@ -1,9 +1,8 @@
-"""How particles move and what they weigh: one file per filter."""
+"""Filters: how particles move and how they are weighted, one file per filter."""
 
-from .averaging import AveragingParticles, Uniform
+from .averaging import AveragingParticles, GradientDescent, Uniform
 from .base import ParticleFilter, Predictor
 from .bootstrap import BootstrapParticleFilter
-from .descent import GradientDescent
 from .exact.rao_blackwellized import Predictive, RaoBlackwellizedFilter
 from .gaussian_sum import GaussianSumFilter
 from .gradient import GradientFilter, GradientStep, Weighting

@@ -1,4 +1,4 @@
-"""N networks trained side by side, all counting the same: the paper's "averaging particles"."""
+"""N networks trained side by side with equal weights: the paper's "averaging particles"."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -30,3 +30,14 @@ class AveragingParticles(GradientFilter):
         self, particles: Ensemble, optimizer: torch.optim.Optimizer, **options: Any
     ) -> None:
         super().__init__(particles, optimizer, weighting=Uniform(), **options)
+
+
+class GradientDescent(AveragingParticles):
+    """One particle: with `torch.optim.SGD` this *is* SGD, bit for bit."""
+
+    def __init__(
+        self, particles: Ensemble, optimizer: torch.optim.Optimizer, **options: Any
+    ) -> None:
+        super().__init__(particles, optimizer, **options)
+        if particles.n != 1:
+            raise ValueError(f"gradient descent has one particle, got an ensemble of {particles.n}")

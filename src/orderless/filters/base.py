@@ -1,4 +1,4 @@
-"""What every filter has: weights to read, predictions, and a state to save."""
+"""The parts that all filters share: weights, predictions and saved states."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -21,16 +21,16 @@ _LINKS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Predictor(ABC):
-    """How a weighted set of networks p(x) = sum_i w_i delta(x - x_i) is read and saved.
+    """A weighted set of networks p(x) = sum_i w_i delta(x - x_i): predictions and saved states.
 
-    Where the weights come from is for others to say. They are float64 logarithms, so that neither
-    losses of 1e4 per step nor 1e5 steps can lose one. `min_ess` tempers them when they are *read*
-    (`log_weights`, `ess`, `predict`); the raw ones and the evidence never change by it.
+    Subclasses compute the weights. They are float64 logarithms, so that neither losses of 1e4 per
+    step nor 1e5 steps underflow. `min_ess` tempers them when they are *read* (`log_weights`, `ess`,
+    `predict`); it never changes the raw weights or the evidence.
     """
 
     raw_log_weights: Tensor  # [N], normalised, untempered, float64
     alive: Tensor  # [N], bool
-    plain_state: tuple[str, ...] = ("seed",)  # what a state holds besides `tensors` and networks
+    plain_state: tuple[str, ...] = ("seed",)  # entries of a state besides `tensors` and networks
 
     def __init__(
         self, particles: Ensemble, *, link: Link = "softmax", min_ess: float | None = None
@@ -43,8 +43,6 @@ class Predictor(ABC):
             raise ValueError(f"min_ess must lie between 1 and n={particles.n}, got {min_ess}")
         self.particles, self.link, self.min_ess = particles, link, min_ess
 
-    # ------------------------------------------------------------------ weights
-
     @property
     def temperature(self) -> Tensor:
         """tau, the power to which weights are raised on read; 1 without `min_ess`."""
@@ -54,7 +52,7 @@ class Predictor(ABC):
 
     @property
     def log_weights(self) -> Tensor:
-        """Normalised log-weights `[N]`, float64, tempered if `min_ess` asks for it."""
+        """Normalised log-weights `[N]`, float64, tempered if `min_ess` requires it."""
         if self.min_ess is None:
             return self.raw_log_weights.clone()
         return temper(self.raw_log_weights, self.temperature)
@@ -73,16 +71,14 @@ class Predictor(ABC):
         """Effective sample size of the weights as read, between 1 and N."""
         return effective_sample_size(self.log_weights)
 
-    # ------------------------------------------------------------------ prediction
-
     @property
     def networks(self) -> Ensemble:
-        """The networks that answer: the particles, unless a filter makes others of them."""
+        """The networks that predict: the particles, or those that a filter computes from them."""
         return self.particles
 
     @torch.no_grad()
     def outputs(self, *args: Any, **kwargs: Any) -> Any:
-        """Every network's outputs in evaluation mode: `[N, B, ...]`; those here, if sharded."""
+        """Outputs of every network in evaluation mode: `[N, B, ...]`; of this rank's if sharded."""
         networks = self.networks
         with networks.evaluating():
             return networks(*args, **kwargs)
@@ -107,30 +103,30 @@ class Predictor(ABC):
         return averaged if combine == "probs" else tree_map(link, averaged)
 
     def mixture(self, values: Tensor, weights: Tensor) -> Tensor:
-        """sum_i w_i values_i over all ranks' particles: weights `[N]`, values `[N, ...]` or, of a
-        sharded ensemble, those of the particles here. Only the ranks' sums are sent."""
+        """sum_i w_i values_i over the particles of all ranks, from weights `[N]` and values
+        `[N, ...]`, or those of this rank's particles. Ranks exchange their sums only."""
         shard = self.particles.shard
         return shard.sum(self.average(values, shard.local(weights)))
 
     @staticmethod
     def average(values: Tensor, weights: Tensor) -> Tensor:
-        """sum_i w_i values_i over `[N, ...]`; a particle of weight 0 may hold NaN."""
+        """sum_i w_i values_i over `[N, ...]`; values of particles with weight 0 may be NaN."""
         shares = per_particle_view(weights.to(values.dtype), values)
         return torch.where(shares > 0, shares * values, 0.0).sum(0)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What is saved besides the networks, the same on every rank; changed in place alone."""
+        """Tensors of the state besides the networks, equal on all ranks; only changed in place."""
         return {}
 
     def particle_tensors(self) -> dict[str, Tensor]:
-        """What there is of each particle besides its network: `[N, ...]`, those here if sharded."""
+        """Tensors of the state per particle besides its network: `[N, ...]`; this rank's part."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on as if nothing had happened; see `ol.save`.
+        """Everything needed to resume exactly; see `ol.save`.
 
-        Of a sharded ensemble: all ranks ask, and the first gets the whole, as if there were no
-        other. Any number of ranks can load it.
+        For a sharded ensemble all ranks must call this, and the first gets the state of all
+        particles. Any number of ranks can load it.
         """
         collect_all = self.particles.shard.collect_all
         return {
@@ -143,17 +139,17 @@ class Predictor(ABC):
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a state; one of another filter, model or size is refused before any change."""
+        """Load a state. Raise before any change if it is of another filter, model or size."""
         self._check_state(state)
         self.particles.load_state_dict(self.particles.shard.local_all(state["particles"]))
-        self.particles.seed = state["seed"]  # the noise to come is keyed on it
+        self.particles.seed = state["seed"]  # later noise is keyed on it
         for name, tensor in self.tensors().items():
             tensor.copy_(state[name])
         for name, tensor in self.particle_tensors().items():
             tensor.copy_(self.particles.shard.local(state[name]))
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
-        """Refuse a state before anything of it is taken over."""
+        """Raise `ValueError` for a state that `load_state_dict` cannot load."""
         name, kind = type(self).__name__, state.get("kind")
         if kind not in (None, name):
             raise ValueError(f"this state is of a {kind}, not of a {name}")
@@ -176,22 +172,20 @@ class Predictor(ABC):
 
 
 class ParticleFilter(Predictor):
-    """A weighted set of networks with its weights, evidence, and who is alive.
+    """A weighted set of networks that stores its weights, its evidence and who is alive.
 
-    By itself it does not learn; subclasses do.
+    It does not learn by itself; subclasses do. `options` are those of `Predictor`.
     """
 
-    def __init__(
-        self, particles: Ensemble, *, link: Link = "softmax", min_ess: float | None = None
-    ) -> None:
-        super().__init__(particles, link=link, min_ess=min_ess)
+    def __init__(self, particles: Ensemble, **options: Any) -> None:
+        super().__init__(particles, **options)
         device, n = particles.device, particles.n
         uniform = torch.full((n,), 1.0 / n, dtype=torch.float64, device=device)
         self.raw_log_weights = uniform.log()
         self._log_evidence = torch.zeros((), dtype=torch.float64, device=device)
         self.alive = torch.ones(n, dtype=torch.bool, device=device)
         self.steps = torch.zeros((), dtype=torch.int64, device=device)
-        self.loads = 0  # how often another state was taken over
+        self.loads = 0  # the number of calls of load_state_dict
 
     def __repr__(self) -> str:
         return (
@@ -201,7 +195,6 @@ class ParticleFilter(Predictor):
 
     @property
     def log_evidence(self) -> Tensor:
-        """log p(data so far), a float64 scalar; never tempered."""
         return self._log_evidence.clone()
 
     def tensors(self) -> dict[str, Tensor]:

@@ -1,15 +1,16 @@
 """Particle filters without gradients: resample, perturb, weigh.
 
 `variant="sir"` is the textbook filter (sampling importance resampling): particles move by noise of
-variance q, are weighted by e^{-L}, and are resampled when few of them count. It converges to the
+variance q, are weighted by e^{-L}, and are resampled when the ESS is small. It converges to the
 Bayesian posterior of a parameter that drifts with process noise q.
 
 `variant="paper"` is the paper's baseline: resample by w e^{-L}, perturb, then weigh by e^{-L} at
-the new place. It uses every loss twice, so with small noise it converges to the posterior of the
+the new position. It uses every loss twice, so with small noise it converges to the posterior of the
 data counted twice, p_0(x) e^{-2 sum L(x)}.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,24 +18,25 @@ from torch import Tensor
 from ..particles import Ensemble, Perturb, random
 from ..particles.kernels import fused
 from ..particles.parameter import per_particle_view
-from .base import Link
 from .resampling import SCHEMES
 from .step import Closure, Step, StepInfo, SteppedFilter
 from .weights import effective_sample_size, normalize
 
-_RESAMPLING = 1 << 20  # random streams of their own, apart from the networks' dropout
+_RESAMPLING = 1 << 20  # separate random streams, distinct from those of dropout
 _NOISE = 1 << 21
 
 
 class BootstrapParticleFilter(SteppedFilter):
-    """Resampling and random moves; no gradient is ever taken.
+    """Resampling and random moves; no gradients are computed.
 
     Args:
         perturbation: the standard deviation of the noise added to every parameter per step, or an
-            `ol.Perturb` (a radius drawn per tensor and particle). Frozen parameters stay.
+            `ol.Perturb` (a radius drawn per tensor and particle). Frozen parameters do not move.
         resampling: `"systematic"`, `"stratified"`, `"multinomial"` or `"residual"`.
-        variant: `"sir"` or `"paper"`, see the module's text.
+        variant: `"sir"`: perturb by noise, weigh by e^{-L}, resample when the ESS is small.
+            `"paper"`: resample by w e^{-L}, perturb, weigh by e^{-L}; this counts the data twice.
         ess_threshold: `"sir"` resamples when the ESS falls below it (default N/2).
+        options: `link`, `min_ess` and `check_every`, as in every filter.
     """
 
     recorded_by = ("perturbation", "resampling", "variant", "ess_threshold")
@@ -47,11 +49,9 @@ class BootstrapParticleFilter(SteppedFilter):
         resampling: str = "systematic",
         variant: str = "paper",
         ess_threshold: float | None = None,
-        link: Link = "softmax",
-        min_ess: float | None = None,
-        check_every: int = 100,
+        **options: Any,
     ) -> None:
-        super().__init__(particles, link=link, min_ess=min_ess, check_every=check_every)
+        super().__init__(particles, **options)
         if resampling not in SCHEMES:
             raise ValueError(f"resampling must be one of {', '.join(SCHEMES)}, got {resampling!r}")
         if variant not in ("paper", "sir"):
@@ -78,32 +78,32 @@ class BootstrapParticleFilter(SteppedFilter):
                 self._resample(effective_sample_size(self.raw_log_weights) < self.ess_threshold)
             else:
                 step.loss_before = self._weigh(step)
-                self._resample(torch.ones_like(self.failed))
+                self._resample(torch.ones_like(self._failed))
                 self._perturb()
                 with step.again():
                     step.loss_after = self._weigh(step)
             self.steps.copy_(steps)  # one step, though "paper" weighs twice
-            step.settle((~self.failed).expand_as(self.alive))
+            step.settle((~self._failed).expand_as(self.alive))
         self.alive.fill_(True)  # a particle of weight 0 is not dead: resampling replaces it
         log_weights = self.raw_log_weights
         living = ~log_weights.isneginf()
         return StepInfo(step.loss_before, step.loss_after, None, living, log_weights)
 
     def _weigh(self, step: Step) -> Tensor:
-        """log w <- log w - L where particles stand now. Returns L `[N]`."""
+        """log w <- log w - L at the present positions. Returns L `[N]`."""
         losses = step.gather([step.evaluate(closure)[0] for closure in step.closures])
         self.reweigh(-losses.double(), losses.isfinite())
         return losses
 
     def travelling(self) -> list[Tensor]:
-        """What goes along when one particle becomes a copy of another: `[N, ...]` each."""
+        """The tensors `[N, ...]` that are copied when one particle replaces another."""
         return [*self.particles.parameters(), *self.particles.particle_buffers().values()]
 
     def _keys(self, stream: int, indices: Tensor) -> Tensor:
         return random.particle_keys(self.particles.seed, self.steps, indices, stream)
 
     def _resample(self, wanted: Tensor) -> None:
-        """Replace particles by draws from the weighted set, where `wanted` (a scalar) is true."""
+        """Replace particles by draws from the weighted set if `wanted`, a bool tensor."""
         if wanted.device.type == "cpu" and not wanted.item():
             return
         uniforms = random.uniform(self._keys(_RESAMPLING, self._everyone), ())

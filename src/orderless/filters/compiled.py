@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class CompiledStep:
-    """Calls like `loss_fn`, steps like `SteppedFilter.step`; for CUDA.
+    """Called like `loss_fn`, it takes a step like `SteppedFilter.step`; for CUDA.
 
-    A shape that was not seen before runs eagerly, which also creates optimizer state and library
-    handles; the second time it is recorded, and from then on replayed from static buffers. A filter
-    whose settings (`recorded_by`) have changed is recorded anew, too; one whose settings change at
-    every step stays eager. So is every call where a step is not `recordable`, and with a group:
-    ranks wait for each other in the middle of a step, and the host must know which particles change
-    places. Learning rates are tensors, so schedulers reach into the graph.
+    The first batch of a shape runs eagerly, which also creates optimizer state and library handles.
+    The second is recorded, and later ones are replayed from static buffers. A step is recorded
+    again when the filter's settings (`recorded_by`) change; if they change at every step, all steps
+    are eager. Steps are also eager if the filter is not `recordable`, and with a group: its ranks
+    communicate within a step, and the host must know which particles are exchanged. Learning rates
+    are tensors, so that schedulers change them inside the graph.
     """
 
     def __init__(
@@ -34,12 +34,12 @@ class CompiledStep:
     ) -> None:
         self.filter, self.loss_fn, self.penalty = owner, loss_fn, penalty
         self._forget()
-        # Steps that are not replayed run on the stream that records: what autograd remembers of
-        # them (where gradients accumulate) must not lead a recording to another stream.
+        # Eager steps run on the stream that records: autograd remembers the stream on which
+        # gradients accumulate, and a recording must not be led to another one.
         self._stream = torch.cuda.Stream(owner.particles.device)
 
     def _forget(self) -> None:
-        """Drop all recordings: a loaded optimizer state, say, lies in other memory."""
+        """Drop all recordings, for example because a loaded optimizer state has other memory."""
         self._loads = self.filter.loads
         self._graphs: dict[Any, _Graph | None] = {}
         optimizer = getattr(self.filter, "optimizer", None)
@@ -59,8 +59,8 @@ class CompiledStep:
         key = training, rates, settings_of(self.filter), shapes
         if key not in self._graphs:
             self._graphs[key] = None
-            # As copies, like those of a recording: kernels are chosen by strides and alignment, and
-            # one that has not run before cannot be loaded while a recording is under way.
+            # Copies, as in a recording: kernels are chosen by strides and alignment, and one that
+            # has not run before cannot be loaded during a recording.
             return self._eager(_copies(batch))
         graph = self._graphs[key]
         if graph is None and self._rates is not None and self._rates.count_on_the_host():
@@ -87,13 +87,13 @@ class CompiledStep:
 
 
 def settings_of(owner: SteppedFilter) -> tuple[Any, ...]:
-    """What Python decides a step by: the filter's `recorded_by`, and who is in its lists."""
+    """The values on which Python code in a step depends: `recorded_by`, with lists as tuples."""
     values = (getattr(owner, name) for name in owner.recorded_by)
     return tuple(tuple(value) if isinstance(value, list) else value for value in values)
 
 
 def _copies(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """In memory of their own; a loss may ask for the gradient by them as by the batch itself."""
+    """Copies of tensors; a loss may be differentiated by them as by the originals."""
     return tuple(t.detach().clone().requires_grad_(t.requires_grad) for t in batch)
 
 
@@ -113,18 +113,18 @@ class _Graph:
         for static, tensor in zip(self.inputs, batch, strict=True):
             static.copy_(tensor)
         self.graph.replay()
-        # The graph writes the same memory every time; what is handed out must stay as it is.
+        # The graph writes to the same memory every time; results must not change later.
         return self.info.copied()
 
 
 class _Rates:
     """Learning rates as tensors, for optimizers that read them on the device.
 
-    The others (RMSprop, say) ask the host for the number, so it is part of the graph: a graph is
-    recorded anew when they change it.
+    Others, such as RMSprop, read the number on the host. It is then part of the graph, which is
+    recorded again when the number changes.
     """
 
-    READS_TENSORS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+    READS_TENSORS = (torch.optim.SGD, torch.optim.Adam)  # AdamW is an Adam
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
         self.groups, self.state = optimizer.param_groups, optimizer.state
@@ -137,9 +137,9 @@ class _Rates:
                 self.static.append(rate)
             if "capturable" in group:
                 group["capturable"] = True
-                if isinstance(base, (torch.optim.Adam, torch.optim.AdamW)):
-                    # one kernel instead of fifteen for each tensor: torch's `foreach` leaves
-                    # parameters alone that are more than nn.Parameter
+                if isinstance(base, torch.optim.Adam):
+                    # one kernel instead of fifteen for each tensor: torch's `foreach` skips
+                    # subclasses of nn.Parameter
                     group["fused"], group["foreach"] = True, False
             elif isinstance(base, torch.optim.SGD):  # only its fused kernel takes a tensor
                 group["fused"], group["foreach"] = True, False
@@ -149,7 +149,7 @@ class _Rates:
                     state[name] = value.to(device)
 
     def count_on_the_host(self) -> bool:
-        """Whether the optimizer (Adagrad, say) keeps numbers that a recording would not move on."""
+        """Whether the optimizer, such as Adagrad, counts steps where a graph cannot."""
         kept = [value for state in self.state.values() for value in state.values()]
         return any(
             value.device.type == "cpu" if isinstance(value, Tensor) else isinstance(value, int)
@@ -157,10 +157,10 @@ class _Rates:
         )
 
     def key(self) -> tuple[float, ...]:
-        """What a graph depends on: nothing where rates are tensors."""
+        """The learning rates that a graph depends on: none if they are tensors."""
         if not self.static:
             return tuple(float(group["lr"]) for group in self.groups)
-        # A scheduler writes into the tensor; someone may also have put a number in its place.
+        # A scheduler writes into the tensor, but the tensor may also have been replaced.
         for group, rate in zip(self.groups, self.static, strict=True):
             if group["lr"] is not rate:
                 rate.fill_(float(group["lr"]))

@@ -1,9 +1,9 @@
-r"""Second derivatives of the losses of N networks at once, in three ways.
+"""Second derivatives of the losses of N networks at once.
 
-A closure gives losses L `[N]`, and may give the outputs f `[N, B, C]` they were computed from.
+A closure returns losses L `[N]`, perhaps with the outputs f `[N, B, C]` they were computed from.
 
 - From losses alone: the Hessian itself, by differentiating twice. Its diagonal by random signs v,
-  v * (H v) (Hutchinson; exact where H is diagonal), negative entries counted as 0.
+  v * (H v) (Hutchinson; exact if H is diagonal), with negative entries set to 0.
 - With outputs: the generalised Gauss-Newton matrix J^T Lambda J, J = df/dx, Lambda = d2L/df2, which
   is positive semi-definite wherever the loss is convex in the outputs. Lambda is one C x C block
   per sample, found by C products; S S^T = Lambda. The full matrix takes B * C backward passes. Its
@@ -14,13 +14,14 @@ A closure gives losses L `[N]`, and may give the outputs f `[N, B, C]` they were
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import count, product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..particles import random
 
-_STREAM = 1 << 22  # random signs of their own, apart from dropout and resampling
+_STREAM = 1 << 22  # a separate random stream, distinct from those of dropout and resampling
 
 
 def flatten(tensors: Sequence[Tensor]) -> Tensor:
@@ -31,18 +32,11 @@ def flatten(tensors: Sequence[Tensor]) -> Tensor:
 def derivatives(
     losses: Tensor, parameters: list[nn.Parameter], create_graph: bool = False
 ) -> list[Tensor]:
-    """Gradients of every particle's loss, zeros where a parameter takes no part."""
+    """Gradients of every particle's loss, zeros for parameters that it does not depend on."""
     if not losses.requires_grad:
         return [torch.zeros_like(p) for p in parameters]
-    return list(
-        torch.autograd.grad(
-            losses.sum(),
-            parameters,
-            create_graph=create_graph,
-            retain_graph=True,
-            materialize_grads=True,
-        )
-    )
+    graph: Any = {"create_graph": create_graph, "retain_graph": True}
+    return list(torch.autograd.grad(losses.sum(), parameters, materialize_grads=True, **graph))
 
 
 def signs(keys: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -93,7 +87,7 @@ def output_curvature_root(losses: Tensor, outputs: Tensor) -> Tensor:
             curved = torch.zeros_like(outputs)
         columns.append(curved.detach().double())
     blocks = torch.stack(columns, dim=-1)
-    blocks = torch.where(blocks.isfinite(), blocks, 0.0)  # such a particle dies by its loss
+    blocks = torch.where(blocks.isfinite(), blocks, 0.0)  # the particle dies because of its loss
     values, vectors = torch.linalg.eigh((blocks + blocks.mT) / 2)
     return vectors * values.clamp(min=0.0).sqrt().unsqueeze(-2)
 

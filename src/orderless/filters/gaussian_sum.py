@@ -1,7 +1,7 @@
-r"""The Gaussian-sum filter: every particle has a precision of its own.
+r"""The Gaussian-sum filter: every particle has its own precision.
 
-The paper's filter takes each particle for a Gaussian N(x, sigma^2 I) whose width never changes, and
-the loss for linear. Here the loss is taken for quadratic, with curvature H, and the Gaussian for
+The paper's filter treats each particle as a Gaussian N(x, sigma^2 I) of constant width, and the
+loss as linear. Here the loss is treated as quadratic, with curvature H, and the Gaussian is
 N(x, P^-1). The product of the two is Gaussian again (Alspach and Sorenson, 1972):
 
     P' = P + H
@@ -22,30 +22,30 @@ from torch import Tensor, nn
 from ..particles import Ensemble
 from ..particles.parameter import per_particle_view
 from . import curvature as second
-from .base import Link
 from .step import Closure, Step, StepInfo, SteppedFilter, added
 
 _LARGEST_FULL = 2000
 
 
 class GaussianSumFilter(SteppedFilter):
-    """Particles with their own precision, each step a Newton step weighted by its evidence.
+    """Particles with their own precision; each step is a Newton step weighted by its evidence.
 
-    The closure of a step returns the losses `[N]` or `(losses, outputs)` with the networks' outputs
-    `[N, B, C]` that they came from. Losses should be *sums* of negative log-likelihoods: a mean
-    over a batch of B counts it as 1/B-th of its worth, in weights and in precision.
+    The closure of a step returns the losses `[N]`, or `(losses, outputs)` with the networks'
+    outputs `[N, B, C]` that they were computed from. Losses should be *sums* of negative
+    log-likelihoods: the mean over a batch of B counts as one B-th of the data, in weights and in
+    precision.
 
     Args:
         particles: an `ol.Ensemble`.
-        sigma2: the variance of every particle at the start; with `"none"` for good (the paper's
-            sigma^2 and the learning rate).
-        curvature: what H is. `"none"`: 0. `"diagonal"`: for networks; with outputs the generalised
-            Gauss-Newton diagonal by random probes, never negative; from losses alone the Hessian's
-            diagonal (exact if it is diagonal), negative entries counted as 0. `"full"`: up to 2,000
-            parameters; with outputs the exact Gauss-Newton matrix, from losses alone the exact
-            Hessian, of which only the positive part counts where P + H is not positive definite.
+        sigma2: the initial variance of every particle; with `"none"` it stays (the paper's sigma^2
+            and the learning rate).
+        curvature: the matrix H. `"none"`: 0. `"diagonal"`: for networks; with outputs the
+            generalised Gauss-Newton diagonal by random probes, never negative; from losses alone
+            the Hessian's diagonal (exact if it is diagonal), with negative entries set to 0.
+            `"full"`: up to 2,000 parameters; with outputs the exact Gauss-Newton matrix, from
+            losses alone the exact Hessian, or its positive part if P + H is not positive definite.
         probes: random probes per step for `"diagonal"`.
-        link, min_ess, check_every: as in every filter.
+        options: `link`, `min_ess` and `check_every`, as in every filter.
     """
 
     recorded_by = ("curvature", "probes")
@@ -57,11 +57,9 @@ class GaussianSumFilter(SteppedFilter):
         sigma2: float,
         curvature: str = "none",
         probes: int = 1,
-        link: Link = "softmax",
-        min_ess: float | None = None,
-        check_every: int = 100,
+        **options: Any,
     ) -> None:
-        super().__init__(particles, link=link, min_ess=min_ess, check_every=check_every)
+        super().__init__(particles, **options)
         if curvature not in ("none", "diagonal", "full"):
             raise ValueError(f"curvature must be 'none', 'diagonal' or 'full', got {curvature!r}")
         if not sigma2 > 0:
@@ -69,7 +67,7 @@ class GaussianSumFilter(SteppedFilter):
         if probes < 1:
             raise ValueError(f"probes must be at least 1, got {probes}")
         self.sigma2, self.curvature, self.probes = float(sigma2), curvature, probes
-        self.recordable = curvature == "none"  # factorisations ask the host
+        self.recordable = curvature == "none"  # factorisations synchronise with the host
         size = sum(p[0].numel() for p in self._moving())
         if size == 0:
             raise ValueError("no parameter of the particles requires a gradient")
@@ -78,24 +76,21 @@ class GaussianSumFilter(SteppedFilter):
                 f"curvature='full' keeps a matrix of all parameters, at most {_LARGEST_FULL} of "
                 f"them, and this network has {size}: use curvature='diagonal'"
             )
-        options: Any = {"dtype": torch.float64, "device": particles.device}
+        real: Any = {"dtype": torch.float64, "device": particles.device}
         n = particles.shard.count
         if curvature == "full":
-            identity = torch.eye(size, **options) / self.sigma2
-            self.precision = identity.repeat(n, 1, 1)  # P [N, d, d]
+            self.precision = torch.eye(size, **real).repeat(n, 1, 1) / self.sigma2  # P [N, d, d]
         else:
             shape = (n, size) if curvature == "diagonal" else (1, 1)
-            self.precision = torch.full(shape, 1.0 / self.sigma2, **options)  # P [N, d]
+            self.precision = torch.full(shape, 1.0 / self.sigma2, **real)  # P [N, d]
 
     def _moving(self) -> list[nn.Parameter]:
         return [p for p in self.particles.parameters() if p.requires_grad]
 
-    # ------------------------------------------------------------------ one step
-
     def advance(self, closures: Sequence[Closure], penalty: Closure | None = None) -> StepInfo:
         if penalty is not None:
             raise ValueError(
-                "the Gaussian-sum filter takes no penalty: the precision it keeps is its memory"
+                "the Gaussian-sum filter takes no penalty: its precision stands for past data"
             )
         parameters, shard = self._moving(), self.particles.shard
         keys = second.probe_keys(self.particles.seed, self.steps, self.particles.indices)
@@ -103,14 +98,17 @@ class GaussianSumFilter(SteppedFilter):
             with torch.enable_grad():
                 parts = [self._expansion(step, closure, parameters, keys) for closure in closures]
             with torch.no_grad():
-                losses, gradient, curved = (_sum(part) for part in zip(*parts, strict=True))
-                assert losses is not None and gradient is not None
-                precision, displacement, gain = self._update(gradient, curved)
+                losses, gradient = added([p[0] for p in parts]), added([p[1] for p in parts])
+                curved = [p[2] for p in parts if p[2] is not None]
+                total = added(curved) if curved else None
+                precision, displacement, gain = self._update(gradient, total)
                 finite = losses.isfinite() & displacement.isfinite().all(1) & gain.isfinite()
                 losses, gain, finite = (shard.gather(each) for each in (losses, gain, finite))
                 step.loss_before, step.alive = losses, self.alive & finite
                 step.hold(*parameters, self.precision)
-                _displace(parameters, displacement)  # x' = x - P'^-1 g
+                pieces = displacement.split([p[0].numel() for p in parameters], dim=1)
+                for parameter, piece in zip(parameters, pieces, strict=True):  # x' = x - P'^-1 g
+                    parameter.copy_(parameter.double() - piece.view_as(parameter))
                 self.precision.copy_(precision)
             step.commit(gain - losses.double())
         return step.info
@@ -118,7 +116,7 @@ class GaussianSumFilter(SteppedFilter):
     def _expansion(
         self, step: Step, closure: Closure, parameters: list[nn.Parameter], keys: second.Keys
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """L `[N]`, g `[N, d]` and H (`[N, d, d]`, `[N, d]` or None) where particles stand."""
+        """L `[N]`, g `[N, d]` and H (`[N, d, d]`, `[N, d]` or None) at the present positions."""
         losses, outputs = step.differentiable(closure)
         full, curves = self.curvature == "full", self.curvature != "none"
         twice = curves and outputs is None
@@ -174,18 +172,6 @@ class GaussianSumFilter(SteppedFilter):
                 f"curvature than {self.curvature!r}"
             )
         super()._check_state(state)
-
-
-def _sum(tensors: tuple[Tensor | None, ...]) -> Tensor | None:
-    """Of one or several closures; None where there is nothing of the kind."""
-    given = [tensor for tensor in tensors if tensor is not None]
-    return added(given) if given else None
-
-
-def _displace(parameters: list[nn.Parameter], displacement: Tensor) -> None:
-    pieces = displacement.split([p[0].numel() for p in parameters], dim=1)
-    for parameter, piece in zip(parameters, pieces, strict=True):
-        parameter.copy_(parameter.double() - piece.view_as(parameter))
 
 
 def _rows(outputs: Any, n: int) -> Tensor:

@@ -12,20 +12,20 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from ..particles import Ensemble
-from .base import Link
-from .move import Move, QuadraticPenalty, UpdateHooks, check_closed, choose_move, closes_by_default
+from .move import Move, QuadraticPenalty, UpdateHooks, choose_move, takes_closed_steps
 from .optimizers import check_optimizer, check_state
 from .step import Closure, Step, StepInfo, SteppedFilter, added
 from .weights import is_finite
 
 
 class Weighting(ABC):
-    """What a step is worth: `weighting(step)` is the log-likelihood `[N]` that weights grow by.
+    """A rule for the weights: `weighting(step)` is the increment of the log-weights `[N]`.
 
-    `step.energy_before` `[N]` is what the weights see of the loss at the old positions. A rule that
-    needs more says so in `reads`: `"energy_after"`, the same at the new positions, for which the
-    closure is called again, or `"slope"`, <grad L, x_new - x_old>, for which it is not. Do not
-    change a rule: a CUDA graph is recorded again for another rule, not for one that changed.
+    `step.energy_before` `[N]` is the energy (the loss, perhaps with the penalty) at the old
+    positions. A rule that needs more declares it in `reads`: `"energy_after"`, the energy at the
+    new positions, for which the closure is called again, or `"slope"`, <grad L, x_new - x_old>, for
+    which it is not. Rules must not be mutated: a CUDA graph is recorded again for another rule, but
+    not for one that has changed.
     """
 
     reads: ClassVar[str | None] = None
@@ -48,7 +48,7 @@ class GradientStep(Step):
     ) -> None:
         super().__init__(owner, closures)
         self.penalty_closure = penalty
-        # what the weights see too goes backwards, and is evaluated again, with the losses
+        # a penalty in the weights is differentiated, and evaluated again, with the losses
         self.weighed_penalty = penalty if weigh_penalty else None
         self.log_weights = owner.raw_log_weights
 
@@ -58,10 +58,8 @@ class GradientStep(Step):
         self.contexts.enter_context(self.particles.factoring(self._move.update))
         return self
 
-    # ------------------------------------------------------------------ x <- x - sigma^2 grad L
-
     def move(self) -> None:
-        """One step of the optimizer, for the particles whose loss and gradient are finite."""
+        """x <- x - sigma^2 grad L, for the particles whose loss and gradient are finite."""
         move = self._move
         losses, penalties = self._backward(move)
         finite = losses + move.bound()
@@ -82,8 +80,8 @@ class GradientStep(Step):
             hooks.after_update()
 
     def _closed(self) -> list[QuadraticPenalty]:
-        """The penalties that this step applies itself; until it ends, their `closed` is True."""
-        # a slope of penalties is read off their gradient, which then has to be there
+        """The penalties that this step applies itself; their `closed` is True until it ends."""
+        # the slope of a penalty needs its gradient
         if self.weighed_penalty is not None and self.filter.weighting.reads == "slope":
             return []
         quadratics = self.filter.closed_penalties()
@@ -93,10 +91,10 @@ class GradientStep(Step):
         return [quadratic for quadratic in quadratics if quadratic.holds]
 
     def _backward(self, move: Move) -> tuple[Tensor, Tensor | None]:
-        """Losses and penalties, their gradients in `move`.
+        """Compute losses and penalties; their gradients go into `move`.
 
-        The penalty goes backwards together with the last closure, so it may use that closure's
-        outputs instead of computing them again.
+        The penalty is differentiated together with the last closure, so that it can use that
+        closure's outputs instead of computing them again.
         """
         rows, penalties = [], None
         with torch.enable_grad():
@@ -128,20 +126,18 @@ class GradientStep(Step):
         given = {} if outputs is None else {"outputs": outputs}
         return self.evaluate(closure, "penalty", **given)[0]
 
-    # ------------------------------------------------------------------ what the weights may see
-
     @property
     def energy_before(self) -> Tensor:
-        """What the weights see of the loss where particles stood: `[N]`, float64."""
+        """The loss, and the penalty if it is weighed, at the old positions: `[N]`, float64."""
         if self.weighed_penalty is None or self.penalty is None:
             return self.loss_before.double()
         return (self.loss_before + self.penalty).double()
 
     @cached_property
     def energy_after(self) -> Tensor:
-        """What the weights see of the loss where particles now stand: `[N]`.
+        """The loss, and the penalty if it is weighed, at the new positions: `[N]`.
 
-        The penalty comes after the losses, as the first time: it draws the same noise.
+        The penalty follows the losses, as in the first evaluation, so that it draws the same noise.
         """
         rows = []
         with self.again():
@@ -155,15 +151,13 @@ class GradientStep(Step):
 
     @cached_property
     def slope(self) -> Tensor:
-        """<grad L, x_new - x_old>, from the displacement that really happened: `[N]`, float64."""
+        """<grad L, x_new - x_old> for the actual displacement: `[N]`, float64."""
         if not self._move.slopes:
-            raise RuntimeError("a weighting that looks at the slope must say so: reads = 'slope'")
+            raise RuntimeError("a weighting that uses the slope must declare it: reads = 'slope'")
         return self.shard.gather(self._move.along_gradient())
 
-    # ------------------------------------------------------------------ whole or not at all
-
     def commit(self, gain: Tensor) -> None:
-        self._move.check()  # before anybody is weighed
+        self._move.check()  # before any weight changes
         super().commit(gain)
 
     def settle(self, alive: Tensor) -> None:
@@ -178,12 +172,12 @@ class GradientStep(Step):
 class GradientFilter(SteppedFilter):
     """Gradient steps with weights by any rule; see `Weighting`.
 
-    The gradient sees loss + penalty (or the step is closed, see `register`); the weights see the
-    loss only, unless `weigh_penalty`: a penalty stands for past data, and in the weights it would
-    count that past at every step again.
+    The gradient is that of loss + penalty (or the step is closed, see `register`); the weights use
+    the loss only, unless `weigh_penalty`: a penalty stands for past data, and in the weights it
+    would count that data again at every step.
 
-    A particle whose loss or gradient is not finite dies: weight 0, and its parameters, buffers and
-    optimizer state stay as they were before the step. The others go on.
+    A particle whose loss or gradient is not finite dies: its weight is 0, and its parameters,
+    buffers and optimizer state stay as they were before the step. The others continue.
     """
 
     recorded_by = ("weighting", "max_grad_norm", "weigh_penalty", "consolidations")
@@ -197,44 +191,37 @@ class GradientFilter(SteppedFilter):
         weighting: Weighting,
         max_grad_norm: float | None = None,
         weigh_penalty: bool = False,
-        link: Link = "softmax",
-        min_ess: float | None = None,
-        check_every: int = 100,
+        **options: Any,
     ) -> None:
-        super().__init__(particles, link=link, min_ess=min_ess, check_every=check_every)
+        super().__init__(particles, **options)
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise ValueError(f"max_grad_norm must be positive, got {max_grad_norm}")
         check_optimizer(optimizer, particles)
         self.optimizer, self.max_grad_norm = optimizer, max_grad_norm
         self.weighting, self.weigh_penalty = weighting, weigh_penalty
         self.consolidations: list[UpdateHooks] = []
-        self._closed: dict[UpdateHooks, bool | None] = {}
+        self._closed: set[UpdateHooks] = set()
 
     def register(self, consolidation: UpdateHooks, closed: bool | None = None) -> None:
-        """Have `before_update()` and `after_update()` called around every optimizer step.
+        """Call `before_update()` and `after_update()` around every optimizer step.
 
-        A quadratic penalty (EWC, SI) is from now on applied by every step itself where it is
-        `closed`: None, the default, means with SGD, whose metric is the learning rate (over
-        1 - momentum); True is for Adam, too (metric lr / (sqrt(v) + eps)); False leaves it to
-        `step(penalty=...)`. Strengths in the literature are meant for Adam and a penalty in the
+        A quadratic penalty (EWC, SI) that is `closed` is applied by every step itself, in closed
+        form. None, the default, means: with SGD, whose metric is the learning rate (over
+        1 - momentum). True also allows Adam (metric lr / (sqrt(v) + eps)). False leaves the penalty
+        to `step(penalty=...)`. Strengths in the literature are for Adam and a penalty in the
         gradient.
         """
-        if closed:
-            check_closed(consolidation, self.optimizer)
+        if takes_closed_steps(consolidation, self.optimizer, closed):
+            self._closed.add(consolidation)
         self.consolidations.append(consolidation)
-        self._closed[consolidation] = closed
 
     def closed_penalties(self) -> list[QuadraticPenalty]:
         """The registered penalties that steps apply in closed form."""
-        usual = closes_by_default(self.optimizer)
         return [
             each
             for each in self.consolidations
-            if isinstance(each, QuadraticPenalty)
-            and (usual if (closed := self._closed.get(each)) is None else closed)
+            if each in self._closed and isinstance(each, QuadraticPenalty)
         ]
-
-    # ------------------------------------------------------------------ one step
 
     def advance(
         self,
@@ -242,7 +229,7 @@ class GradientFilter(SteppedFilter):
         penalty: Closure | None = None,
         weigh_penalty: bool | None = None,
     ) -> StepInfo:
-        """Algorithm 1 of arXiv:2410.22695; `weigh_penalty`: None means as the filter was made."""
+        """Algorithm 1 of arXiv:2410.22695; `weigh_penalty=None` uses the filter's setting."""
         with self.transaction(closures, penalty, weigh_penalty) as step:
             step.move()  # x <- x - sigma^2 grad L(x)
             step.commit(self.weighting(step))  # log w <- log w - (L(x_t) + L(x_{t+1})) / 2
@@ -254,7 +241,7 @@ class GradientFilter(SteppedFilter):
         penalty: Closure | None = None,
         weigh_penalty: bool | None = None,
     ) -> GradientStep:
-        """`with pf.transaction(closures) as step:` is a step that can still be taken back."""
+        """`with pf.transaction(closures) as step:` is a step that is undone after an error."""
         usual = self.weigh_penalty if weigh_penalty is None else weigh_penalty
         return GradientStep(self, closures, penalty, usual)
 
@@ -269,12 +256,12 @@ class GradientFilter(SteppedFilter):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._check_state(state)
         own = self.particles.shard.local_all(state["optimizer"])
-        # torch's optimizers go on in the very tensors they are given
+        # torch's optimizers keep the tensors they are given
         own = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, own)
         fused = [group.get("fused") for group in self.optimizer.param_groups]
-        self.optimizer.load_state_dict(own)  # first, because it may yet refuse
+        self.optimizer.load_state_dict(own)  # first, because it may still raise
         super().load_state_dict(state)
-        if self.particles.device.type != "cuda":  # where nothing is recorded, as it was on a GPU
+        if self.particles.device.type != "cuda":  # a state from a GPU is set up for recording
             for group, before in zip(self.optimizer.param_groups, fused, strict=True):
                 if "capturable" in group:
                     group["capturable"] = False

@@ -1,9 +1,9 @@
-"""How a gradient step is carried out so that it can still be taken back for single particles.
+"""Gradient steps that can be undone for single particles.
 
-Two ways with one protocol: `Descent` for plain SGD, which need not write a Linear weight's gradient
-down, and `Move` for any torch optimizer. A step calls, in this order, `backward`, `gathered`,
-`bound` / `squared_norms`, `take`, (`along_gradient`), `settle`; and `undo` instead of `settle` if
-anything fails on the way.
+Two classes with one protocol: `Descent` for plain SGD, which does not form the gradients of Linear
+weights, and `Move` for any torch optimizer. A step calls, in this order, `backward`, `gathered`,
+`bound` or `squared_norms`, `take`, (`along_gradient`), `settle`; after an error `undo` instead of
+`settle`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Move:
-    """`optimizer.step()`; the step holds parameters and optimizer state to go back to."""
+    """`optimizer.step()`; the `Step` saves parameters and optimizer state before."""
 
     update: FactoredUpdate | None = None
 
@@ -43,7 +43,7 @@ class Move:
         optimizer.zero_grad(set_to_none=True)
 
     def watching(self) -> AbstractContextManager[Any]:
-        """Around whatever computes losses."""
+        """A context around every evaluation of losses."""
         return nullcontext()
 
     def backward(self, losses: Tensor, retain_graph: bool = False) -> None:
@@ -51,11 +51,11 @@ class Move:
         losses.backward(torch.ones_like(losses), retain_graph=retain_graph)
 
     def keep_gradients(self) -> None:
-        """Gradients as they are now: the move may clip them, a penalty add to them."""
+        """Copy the present gradients: clipping or a penalty may change them later."""
         self._kept = [(p, p.grad.clone()) for p in self.moving() if p.grad is not None]
 
     def gathered(self) -> None:
-        """Called when the last gradient is there."""
+        """Called after the last `backward`."""
         if not self.moving():
             raise ValueError(
                 "the losses do not depend on any parameter that the optimizer holds: "
@@ -88,41 +88,41 @@ class Move:
         known = {id(tensor) for tensor, _ in self.step.held}
         self.optimizer.step()
         new = [tensor for tensor in self._states() if id(tensor) not in known]
-        # State that this first step created was zero before it.
+        # optimizer state that this step created counts as zero before it
         self.step.held += [(tensor, torch.zeros_like(tensor)) for tensor in new]
         pull(self.optimizer, self.quadratics)
 
     def _moved(self) -> list[nn.Parameter]:
-        """The parameters that change: those with a gradient; with a closed penalty, all."""
+        """The parameters that change: those with a gradient, or all with a closed penalty."""
         groups = self.optimizer.param_groups if self.quadratics else ()
         return [p for group in groups for p in group["params"]] or self.moving()
 
     def _states(self) -> list[Tensor]:
-        """Optimizer state: of particles, `[N, ...]`, or shared by them, such as step counts."""
+        """Tensors of the optimizer's state: per particle `[N, ...]`, or shared (step counts)."""
         states = self.optimizer.state.values()
         return [value for state in states for value in state.values() if isinstance(value, Tensor)]
 
     @torch.no_grad()
     def along_gradient(self) -> Tensor:
-        """<g, x_new - x_old> per particle `[N]`, from the displacement that really happened."""
+        """<g, x_new - x_old> per particle `[N]`, for the actual displacement."""
         old = {id(tensor): before for tensor, before in self.step.held}
         displacements = [p.detach() - old[id(p)] for p, _ in self._kept]
         return inner_products([g for _, g in self._kept], displacements)
 
     def check(self) -> None:
-        """Refuse to settle what cannot be settled."""
+        """Raise if the step cannot be settled."""
 
     def settle(self, alive: Tensor) -> None:
-        """The step is decided: write what is still pending, for those `alive` `[N]` here."""
+        """Apply pending updates to this rank's particles that are `alive`."""
 
     def undo(self) -> None:
-        """The step failed: put back the optimizer's state; what was held is back already."""
+        """Restore the optimizer's state; the `Step` has restored its tensors already."""
         self.optimizer.state.clear()
         self.optimizer.state.update(self._state)
 
 
 class Descent(Move):
-    """x <- x - sigma^2 g for plain SGD; Linear layers move by the factors of their gradient."""
+    """x <- x - sigma^2 g for plain SGD; Linear layers are updated by factors of the gradient."""
 
     update: FactoredUpdate
 
@@ -152,7 +152,7 @@ class Descent(Move):
         return self._with_dense(self.update.bound())
 
     def _with_dense(self, factored: Tensor | None) -> Tensor:
-        """Add the squared norms of the gradients that were written down after all."""
+        """Add the squared norms of the gradients that exist as tensors."""
         dense = squared_norms(self.gradients()) if self.gradients() else None
         if factored is None or dense is None:
             return dense if factored is None else factored  # type: ignore[return-value]
@@ -171,7 +171,7 @@ class Descent(Move):
                 scale = per_particle_view(scale, parameter).to(parameter.dtype)  # type: ignore[arg-type]
             parameter.add_(scale * gradient)
         self.update.scale(scales)
-        self.optimizer._opt_called = True  # type: ignore[attr-defined]  # or schedulers complain
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]  # or schedulers warn
 
     def check(self) -> None:
         for step in self.update.steps:
@@ -188,9 +188,9 @@ class Descent(Move):
 def choose_move(
     step: Step, owner: GradientFilter, quadratics: Sequence[QuadraticPenalty] = ()
 ) -> Move:
-    """Factors for plain descent where nobody else wants to see the gradient; else the optimizer.
+    """`Descent` for plain SGD if nothing else reads the gradient, else `Move`.
 
-    One particle goes through `torch.optim.SGD` itself, so that N = 1 is SGD bit for bit.
+    A single particle uses `torch.optim.SGD` itself, so that N = 1 is SGD bit for bit.
     """
     particles, optimizer, reads = owner.particles, owner.optimizer, owner.weighting.reads
     watched = any(getattr(hooks, "reads_gradients", True) for hooks in owner.consolidations)
@@ -198,12 +198,12 @@ def choose_move(
     able = particles.fast and particles.n > 1 and whole
     if reads == "slope" or watched or quadratics or not able or not plain_descent(optimizer):
         return Move(step, optimizer, reads == "slope", quadratics)
-    # how often the step compares the rows of a layer with each other
+    # the number of times that the step compares the rows of a layer with each other
     return Descent(step, optimizer, (reads == "energy_after") + (owner.max_grad_norm is not None))
 
 
 def plain_descent(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer does x <- x - lr g and nothing more."""
+    """Whether the optimizer computes x <- x - lr g and nothing else."""
     hooked = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
     return (
         type(optimizer) is torch.optim.SGD
@@ -216,11 +216,8 @@ def plain_descent(optimizer: torch.optim.Optimizer) -> bool:
     )
 
 
-# ---------------------------------------------------------------------- penalties
-
-
 class UpdateHooks(Protocol):
-    """What `register` takes: called around `optimizer.step()` while gradients are set."""
+    """The argument of `register`: called around `optimizer.step()` while gradients are set."""
 
     def before_update(self) -> None: ...
     def after_update(self) -> None: ...
@@ -228,10 +225,10 @@ class UpdateHooks(Protocol):
 
 @runtime_checkable
 class QuadraticPenalty(UpdateHooks, Protocol):
-    """A penalty 1/2 sum c (x - m)^2, whose step is closed; see `consolidation.base`.
+    """A penalty 1/2 sum c (x - m)^2, whose step has a closed form; see `consolidation.base`.
 
-    `anchor(parameter)` is (c, m) or None, once it `holds` anything. `closed` is True while a step
-    is taken that applies it.
+    `anchor(parameter)` is (c, m) or None. `holds` is False while there is nothing to penalise.
+    `closed` is True during a step that applies the penalty itself.
     """
 
     closed: bool
@@ -241,28 +238,32 @@ class QuadraticPenalty(UpdateHooks, Protocol):
     def anchor(self, parameter: nn.Parameter) -> tuple[Tensor, Tensor] | None: ...
 
 
-def check_closed(consolidation: UpdateHooks, optimizer: torch.optim.Optimizer) -> None:
-    """Raise `ValueError` where no closed step is known."""
-    if not isinstance(consolidation, QuadraticPenalty):
+def takes_closed_steps(
+    consolidation: UpdateHooks, optimizer: torch.optim.Optimizer, closed: bool | None
+) -> bool:
+    """Whether steps apply a penalty in closed form; by default with SGD, whose metric is the rate.
+
+    Raises `ValueError` if `closed` is True and no closed form is known.
+    """
+    quadratic = isinstance(consolidation, QuadraticPenalty)
+    if closed is None:
+        ascends = any(group.get("maximize") for group in optimizer.param_groups)
+        return quadratic and type(optimizer) is torch.optim.SGD and not ascends
+    if closed and not quadratic:
         raise ValueError(f"a {type(consolidation).__name__} has no closed step: closed=None")
-    if not isinstance(optimizer, torch.optim.SGD | torch.optim.Adam):  # AdamW is an Adam
+    if closed and not isinstance(optimizer, torch.optim.SGD | torch.optim.Adam):  # or AdamW
         kind = type(optimizer).__name__
         raise ValueError(f"closed steps are known for SGD and Adam, not for {kind}: closed=False")
-
-
-def closes_by_default(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether penalties take closed steps unless told otherwise: the metric is the rate alone."""
-    ascends = any(group.get("maximize") for group in optimizer.param_groups)
-    return type(optimizer) is torch.optim.SGD and not ascends
+    return closed
 
 
 def metric(
     optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: nn.Parameter
 ) -> Tensor | float | None:
-    """sigma^2 of the step just taken, how far a unit of gradient moves a parameter in the end.
+    """sigma^2 of the last step: how far a unit of gradient moves a parameter in the long run.
 
-    SGD's lr, with momentum lr / (1 - momentum), so that steps still end where loss + penalty is
-    smallest; Adam's lr / (sqrt(v) + eps). None: this parameter has not moved yet.
+    SGD's lr, with momentum lr / (1 - momentum), so that steps converge to the minimum of loss +
+    penalty; Adam's lr / (sqrt(v) + eps). None if the parameter has not moved yet.
     """
     rate: Tensor | float = group["lr"]
     if isinstance(optimizer, torch.optim.SGD):
@@ -277,7 +278,7 @@ def metric(
 
 
 def pull(optimizer: torch.optim.Optimizer, quadratics: Sequence[QuadraticPenalty]) -> None:
-    """After the optimizer's own step, take in each penalty as a Gaussian measurement.
+    """Apply each penalty as a Gaussian measurement, after the optimizer's own step.
 
     x <- x + k (m - x),   k = sigma^2 c / (1 + sigma^2 c),   sigma^2 <- (1 - k) sigma^2
     """

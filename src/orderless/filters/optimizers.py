@@ -1,4 +1,4 @@
-"""Which optimizers a filter takes, and which of their states."""
+"""Checks of optimizers and their states."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 from ..particles import Ensemble
 
-# They look at a whole tensor at a time: of stacked networks, each would change the others' steps.
+# They use statistics of a whole tensor, which would mix the steps of stacked networks.
 WHOLE_TENSORS = (torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.Muon)
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, particles: Ensemble) -> None:
-    """Refuse what cannot move these particles one by one."""
+    """Raise if an optimizer cannot move these particles independently of each other."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         kind = type(optimizer).__name__
         raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {kind}")
@@ -32,7 +32,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, particles: Ensemble) -> No
 
 
 def check_state(optimizer: torch.optim.Optimizer, state: Any, n: int) -> None:
-    """Refuse a state that is not of such an optimizer over n particles' parameters."""
+    """Raise `ValueError` if a state is not of such an optimizer over n particles' parameters."""
     given = state if isinstance(state, dict) else {}
     alike = _form(given.get("param_groups")) == _form(optimizer.state_dict()["param_groups"])
     sizes = [(n, *p.shape[1:]) for group in optimizer.param_groups for p in group["params"]]
@@ -46,7 +46,7 @@ def check_state(optimizer: torch.optim.Optimizer, state: Any, n: int) -> None:
 
 
 def _form(value: Any) -> Any:
-    """What kind of thing an option is; `foreach` and the like are True, False or None."""
+    """The kind of an option's value; `foreach` and the like are True, False or None."""
     if isinstance(value, dict):
         return {name: _form(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -58,7 +58,7 @@ def _form(value: Any) -> Any:
 
 
 def _fits(number: Any, values: Any, sizes: list[tuple[int, ...]]) -> bool:
-    """Whether these are numbers and tensors of one parameter; an `ol.TRAC` checks its own."""
+    """Whether a parameter's state has the right shapes; an `ol.TRAC` checks its own."""
     if not isinstance(number, int):
         return True
     if not (isinstance(values, dict) and 0 <= number < len(sizes)):

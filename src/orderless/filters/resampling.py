@@ -1,8 +1,7 @@
 """Four ways to draw N particles from N weighted ones.
 
-One signature: `scheme(weights, uniforms) -> indices`, with weights `[N]` that sum to one and
-uniforms `[N]` in (0, 1). All are unbiased: particle i is drawn N w_i times on average. They differ
-in how much the count varies around that.
+`scheme(weights, uniforms) -> indices`, with weights `[N]` that sum to one and uniforms `[N]` in
+(0, 1). All are unbiased: particle i is drawn N w_i times on average. The variance differs.
 """
 
 from collections.abc import Callable
@@ -12,14 +11,14 @@ from torch import Tensor
 
 
 def _inverse_cdf(weights: Tensor, points: Tensor) -> Tensor:
-    """For each point in (0, 1), the particle whose share of the unit interval holds it."""
+    """For each point in (0, 1), the particle whose share of the unit interval contains it."""
     cumulative = weights.cumsum(0)
     indices = torch.searchsorted(cumulative / cumulative[-1], points, right=True)
     return indices.clamp_(max=len(weights) - 1)
 
 
 def multinomial(weights: Tensor, uniforms: Tensor) -> Tensor:
-    """N independent draws: the textbook scheme, and the noisiest."""
+    """N independent draws: the textbook scheme, with the largest variance."""
     return _inverse_cdf(weights, uniforms.to(weights))
 
 
@@ -36,10 +35,10 @@ def systematic(weights: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def residual(weights: Tensor, uniforms: Tensor) -> Tensor:
-    """floor(N w_i) copies for certain; the rest by independent draws from what is left over."""
+    """floor(N w_i) certain copies; the rest are independent draws from the remaining weights."""
     n = len(weights)
     expected = n * weights
-    certain = (expected * (1 + 1e-12)).floor()  # a share of exactly 1 may come out a bit below it
+    certain = (expected * (1 + 1e-12)).floor()  # a share of 1 may be rounded to just below it
     slots = torch.arange(n, device=weights.device)
     copied = torch.searchsorted(certain.cumsum(0), slots.to(weights), right=True).clamp_(max=n - 1)
     leftover = (expected - certain).clamp(min=0.0)

@@ -1,15 +1,15 @@
-r"""One step of a filter: whole, or not at all.
+"""One step of a filter as a transaction: it is taken in full or undone.
 
-A step reads as its equations do. Algorithm 1 of the paper (arXiv:2410.22695) is
+Algorithm 1 of the paper (arXiv:2410.22695) reads
 
     with self.transaction(closures, penalty) as step:
         step.move()                          # x <- x - sigma^2 grad L(x)
         step.commit(self.weighting(step))    # log w <- log w - (L(x_t) + L(x_{t+1})) / 2
     return step.info
 
-`Step` sees to everything around these lines: that closures keep to their contract, that both
-evaluations draw the same noise, that particles which break down stay where they were, that ranks
-agree, and that an error leaves no trace.
+`Step` does everything around these lines: it checks what closures return, replays the noise in the
+second evaluation, restores particles that died, gathers over ranks, and undoes the step after an
+error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..particles import Ensemble
 from ..particles.kernels import fused
 from ..particles.parameter import per_particle_view
 from ..particles.precision import matrix_precision
-from .base import Link, ParticleFilter
+from .base import ParticleFilter
 from .compiled import CompiledStep
 from .weights import effective_sample_size, is_finite, normalize
 
@@ -37,11 +37,11 @@ Closure = Callable[..., Any]
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What one step reports; tensors stay on the device.
+    """The report of one step; tensors stay on the device.
 
-    `loss_before` `[N]` at the old positions, `loss_after` `[N]` at the new ones (None where the
-    filter does not look again), `penalty` `[N]` or None, `alive` `[N]`, and the raw `log_weights`
-    `[N]` after the step with their `ess`.
+    `loss_before` `[N]` at the old positions, `loss_after` `[N]` at the new ones (None if the filter
+    does not evaluate them), `penalty` `[N]` or None, `alive` `[N]`, and the raw `log_weights` `[N]`
+    after the step with their `ess`.
     """
 
     loss_before: Tensor
@@ -55,26 +55,26 @@ class StepInfo:
         return effective_sample_size(self.log_weights)
 
     def copied(self) -> StepInfo:
-        """With tensors of its own: a step hands out its working memory."""
+        """A copy with its own tensors: a step returns its working memory."""
         tensors = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{k: v.clone() for k, v in tensors.items() if v is not None})
 
 
 class Step:
-    """One step under way.
+    """A step in progress.
 
-    Entered, it remembers the networks' buffers and where all random generators stand; `hold`
-    remembers other tensors that are about to change. `commit` weighs the particles and puts back
-    what was held of those that died. An error before that puts back everything.
+    On entry it saves the networks' buffers and the states of all random generators; `hold` saves
+    other tensors that are about to change. `commit` weighs the particles and restores those that
+    died. An error before that restores everything.
 
-    Losses, weights and `alive` are of all particles `[N]`; parameters, buffers and what `evaluate`
+    Losses, weights and `alive` `[N]` are of all particles; parameters, buffers and what `evaluate`
     returns are of the particles on this rank.
     """
 
     def __init__(self, owner: SteppedFilter, closures: Sequence[Closure]) -> None:
         self.filter, self.particles, self.shard = owner, owner.particles, owner.particles.shard
         self.closures = closures
-        self.alive = owner.alive  # who may live on
+        self.alive = owner.alive  # particles that may survive the step
         self.loss_before: Tensor
         self.loss_after: Tensor | None = None
         self.penalty: Tensor | None = None
@@ -96,29 +96,15 @@ class Step:
         if kind is not None and not self.settled:
             self.undo()
 
-    # ------------------------------------------------------------------ losses
-
     def evaluate(self, closure: Closure, what: str = "closure", **given: Any) -> tuple[Tensor, Any]:
-        """(losses of the particles here, the outputs that the closure handed out with them)."""
+        """Call a closure: losses of this rank's particles, and the outputs returned with them."""
         result = closure(**given)
         losses, outputs = result if isinstance(result, tuple) else (result, None)
-        n, device = self.shard.count, self.particles.device
-        if not isinstance(losses, Tensor):
-            raise TypeError(f"the {what} must return a tensor, got {type(losses).__name__}")
-        if losses.shape != (n,):
-            got = "a scalar" if losses.dim() == 0 else f"shape {tuple(losses.shape)}"
-            raise ValueError(
-                f"the {what} must return one loss per particle, shape ({n},), got {got}: "
-                "ol.per_particle turns a loss for one network into such a function"
-            )
-        if losses.dtype not in (torch.float32, torch.float64):
-            raise TypeError(f"the {what} must return float32 or float64, got {losses.dtype}")
-        if losses.device != device:
-            raise ValueError(f"the {what} returned losses on {losses.device}, not on {device}")
+        check_losses(losses, self.particles, what)
         return losses, outputs
 
     def differentiable(self, closure: Closure) -> tuple[Tensor, Any]:
-        """As `evaluate`, for losses that a gradient can be taken of."""
+        """As `evaluate`, but the losses must have a gradient."""
         losses, outputs = self.evaluate(closure)
         if not losses.requires_grad:
             raise ValueError(
@@ -129,26 +115,24 @@ class Step:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """What is evaluated inside draws the step's noise once more and changes no buffer."""
+        """Evaluations inside draw the step's noise again and change no buffers."""
         replay, noise = self.particles.replay(self.draw), _same_noise(self.generators)
         with torch.no_grad(), replay, noise:
             yield
 
     def gather(self, losses: Sequence[Tensor]) -> Tensor:
-        """The sum of one or several `[N]`, of the particles on all ranks."""
+        """The sum of one or several losses, of the particles on all ranks: `[N]`."""
         return self.shard.gather(added(losses))
-
-    # ------------------------------------------------------------------ whole or not at all
 
     @torch.no_grad()
     def hold(self, *tensors: Tensor) -> None:
-        """Remember these as they are now: `[N, ...]`, those here, or shared by all particles."""
+        """Save tensors: `[N, ...]` of this rank's particles, or shared by all particles."""
         known = {id(tensor) for tensor, _ in self.held}
         self.held += [(t, t.detach().clone()) for t in tensors if id(t) not in known]
 
     @torch.no_grad()
     def commit(self, gain: Tensor) -> None:
-        """log w <- log w + gain `[N]`; who has no finite gain dies and has never moved."""
+        """log w <- log w + gain `[N]`. A particle without a finite gain dies where it was."""
         owner = self.filter
         survivors = owner.reweigh(gain, self.alive)
         owner.fail_if_none(survivors)
@@ -157,20 +141,20 @@ class Step:
         self.info = StepInfo(*seen, owner.alive, owner.raw_log_weights)
 
     def settle(self, alive: Tensor) -> None:
-        """End the step: put back what was held of the particles that are not `alive` `[N]`."""
+        """End the step: restore the particles that are not `alive` `[N]`."""
         self.settled = True
-        if _on_host(alive) and alive.all():
+        if alive.device.type == "cpu" and alive.all():
             return
         own = self.shard.local(alive)
         for tensor, before in self.held:
-            if tensor.device == alive.device:  # Adam counts steps on the CPU, if it may
+            if tensor.device == alive.device:  # Adam may count its steps on the CPU
                 of_particles = tensor.shape[:1] == own.shape
                 keep = per_particle_view(own, tensor) if of_particles else alive.any()
                 tensor.copy_(torch.where(keep, tensor, before))
 
     @torch.no_grad()
     def undo(self) -> None:
-        """The step failed: put back everything."""
+        """Restore everything after an error."""
         for tensor, before in self.held:
             tensor.copy_(before)
         self.particles.noise_counter.copy_(self.draw)
@@ -179,32 +163,23 @@ class Step:
 
 
 class SteppedFilter(ParticleFilter, ABC):
-    """A filter fed by closures. Subclasses say in `advance` what one step does.
+    """A filter that learns from closures. Subclasses define one step in `advance`.
 
     A closure computes N losses (`[N]`, float32 or float64) and nothing else: it does not call
     backward, draw data or augment. It may return `(losses, outputs)`; a penalty is then called with
-    `outputs=`, and need not compute them again. `advance` must be free of host decisions, so that
-    the same code runs eagerly and inside a CUDA graph. Where it cannot be, `recordable` is False
-    and every step is eager. `recorded_by` names the attributes that a recorded step depends on
-    besides tensors: a filter whose values there change is recorded anew.
+    `outputs=` and need not compute them again. `advance` must not make decisions on the host, so
+    that the same code runs eagerly and inside a CUDA graph. If it has to, `recordable` is False and
+    every step is eager. `recorded_by` names the attributes besides tensors that a recorded step
+    depends on: when one of them changes, the step is recorded again.
     """
 
     recordable = True
     recorded_by: tuple[str, ...] = ()
 
-    def __init__(
-        self,
-        particles: Ensemble,
-        *,
-        link: Link = "softmax",
-        min_ess: float | None = None,
-        check_every: int = 100,
-    ) -> None:
-        super().__init__(particles, link=link, min_ess=min_ess)
+    def __init__(self, particles: Ensemble, *, check_every: int = 100, **options: Any) -> None:
+        super().__init__(particles, **options)
         self.check_every, self._unchecked = check_every, 0
         self._failed = torch.zeros((), dtype=torch.bool, device=particles.device)
-
-    # ------------------------------------------------------------------ one step
 
     def step(
         self,
@@ -213,7 +188,7 @@ class SteppedFilter(ParticleFilter, ABC):
         penalty: Closure | None = None,
         **options: Any,
     ) -> StepInfo:
-        """Take one step on the loss of `closure`; of several closures, on the sum of theirs."""
+        """Take one step on the loss of `closure`, or on the sum of the losses of several."""
         closures = list(closure) if isinstance(closure, Sequence) else [closure]
         if not closures:
             raise ValueError("step needs at least one closure, got an empty list")
@@ -232,7 +207,7 @@ class SteppedFilter(ParticleFilter, ABC):
         """One step: a `transaction` that moves the particles, weighs and commits them."""
 
     def transaction(self, closures: Sequence[Closure]) -> Step:
-        """`with self.transaction(closures) as step:` is a step that can still be taken back."""
+        """`with self.transaction(closures) as step:` is a step that is undone after an error."""
         return Step(self, closures)
 
     def compile(
@@ -240,10 +215,10 @@ class SteppedFilter(ParticleFilter, ABC):
     ) -> Callable[..., StepInfo]:
         """`fast = pf.compile(loss_fn)`, then `info = fast(x, y)`: one CUDA graph per shape.
 
-        `loss_fn(*batch) -> [N]` and `penalty(*batch) -> [N]` are the closures' counterparts.
-        On the CPU, and with a group, whose ranks must talk in the middle of a step, this is
-        `step`. Randomness inside `loss_fn` must come from the ensemble
-        (dropout): torch's own generator would give a graph's two evaluations different numbers.
+        `loss_fn(*batch) -> [N]` and `penalty(*batch) -> [N]` replace the closures. On the CPU, and
+        with a group, whose ranks communicate within a step, this is `step`. Random numbers in
+        `loss_fn` must come from the ensemble (dropout): torch's own generator would give the two
+        evaluations of a graph different numbers.
         """
         if self.particles.device.type == "cuda":
             return CompiledStep(self, loss_fn, penalty)
@@ -254,12 +229,10 @@ class SteppedFilter(ParticleFilter, ABC):
 
         return step
 
-    # ------------------------------------------------------------------ weights
-
     def reweigh(self, log_likelihood: Tensor, alive: Tensor) -> Tensor:
-        """w_i <- w_i e^{log_likelihood_i}; the dead get 0. Returns who is left `[N]`.
+        """w_i <- w_i e^{log_likelihood_i}, 0 for the dead. Returns which particles are left `[N]`.
 
-        When nobody is left, weights and evidence stay as they are and `check` will say so.
+        If none is left, weights and evidence stay as they are and the next `check` raises.
         """
         if log_likelihood.is_cuda and fused.can_reweigh(self.raw_log_weights):
             state = self.raw_log_weights, self._log_evidence, self.alive, self._failed, self.steps
@@ -277,17 +250,12 @@ class SteppedFilter(ParticleFilter, ABC):
 
     def fail_if_none(self, alive: Tensor) -> None:
         """Raise at once if no particle is left; on the CPU only, where reading a mask is free."""
-        if _on_host(alive) and not alive.any():
+        if alive.device.type == "cpu" and not alive.any():
             self._failed.fill_(True)
             self.check(now=True)
 
-    @property
-    def failed(self) -> Tensor:
-        """Whether no particle was left since the last `check`: a bool on the device."""
-        return self._failed
-
     def check(self, now: bool = False) -> None:
-        """Raise if no particle is left. On CUDA the host asks only every `check_every` steps."""
+        """Raise if no particle is left. On CUDA this is checked only every `check_every` steps."""
         self._unchecked += 1
         waits = self.particles.device.type == "cuda" and self._unchecked < self.check_every
         if waits and not now:
@@ -301,21 +269,33 @@ class SteppedFilter(ParticleFilter, ABC):
             )
 
 
+def check_losses(losses: Any, particles: Ensemble, what: str) -> None:
+    """Raise if a function did not return one loss per particle."""
+    n, device = particles.shard.count, particles.device
+    if not isinstance(losses, Tensor):
+        raise TypeError(f"the {what} must return a tensor, got {type(losses).__name__}")
+    if losses.shape != (n,):
+        got = "a scalar" if losses.dim() == 0 else f"shape {tuple(losses.shape)}"
+        raise ValueError(
+            f"the {what} must return one loss per particle, shape ({n},), got {got}: "
+            "ol.per_particle turns a loss for one network into such a function"
+        )
+    if losses.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"the {what} must return float32 or float64, got {losses.dtype}")
+    if losses.device != device:
+        raise ValueError(f"the {what} returned losses on {losses.device}, not on {device}")
+
+
 def added(parts: Sequence[Tensor]) -> Tensor:
     """The sum of one or several tensors of one shape."""
     return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(0)
-
-
-def _on_host(mask: Tensor) -> bool:
-    """Whether a mask can be read without waiting for a GPU."""
-    return mask.device.type == "cpu"
 
 
 Generators = list[tuple[torch.Generator, Tensor]]
 
 
 def _generators(device: torch.device) -> Generators:
-    """torch's generators and where they stand; none while a step is recorded."""
+    """torch's generators and their states; none while a step is recorded."""
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return []
     used = [torch.default_generator]
@@ -327,7 +307,7 @@ def _generators(device: torch.device) -> Generators:
 
 @contextmanager
 def _same_noise(generators: Generators) -> Iterator[None]:
-    """torch's generators put to where they stood, and afterwards to where they are now."""
+    """Put torch's generators into these states, and afterwards back into their present ones."""
     now = [(generator, generator.get_state()) for generator, _ in generators]
     for generator, state in generators:
         generator.set_state(state)

@@ -1,13 +1,18 @@
-"""Log-weights: normalising, effective sample size, tempering. All float64, all on the device."""
+"""Log-weights: normalisation, effective sample size, tempering; all float64 and on the device."""
 
 import torch
 from torch import Tensor
 
 
 def normalize(log_weights: Tensor) -> tuple[Tensor, Tensor]:
-    """`(log w - log sum w, log sum w)`: weights that sum to one, and what they summed to."""
+    """`(log w - log sum w, log sum w)`: weights that sum to one, and their sum before."""
     total = torch.logsumexp(log_weights, 0)
     return log_weights - total, total
+
+
+def log_mean(log_values: Tensor) -> Tensor:
+    """The logarithm of the mean of e^values `[N]`."""
+    return torch.logsumexp(log_values, 0) - torch.logsumexp(torch.zeros_like(log_values), 0)
 
 
 def is_finite(values: Tensor) -> Tensor:
@@ -16,7 +21,7 @@ def is_finite(values: Tensor) -> Tensor:
 
 
 def effective_sample_size(log_weights: Tensor) -> Tensor:
-    """ESS = 1 / sum w^2 of normalised weights: 1 when one particle has it all, N when all share."""
+    """ESS = 1 / sum w^2 of normalised weights: 1 if one particle has all of it, N if all share."""
     return torch.exp(-torch.logsumexp(2.0 * log_weights, 0))
 
 
@@ -29,12 +34,12 @@ def temper(log_weights: Tensor, temperature: Tensor | float) -> Tensor:
 def temperature_for(log_weights: Tensor, min_ess: float) -> Tensor:
     """The largest tau <= 1 with ESS(w^tau) >= min(min_ess, number of positive weights).
 
-    ESS falls as tau grows, so halving an interval finds it; 60 halvings exhaust float64, and
-    a fixed number of them keeps the GPU free of questions from the host.
+    ESS falls as tau grows, so bisection finds tau. 60 halvings exhaust float64; their number is
+    fixed so that the GPU never waits for the host.
     """
     positive = (~log_weights.isneginf()).sum()
     wanted = torch.clamp(positive.double(), max=float(min_ess))
-    wanted = wanted * (1 - 1e-12)  # uniform weights may come out a bit below N
+    wanted = wanted * (1 - 1e-12)  # the ESS of uniform weights may be rounded below N
     low, high = torch.zeros_like(wanted), torch.ones_like(wanted)
     enough = effective_sample_size(log_weights) >= wanted
     for _ in range(60):

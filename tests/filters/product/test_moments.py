@@ -213,3 +213,10 @@ def words(sums: ExactSum) -> tuple[Tensor, Tensor]:
 def test_what_cannot_be_summed_exactly_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="must be finite and below"):
         ExactSum.of(torch.tensor([0.0, value], dtype=torch.float64))
+
+
+def test_a_total_that_could_round_is_refused() -> None:
+    """Each term is small enough by itself; their sum would depend on the order."""
+    terms = [ExactSum.of(torch.tensor(2.0**40 + k * 2.0**-11).double()) for k in (1, 2)]
+    with pytest.raises(ValueError, match="must be finite and below"):
+        terms[0] + terms[1] + terms[1]

@@ -166,6 +166,15 @@ def test_a_sum_can_go_on_learning_by_itself() -> None:
     assert same_bits(both, learned([2, 1, 0]))
 
 
+def test_a_state_loaded_into_a_sum_leaves_the_noise_of_its_terms_alone() -> None:
+    tasks, pf = five_tasks(), product()
+    total, state = pf + product(), product().state_dict()
+    total.load_state_dict({**state, "first_draw": state["first_draw"] + 7})
+    learn(pf, tasks[0])
+    learn(pf, tasks[1])  # begins where every task begins, dropout's draws included
+    assert same_bits(pf, learned((0, 1)))
+
+
 def test_it_goes_on_from_a_file_in_the_middle_of_a_task(tmp_path) -> None:
     tasks = five_tasks()
     x, y = tasks[1]

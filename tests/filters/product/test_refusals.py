@@ -85,7 +85,7 @@ BAD_DATA = {
     "other lengths": ((X, Y[:3]), {}, ValueError, "as many labels"),
     "no samples": ([], {}, ValueError, "no samples"),
     "not finite": ((X * torch.nan, Y), {}, ValueError, "must be finite"),
-    "a loss that sums": ((X, Y), {"loss": fails}, ValueError, r"shape \(2,\), got \(\)"),
+    "a loss that sums": ((X, Y), {"loss": fails}, ValueError, r"shape \(2,\), got a scalar"),
 }
 
 
@@ -150,7 +150,7 @@ def test_a_buffer_that_training_changes_is_refused() -> None:
 
 
 MISMATCHED = {
-    "another start": (lambda: learned([1], n=3), "different starts"),
+    "more particles": (lambda: learned([1], n=3), "different networks: '0.weight'"),
     "another seed": (lambda: other_seed(), "different starts: '0.weight'"),
     "another network": (lambda: learned([1], make_model=convolutional), "different networks"),
     "other weights": (lambda: product(weights="evidence"), "must weigh alike"),

@@ -1,79 +1,96 @@
-"""An algebra of data: what a filter has absorbed can be added, taken away and merged, exactly.
+"""An algebra of data: samples can be added and removed, and filters merged, exactly.
 
-The state is a function of the multiset of samples alone. Whatever the sequence of updates,
-deletions, batches and merges, the sums are those of a filter fed once with what remains, to the
-bit; see `statistics.py`.
+The state is a function of the multiset of samples alone. After any sequence of updates, deletions,
+batches and merges the sums are those of one update with the remaining samples, to the bit; see
+`statistics.py`.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Self
+from functools import wraps
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..base import Predictor
-from .columns import Column, column_numbers, column_pairs, tasks_and_labels
 from .kept import KeptSamples, keys_of
 from .limits import GridWarnings
-from .modes import in_plain_mode
 from .quantize import GridFeatures
-from .samples import checked, without_weightless
+from .samples import checked
 from .statistics import HeadStatistics, Units, whole
-from .targets import Classes, Values
+from .targets import Classes, Column, Values, column_numbers, column_pairs, tasks_and_labels
 
-# in a state: `[N, ...]`
+# entries `[N, ...]` of a state
 _OF_PARTICLES = ("gram", "moments", "gram_carry", "moments_carry", "kept_features")
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def in_plain_mode(method: Method) -> Method:
+    """Run a filter's method outside of autocast, autograd and inference mode.
+
+    Autocast would compute features in half precision, and sums made in inference mode could not be
+    changed later.
+    """
+
+    @wraps(method)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        no_autocast = torch.autocast(self.particles.device.type, enabled=False)
+        with torch.inference_mode(False), torch.no_grad(), no_autocast:
+            return method(self, *args, **kwargs)
+
+    return run  # type: ignore[return-value]
 
 
 class DataAlgebra(Predictor):
-    """Sums over data, as features of the particles: `update`, `forget`, `a + b`, `a - b`."""
+    """Sums over data as seen through feature maps: `update`, `forget`, `a + b`, `a - b`."""
 
     plain_state = ("fingerprint", "targets", "statistics")
+    meaning = ""  # an estimator's description of inputs and labels; not saved
 
-    grid: GridFeatures
-    calibration: int  # one sample in so many is kept; 0: none
-    targets: Classes | Values
-    fingerprint: str
-    units: Units
-    meaning = ""  # of inputs and labels, where an estimator gives them one; not saved
-    _statistics: HeadStatistics | None
-    warnings: GridWarnings
-
-    def _begin(self, grid: GridFeatures, targets: Classes | Values) -> None:
+    def __init__(
+        self,
+        grid: GridFeatures,
+        targets: Classes | Values,
+        calibration: int,
+        min_ess: float | None,
+    ) -> None:
+        classes = isinstance(targets, Classes)
+        link = "softmax" if classes else "identity"
+        super().__init__(grid.particles, link=link, min_ess=min_ess)
         self.grid, self.targets = grid, targets
+        self.calibration = calibration if classes else 0  # keep one sample in so many; 0: none
         self.units = Units(1.0 / grid.scale, targets.unit, grid.bits)
-        self._statistics, self.warnings = None, GridWarnings()
+        self._statistics: HeadStatistics | None = None
+        self.warnings = GridWarnings()
         self.fingerprint = grid.fingerprint()
 
     def _take(self, statistics: HeadStatistics | None) -> None:
-        """These sums from now on; what was read off others is void."""
+        """Use these sums from now on."""
         self._statistics = statistics
-
-    # ------------------------------------------------------------------ what is in it
 
     @property
     def statistics(self) -> HeadStatistics | None:
-        """The sums; None of no data."""
+        """The sums; None without data."""
         return self._statistics
 
     def holding(self, statistics: HeadStatistics | None) -> Self:
-        """A filter with the same maps and settings and these sums."""
+        """A filter with these sums and the same settings; it shares the maps."""
         result = copy.copy(self)
         result._take(statistics)
         return result
 
     @property
     def samples(self) -> int | float:
-        """How many samples are in it: the sum of their weights."""
+        """The number of samples: the sum of their weights."""
         return 0 if self._statistics is None else whole(self._statistics.samples)
 
     @property
     def clipped(self) -> int | float:
-        """How many feature values lay beyond `feature_limit`; should be few."""
+        """The number of feature values beyond `feature_limit`; should be small."""
         own = 0.0 if self._statistics is None else self._statistics.clipped
         return whole(self._everywhere(own))
 
@@ -84,7 +101,7 @@ class DataAlgebra(Predictor):
 
     @property
     def columns(self) -> list[Column]:
-        """The head's columns (task, label) in ascending order; task is -1 where none was given."""
+        """The head's columns (task, label) in ascending order; task is -1 if none was given."""
         return column_pairs(self._numbers())
 
     def tasks_and_labels(self) -> tuple[Tensor, Tensor]:
@@ -96,14 +113,12 @@ class DataAlgebra(Predictor):
             return torch.zeros(0, dtype=torch.int64, device=self.particles.device)
         return self._statistics.columns
 
-    # ------------------------------------------------------------------ samples
-
     def update(
         self, x: Tensor, y: Tensor, task: int | None = None, sample_weight: Any = None
     ) -> None:
-        """Absorb samples x `[B, ...]` with targets y `[B]`. After an error nothing has changed.
+        """Add samples x `[B, ...]` with targets y `[B]`. After an error nothing has changed.
 
-        With `task` the head has a column per (task, label); without, one per label. A sample of
+        With `task` the head has a column per (task, label), otherwise one per label. A sample of
         weight 3 counts as three; weights `[B]` are multiples of 1/16 up to 16.
         """
         self._change(x, y, task, sample_weight, 1)
@@ -111,11 +126,11 @@ class DataAlgebra(Predictor):
     def forget(
         self, x: Tensor, y: Tensor, task: int | None = None, sample_weight: Any = None
     ) -> None:
-        """Take samples away again, as if they had never come. After an error nothing has changed.
+        """Remove samples, as if they had never been added. After an error nothing has changed.
 
-        They must be given as they were to `update`, weights included, in any order and batches.
-        Samples that were never in it are refused where the sums can tell: where a count or a sum
-        of squares would fall below 0, or something would be left of no samples.
+        They must be the same as in `update`, weights included, in any order and batches. Samples
+        that were never added are refused if the sums show it: if a count or a sum of squares would
+        fall below 0, or if sums would remain without samples.
         """
         self._change(x, y, task, sample_weight, -1)
 
@@ -126,7 +141,9 @@ class DataAlgebra(Predictor):
         self._check_total(float(weights.sum()), sign)
         if not weights.any():
             return
-        x, y, weights = without_weightless(x, y, weights)
+        counted = weights > 0
+        if not counted.all():  # a sample of weight 0 does not even add its class
+            x, y, weights = x[counted.to(x.device)], y[counted], weights[counted]
         room: HeadStatistics | None = None
         try:
             for rows, labels, mass in self.grid.blocks(x, y, weights):
@@ -141,24 +158,18 @@ class DataAlgebra(Predictor):
                 room.add(block.features, targets, None if plain else mass, sign)
                 room.clipped += sign * float(block.clipped.sum((0, 2)).double() @ mass)
                 if room.kept is not None:
-                    columns = room.columns[targets]
-                    room.kept = room.kept.plus(
-                        self._kept(rows, columns, mass, block.features), sign
-                    )
+                    keys = keys_of(rows).to(targets.device)
+                    some = keys % self.calibration == 0
+                    values = (block.features[:, some] / self.grid.limit).half()
+                    kept = KeptSamples(keys[some], room.columns[targets[some]], mass[some], values)
+                    room.kept = room.kept.plus(kept, sign)
             assert room is not None
             if sign < 0:
                 self._refuse_impossible(room)
         except BaseException:
-            self._take_back(x, weights, sign)
+            self._undo(x, weights, sign)
             raise
-        self._take(self._without_nothing(room))
-
-    def _kept(self, x: Tensor, columns: Tensor, mass: Tensor, features: Tensor) -> KeptSamples:
-        """Of a block, the samples that are kept."""
-        keys = keys_of(x).to(columns.device)
-        chosen = keys % self.calibration == 0
-        values = (features[:, chosen] / self.grid.limit).half()
-        return KeptSamples(keys[chosen], columns[chosen], mass[chosen], values)
+        self._take(self._pruned(room))
 
     def _check_total(self, more: float, sign: int) -> None:
         samples = self.samples + more
@@ -169,7 +180,7 @@ class DataAlgebra(Predictor):
             )
 
     def _room(self, features: int, y: Tensor, task: int | None, sign: int) -> HeadStatistics:
-        """Statistics with all the columns that `y` needs; sums so far are taken along."""
+        """The present sums, with all columns that `y` needs."""
         device, n = self.particles.device, self.particles.shard.count
         statistics = self._statistics
         wanted = self.targets.columns(y, task)
@@ -191,8 +202,8 @@ class DataAlgebra(Predictor):
             )
         return statistics.with_columns(wanted)
 
-    def _take_back(self, x: Tensor, weights: Tensor, sign: int) -> None:
-        """Undo a change that broke off; the sums are exact, so the opposite leaves no trace."""
+    def _undo(self, x: Tensor, weights: Tensor, sign: int) -> None:
+        """Undo an incomplete change; the sums are exact, so the opposite change leaves no trace."""
         statistics = self._statistics
         if statistics is None:
             return
@@ -207,32 +218,29 @@ class DataAlgebra(Predictor):
             reason = reason or "the sums of another rank would be those of no data"
             raise ValueError(f"these samples were never all in it: {reason}. Nothing was forgotten")
 
-    def _without_nothing(self, statistics: HeadStatistics | None) -> HeadStatistics | None:
-        """No statistics of no samples, no columns of classes that are gone."""
-        if statistics is None or statistics.samples == 0:
+    def _pruned(self, statistics: HeadStatistics) -> HeadStatistics | None:
+        """The sums without the columns of classes that have no samples; None without samples."""
+        if statistics.samples == 0:
             return None
         classes = isinstance(self.targets, Classes)
         return statistics.without_empty_columns() if classes else statistics
 
-    # ------------------------------------------------------------------ data sets
-
     def __add__(self, other: DataAlgebra) -> Self:
-        """A filter with the data of both; this one's settings. Both stay as they are."""
+        """A filter with the data of both and the settings of this one. Neither changes."""
         return self._combined(other, 1)
 
     def __sub__(self, other: DataAlgebra) -> Self:
-        """A filter with this one's data without those of the other. Both stay as they are."""
+        """A filter with the data of this one that are not in the other. Neither changes."""
         return self._combined(other, -1)
 
     def __radd__(self, other: Any) -> Self:
-        """0 + a, with which `sum` begins."""
+        """0 + a, for `sum`."""
         return self.holding(self._copied(self._statistics)) if other == 0 else NotImplemented
 
     @in_plain_mode
     def _copied(self, statistics: HeadStatistics | None) -> HeadStatistics | None:
-        """On the device of the maps."""
-        state = None if statistics is None else statistics.state_dict()
-        return self._from_state(state)
+        """A copy on the device of the maps."""
+        return self._from_state(None if statistics is None else statistics.state_dict())
 
     def _from_state(self, state: Mapping[str, Any] | None) -> HeadStatistics | None:
         device = self.particles.device
@@ -252,7 +260,7 @@ class DataAlgebra(Predictor):
         statistics = ours.plus(theirs, sign)
         if sign < 0:
             self._refuse_impossible(statistics)
-        return self.holding(self._without_nothing(statistics))
+        return self.holding(self._pruned(statistics))
 
     def _check_mergeable(self, other: DataAlgebra) -> None:
         if str(self.targets) != str(other.targets):
@@ -285,7 +293,7 @@ class DataAlgebra(Predictor):
         self.targets.check_others(self.columns, other.columns)
 
     def relabelled(self, labels: list[int], classes: int | None) -> Self:
-        """The same data with label i called `labels[i]` (ascending), of so many classes."""
+        """The same data with label i renamed to `labels[i]` (ascending), out of `classes`."""
         targets, statistics = Classes(classes), self._copied(self._statistics)
         if statistics is not None:
             pairs = [(task, labels[label]) for task, label in self.columns]
@@ -298,8 +306,6 @@ class DataAlgebra(Predictor):
         result = self.holding(statistics)
         result.targets = targets
         return result
-
-    # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
         """Maps and sums; see `ol.save`."""
@@ -320,11 +326,11 @@ class DataAlgebra(Predictor):
 
     @in_plain_mode
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over maps and sums; those of another architecture or grid are refused."""
+        """Load maps and sums. Raise before any change if they are of another kind or grid."""
         self._check_state(state)
-        maps, _, here = self.grid.fingerprint(state["particles"]).partition("-")
+        ours, _, here = self.grid.fingerprint(state["particles"]).partition("-")
         theirs, _, there = state["fingerprint"].partition("-")
-        if theirs != maps:
+        if theirs != ours:
             raise ValueError("this state is of another kind of feature map or of another grid")
         if there not in ("", here):  # version 0.1 wrote the hash alone
             raise ValueError(
@@ -347,6 +353,11 @@ class DataAlgebra(Predictor):
             own = {name: sums[name] for name in _OF_PARTICLES if sums.get(name) is not None}
             clipped = sums["clipped"] if shard.rank == 0 else 0
             sums = {**sums, **shard.local_all(own), "clipped": clipped}
-        self.particles.load_state_dict(shard.local_all(state["particles"]))
-        self.fingerprint = self.grid.fingerprint()
-        self._take(self._from_state(sums))
+        statistics, maps = self._from_state(sums), shard.local_all(state["particles"])
+        fingerprint = self.grid.fingerprint(maps)
+        if fingerprint != self.fingerprint:
+            self.grid = copy.deepcopy(self.grid)  # `a + b` shares the maps of `a`
+            self.particles = self.grid.particles
+        self.particles.load_state_dict(maps)
+        self.fingerprint = fingerprint
+        self._take(statistics)

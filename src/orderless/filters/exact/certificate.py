@@ -1,8 +1,7 @@
-"""Whether two saved filters hold the same data: their sums, their samples, what is read off them.
+"""A comparison of two saved filters: whether they contain the same data.
 
-A filter from which data was deleted and one that was fed without them have the same sums to the
-bit, and keep the same samples. Then nothing that could ever be computed from the one differs from
-the other.
+A filter from which data were deleted and one that never had them have the same sums to the bit, and
+keep the same samples. Then everything that can be computed from them is the same.
 """
 
 import hashlib
@@ -22,11 +21,11 @@ SUMS = ("gram", "gram_carry", "moments", "moments_carry", "squares", "squares_ca
 
 @dataclass(frozen=True)
 class Line:
-    """One thing that was compared: what each of the two has, and the largest difference."""
+    """One item of the comparison: both values, and for numbers the largest difference."""
 
     name: str
     values: list[str]
-    difference: float | None = None  # of numbers
+    difference: float | None = None
 
     @property
     def equal(self) -> bool:
@@ -34,7 +33,7 @@ class Line:
 
 
 def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Line]:
-    """Two states: of filters, or of what holds one (an estimator, a head of `orderless fit`)."""
+    """Compare the states of two filters, estimators or heads of `orderless fit`."""
     pair = [_filter_state(state) for state in (first, second)]
     around = [{**state, "filter": None, "calls_": None} for state in (first, second)]
     if pair == [first, second]:
@@ -68,7 +67,7 @@ def _filter_state(state: Any) -> Mapping[str, Any]:
 
 
 def _digest(value: Any) -> str:
-    """SHA-256 of plain values and of the bytes of tensors among them."""
+    """SHA-256 of plain values and the bytes of tensors."""
     leaves, tree = tree_flatten(value)
     digest = hashlib.sha256(str(tree).encode())
     for leaf in leaves:
@@ -87,11 +86,11 @@ def _difference(first: Tensor | None, second: Tensor | None) -> float:
 
 
 def _evidence(state: Mapping[str, Any]) -> float:
-    """log p(data) of all maps together, under a prior chosen by the evidence itself."""
+    """The sum of the maps' log evidence, maximised over the prior."""
     sums = state["statistics"]
     if sums is None:
         return 0.0
-    # The grid's unit is part of the maps' fingerprint; equal words are equal sums in any unit.
+    # The grid's unit is part of the fingerprint; equal words are equal sums in any unit.
     units = Units(2.0**-12, 1.0, 16)
     statistics = HeadStatistics.from_state(sums, units, torch.device("cpu"))
     moments, squares = statistics.moments.value(), statistics.squares.value()

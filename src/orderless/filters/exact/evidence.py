@@ -1,4 +1,4 @@
-r"""The posteriors of linear heads from their sufficient statistics, and how much they explain.
+"""Posteriors of linear heads from their sufficient statistics, and their evidence.
 
 With centred features z, their mean variance v, K' target contrasts y and the model
 
@@ -6,9 +6,9 @@ With centred features z, their mean variance v, K' target contrasts y and the mo
 
 let A = Z^T Z, B = Z^T Y, lambda = alpha v / beta and n' = n - 1 (the intercept takes one dimension;
 without `standardize` there is none, features are as they are, v = 1 and n' = n). All features have
-one scale: with scales of their own, those that hardly vary would count as much as any other. The
+one scale: with a scale per feature, those that hardly vary would count as much as any other. The
 posterior of W is N((A + lambda I)^-1 B, (A + lambda I)^-1 / beta), and the log density of the data,
-the head integrated out, is
+with the head integrated out, is
 
     K'/2 [M log lambda - log|A + lambda I| + n' log beta - n' log 2 pi] - beta/2 R(lambda)
     R(lambda) = tr Y^T Y - tr B^T (A + lambda I)^-1 B
@@ -16,16 +16,16 @@ the head integrated out, is
 For classes, targets are 0/1 columns that sum to 1, so only the K' = K - 1 orthonormal contrasts of
 K columns are data; traces over them are traces over all columns less their mean entry.
 
-Given lambda the best beta is K' n' / R, so what is left is a search over one number, with one
-Cholesky factorisation per trial of lambda. What the search maximises is the evidence or, where
-samples are kept, mostly their leave-one-out likelihood: see `leave_one_out.py`. Every second
-feature makes a model of its own, a trial of which costs an eighth, and so on down to 128 features:
-the search is done there. The whole model is solved once, where the smaller ones point to; lambda is
-right within a third, which no prediction notices.
+Given lambda the best beta is K' n' / R, so a search over one number remains, with one Cholesky
+factorisation per trial of lambda. It maximises the evidence or, if samples are kept, mostly their
+leave-one-out likelihood: see `leave_one_out.py`. A model of every second feature costs an eighth
+per trial, and so on down to 128 features, where the search takes place. The whole model is solved
+once, at the lambda extrapolated from the smaller ones; it is within a third of the best, which
+hardly changes predictions.
 
 Several lambdas are tried at a time, and only their scores leave the device: a GPU would otherwise
-wait for Python most of the time. Each head is solved on its own, so that its bits do not depend on
-how many there are.
+wait for Python most of the time. Each head is solved separately, so that its bits do not depend on
+the number of heads.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from torch import Tensor
 from .leave_one_out import PRIOR, HeldOut
 from .line_search import maximize, vertex
 
-_CHEAP = 128  # features of which a trial costs next to nothing
-_AT_ONCE = 2**20  # entries of matrices that are factorised as one batch
-_SMALLEST_NOISE = 1e-12  # noise variance of data that are explained perfectly
-_STEP = 0.5  # between trials of log lambda, once it is about known
-_DRIFT = 0.4  # as far as log lambda usually moves when features double
+_CHEAP = 128  # features; trials of such a model are cheap
+_AT_ONCE = 2**20  # entries of the matrices that are factorised as one batch
+_SMALLEST_NOISE = 1e-12  # noise variance of data with a perfect fit
+_STEP = 0.5  # between trials of log lambda near the maximum
+_DRIFT = 0.4  # the usual change of log lambda when features double
 
 
 @dataclass(frozen=True)
@@ -61,34 +61,53 @@ class HeadPosterior:
     noise_variance: float  # 1 / beta
     log_evidence: float
     intercept_leverage: float  # 1/n, or 0 without an intercept
-    mean_leverage: float  # of the samples learned: how many parameters they determine, per sample
-    held_out: Tensor | None  # [S, K], leave-one-out scores of the samples that are kept
+    mean_leverage: float  # over the data: the number of parameters they determine, per sample
+    held_out: Tensor | None  # [S, K], leave-one-out scores of the kept samples
 
     def outputs(self, features: Tensor) -> Tensor:
         """Means `[B, K]` at features `[B, M]`, float64."""
         return torch.addmm(self.intercept, features, self.weight)
 
     def leverage(self, features: Tensor) -> Tensor:
-        """z^T (A + lambda I)^-1 z + 1/n: `[B]`; times the noise it is the head's variance there."""
+        """z^T (A + lambda I)^-1 z + 1/n: `[B]`; times the noise variance, the head's variance."""
         rows = features - self.mean
         solved = torch.linalg.solve_triangular(self.factor, rows.T, upper=False)
         return solved.square().sum(0) + self.intercept_leverage
 
+    def variance(self, features: Tensor) -> Tensor:
+        """The predictive variance at features `[B, M]`: `[B]`."""
+        return self.noise_variance * (1.0 + self.leverage(features))
+
+    def novelty(self, features: Tensor, classes: bool) -> Tensor:
+        """How unlike the data features `[B, M]` are: `[B]`.
+
+        The sum of two parts, each about 1 on average over the data: the leverage over the mean
+        leverage, and for classes the distance min_c |f - e_c|^2 / (K sigma^2) of the outputs f
+        from those of any class.
+        """
+        strangeness = self.leverage(features) / max(self.mean_leverage, 1e-12)
+        if not classes:
+            return strangeness
+        outputs = self.outputs(features)
+        # |f - e_c|^2 = |f|^2 - 2 f_c + 1 is smallest where f_c is largest
+        distance = outputs.square().sum(1) - 2.0 * outputs.amax(1) + 1.0
+        return strangeness + distance / (outputs.shape[1] * self.noise_variance)
+
 
 class Trials(NamedTuple):
-    """Several lambdas: L L^T = A + lambda I and L^-1 B of each, and how good it is."""
+    """Results for T lambdas."""
 
-    scores: Tensor  # [T]
+    scores: Tensor  # [T], to be maximised
     log_evidence: Tensor  # [T]
     beta: Tensor  # [T]
     held_out: Tensor | None  # [T, S, K]
-    factors: Tensor  # [T, M, M]
-    solved: Tensor  # [T, M, K]
+    factors: Tensor  # [T, M, M], L L^T = A + lambda I
+    solved: Tensor  # [T, M, K], L^-1 B
 
 
 @dataclass(frozen=True)
 class NormalEquations:
-    """What A, B and R of a head are made of; features centred by their sums if so wished."""
+    """The sums that determine A, B and R of a head; `standardize` centres the features."""
 
     gram: Tensor  # [M, M], its lower triangle, before centring
     right: Tensor  # B [M, K]
@@ -122,7 +141,7 @@ class NormalEquations:
         return cls(*data, classes, standardize, mean, target_mean)
 
     def judged_by(self, held: HeldOut, features: Tensor) -> NormalEquations:
-        """To be judged by samples with features `[S, M]`."""
+        """The same, scored by held-out samples with features `[S, M]`."""
         return replace(self, held=held, rows=features - self.mean)
 
     @property
@@ -135,7 +154,7 @@ class NormalEquations:
 
     @property
     def unit(self) -> float:
-        """The mean diagonal of A, in which lambda is counted; n where no feature varies."""
+        """The unit of lambda: the mean diagonal of A, or n if no feature varies."""
         squares = self.gram.diagonal()
         centred = squares - self.count * self.mean.square()
         found, rounding = torch.stack([centred.mean(), 1e-12 * squares.mean()]).tolist()
@@ -166,7 +185,7 @@ class NormalEquations:
     def at(
         self, matrices: Callable[[], Tensor], ratios: Tensor, beta: float | None = None
     ) -> Trials:
-        """Lambdas `[T]`, given how to make as many copies of A; the best beta of each for None."""
+        """Try lambdas `[T]`; `matrices` makes T copies of A, and beta=None takes the best betas."""
         factors = safe_cholesky(matrices, ratios)
         right, columns = self.right, self.right.shape[1]
         if self.rows is not None:
@@ -194,7 +213,7 @@ class NormalEquations:
         return Trials(scores, evidence, noise, held_out, factors, solved)
 
     def best_ratio(self) -> float:
-        """The best lambda, as far as fewer features can tell."""
+        """The best lambda, extrapolated from models with fewer features."""
         size = len(self.gram)
         steps = [2**k for k in range(1, size.bit_length()) if size > _CHEAP * 2 ** (k - 1)]
         if not steps:
@@ -202,12 +221,12 @@ class NormalEquations:
         peak = self.every(steps[-1])._search(math.log(0.1), _STEP)
         before = peak - _DRIFT
         for step in reversed(steps[:-1]):
-            start = 2.0 * peak - before  # where the peak goes as features double
+            start = 2.0 * peak - before  # extrapolated to twice as many features
             before, peak = peak, self.every(step)._peak_near(start)
         return self.unit * math.exp(2.0 * peak - before)
 
     def _search(self, start: float, tolerance: float) -> float:
-        """The best log lambda, in units, from anywhere."""
+        """The best log(lambda / unit), by a global search."""
         return maximize(self._scores(), start, -25.0, 15.0, width=5.0, tolerance=tolerance)
 
     def _peak_near(self, start: float) -> float:
@@ -215,7 +234,7 @@ class NormalEquations:
         return start + _STEP * vertex(*values)
 
     def _scores(self) -> Callable[[list[float]], list[float]]:
-        """How good lambdas are, given by their logarithms in units."""
+        """The scores as a function of several log(lambda / unit)."""
         unit, matrix = self.unit, self.matrix()
         together = max(1, _AT_ONCE // matrix.numel())
 
@@ -236,13 +255,13 @@ def solve_head(
     prior_precision: float | None = None,
     noise_variance: float | None = None,
 ) -> HeadPosterior:
-    """The head's posterior; alpha and 1/beta as given, or where they are best."""
+    """The head's posterior, with alpha and 1/beta as given or optimised."""
     variance = equations.variance
     if prior_precision is not None and noise_variance is not None:
         ratio, beta = prior_precision * variance * noise_variance, 1.0 / noise_variance
     elif equations.informative:
         ratio, beta = equations.best_ratio(), None
-    else:  # one class so far, or one sample: nothing to tell features apart by
+    else:  # one class or one sample: nothing to choose lambda by
         ratio, beta = variance, 1.0
     ratios = equations.mean.new_tensor([ratio])
     trial = equations.at(lambda: equations.matrix().unsqueeze(0), ratios, beta)
@@ -273,14 +292,14 @@ def solve_head(
 
 @lru_cache(maxsize=4)
 def _signs(size: int) -> Tensor:
-    """Random signs `[M, 32]`, always the same: the trace of B is about the mean of u^T B u."""
+    """Fixed random signs u `[M, 32]`: the trace of B is about the mean of u^T B u."""
     generator = torch.Generator().manual_seed(0x0FDE)
     return torch.randint(2, (size, 32), generator=generator) * 2.0 - 1.0
 
 
 def safe_cholesky(matrices: Callable[[], Tensor], ridges: Tensor) -> Tensor:
-    """Factors of matrices + ridge I `[T, M, M]`; a little more ridge where rounding made one
-    indefinite. Overwrites what `matrices` makes."""
+    """Cholesky factors of matrices + ridge I `[T, M, M]`, with a little more ridge if rounding made
+    one indefinite. Overwrites the result of `matrices`."""
     extra = torch.zeros_like(ridges)
     for _ in range(8):
         shifted = matrices()

@@ -1,4 +1,4 @@
-"""The filter as one ordinary module, for `torch.export` and for programs without this library."""
+"""The filter as an ordinary module, for `torch.export` and programs without this library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ExportedHead(nn.Module):
-    """One particle's head: features `[B, M]` to means `[B, K]` or to scores that know how sure."""
+    """One particle's head: features `[B, M]` to means `[B, K]`, or to logits."""
 
     weight: Tensor
     intercept: Tensor
@@ -27,9 +27,7 @@ class ExportedHead(nn.Module):
         self, head: HeadPosterior, sharpness: float, probabilities: bool, portable: bool
     ) -> None:
         super().__init__()
-        names = ["weight", "intercept"]
-        names += ["factor", "mean"] if probabilities else []
-        for name in names:
+        for name in ("weight", "intercept", *(("factor", "mean") if probabilities else ())):
             self.register_buffer(name, getattr(head, name).clone())
         self.noise_variance, self.constant = head.noise_variance, head.intercept_leverage
         self.probabilities, self.portable = probabilities, portable
@@ -56,8 +54,8 @@ class ExportedHead(nn.Module):
 class ExportedFilter(nn.Module):
     """Maps, grid and heads: x `[B, ...]` to `predictive(x).mean` `[B, K]` or `predict(x)` `[B, C]`.
 
-    For maps that are not `exact` the last bits of features may depend on the batch, which the
-    filter itself cuts into blocks of one size.
+    The last bits of features of maps that are not `exact` may depend on the batch, which the filter
+    itself splits into blocks of one size.
     """
 
     weights: Tensor
@@ -85,12 +83,8 @@ class ExportedFilter(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.float() if x.dtype == torch.uint8 and self.floats else x
-        values = torch.stack(
-            [
-                head(self._features(part(x)))
-                for part, head in zip(self.maps, self.heads, strict=True)
-            ]
-        )
+        pairs = zip(self.maps, self.heads, strict=True)
+        values = torch.stack([head(self._features(part(x))) for part, head in pairs])
         if self.across is not None:
             values = by_label(values, self.table, self.across).softmax(-1)
         return (self.weights.view(-1, 1, 1) * values).sum(0)

@@ -1,8 +1,8 @@
-"""Samples that are kept besides the sums, to judge heads by: see `leave_one_out.py`.
+"""Samples that are kept besides the sums, to evaluate heads: see `leave_one_out.py`.
 
-Whether a sample is kept depends on a hash of its inputs and on nothing else. So what is kept is a
-function of the multiset of samples, as the sums are: it can be merged, and what is forgotten leaves
-it again. It grows with the data, by 2 N M bytes for every sample that is kept.
+Whether a sample is kept depends on a hash of its inputs alone. So the kept samples are a function
+of the multiset of samples, as the sums are: they can be merged, and removed with the data. Each
+takes 2 N M bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HASHED_AT_ONCE = 1 << 22  # values
 
 @dataclass(frozen=True)
 class KeptSamples:
-    """S samples in ascending order of their keys, each (key, column) once."""
+    """S samples in ascending order of (key, column), each pair once."""
 
     keys: Tensor  # [S]
     columns: Tensor  # [S], see `column_numbers`
@@ -33,7 +33,7 @@ class KeptSamples:
         return cls(whole, whole, whole.double(), nothing)
 
     def plus(self, other: KeptSamples, sign: int = 1) -> KeptSamples:
-        """With the samples of the other, or without; copies of one sample add their weights."""
+        """Add or remove the samples of the other; weights of equal samples add up."""
         if not len(other.keys):
             return self
         other = KeptSamples(*[getattr(other, f.name).to(self.keys.device) for f in fields(self)])
@@ -41,7 +41,7 @@ class KeptSamples:
         found, place = torch.cat(pairs).unique(dim=0, return_inverse=True)
         weights = torch.cat([self.weights, sign * other.weights])
         weights = weights.new_zeros(len(found)).index_add_(0, place, weights)
-        # one of the copies, whichever
+        # the index of one of the equal samples
         source = torch.empty_like(found[:, 0])
         source[place] = torch.arange(len(place), device=place.device)
         left = weights != 0
@@ -57,20 +57,20 @@ class KeptSamples:
 
 
 def keys_of(x: Tensor) -> Tensor:
-    """A hash of every sample's values `[B]`, the same for equal numbers of any type: int64."""
+    """A hash of every sample's values: `[B]`, int64, the same for equal numbers of any type."""
     flat = x.reshape(len(x), -1)
     factors = _factors(flat.shape[1], x.device)
     keys = []
     for part in flat.split(max(1, _HASHED_AT_ONCE // max(1, flat.shape[1]))):
         bits = (part.double() + 0.0).view(torch.int64)  # + 0: minus zero is zero
-        # Multilinear hashing; small numbers have nothing in their lower halves.
+        # multilinear hashing; the lower halves of small integers are all zeros
         keys.append(((bits ^ _upper(bits, 32)) * factors).sum(1))
     return _mixed(torch.cat(keys))
 
 
 @lru_cache(maxsize=8)
 def _factors(count: int, device: torch.device) -> Tensor:
-    """Odd numbers that look random."""
+    """Pseudo-random odd numbers."""
     return _mixed(torch.arange(1, count + 1, device=device)) | 1
 
 

@@ -1,14 +1,14 @@
-r"""What a head says of a sample that it has not seen, in closed form, and how likely that makes it.
+"""Leave-one-out predictions of a head in closed form, and their likelihood.
 
-Without sample i of weight w, leverage h and target y the head's output there would be
+Without sample i of weight w, leverage h and target y the head's output at i would be
 
     f_-i = (f_i - w h y) / (1 - w h),    of variance sigma^2 (1 + h / (1 - w h)),
 
-so a few samples that are kept (see `kept.py`) tell how well a lambda does on new data: by the
-log-likelihood of their labels at the best temperature. All maps together have one temperature, that
-of their mixture. The evidence judges squared errors instead, and asks for about ten times too large
-a lambda where classes are many. It needs no samples, though, and so it is the prior: it counts as
-much as `PRIOR` samples. Without samples it decides alone.
+so a few kept samples (see `kept.py`) show how good a lambda is on new data: by the log-likelihood
+of their labels at the best temperature. The mixture of all maps has one temperature. The evidence
+measures squared errors instead, and prefers a lambda about ten times too large if there are many
+classes. But it needs no samples, so it serves as the prior, with the weight of `PRIOR` samples.
+Without samples it alone decides.
 """
 
 import math
@@ -20,27 +20,27 @@ from torch import Tensor
 from .line_search import maximize
 from .targets import by_label
 
-DEFAULT_SHARPNESS = 2.2  # the best on most data lies between 1.5 and 3
-PRIOR = 200.0  # samples as which the evidence counts, per sample and output
-_DEVIATION = 0.4  # of the logarithm of the sharpness, before any sample
-_STEP = 0.35  # of that logarithm, where trials of lambda are compared
+DEFAULT_SHARPNESS = 2.2  # the best value on most data lies between 1.5 and 3
+PRIOR = 200.0  # the weight of the evidence per sample and output, in samples
+_DEVIATION = 0.4  # of the logarithm of the sharpness, under its prior
+_STEP = 0.35  # of that logarithm, when trials of lambda are compared
 _STEPS = 4  # to either side
-_AT_ONCE = 2**22  # scores that are looked at together
+_AT_ONCE = 2**22  # scores in memory at a time
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """S samples of which every head's leave-one-out predictions are known."""
+    """S kept samples, for which leave-one-out predictions are computed."""
 
-    columns: Tensor  # [S], places among the head's K columns
+    columns: Tensor  # [S], indices of the head's K columns
     weights: Tensor  # [S], in the sums
     table: Tensor  # [C, tasks], the columns of each label
     labels: Tensor  # [S]
     across: str  # how tasks compete, see `by_label`
 
     def scores(self, outputs: Tensor, leverage: Tensor, noise: Tensor) -> Tensor:
-        """f_-i in units of its deviation `[n, S, K]`, from outputs `[n, S, K]`, leverages `[n, S]`
-        and noise variances `[n]`."""
+        """f_-i over its standard deviation `[n, S, K]`, from outputs `[n, S, K]`, leverages
+        `[n, S]` and noise variances `[n]`."""
         weighted = self.weights * leverage
         rest = (1.0 - weighted).clamp(min=1e-9)
         own = self.columns.expand_as(weighted).unsqueeze(2)
@@ -48,8 +48,8 @@ class HeldOut:
         return scores / (noise.unsqueeze(1) * rest * (rest + leverage)).sqrt().unsqueeze(2)
 
     def judge(self, scores: Tensor) -> Tensor:
-        """How likely each of n maps alone makes all labels, at the best factor on its scores
-        `[n, S, K]`: `[n]`. As good as a parabola through the best of a few factors tells."""
+        """The log-likelihood of all labels under each of n maps alone, at the best factor on its
+        scores `[n, S, K]`: `[n]`. The maximum is that of a parabola through a few factors."""
         start = math.log(DEFAULT_SHARPNESS)
         factors = [start + k * _STEP for k in range(-_STEPS, _STEPS + 1)]
         values = self._log_likelihoods(scores, factors)  # [factors, n]
@@ -60,7 +60,7 @@ class HeldOut:
         return middle + rise
 
     def sharpness(self, scores: Tensor, maps: Tensor) -> float:
-        """The factor on the scores `[n, S, K]` that suits the mixture of maps of weights `[n]`."""
+        """The best factor on the scores `[n, S, K]` for the mixture of maps with weights `[n]`."""
 
         def log_likelihood(factors: list[float]) -> list[float]:
             values: list[float] = self._log_likelihoods(scores, factors, maps.log()).tolist()
@@ -73,9 +73,10 @@ class HeldOut:
     def _log_likelihoods(
         self, scores: Tensor, factors: list[float], maps: Tensor | None = None
     ) -> Tensor:
-        """Of all labels at factors with these logarithms: of each map `[factors, n]`, or of the
-        mixture with log-weights `maps` `[factors]`. The factor has a prior of its own."""
-        if self.across == "max":  # the largest stays the largest
+        """Log-likelihoods of all labels at factors given by their logarithms, plus the log prior of
+        the factor: of each map `[factors, n]`, or of the mixture with log-weights `maps`
+        `[factors]`."""
+        if self.across == "max":  # a factor does not change which is the largest
             scores = by_label(scores, self.table, "max")
         found = []
         for some in scores.new_tensor(factors).split(max(1, _AT_ONCE // scores.numel())):

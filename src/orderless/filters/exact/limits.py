@@ -1,4 +1,4 @@
-"""A warning, once per filter and limit, where a grid takes away what a head would learn from."""
+"""Warnings, once per filter and limit, if a grid loses too much by clipping or rounding."""
 
 import math
 import warnings
@@ -10,19 +10,19 @@ from ...features.exact import round_inputs
 from .quantize import Block, GridFeatures
 from .targets import Classes, Values
 
-_LOOKED_AT = 64  # samples of each update tell whether the grid suits them
+_LOOKED_AT = 64  # samples of each update that are checked
 
-# From which share of clipped values, and of squared size lost by rounding, a warning is due.
+# the shares of clipped values, and of squares lost by rounding, above which a warning is given
 _CLIPPED = {"input_limit": 0.1, "feature_limit": 0.01, "target_limit": 0.0}
 _ROUNDED = {"input_limit": 1e-3, "feature_limit": 1e-4, "target_limit": 1e-4}
 
 
 class GridWarnings:
-    """What was told already, by the name of the limit to set."""
+    """The warnings of a filter, each given once."""
 
     def __init__(self) -> None:
-        self.told: set[str] = set()
-        self.advice: dict[str, str] = {}  # of an estimator, whose users set something else
+        self.told: set[str] = set()  # names of limits
+        self.advice: dict[str, str] = {}  # by limit, from an estimator with settings of its own
 
     def look(
         self,
@@ -33,7 +33,7 @@ class GridWarnings:
         targets: Tensor,
         block: Block,
     ) -> None:
-        """Inputs x, features and targets of an update; y are the targets before rounding."""
+        """Check inputs x, features and targets of an update; y are the targets before rounding."""
         x, y, targets = x[:_LOOKED_AT], y[:_LOOKED_AT], targets[:_LOOKED_AT]
         limit = getattr(grid.particles.template, "input_limit", None)
         if limit is not None and x.is_floating_point():
@@ -46,7 +46,7 @@ class GridWarnings:
             self.compare("targets", values, targets, kind.limit, "target_limit")
 
     def compare(self, what: str, raw: Tensor, rounded: Tensor, limit: float, setting: str) -> None:
-        """Compare values with what is left of them on a grid that ends at +-limit."""
+        """Compare values with the rounded ones on a grid that ends at +-limit."""
         if setting in self.told or not raw.any():
             return
         raw = raw.double()
@@ -59,7 +59,7 @@ class GridWarnings:
         else:
             return
         self.told.add(setting)
-        # Room for twice the largest seen; a power of two, as every limit.
+        # a power of two, at least twice the largest value seen
         better = 2.0 ** math.ceil(math.log2(2.0 * raw.abs().max().item()))
         advice = self.advice.get(setting, f"scale them, or set {setting}={better!r}")
         warnings.warn(f"{how}: {advice}", stacklevel=6)

@@ -1,8 +1,8 @@
-"""Where a smooth function of one number is largest, looking at several numbers at a time."""
+"""The maximum of a smooth function of one number, evaluated at several points at a time."""
 
 from collections.abc import Callable
 
-_EACH_SIDE = 4  # numbers looked at besides the one in the middle
+_EACH_SIDE = 4  # points on each side of the centre
 
 
 def maximize(
@@ -14,9 +14,9 @@ def maximize(
     width: float,
     tolerance: float,
 ) -> float:
-    """Looks at numbers within `centre` +- `width`, then closer around the best of them, until they
-    are `tolerance` apart; a parabola through the best three does the rest. While the outermost is
-    the best it moves on, as far as `low` and `high`."""
+    """Evaluate points within `centre` +- `width`, then closer around the best of them, until they
+    are `tolerance` apart; finally fit a parabola through the best three. While an outermost point
+    is the best, move there, within `low` and `high`."""
     while True:
         centre = min(max(centre, low + width), high - width)
         step = width / _EACH_SIDE
@@ -34,7 +34,7 @@ def maximize(
 
 
 def vertex(left: float, middle: float, right: float) -> float:
-    """Where the parabola through values at -1, 0 and 1 is largest, at most 1 away."""
+    """The maximum of the parabola through values at -1, 0 and 1, at most 1 away."""
     bend = left - 2.0 * middle + right
     if bend >= 0.0:
         return float(right > left) - float(right < left)

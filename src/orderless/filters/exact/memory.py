@@ -1,4 +1,4 @@
-"""Whether the matrices of so many features fit into memory."""
+"""Available memory, and a check that the matrices of the features fit into it."""
 
 import os
 
@@ -6,7 +6,7 @@ import torch
 
 
 def check_memory(n: int, features: int, device: torch.device) -> None:
-    """Refuse what would not fit: sums and factors `[N, M, M]`, and one `[M, M]` to solve."""
+    """Raise `MemoryError` if sums, factors and a working copy `[2 N + 1, M, M]` do not fit."""
     matrices = 2 * n + 1
     needed = 8 * (features + 1) ** 2 * matrices
     available = available_memory(device)
@@ -20,7 +20,7 @@ def check_memory(n: int, features: int, device: torch.device) -> None:
 
 
 def available_memory(device: torch.device) -> int | None:
-    """Bytes that could still be allocated on the device, or None where nobody tells."""
+    """Bytes that can still be allocated on the device, or None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:

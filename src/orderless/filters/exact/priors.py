@@ -1,12 +1,12 @@
-"""Sums as they would be if classes had other shares of the data: a prior that is set on read.
+"""Sums for other shares of the classes: a class prior that is set on read.
 
-The sums know every class's own mean m_c / n_c, and the scatter around these means, pooled. Let
-samples of class c count r_c = n pi_c / n_c times. That moves the means' part of the Gram matrix and
-leaves the pooled scatter as it is:
+The sums determine the mean m_c / n_c of every class, and the pooled scatter around these means. Let
+samples of class c count r_c = n pi_c / n_c times. That changes the means' part of the Gram matrix
+but not the pooled scatter:
 
     G' = G + sum_c (r_c - 1) / n_c m_c m_c^T,    m'_c = r_c m_c,    n'_c = r_c n_c
 
-That is what weighting the samples would give, if all classes scattered alike.
+This equals weighting the samples if all classes have the same scatter.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from .columns import Column
+from .targets import Column
 
 Prior = str | Sequence[float] | None
 
 
 def check_prior(prior: Prior) -> None:
-    """None: as the data have them; "uniform"; or a positive share per label."""
+    """Raise `ValueError` if a prior is not None, "uniform" or a positive share per label."""
     if isinstance(prior, str | Mapping):
         if prior != "uniform":
             raise ValueError(
@@ -32,7 +32,7 @@ def check_prior(prior: Prior) -> None:
 
 
 def ratios_of(prior: Prior, columns: list[Column], counts: Tensor) -> Tensor:
-    """r_c per column `[K]`; a label's share is divided evenly among the tasks that have it."""
+    """r_c per column `[K]`; the share of a label is divided evenly among its tasks."""
     assert prior is not None
     labels = [label for _, label in columns]
     given = [1.0] * (max(labels) + 1) if prior == "uniform" else [float(share) for share in prior]

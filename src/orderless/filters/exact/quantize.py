@@ -1,4 +1,4 @@
-"""Features on a grid: computed so that no batch, order or neighbour can change a bit of them."""
+"""Features on a grid, whose bits do not depend on the batch, the order or other samples."""
 
 import hashlib
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from ...particles import Ensemble
 
 
 class Block(NamedTuple):
-    """A block's features `[N, B, M]` on the grid, as the maps gave them, and which were clipped."""
+    """Features of a block `[N, B, M]`: on the grid, before rounding, and which were clipped."""
 
     features: Tensor
     raw: Tensor
@@ -22,11 +22,12 @@ class Block(NamedTuple):
 class GridFeatures:
     """An ensemble's outputs `[N, B, M]` rounded to multiples of `limit / 2^bits` and clipped.
 
-    A map that is `exact` (all those in `orderless.features`) gives a sample the same bits anywhere.
-    For any other, blocks are filled up to `block_size` rows, so that a sample always meets the same
-    kernels; then only a kernel that treats rows differently by their place could tell (on CPUs none
-    did at multiples of 8; on GPUs one that splits sums unevenly between tiles might, by one unit of
-    the grid where a value lies within rounding of a boundary). `block_size=1` excludes that too.
+    The bits of an `exact` map (those in `orderless.features`, except backbones) never depend on the
+    batch. For other maps, blocks are padded to `block_size` rows, so that all samples use the same
+    kernels. A difference is then possible only if a kernel treats rows differently by their
+    position (on CPUs none did at multiples of 8; on GPUs one that splits sums unevenly between
+    tiles might, by one unit of the grid, for a value next to a rounding boundary). `block_size=1`
+    excludes that too.
     """
 
     def __init__(self, particles: Ensemble, limit: float, bits: int, block_size: int) -> None:
@@ -43,7 +44,7 @@ class GridFeatures:
         self.particles, self.limit, self.bits, self.block_size = particles, limit, bits, block_size
         template = particles.template
         self.exact = bool(getattr(template, "exact", False))
-        # what cuts its batches into blocks of its own needs no others
+        # a map may split its batches into blocks itself
         self.padded = not (self.exact or getattr(template, "blocks_itself", False))
         self.scale = 2.0**bits / limit
 
@@ -61,7 +62,7 @@ class GridFeatures:
 
     @torch.no_grad()
     def measured(self, x: Tensor) -> Block:
-        """The same with what rounding and clipping took away."""
+        """The same with the features before rounding, and which were clipped."""
         count = len(x)
         x = x.float() if x.dtype == torch.uint8 and self.padded else x
         missing = max(1, self.block_size if self.padded else 0) - count
@@ -87,10 +88,9 @@ class GridFeatures:
         return Block(whole.clamp_(-largest, largest).div_(self.scale), features, beyond)
 
     def _forward(self, x: Tensor) -> Any:
-        training = self.particles.training
-        self.particles.eval()
         try:
-            return self.particles(x)
+            with self.particles.evaluating():
+                return self.particles(x)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -101,14 +101,10 @@ class GridFeatures:
                 f"the feature map cannot take samples of shape {list(x.shape[1:])}, {x.dtype} "
                 f"({hint}): {error}"
             ) from error
-        finally:
-            self.particles.train(training)
 
     def fingerprint(self, state: dict[str, Tensor] | None = None) -> str:
-        """A hash of the maps (or of maps with this state) and the grid: equal means mergeable.
-
-        What else decides about the bits of a map that is not `exact` stands behind it.
-        """
+        """A hash of the maps (or of maps with this state) and the grid: filters with equal ones
+        can be merged. It is followed by what else affects the bits of maps that are not `exact`."""
         state = self.particles.state_dict() if state is None else state
         template = self.particles.template
         digest = hashlib.sha256(repr((template, self.limit, self.bits)).encode())
@@ -124,7 +120,7 @@ class GridFeatures:
 
 
 class _Body(nn.Module):
-    """A module without parameters as a particle, for which an ensemble wants to see one."""
+    """A module without parameters, with one added, as an ensemble requires."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -139,7 +135,7 @@ class _Body(nn.Module):
 
 
 def as_ensemble(features: Ensemble | nn.Module) -> Ensemble:
-    """An ensemble as it is; a single module as an ensemble of one."""
+    """An ensemble unchanged, or a single module as an ensemble of one."""
     if isinstance(features, Ensemble):
         return features
     if not isinstance(features, nn.Module):

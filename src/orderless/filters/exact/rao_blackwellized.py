@@ -1,32 +1,33 @@
-r"""The exact filter: a particle is a feature map, and its linear head is integrated out.
+"""The exact filter: a particle is a feature map, and its linear head is integrated out.
 
-Split what a network learns into a feature map x_i (the particle, drawn once, never moved) and the
-linear head W on top. Given the map, the posterior of W under squared error is Gaussian and a
-function of sums over the data (Rao-Blackwellisation: the head is integrated out, not sampled):
+A network is a feature map x_i (the particle, drawn once and never moved) and a linear head W on top
+of it. Given the map, the posterior of W under squared error is Gaussian and a function of sums over
+the data (Rao-Blackwellisation: the head is integrated out, not sampled):
 
     G_i = sum_t phi_i(t) phi_i(t)^T        C_i = sum_t phi_i(t) y(t)^T
     W | x_i ~ N((A_i + lambda I)^-1 B_i, (A_i + lambda I)^-1 / beta)
     w_i ∝ p(y | x_i) = integral of p(y | W, x_i) p(W) dW
 
-with A, B the sums of centred features, read off the same sums. Prior precision and noise variance
-are no part of the sums: they are set on read, by what `evidence.py` and `leave_one_out.py` say.
-Sums have no order, and here they have no rounding either (see `statistics.py`), so the result is
-the same *to the bit* for any order of tasks, batches or single samples, any batching and any
-sharding. Data can be taken away again, and data sets added and subtracted: see `algebra.py`.
+with A, B the sums of centred features, computed from the same sums. Prior precision and noise
+variance are not part of the sums: they are chosen on read, see `evidence.py` and
+`leave_one_out.py`. Sums have no order, and here they have no rounding either (see `statistics.py`),
+so the result is the same *to the bit* for any order of tasks, batches or single samples, any
+batching and any sharding. Data can be removed again, and data sets added and subtracted: see
+`algebra.py`.
 
 With one particle and a pre-trained backbone as its feature map this is analytic continual learning:
 ACIL (Zhuang et al., 2022), RanPAC (McDonnell et al., 2023), and, up to the scaling of its
 discriminants, streaming LDA (Hayes and Kanan, 2020). New are the weighted *set* of maps with exact
 evidence, the predictive variance and the mergeable exact sums.
 
-Memory: 16 N M^2 bytes (sums and, once read, factors), whatever the number of samples; 20 where sums
-need a second word, which ReLU features of about unit size do after millions of samples. Samples
-that are kept (`kept.py`) come on top and grow with the data: N M / 8 bytes per sample by default.
+Memory: 16 N M^2 bytes (sums and, once read, factors), independent of the number of samples; 20 if
+sums need a second word, which happens after millions of samples for ReLU features of about unit
+size. Kept samples (`kept.py`) add N M / 8 bytes per sample by default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -34,13 +35,11 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ...particles import Ensemble
-from ..weights import normalize
-from .algebra import DataAlgebra
+from ..weights import log_mean, normalize
+from .algebra import DataAlgebra, in_plain_mode
 from .evidence import HeadPosterior, NormalEquations, solve_head
 from .export import ExportedFilter
 from .leave_one_out import DEFAULT_SHARPNESS, HeldOut
-from .modes import in_plain_mode
-from .novelty import novelty
 from .priors import Prior, check_prior, ratios_of, reweighted
 from .quantize import GridFeatures, as_ensemble
 from .samples import check_tensor
@@ -56,36 +55,37 @@ class Predictive(NamedTuple):
 
 
 class RaoBlackwellizedFilter(DataAlgebra):
-    """Particles are fixed feature maps; `update` adds data, everything else is computed on read.
+    """Particles are fixed feature maps; `update` adds data, and everything else is done on read.
 
     Args:
         features: an `ol.Ensemble` of feature maps (`[N, B, M]`), or one module with outputs
             `[B, M]` (N = 1): random features from `orderless.features`, a frozen or pre-trained
             backbone. Always run in evaluation mode.
-        weights: `"evidence"`: w_i ∝ p(data | map i), the Bayesian answer, which on large data puts
-            everything on one map; `"tempered"`: the same, tempered until `min_ess` maps count;
+        weights: `"evidence"`: w_i ∝ p(data | map i), the Bayesian choice, which on large data gives
+            one map all the weight; `"tempered"`: the same, tempered to an ESS of `min_ess`;
             `"uniform"`: the plain mean, usually the most accurate.
         min_ess: for `"tempered"`; N/2 unless given.
         targets: `"classes"` (integer labels) or `"values"` (floats `[B]` or `[B, K]`).
-        classes: the number of classes if known; labels outside are then refused, and predictions
-            before the first update are uniform. Otherwise a class adds its column when it appears.
+        classes: the number of classes if known; other labels are then refused, and predictions
+            before the first update are uniform. Otherwise the first sample of a class adds its
+            column.
         across_tasks: how the scores of one label from several tasks combine: `"max"` or `"probs"`
             (sum of probabilities). Summed raw outputs would equal one head without tasks.
         standardize: centre features and give the head an intercept. All features have one scale,
-            their mean variance: bring raw columns of different units to one scale yourself.
-            `False` takes features as they are, without an intercept.
+            their mean variance: scale raw columns of different units yourself. `False` uses
+            features as they are, without an intercept.
         prior_precision, noise_variance: fix both, the precision for features of mean variance 1.
-        class_prior: shares of the classes to be assumed on read: None (those of the data),
+        class_prior: the shares of the classes assumed on read: None (those of the data),
             `"uniform"`, or a share per label; see `priors.py`.
-        calibration: one sample in so many is kept, chosen by its hash, to set the ridge and the
-            temperature of probabilities by (see `leave_one_out.py`); 2 N M bytes each. 0: none;
-            the ridge is where the evidence is largest, and probabilities are rough.
-        feature_limit, target_limit: powers of two. Features beyond are clipped (`clipped` counts
-            them), targets beyond refused; the grid is limit / 2^bits. A warning names a better
-            limit where much is clipped or rounded away.
+        calibration: keep one sample in `calibration`, chosen by its hash, to choose the ridge and
+            the temperature of probabilities (see `leave_one_out.py`); 2 N M bytes each. 0: keep
+            none; the ridge maximises the evidence, and probabilities are less well calibrated.
+        feature_limit, target_limit: powers of two. Features beyond the limit are clipped (`clipped`
+            counts them), targets beyond it refused; the grid is limit / 2^bits. A warning suggests
+            a better limit if much is lost by clipping or rounding.
         bits: of the grid; samples of a total weight of 2^(76 - 2 * bits) can be summed exactly.
-        block_size: rows per block for maps that are not `exact`, see `quantize.py`. Single samples
-            are absorbed several times faster with `block_size=1`.
+        block_size: rows per block for maps that are not `exact`, see `quantize.py`. Updates with
+            single samples are several times faster with `block_size=1`.
     """
 
     def __init__(
@@ -120,19 +120,16 @@ class RaoBlackwellizedFilter(DataAlgebra):
         if calibration < 0:
             raise ValueError(f"calibration must not be negative, got {calibration}")
         check_prior(class_prior)
-        ensemble = as_ensemble(features)
-        grid = GridFeatures(ensemble, feature_limit, bits, block_size)
-        self._begin(grid, Values(target_limit, bits) if targets == "values" else Classes(classes))
+        grid = GridFeatures(as_ensemble(features), feature_limit, bits, block_size)
+        if weights == "tempered" and min_ess is None:
+            min_ess = max(1.0, grid.particles.n / 2)
+        kind = Classes(classes) if targets == "classes" else Values(target_limit, bits)
+        super().__init__(grid, kind, calibration, min_ess)
         self._solved: list[HeadPosterior] | None = None
         self._sharpness: float | None = None
         self.weighting, self.across_tasks, self.standardize = weights, across_tasks, standardize
         self.prior_precision, self.noise_variance = prior_precision, noise_variance
-        self.calibration = calibration if targets == "classes" else 0
         self._class_prior = class_prior if targets == "classes" else None
-        if weights == "tempered" and min_ess is None:
-            min_ess = max(1.0, ensemble.n / 2)
-        link = "softmax" if targets == "classes" else "identity"
-        super().__init__(ensemble, link=link, min_ess=min_ess)
 
     def __repr__(self) -> str:
         features = "no" if self._statistics is None else str(self._statistics.features)
@@ -149,7 +146,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
 
     @property
     def class_prior(self) -> Prior:
-        """The shares of the classes that are assumed on read; may be set at any time."""
+        """The shares of the classes assumed on read; may be set at any time."""
         return self._class_prior
 
     @class_prior.setter
@@ -163,15 +160,12 @@ class RaoBlackwellizedFilter(DataAlgebra):
         self._take(self._copied(self._statistics))
         return self
 
-    # ------------------------------------------------------------------ posterior and weights
-
     @property
     @in_plain_mode
     def heads(self) -> list[HeadPosterior]:
-        """A list of every particle's head: weight, factor, prior precision, noise variance, ...
+        """The head of every particle (of this rank): weight, factor, prior precision, ...
 
-        Solved once and kept until the next update. Of a sharded ensemble, the heads of the
-        particles here.
+        Solved once after each update.
         """
         if self._solved is None and self._statistics is not None:
             statistics, count = self._statistics.settle(), self.particles.shard.count
@@ -197,12 +191,12 @@ class RaoBlackwellizedFilter(DataAlgebra):
         return solve_head(equations, self.prior_precision, self.noise_variance)
 
     def _ratios(self) -> Tensor:
-        """How many times samples of each column count, by `class_prior`: `[K]`."""
+        """The factor on the weight of samples of each column, from `class_prior`: `[K]`."""
         assert self._statistics is not None
         return ratios_of(self.class_prior, self.columns, self._statistics.counts)
 
     def _held_out(self) -> HeldOut | None:
-        """Of the samples kept, as many as cost about as much as a factorisation."""
+        """As many kept samples as cost about as much as a factorisation."""
         kept = None if self._statistics is None else self._statistics.kept
         if kept is None or not len(kept.keys) or len(self._numbers()) < 2:
             return None
@@ -218,7 +212,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
     @property
     @in_plain_mode
     def sharpness(self) -> float:
-        """The factor on f / sqrt(variance), a map's logits, that suits the mixture of all maps."""
+        """The factor on a map's logits f / sqrt(variance), chosen for the mixture of all maps."""
         if self._sharpness is None:
             held, self._sharpness = self._held_out(), DEFAULT_SHARPNESS
             scores = [head.held_out for head in self.heads if head.held_out is not None]
@@ -237,9 +231,8 @@ class RaoBlackwellizedFilter(DataAlgebra):
 
     @property
     def log_evidence(self) -> Tensor:
-        """log p(data) under all maps, equally probable before the data: the mean evidence."""
-        evidence = self.particle_log_evidence
-        return torch.logsumexp(evidence, 0) - torch.logsumexp(torch.zeros_like(evidence), 0)
+        """log p(data) under a uniform prior over the maps: the mean evidence."""
+        return log_mean(self.particle_log_evidence)
 
     @property
     def raw_log_weights(self) -> Tensor:  # type: ignore[override]
@@ -252,16 +245,14 @@ class RaoBlackwellizedFilter(DataAlgebra):
         """Feature maps do not die: `[N]`, all True."""
         return torch.ones(self.particles.n, dtype=torch.bool, device=self.particles.device)
 
-    # ------------------------------------------------------------------ prediction
-
     @in_plain_mode
     def outputs(  # type: ignore[override]
         self, x: Tensor, *, task: int | None = None, across_tasks: str | None = None
     ) -> Tensor:
         """Every particle's calibrated logits `[N, B, C]` (for values, its means `[N, B, K]`).
 
-        With `task`, that task's columns alone (task-incremental); otherwise all tasks compete for
-        each label. A class that never appeared has logit -inf; an unknown task, all zeros.
+        With `task`, only that task's columns are used (task-incremental); otherwise all tasks
+        compete for each label. A class without samples has logit -inf; an unknown task, all zeros.
         """
         if not isinstance(self.targets, Classes):
             return self._moments(x)[0]
@@ -284,29 +275,31 @@ class RaoBlackwellizedFilter(DataAlgebra):
 
     def _moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Means `[N, B, K]` and predictive variances `[N, B]` of every particle."""
+        means, variances = self._read(x, HeadPosterior.outputs, HeadPosterior.variance)
+        return means, variances
+
+    def _read(
+        self, x: Tensor, *functions: Callable[[HeadPosterior, Tensor], Tensor]
+    ) -> list[Tensor]:
+        """Functions of every particle's head and features: `[N, B, ...]` each.
+
+        They are evaluated in blocks of one size, so that no bit of a sample's result depends on
+        the other samples.
+        """
         heads = self.heads
         if not heads:
             raise ValueError("nothing to predict yet: update with some data first")
-        means, variances = [], []
-        for features, count in self._blocks(x):
-            pairs = list(zip(heads, features, strict=True))
-            means.append(torch.stack([head.outputs(f)[:count] for head, f in pairs]))
-            variances.append(
-                torch.stack(
-                    [head.noise_variance * (1.0 + head.leverage(f)[:count]) for head, f in pairs]
-                )
-            )
-        return torch.cat(means, 1), torch.cat(variances, 1)
-
-    def _blocks(self, x: Tensor) -> Iterator[tuple[Tensor, int]]:
-        """Features `[N, size, M]`, float64, and how many of them count. All blocks have one size,
-        so that no bit of an answer depends on what else is asked."""
         check_tensor("x", x)
         size = 512 if self.particles.device.type == "cuda" else 128
+        found: list[list[Tensor]] = [[] for _ in functions]
         for (rows,) in self.grid.blocks(x):
             for part in self.grid(rows).split(size, 1):
                 count = part.shape[1]
-                yield pad(part.double(), (0, 0, 0, size - count)), count
+                features = pad(part.double(), (0, 0, 0, size - count))
+                pairs = list(zip(heads, features, strict=True))
+                for values, function in zip(found, functions, strict=True):
+                    values.append(torch.stack([function(*pair)[:count] for pair in pairs]))
+        return [torch.cat(values, 1) for values in found]
 
     @in_plain_mode
     def predictive(self, x: Tensor) -> Predictive:
@@ -318,31 +311,23 @@ class RaoBlackwellizedFilter(DataAlgebra):
         return Predictive(mean, self.mixture(spread, weights))
 
     def mixture(self, values: Tensor, weights: Tensor) -> Tensor:
-        """As in every filter; here all values are sent, to be summed in the same order whatever
-        the number of ranks: not a bit may depend on it."""
+        """As in every filter, but ranks exchange all values, so that the order of the sum and its
+        bits do not depend on the number of ranks."""
         return self.average(self.particles.shard.gather(values), weights)
 
     @in_plain_mode
     def novelty(self, x: Tensor) -> Tensor:
-        """How unlike the data each sample is: `[B]`, larger is stranger.
-
-        Weighted over the maps; see `novelty.py`.
-        """
-        heads, classes = self.heads, isinstance(self.targets, Classes)
-        if not heads:
-            raise ValueError("nothing to compare with yet: update with some data first")
-        parts = []
-        for features, count in self._blocks(x):
-            pairs = zip(heads, features, strict=True)
-            parts.append(torch.stack([novelty(head, f, classes)[:count] for head, f in pairs]))
-        return self.mixture(torch.cat(parts, 1), self.weights)
+        """How unlike the data each sample is, averaged over the maps: `[B]`, larger is stranger."""
+        classes = isinstance(self.targets, Classes)
+        (values,) = self._read(x, lambda head, features: head.novelty(features, classes))
+        return self.mixture(values, self.weights)
 
     def export(self, *, probabilities: bool = False, portable: bool = False) -> ExportedFilter:
-        """Maps and heads as one `nn.Module` that gives `predictive(x).mean`, or `predict(x)`.
+        """Maps and heads as one `nn.Module` that computes `predictive(x).mean`, or `predict(x)`.
 
-        With `probabilities` it holds the factors too, 8 N M^2 bytes: a sample's logits depend on
-        the head's variance there. Further updates do not change it. `portable` inverts the factors
-        beforehand, for runtimes that cannot solve (ONNX); the same up to rounding, not to the bit.
+        With `probabilities` it also contains the factors, 8 N M^2 bytes: a sample's logits depend
+        on the head's variance there. Later updates do not change it. `portable` inverts the factors
+        beforehand, for runtimes without triangular solves (ONNX); results are equal up to rounding.
         """
         return ExportedFilter(self, probabilities, portable)
 

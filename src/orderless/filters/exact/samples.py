@@ -1,4 +1,4 @@
-"""Samples as they are given to `update` and `forget`: checked before anything changes."""
+"""Checks of the samples given to `update` and `forget`."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ LARGEST_WEIGHT = 16.0
 
 
 def check_tensor(name: str, value: Any) -> None:
-    """Refuse what is no tensor of real numbers."""
+    """Raise `TypeError` if a value is not a dense tensor of real numbers."""
     if not isinstance(value, Tensor):
         kind = type(value).__name__
         raise TypeError(
@@ -23,7 +23,7 @@ def check_tensor(name: str, value: Any) -> None:
 def checked(
     x: Tensor, y: Tensor, weight: Any, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs `[B, ...]`, targets and weights `[B]`; a single sample may come without its axis."""
+    """Inputs `[B, ...]`, targets and weights `[B]`; a single sample may lack the first axis."""
     check_tensor("x", x)
     check_tensor("y", y)
     if y.dim() == 0:
@@ -50,11 +50,3 @@ def checked(
             f"got {weights[~fine][0].item():g}"
         )
     return x, y, weights
-
-
-def without_weightless(x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The samples that count: one of weight 0 is none, and its class is none, either."""
-    kept = weights > 0
-    if kept.all():
-        return x, y, weights
-    return x[kept.to(x.device)], y[kept], weights[kept]

@@ -1,9 +1,8 @@
-"""Sums over the data that know everything a linear head needs, without any rounding.
+"""The sufficient statistics of a linear head: sums over the data, without any rounding.
 
-Features lie on a grid: whole multiples of one power of two, at most 2^bits of them, and samples
-weigh whole sixteenths. So the sums are those of integers (see `words.py`). They do not depend on
-the order of the samples, on how they were cut into batches or spread over machines, and what was
-added can be taken away without a trace.
+Features lie on a grid: multiples of a power of two, up to 2^bits, and weights of samples are
+multiples of 1/16. So the sums are those of integers (see `words.py`). They do not depend on the
+order of the samples, on batches or on machines, and samples can be removed without a trace.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from .columns import column_numbers, column_pairs
 from .kept import KeptSamples
 from .memory import check_memory
+from .targets import column_numbers, column_pairs
 from .words import ROOM, ExactSum
 
-_TILE = 512  # about as many rows of the Gram matrix as one product computes
-_LARGE_TILE = 2048  # on a GPU, which smaller products do not fill
-_FEW = 512  # columns up to which a GPU adds moments faster by a product
-_ALIGNED = 8  # rows of a multiple of so many values are multiplied faster
+_TILE = 512  # rows of the Gram matrix per product, about
+_LARGE_TILE = 2048  # the same on a GPU, which smaller products do not fill
+_FEW = 512  # columns up to which a product is the fastest way to add moments on a GPU
+_ALIGNED = 8  # products are faster if the length of rows is a multiple of this
 
 
 @dataclass(frozen=True)
 class Units:
-    """The grids: of features (whole numbers up to 2^bits) and of targets. The constant's is 1."""
+    """The grids of features (whole numbers up to 2^bits) and targets. The constant's is 1."""
 
     features: float
     targets: float
@@ -43,7 +42,7 @@ class Units:
 
     @property
     def most(self) -> float:
-        """The total weight that the second word can count: that of 2^40 samples at 16 bits."""
+        """The total weight that can be summed exactly: 2^44 at 16 bits."""
         return 2.0 ** (76 - 2 * self.bits)
 
 
@@ -51,9 +50,9 @@ class Units:
 class HeadStatistics:
     """The sums. N particles, M features and a constant 1 as feature M + 1, K head columns.
 
-    `gram` = Phi^T Phi, of every particle the lower triangle of `[M+1, M+1]`; `moments`
+    `gram` = Phi^T Phi, for every particle the lower triangle of `[M+1, M+1]`; `moments`
     `[N, K, M+1]` = Y^T Phi; `squares` `[K]` = sums of y^2. `columns` `[K]` are ascending numbers,
-    see `column_numbers`. `clipped` counts values cut off by the grid.
+    see `column_numbers`. `clipped` counts values clipped by the grid.
     """
 
     units: Units
@@ -61,10 +60,10 @@ class HeadStatistics:
     moments: ExactSum
     squares: ExactSum
     columns: Tensor
-    samples: float = 0.0  # their weights, added up
+    samples: float = 0.0  # the sum of their weights
     clipped: float = 0.0
-    pending: float = 0.0  # weight that was added to `gram` since the last carry
-    kept: KeptSamples | None = None  # None: none are, or not all that should be
+    pending: float = 0.0  # weight added to `gram` since the last carry
+    kept: KeptSamples | None = None  # None if none are kept, or some are missing
 
     @classmethod
     def empty(cls, n: int, features: int, units: Units, device: torch.device) -> HeadStatistics:
@@ -80,37 +79,39 @@ class HeadStatistics:
         columns = torch.zeros(0, dtype=torch.int64, device=device)
         return cls(units, gram, moments, ExactSum.zeros((0,), one, one), columns)
 
-    # ------------------------------------------------------------------ what they say
-
     @property
     def features(self) -> int:
         return self.moments.low.shape[2] - 1
 
     @property
     def counts(self) -> Tensor:
-        """Sums of squared targets per column `[K]`: for classes, how many samples each has."""
+        """Sums of squared targets per column `[K]`: for classes, their numbers of samples."""
         return self.squares.value()
 
     def settle(self) -> HeadStatistics:
-        """Carry, so that equal sums are equal words. Returns itself."""
+        """Carry where needed, so that equal sums are equal words. Returns itself."""
         if self.pending and self._has_to_carry():
-            for particle, words in enumerate(self.gram):
-                self.gram[particle] = words.carried()
-            self.moments, self.squares = self.moments.carried(), self.squares.carried()
+            self._carry()
         self.pending = 0.0
         return self
 
+    def _carry(self) -> None:
+        for particle, words in enumerate(self.gram):
+            self.gram[particle] = words.carried()
+        self.moments, self.squares = self.moments.carried(), self.squares.carried()
+        self.pending = 0.0
+
     def _has_to_carry(self) -> bool:
-        """No sum is larger than the largest square among them (Cauchy and Schwarz)."""
+        """No sum over data is larger than the largest square among them (Cauchy and Schwarz)."""
         squares = [*[words.diagonal() for words in self.gram], self.squares]
         if any(words.high is not None for words in [*self.gram, self.moments, self.squares]):
             return True
         return any(bool((w.low / w.rows / w.columns >= ROOM).any()) for w in squares)
 
     def with_columns(self, wanted: Tensor) -> HeadStatistics:
-        """The same sums with a column for each of `wanted`: a new class starts with zeros.
+        """The same sums with columns for all of `wanted`; new ones are zero.
 
-        All but the large `gram` is a copy, which leaves these as they are when it grows.
+        Everything is a copy except the large `gram`, which is shared.
         """
         columns = torch.cat([self.columns, wanted.to(self.columns.device)]).unique()
         places = torch.searchsorted(columns, self.columns)
@@ -124,7 +125,7 @@ class HeadStatistics:
         return replace(self, moments=moments, squares=squares, columns=columns)
 
     def without_empty_columns(self) -> HeadStatistics:
-        """The same sums without columns in which nothing is left."""
+        """The same sums without the columns that have no samples."""
         kept = self.settle().counts != 0
         if kept.all():
             return self
@@ -132,33 +133,34 @@ class HeadStatistics:
         squares = self.squares.each(lambda sums: sums[kept]).carried()
         return replace(self, moments=moments, squares=squares, columns=self.columns[kept])
 
-    # ------------------------------------------------------------------ addition
-
     def add(self, features: Tensor, targets: Tensor, weights: Tensor | None, sign: int) -> None:
-        """Add samples, or with sign -1 take them away: features `[N, B, M]` on the grid.
+        """Add samples, or with sign -1 remove them: features `[N, B, M]` on the grid.
 
-        targets: places in `columns` `[B]` (whole numbers: classes) or values `[B, K]`.
+        targets: indices into `columns` `[B]` (classes) or values `[B, K]`.
         """
         for rows, part, mass in self._portions(features, weights):
-            self._add(part, targets[rows], mass, sign)
+            self._add_gram(part, mass, sign)
+            self._add_moments(part, targets[rows], mass, sign)
 
     def add_gram(self, features: Tensor, weights: Tensor | None, sign: int) -> None:
-        """Add samples to `gram` alone."""
+        """Add samples to `gram` alone, also where it is not the sum over any data."""
         for _, part, mass in self._portions(features, weights):
+            self._carry()
             self._add_gram(part, mass, sign)
 
     def _portions(
         self, features: Tensor, weights: Tensor | None
     ) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-        """Samples, as many at a time as may be added between two carries."""
+        """Split samples into portions that may be added between two carries."""
         largest = 1.0 if weights is None else float(weights.max())
         size = max(1, int(self.units.room / largest))
         for start in range(0, features.shape[1], size):
             rows = slice(start, start + size)
             yield rows, features[:, rows], None if weights is None else weights[rows]
 
-    def _add(self, features: Tensor, targets: Tensor, weights: Tensor | None, sign: int) -> None:
-        self._add_gram(features, weights, sign)
+    def _add_moments(
+        self, features: Tensor, targets: Tensor, weights: Tensor | None, sign: int
+    ) -> None:
         mass = features.new_ones(len(targets), dtype=torch.float64) if weights is None else weights
         if targets.dim() == 1:
             self.squares.low.index_add_(0, targets, mass, alpha=sign)
@@ -174,10 +176,10 @@ class HeadStatistics:
         self.samples += sign * (float(len(mass)) if weights is None else float(mass.sum()))
 
     def _add_gram(self, features: Tensor, weights: Tensor | None, sign: int) -> None:
-        """Add samples to all of `gram`, or after an error to none of it."""
+        """Add samples to `gram`; after an error it is as before."""
         mass = float(features.shape[1]) if weights is None else float(weights.sum())
         if self.pending + mass > self.units.room:
-            self.settle()
+            self.settle() if sign > 0 else self._carry()  # samples may never have been added
         self.pending += mass
         before = [words.low.diagonal().clone() for words in self.gram]
         try:
@@ -185,7 +187,7 @@ class HeadStatistics:
                 for i, j in _tiles(words.low):
                     words.low[i:j, :j].addmm_(weighted[:, i:j].T, rows[:, :j], alpha=sign)
         except BaseException:
-            # An untouched diagonal: the product was not added, or all of it is 0.
+            # an unchanged diagonal: the product was not added, or is 0
             pairs = zip(self.gram, _rows(features, weights), before, strict=True)
             for words, (rows, weighted), diagonal in pairs:
                 for i, j in _tiles(words.low):
@@ -194,12 +196,12 @@ class HeadStatistics:
             raise
 
     def begun(self) -> float:
-        """The weight of samples that a change which broke off has left in `gram`."""
-        self.pending = self.units.room
-        return float(self.settle().gram[0].diagonal().value()[-1]) - self.samples
+        """The weight of samples that an incomplete change has added to `gram`."""
+        self._carry()
+        return float(self.gram[0].diagonal().value()[-1]) - self.samples
 
     def plus(self, other: HeadStatistics, sign: int = 1) -> HeadStatistics:
-        """The statistics of both data sets together, or of one without the other."""
+        """The sums over both data sets, or over the first without the second."""
         for each in (self, other):
             each.settle()
         ours, theirs = self.with_columns(other.columns), other.with_columns(self.columns)
@@ -214,7 +216,7 @@ class HeadStatistics:
         )
 
     def impossible(self) -> str | None:
-        """What no data can have: something below 0, or features of no sample."""
+        """A reason why these cannot be sums over data, or None."""
         self.settle()
         diagonals = [words.diagonal().value() for words in self.gram]
         if min(float(diagonal.min()) for diagonal in diagonals) < 0:
@@ -231,15 +233,13 @@ class HeadStatistics:
             return "a sample would be in it fewer than 0 times"
         return None
 
-    # ------------------------------------------------------------------ state
-
     def state_dict(self) -> dict[str, Any]:
         self.settle()
-        carried = [words.high for words in self.gram]
         high = None
-        if any(words is not None for words in carried):
+        if any(words.high is not None for words in self.gram):
             zero = torch.zeros_like(self.gram[0].low, dtype=torch.int32)
-            high = torch.stack([zero if words is None else words.tril() for words in carried])
+            carries = [zero if words.high is None else words.high.tril() for words in self.gram]
+            high = torch.stack(carries)
         moments = self.moments.each(lambda sums: sums.mT.contiguous())
         squares = self.squares.each(torch.clone)
         return {
@@ -259,21 +259,24 @@ class HeadStatistics:
     def from_state(
         cls, state: Mapping[str, Any], units: Units, device: torch.device
     ) -> HeadStatistics:
-        """What `state_dict` gave; one of version 0.1 has full matrices, no carries, no samples."""
-        names = ("gram", "moments", "squares")
-        sums = {name: state[name].to(device) for name in names}
-        carries = {name: state.get(f"{name}_carry") for name in names}
-        high = {name: None if c is None else c.to(device) for name, c in carries.items()}
-        made = cls.empty(len(sums["gram"]), sums["gram"].shape[1] - 1, units, device)
+        """The inverse of `state_dict`; version 0.1 had full matrices, no carries, no samples."""
+
+        def words(name: str) -> tuple[Tensor, Tensor | None]:
+            high = state.get(f"{name}_carry")
+            return state[name].to(device), None if high is None else high.to(device)
+
+        low, high = words("gram")
+        made = cls.empty(len(low), low.shape[1] - 1, units, device)
         made.columns = column_numbers([(int(t), int(c)) for t, c in state["columns"]], device)
-        for particle, words in enumerate(made.gram):
-            carry = None if high["gram"] is None else _in_tiles(high["gram"][particle])
-            words.low.copy_(_in_tiles(sums["gram"][particle]))
-            made.gram[particle] = replace(words, high=carry)
-        moments = replace(made.moments, low=sums["moments"], high=high["moments"])
+        for particle, sums in enumerate(made.gram):
+            sums.low.copy_(_in_tiles(low[particle]))
+            carry = None if high is None else _in_tiles(high[particle])
+            made.gram[particle] = replace(sums, high=carry)
+        low, high = words("moments")
+        moments = replace(made.moments, low=low, high=high)
         made.moments = moments.each(lambda sums: sums.mT.contiguous())
-        squares = replace(made.squares, low=sums["squares"], high=high["squares"])
-        made.squares = squares.each(torch.clone)
+        low, high = words("squares")
+        made.squares = replace(made.squares, low=low, high=high).each(torch.clone)
         made.samples, made.clipped = float(state["samples"]), float(state["clipped"])
         made.pending = units.room
         if "kept_keys" in state:
@@ -281,11 +284,8 @@ class HeadStatistics:
         return made.settle()
 
 
-# ---------------------------------------------------------------------- rows and tiles
-
-
 def _rows(features: Tensor, weights: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """One particle after another: samples with the constant `[B, M + 1]`, and weighted; float64."""
+    """Per particle: samples with the constant `[B, M + 1]`, and the same weighted; float64."""
     _, count, size = features.shape
     for values in features:
         whole = values.new_zeros(count, size + 1 + -(size + 1) % _ALIGNED, dtype=torch.float64)
@@ -296,9 +296,9 @@ def _rows(features: Tensor, weights: Tensor | None) -> Iterator[tuple[Tensor, Te
 
 
 def _tiles(matrix: Tensor) -> Iterator[tuple[int, int]]:
-    """Rows i to j of a matrix; with columns up to j they hold its lower triangle.
+    """Ranges of rows (i, j); rows i to j and columns up to j cover the lower triangle.
 
-    The constant's row is by itself: a product of one more row than a round number takes longer.
+    The constant's row is separate: products with one more row than a round number are slower.
     """
     size = len(matrix) - 1
     count = max(1, round(size / (_LARGE_TILE if matrix.is_cuda else _TILE)))
@@ -307,7 +307,7 @@ def _tiles(matrix: Tensor) -> Iterator[tuple[int, int]]:
 
 
 def _in_tiles(matrix: Tensor) -> Tensor:
-    """A symmetric matrix from its lower triangle, 0 where sums have no tile."""
+    """A symmetric matrix from its lower triangle, 0 outside of the tiles."""
     full = matrix.tril() + matrix.tril(-1).T
     for _, j in _tiles(matrix):
         full[:j, j:] = 0

@@ -1,20 +1,40 @@
-"""What a linear head is trained on: classes as columns of 0 and 1, or values on a grid."""
+"""The targets of a linear head, classes as columns of 0 and 1 or values on a grid, and its columns.
+
+A column is a pair (task, label). Tensors hold it as one number that sorts by task, then label.
+"""
 
 import operator
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
 
 from ...features.exact import check_limit
-from .columns import Column, column_numbers
 
+Column = tuple[int, int]  # (task, label); task is -1 if heads are not distinguished by task
+_LABELS = 1 << 32  # a column as a number: (task + 1) * _LABELS + label
 _LARGEST_LABEL = 1 << 20
 _LARGEST_TASK = 1 << 30
 
 
+def column_numbers(columns: list[Column], device: Any = None) -> Tensor:
+    numbers = [(task + 1) * _LABELS + label for task, label in columns]
+    return torch.tensor(numbers, dtype=torch.int64, device=device)
+
+
+def column_pairs(numbers: Tensor) -> list[Column]:
+    """The inverse of `column_numbers`."""
+    tasks, labels = tasks_and_labels(numbers)
+    return list(zip(tasks.tolist(), labels.tolist(), strict=True))
+
+
+def tasks_and_labels(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """The tasks and the labels `[K]` of columns as numbers."""
+    return numbers.div(_LABELS, rounding_mode="floor") - 1, numbers.remainder(_LABELS)
+
+
 class Classes:
-    """Integer labels; a column per label, or per (task, label) where updates name their task."""
+    """Integer labels; a column per label, or per (task, label) if updates give a task."""
 
     unit = 1.0
 
@@ -27,7 +47,7 @@ class Classes:
         return "classes"
 
     def check(self, y: Tensor, task: int | None, columns: Tensor) -> None:
-        """Refuse targets that this head has no place for."""
+        """Raise if this head cannot have such targets."""
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool or y.dim() != 1:
             raise TypeError(
                 f"labels must be whole numbers of shape [B], got {y.dtype} {tuple(y.shape)}; for "
@@ -37,7 +57,7 @@ class Classes:
         if task is not None and not (whole and 0 <= task < _LARGEST_TASK):
             end = _LARGEST_TASK - 1
             raise ValueError(f"task must be a whole number between 0 and {end}, or None: {task!r}")
-        y, end = y.long(), self.count or _LARGEST_LABEL  # torch compares no unsigned ones
+        y, end = y.long(), self.count or _LARGEST_LABEL  # torch cannot compare unsigned integers
         if len(y) and (int(y.min()) < 0 or int(y.max()) >= end):
             wrong = int(y.min()) if int(y.min()) < 0 else int(y.max())
             raise ValueError(f"labels must lie between 0 and {end - 1}, got {wrong}")
@@ -49,7 +69,7 @@ class Classes:
             )
 
     def check_others(self, ours: list[Column], theirs: list[Column]) -> None:
-        """Refuse columns from elsewhere that this head has no place for."""
+        """Raise if this head cannot have the columns of another."""
         largest = max((label for _, label in theirs), default=-1)
         if self.count is not None and largest >= self.count:
             raise ValueError(f"there is a label {largest} there, but classes={self.count} here")
@@ -59,11 +79,11 @@ class Classes:
         return y.long().unique() + _first(task)
 
     def encode(self, y: Tensor, task: int | None, columns: Tensor) -> Tensor:
-        """Every sample's place among the columns: `[B]`."""
+        """The index of every sample's column: `[B]`."""
         return torch.searchsorted(columns, y.long() + _first(task))
 
     def labels(self, seen: Tensor) -> int:
-        """How many labels a prediction has, given those seen; 0 when nobody knows yet."""
+        """The number of labels of a prediction, given those seen; 0 if it is not known yet."""
         return self.count or (int(seen.max()) + 1 if len(seen) else 0)
 
 
@@ -112,7 +132,7 @@ class Values:
 
 
 def label_table(labels: Tensor, count: int) -> Tensor:
-    """Which columns each of `count` labels has: `[count, most]`, filled up with `len(labels)`."""
+    """The columns of each of `count` labels: `[count, most]`, padded with `len(labels)`."""
     ascending, order = labels.sort(stable=True)
     first = torch.searchsorted(ascending, ascending)
     rank = torch.arange(len(labels), device=labels.device) - first  # among columns of its label
@@ -122,8 +142,8 @@ def label_table(labels: Tensor, count: int) -> Tensor:
 
 
 def by_label(scores: Tensor, table: Tensor, across: str) -> Tensor:
-    """Scores `[N, B, K]` of columns as logits `[N, B, C]` of labels, -inf for those without any."""
+    """Logits `[N, B, C]` of labels from scores `[N, B, K]` of columns; -inf without a column."""
     scores = scores - scores.amax(2, keepdim=True)
-    nothing = torch.full_like(scores[..., :1], -torch.inf)  # what the table is filled up with
+    nothing = torch.full_like(scores[..., :1], -torch.inf)  # the padding of the table
     tasks = torch.cat([scores, nothing], dim=2)[..., table]  # [N, B, C, tasks]
     return tasks.amax(-1) if across == "max" else tasks.logsumexp(-1)

@@ -1,9 +1,9 @@
-"""Sums that never round: a float64 word for what fits, a second word for what does not.
+"""Sums without rounding in two words: a float64, and an integer for what exceeds its range.
 
     sum = low + high * word,    -word / 2 <= low < word / 2
 
-`word` is 2^49 units, the unit a power of two. Terms are whole multiples of a sixteenth of a unit,
-so float64 holds every low word up to 2^49 units exactly: half of that is the low word's own range,
+`word` is 2^49 units, the unit a power of two. Terms are multiples of a sixteenth of a unit, so that
+float64 represents every low word up to 2^49 units exactly: half of that is the low word's range,
 the other half is room for terms added since the last carry. Equal sums have equal words.
 """
 
@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 WORD = 2.0**49  # in units
-ROOM = 2.0**48  # in units: how much may be added before the next carry
+ROOM = 2.0**48  # in units: the most that may be added between two carries
 
 
 @dataclass(frozen=True)
 class ExactSum:
     """A tensor of sums. The unit of an entry is `rows * columns`, both broadcastable to `low`.
 
-    `high` is int32, or None where all of it is 0: a second word takes no memory until it is needed.
+    `high` is int32, or None if all of it is 0, so that the second word takes memory only if needed.
     """
 
     low: Tensor
@@ -45,7 +45,7 @@ class ExactSum:
         return replace(self, low=low, high=high).carried()
 
     def carried(self) -> ExactSum:
-        """The same sums, the low words within their range; all at once or not at all."""
+        """The same sums with the low words in their range."""
         scaled = self.low / (WORD * self.rows) / self.columns
         carry = (scaled + 0.5).floor_()
         high = carry.to(torch.int32)
@@ -63,11 +63,11 @@ class ExactSum:
         return self.low + self.high * (WORD * self.rows) * self.columns
 
     def diagonal(self) -> ExactSum:
-        """Of matrices whose rows and columns have the same units."""
+        """The diagonal of matrices whose rows and columns have the same units."""
         high = None if self.high is None else self.high.diagonal()
         return ExactSum(self.low.diagonal(), self.columns, self.columns, high)
 
     def each(self, change: Callable[[Tensor], Tensor]) -> ExactSum:
-        """Both words changed alike."""
+        """Apply a function to both words."""
         high = None if self.high is None else change(self.high)
         return replace(self, low=change(self.low), high=high)

@@ -1,4 +1,4 @@
-"""The product of task posteriors: learned features whose result has no task order."""
+"""The product of task posteriors: learned features, and a result without a task order."""
 
 from .product import PosteriorProduct
 

@@ -1,19 +1,19 @@
-r"""Layers that are linear in their weights, `outputs = a W`, and the sums of a a^T they make.
+"""Layers that are linear in their weights, `outputs = a W`, and their sums of a a^T.
 
-Every layer here is g blocks of a linear map with d inputs and K outputs each,
+Every layer here consists of g blocks, linear maps with d inputs and K outputs each,
 
     outputs `[g, R, K]` = a `[g, R, d]` W `[g, d, K]`,
 
-where R counts samples, and positions in them. A block's inputs end with a constant 1 where it has a
-bias. Weights of any such layer are `[g K, ...]`, so `reshape(g, K, -1)` is W^T without its bias.
+where R counts samples and positions in them. The inputs of a block with a bias end with a constant
+1. Weights of any such layer are `[g K, ...]`, so `reshape(g, K, -1)` is W^T without its bias.
 
     layer          g              K              a
     Linear         1              outputs        inputs
     convolution    groups         channels / g   patches (im2col)
     normalisation  channels       1              the normalised input of the channel
-    Embedding      entries        width          1 where the entry is asked for: a a^T counts
+    Embedding      entries        width          1 where the entry is used: a a^T counts uses
 
-Only what is trained takes part: with a frozen weight a is (1), with a frozen bias it has no 1.
+Only trained parameters take part: with a frozen weight a is (1), with a frozen bias it has no 1.
 """
 
 import math
@@ -37,7 +37,7 @@ KNOWN = nn.Linear, *CONVOLUTIONS, *PER_CHANNEL, *PER_ELEMENT, nn.Embedding
 
 @dataclass(frozen=True)
 class Layer:
-    """Names of a layer's trained parameters (None: frozen or not there) and its sizes."""
+    """Names of a layer's trained parameters (None: frozen or absent) and its sizes."""
 
     weight: str | None
     bias: str | None
@@ -51,8 +51,13 @@ class Layer:
 
     @property
     def width(self) -> int:
-        """d: how many rows a block's W has."""
+        """d, the number of rows of a block's W."""
         return self.inputs * (self.weight is not None) + (self.bias is not None)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """The shape (g, d, K) of W."""
+        return self.blocks, self.width, self.columns
 
     def matrix(self, tensors: dict[str, Tensor]) -> Tensor:
         """W `[N, g, d, K]`, float64, from parameters `[N, ...]`."""
@@ -63,7 +68,7 @@ class Layer:
         return torch.cat(parts, dim=2)
 
     def parameters(self, matrix: Tensor, like: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The reverse of `matrix`: parameters by name, with the shapes and dtypes of `like`."""
+        """The inverse of `matrix`: parameters by name, with the shapes and dtypes of `like`."""
         rest, found = matrix, {}
         for name, rows in ((self.weight, self.inputs), (self.bias, 1)):
             if name is not None:
@@ -72,9 +77,9 @@ class Layer:
         return found
 
     def gram(self, module: nn.Module, x: Tensor, portion: int = 1 << 24) -> Tensor:
-        """sum a a^T `[g, d, d]` over what the module is given, in float64.
+        """sum a a^T `[g, d, d]` over the module's input, in float64.
 
-        A convolution makes `portion` numbers of its patches at a time.
+        A convolution forms at most `portion` numbers of its patches at a time.
         """
         if isinstance(module, nn.Embedding):
             ones = torch.ones_like(x, dtype=torch.float64).flatten()
@@ -106,7 +111,7 @@ def inputs_of(module: nn.Module, x: Tensor, portion: int) -> Iterator[Tensor]:
 
 
 def patches(module: Any, x: Tensor) -> Tensor:
-    """im2col: what each position of a convolution sees, `[groups, B * positions, C/groups * k]`."""
+    """im2col: the inputs of each position of a convolution, `[groups, B * positions, d]`."""
     mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
     x = F.pad(x, module._reversed_padding_repeated_twice, mode=mode)
     options = zip(module.kernel_size, module.stride, module.dilation, strict=True)
@@ -119,7 +124,7 @@ def patches(module: Any, x: Tensor) -> Tensor:
 
 
 def _normalized(module: Any, x: Tensor) -> Tensor:
-    """What a normalisation layer multiplies by its weight."""
+    """The normalised input of a normalisation layer, before its weight and bias."""
     if isinstance(module, nn.LayerNorm):
         return F.layer_norm(x, module.normalized_shape, eps=module.eps)
     if isinstance(module, nn.RMSNorm):
@@ -131,10 +136,10 @@ def _normalized(module: Any, x: Tensor) -> Tensor:
 
 
 def find_layers(particles: Ensemble) -> dict[str, Layer]:
-    """Every module with trained parameters, by its place in the network, and its layer.
+    """The layers of all modules with trained parameters, by their places in the network.
 
-    Modules with tied parameters have one layer between them. Parameters that no known layer
-    explains are refused by name.
+    Modules with tied parameters share a layer. Raises `ValueError` for a trained parameter that
+    belongs to no known layer.
     """
     names = places_of(particles.template)
     trained = {name for name, p in particles.named_parameters() if p.requires_grad}
@@ -167,7 +172,7 @@ def find_layers(particles: Ensemble) -> dict[str, Layer]:
 
 
 def _known(module: nn.Module) -> bool:
-    """Whether this is one of the layers above: real, and no subclass that computes otherwise."""
+    """Whether a module is one of these layers, real, and no subclass with another `forward`."""
     kind = next((kind for kind in KNOWN if isinstance(module, kind)), None)
     own = "forward" not in vars(module) and type(module).forward is getattr(kind, "forward", None)
     return own and not any(p.is_complex() for p in module.parameters())
@@ -185,7 +190,7 @@ def _sizes(module: Any) -> tuple[int, int, int]:
 
 
 def check_memory(layers: dict[str, Layer], particles: Ensemble) -> None:
-    """Refuse what would not fit: two words of sums, two of the new ones, three of a task's."""
+    """Raise `MemoryError` if seven matrices per block (sums, new sums, a task's) do not fit."""
     entries = sum(layer.blocks * layer.width**2 for layer in set(layers.values()))
     needed = 8 * 7 * particles.shard.count * entries
     available = available_memory(particles.device)

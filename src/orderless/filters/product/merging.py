@@ -1,18 +1,16 @@
-"""What a task leaves when it ends, and the mean of the product: what reading computes."""
+"""The sums of one task, and the merged networks computed from the sums of all tasks."""
 
 import hashlib
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from ...particles import Ensemble
+from ...particles.stacking import check_same_shapes
 from .layers import Layer
 from .moments import TaskMoments, running_statistics
 from .statistics import LayerSums, TaskSums
 from .sums import ExactSum
-
-# ---------------------------------------------------------------------- a task's end
 
 
 def task_sums(
@@ -23,7 +21,7 @@ def task_sums(
     reached: Tensor | None,
     alive: Tensor,
 ) -> TaskSums:
-    """The sums of one task. `reached`: its output columns; `alive`: who has lived through it."""
+    """The sums of one task, given the output columns `reached` by its loss and who is `alive`."""
     now = particles.tensors()
     heads = _heads(layers, moments, reached)
     found: dict[str, LayerSums] = {}
@@ -43,7 +41,7 @@ def task_sums(
             digest.update(values.cpu().contiguous().numpy().tobytes())
     losses = torch.where(alive, moments.losses, 0.0)
     scalars = torch.stack([losses, quadratic, (~alive).double()], dim=1)
-    # by the weights and moments of particle 0, whoever holds it: all ranks give the same name
+    # a hash of particle 0's weights and moments, the same on all ranks
     name = int.from_bytes(digest.digest()[:7], "little")
     names = torch.full((len(alive),), name, dtype=torch.int64, device=alive.device)
     task = int(particles.shard.pick(names, 0))
@@ -52,7 +50,7 @@ def task_sums(
 
 
 def _heads(layers: dict[str, Layer], moments: TaskMoments, reached: Tensor | None) -> set[str]:
-    """Layers whose columns are the outputs', where the loss does not reach all of those."""
+    """Layers that compute the network's outputs, if the loss does not depend on all of these."""
     if reached is None or reached.all():
         return set()
     columns = {layer.name: layer.columns for layer in layers.values() if layer.blocks == 1}
@@ -85,17 +83,12 @@ def _statistics(
     return found
 
 
-# ---------------------------------------------------------------------- all tasks
-
-
 def check_same_start(start: dict[str, Tensor], other: dict[str, Tensor]) -> None:
-    """Refuse to multiply posteriors with different priors."""
-    if start.keys() != other.keys():
-        odd = min(start.keys() ^ other.keys())
-        raise ValueError(f"these filters are of different networks: {odd!r} is not in both")
+    """Raise `ValueError` if two products have different networks or priors."""
+    shapes = {name: tensor.shape for name, tensor in start.items()}
+    check_same_shapes(shapes, other, "these filters are of different networks")
     for name, ours in start.items():
-        theirs = other[name].to(ours.device)
-        if ours.shape != theirs.shape or not torch.equal(ours, theirs):
+        if not torch.equal(ours, other[name].to(ours.device)):
             raise ValueError(
                 f"these filters have different starts: {name!r} differs; only tasks that started "
                 "from the same networks can be multiplied, build both ensembles from the same seed"
@@ -105,13 +98,13 @@ def check_same_start(start: dict[str, Tensor], other: dict[str, Tensor]) -> None
 def posterior_mean(
     gram: Tensor, cross: Tensor, start: Tensor, prior_precision: float | None
 ) -> tuple[Tensor, Tensor]:
-    """W = (p_0 I + sum G)^-1 (p_0 W_0 + sum G W) `[g, d, K]`, and what it adds to log Z.
+    """W = (p_0 I + sum G)^-1 (p_0 W_0 + sum G W) `[g, d, K]`, and its terms of log Z.
 
-    `gram` `[g, d, d]`, `cross` and `start` `[g, d, K]`. To log Z it adds the terms of `product.py`
-    that need W: those with L_t and tr W_t^T G_t W_t are sums over tasks.
+    `gram` `[g, d, d]`, `cross` and `start` `[g, d, K]`. The terms of log Z are those that contain
+    W, see `product.py`; those with L_t and tr W_t^T G_t W_t are sums over tasks.
     """
     diagonal = gram.diagonal(dim1=-2, dim2=-1)
-    if not diagonal.any():  # no task has said anything
+    if not diagonal.any():  # no data
         return start, gram.new_zeros(())
     p_0 = 1e-3 * diagonal.mean() if prior_precision is None else gram.new_tensor(prior_precision)
     precision = gram.clone()
@@ -132,8 +125,14 @@ def merged_tensors(
     sums: TaskSums,
     prior_precision: float | None,
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Parameters and buffers of the networks that answer, and each one's log Z `[N]`."""
-    merged = {**start, **dict(merged_statistics(particles, sums, start))}
+    """Parameters and buffers of the merged networks, and each one's log Z `[N]`."""
+    merged = dict(start)
+    for place, (mean_name, variance_name) in running_statistics(particles).items():
+        n, total, squares = sums.statistics[place].value.unbind(1)
+        mean = total / n
+        variance = (squares / n - mean.square()).clamp(min=0.0)
+        for name, value in ((mean_name, mean), (variance_name, variance)):
+            merged[name] = torch.where(n > 0, value, start[name].double())
     losses, quadratic, _ = sums.scalars.value.unbind(1)
     log_z = -losses - 0.5 * quadratic
     for layer in dict.fromkeys(layers.values()):
@@ -146,7 +145,7 @@ def merged_tensors(
 def merged_layer(
     sums: LayerSums, start: Tensor, prior_precision: float | None
 ) -> tuple[Tensor, Tensor]:
-    """W `[N, g, d, K]`, and what the layer adds to log Z `[N]`; columns with equal sums at once."""
+    """W `[N, g, d, K]`, and its terms of log Z `[N]`, for columns with equal sums at once."""
     merged, log_z, cross = start.clone(), start.new_zeros(len(start)), sums.cross.value
     for part in dict.fromkeys(sums.parts):
         columns = [k for k, own in enumerate(sums.parts) if own == part]
@@ -157,15 +156,3 @@ def merged_layer(
             merged[i][..., columns] = mean
             log_z[i] += gain
     return merged, log_z
-
-
-def merged_statistics(
-    particles: Ensemble, sums: TaskSums, start: dict[str, Tensor]
-) -> Iterator[tuple[str, Tensor]]:
-    """Running mean and variance over the values of all tasks, by a buffer's name."""
-    for place, (mean_name, variance_name) in running_statistics(particles).items():
-        n, total, squares = sums.statistics[place].value.unbind(1)
-        mean = total / n
-        variance = (squares / n - mean.square()).clamp(min=0.0)
-        for name, value in ((mean_name, mean), (variance_name, variance)):
-            yield name, torch.where(n > 0, value, start[name].double())

@@ -1,4 +1,4 @@
-"""What is looked at in a task: its layers' inputs, in one pass, and the columns of its loss."""
+"""Statistics of one task: moments of its layers' inputs, and the output columns of its loss."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,21 +11,22 @@ from torch import Tensor, nn
 from ...particles import Ensemble
 from ...particles.pairs import Data, is_pair, pairs
 from ...particles.stacking import places_of
+from ..step import check_losses
 from .layers import Layer
 
 Losses = Callable[[Tensor, Tensor], Tensor]  # (outputs [N, B, ...], y) -> [N]
-PATCHES = 1 << 24  # so many numbers of patches are made at a time, for all particles
-INPUTS = 1 << 25  # of data in one piece, so many numbers are looked at at once by all particles
-MOST, WORDS = 1024, 512  # samples, at most: a convolution or an embedding makes them wide
+PATCHES = 1 << 24  # numbers of patches formed at a time, for all particles
+INPUTS = 1 << 25  # numbers of inputs in a batch, for all particles
+MOST, WORDS = 1024, 512  # samples in a batch of floats, of integers: activations may be larger
 
 
 @dataclass
 class TaskMoments:
-    """What a task's data says of the networks as they stand; by layer's name where by name.
+    """Sums over a task's data for the present networks; dicts and sets by the name of a layer.
 
-    `grams` `[N, g, d, d]`, `counts` `[N]` how many values a channel of each BatchNorm (by place)
-    was given, `losses` `[N]` summed over the data, `heads` the layers whose outputs are the
-    network's.
+    `grams` `[N, g, d, d]`; `counts` `[N]`, the number of values per channel of each BatchNorm (by
+    place); `losses` `[N]`; `heads`, the layers whose outputs are the network's; `called`, the
+    layers that were used.
     """
 
     grams: dict[str, Tensor]
@@ -40,7 +41,7 @@ class TaskMoments:
 def task_moments(
     particles: Ensemble, layers: dict[str, Layer], data: Data, loss: Losses | None = None
 ) -> TaskMoments:
-    """Stream over the data in evaluation mode; no activation is kept."""
+    """Compute the moments in one pass over the data, in evaluation mode."""
     held, device = particles.shard.count, particles.device
     real: Any = {"dtype": torch.float64, "device": device}
     moments = TaskMoments(
@@ -53,7 +54,13 @@ def task_moments(
     )
     with particles.evaluating(), _watching(particles, layers, moments.heads):
         for x, y in batches(data, particles.n):
-            outputs, grams, counts = _looked_at(particles, x.to(device))
+            try:
+                outputs, grams, counts = particles(x.to(device))
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                shape = list(x.shape)
+                raise ValueError(f"the networks do not take data {shape}: {error}") from error
             for name, gram in grams.items():
                 moments.grams[name] += gram
             for place, count in counts.items():
@@ -61,27 +68,20 @@ def task_moments(
             moments.called |= grams.keys()
             moments.samples += len(x)
             if loss is not None:
-                moments.losses += _losses(loss, outputs, y.to(device), held)
+                losses = loss(outputs, y.to(device))
+                check_losses(losses, particles, "loss")
+                moments.losses += losses.double()
     if not moments.samples:
         raise ValueError("the data holds no samples: end_task needs at least one")
     return moments
 
 
-def _looked_at(particles: Ensemble, x: Tensor) -> Any:
-    try:
-        return particles(x)
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        raise ValueError(f"the networks do not take data {list(x.shape)}: {error}") from error
-
-
 @contextmanager
 def _watching(particles: Ensemble, layers: dict[str, Layer], heads: set[str]) -> Iterator[None]:
-    """Hooks after which the particles return (outputs, grams of a batch, counts of a batch).
+    """Add hooks that make the particles return (outputs, grams of a batch, counts of a batch).
 
-    They run inside the ensemble's forward pass, once for all particles: a layer that looks at the
-    batch itself, which all particles share, makes one product for all.
+    They run inside the ensemble's forward pass, once for all particles. The first layer's input is
+    shared by all particles, so its product is computed once.
     """
     grams: dict[str, Tensor] = {}
     counts: dict[str, Tensor] = {}
@@ -125,13 +125,13 @@ def _watching(particles: Ensemble, layers: dict[str, Layer], heads: set[str]) ->
 
 
 def keeps_statistics(module: nn.Module) -> bool:
-    """Whether this is a BatchNorm with running statistics."""
+    """Whether a module is a BatchNorm with running statistics."""
     normalises = isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d))
     return normalises and module.running_mean is not None
 
 
 def running_statistics(particles: Ensemble) -> dict[str, tuple[str, str]]:
-    """The names of mean and variance of every BatchNorm that keeps them, by its place."""
+    """The names of the running mean and variance of every BatchNorm, by its place."""
     found, names = {}, places_of(particles.template)
     for place, module in particles.template.named_modules():
         if keeps_statistics(module):
@@ -140,19 +140,8 @@ def running_statistics(particles: Ensemble) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _losses(loss: Losses, outputs: Tensor, y: Tensor, held: int) -> Tensor:
-    losses = loss(outputs, y)
-    if not isinstance(losses, Tensor) or losses.shape != (held,):
-        got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-        raise ValueError(
-            f"loss must give one number per particle, shape ({held},), got {got}: ol.per_particle "
-            "turns a loss for one network into such a function"
-        )
-    return losses.double()
-
-
 def batches(data: Data, n: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pairs (x, y): those given, or one pair cut into batches that n networks can look at."""
+    """Pairs (x, y): those given, or one pair split into batches of bounded memory."""
     for x, y in pairs(data):
         size = len(x)
         if is_pair(data):
@@ -162,11 +151,11 @@ def batches(data: Data, n: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def reached_columns(particles: Ensemble, closures: Sequence[Callable[[], Any]]) -> Tensor | None:
-    """The output columns `[C]` whose scores the losses depend on; None where outputs have none.
+    """The output columns `[C]` on which the losses depend; None for outputs without columns.
 
-    A gradient of zero at the outputs alone would not tell: a head that starts at zero meets targets
-    of zero without any. So the losses are looked at where the outputs have been moved at random.
-    Nothing changes: neither parameters, buffers, gradients nor noise.
+    The gradient at the outputs themselves is not enough: it is zero for a head that starts at zero
+    and targets of zero. So the gradient is taken at randomly displaced outputs. Parameters,
+    buffers, gradients and random generators do not change.
     """
     moved: list[Tensor] = []
     generator = torch.Generator().manual_seed(0)
@@ -182,7 +171,7 @@ def reached_columns(particles: Ensemble, closures: Sequence[Callable[[], Any]]) 
     devices = [particles.device] if particles.device.type == "cuda" else []
     hook = particles.register_forward_hook(move)
     for parameter in trained:
-        parameter.requires_grad_(False)  # a recorded step must not meet what autograd notes here
+        parameter.requires_grad_(False)  # autograd state made here would break a recorded step
     try:
         with (
             torch.enable_grad(),

@@ -1,21 +1,21 @@
-r"""The product of task posteriors: learned features whose result has no task order.
+"""The product of task posteriors: learned features, and a result without a task order.
 
 p(x | D_1, ..., D_T) is proportional to p_0(x) times a product of likelihoods, and products commute.
-So every task starts from the *same* networks x_0, trains on its own data alone, and leaves two sums
-per layer: with a the layer's inputs on the task's data (a constant 1 among them) and W_t its
+So every task starts from the *same* networks x_0, trains on its own data alone, and adds to two
+sums per layer: with a the layer's inputs on the task's data (including a constant 1) and W_t its
 trained weights,
 
     G_t = sum_{x in D_t} a(x) a(x)^T    and    G_t W_t.
 
-Each task's posterior of the layer is taken to be N(W_t, (G_t x I)^-1), the prior N(W_0, I / p_0).
-The mean of their product is what reading the filter gives:
+Each task's posterior of the layer is approximated by N(W_t, (G_t x I)^-1), and the prior is
+N(W_0, I / p_0). Predictions use the mean of their product:
 
     W = (p_0 I + sum_t G_t)^-1 (p_0 W_0 + sum_t G_t W_t)
 
-What is exact: for one Linear layer under squared error, trained to convergence, this is the ridge
-solution on all data; and the sums are kept without rounding (`sums.py`), so that equal (W_t, G_t)
-give equal bits in any order of the tasks. What is approximate: several layers are merged each by
-itself, as if the others had stayed; a task's precision is that of squared error.
+Exact: for one Linear layer under squared error, trained to convergence, this is the ridge solution
+on all data; and the sums have no rounding (`sums.py`), so that equal (W_t, G_t) give equal bits in
+any order of the tasks. Approximate: each layer is merged by itself, as if the others had not
+changed; a task's precision is that of squared error.
 
 The evidence of a particle, with K columns and d rows of W, in the same approximation:
 
@@ -24,7 +24,7 @@ The evidence of a particle, with K columns and d rows of W, in the same approxim
             + K/2 [d log p_0 - log |p_0 I + sum_t G_t|]
 
 Relatives: RegMean (Jin et al., 2023) merges language models by the same formula without a prior;
-Fisher merging (Matena and Raffel, 2022) has a diagonal in the place of G_t; consensus Monte Carlo
+Fisher merging (Matena and Raffel, 2022) has a diagonal in place of G_t; consensus Monte Carlo
 (Scott et al., 2016) multiplies posteriors of shards. See docs/methods/product.md.
 """
 
@@ -42,7 +42,7 @@ from ...particles.pairs import Data
 from ..averaging import AveragingParticles
 from ..base import Link, Predictor
 from ..step import Closure, StepInfo
-from ..weights import normalize
+from ..weights import log_mean, normalize
 from .layers import check_memory, find_layers
 from .merging import check_same_start, merged_tensors, task_sums
 from .moments import Losses, reached_columns, task_moments
@@ -52,10 +52,11 @@ MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 class PosteriorProduct(Predictor):
-    """Train every task from the same start with `step`, close it with `end_task`, read at any time.
+    """Train tasks from the same start with `step`, end them with `end_task`, predict at any time.
 
     Args:
-        particles: where every task starts. Parameters that do not require a gradient stay.
+        particles: the networks with which every task starts. Parameters that do not require a
+            gradient are not changed.
         make_optimizer: called with the trained parameters once per task.
         prior_precision: p_0; None: 1e-3 of the mean diagonal of sum_t G_t, layer by layer.
         weights: `"uniform"`, or `"evidence"`: w_i proportional to Z_i, which needs the loss at
@@ -63,15 +64,15 @@ class PosteriorProduct(Predictor):
             convergence, and a heuristic for anything else.
         link: as in the other filters.
 
-    `predict` and `outputs` answer from the finished tasks, `networks` are those that do so (x_0
-    before the first task). `a + b` has the tasks of both, `a - b` those of a without those of
-    b; a task that has begun and not ended takes no part.
+    `predict` and `outputs` use the finished tasks, through the merged `networks` (x_0 before the
+    first task). `a + b` has the tasks of both, `a - b` those of a without those of b; an unfinished
+    task is ignored.
 
-    The order of tasks has no effect where training a task repeats: the loss must not depend on
+    The order of tasks has no effect if training a task is reproducible: the loss must not depend on
     earlier tasks, nor draw from torch's own generator (dropout does not).
 
-    Memory: 16 bytes for each entry of G_t, of every layer and particle, whatever the number of
-    tasks; `end_task` takes 40 more for a while.
+    Memory: 16 bytes per entry of G_t, for every layer and particle, independent of the number of
+    tasks; `end_task` needs 40 more temporarily.
     """
 
     def __init__(
@@ -109,19 +110,17 @@ class PosteriorProduct(Predictor):
 
     @property
     def tasks(self) -> int:
-        """How many tasks have ended."""
+        """The number of finished tasks."""
         return 0 if self._sums is None else len(self._sums.tasks)
 
     @property
     def samples(self) -> int:
-        """How many samples the finished tasks had."""
+        """The number of samples of the finished tasks."""
         return 0 if self._sums is None else self._sums.samples
-
-    # ------------------------------------------------------------------ a task
 
     @torch.no_grad()
     def _begin_task(self) -> None:
-        """x <- x_0, with an optimizer that knows nothing yet."""
+        """x <- x_0, with a new optimizer."""
         for name, tensor in self.particles.tensors().items():
             tensor.copy_(self._start[name])
         self.particles.noise_counter.copy_(self._first_draw)
@@ -130,13 +129,13 @@ class PosteriorProduct(Predictor):
             parameter.grad = None
         self.training = AveragingParticles(self.particles, self.make_optimizer(parameters))
         self.steps = self.training.steps
-        self._looked = False  # at which output columns this task's loss depends on,
-        self._reached: Tensor | None = None  # and which those are; None: outputs without columns
+        self._looked = False  # whether `_reached` is known
+        self._reached: Tensor | None = None  # output columns of the task's loss, see `_look`
 
     def step(
         self, closure: Closure | Sequence[Closure], *, penalty: Closure | None = None
     ) -> StepInfo:
-        """One gradient step of the task that is going on, as in the other filters."""
+        """Take one gradient step in the current task, as in the other filters."""
         closures = list(closure) if isinstance(closure, Sequence) else [closure]
         self._look(closures)
         return self.training.step(closures, penalty=penalty)
@@ -156,15 +155,15 @@ class PosteriorProduct(Predictor):
         return fast
 
     def _look(self, closures: Sequence[Closure]) -> None:
-        """At a task's first step: which output columns is it about?"""
+        """Find the output columns that the task's loss depends on, at its first step."""
         if not self._looked and all(callable(closure) for closure in closures):
             self._reached, self._looked = reached_columns(self.particles, closures), True
 
     @torch.no_grad()
     def end_task(self, data: Data, *, loss: Losses | None = None) -> None:
-        """Add the task: G_t and G_t W_t from one pass over its data; then back to the start.
+        """Add the task: compute G_t and G_t W_t in one pass over its data, return to the start.
 
-        `data`: a pair of tensors (x, y) or batches of such pairs; y goes to `loss` alone.
+        `data`: a pair of tensors (x, y) or batches of such pairs; y is used by `loss` only.
         `loss(outputs [N, B, ...], y) -> [N]`, the negative log-likelihood *summed* over a batch,
         is needed for `weights="evidence"`. After an error nothing has changed.
         """
@@ -184,7 +183,7 @@ class PosteriorProduct(Predictor):
         self._begin_task()
 
     def _replace(self, sums: TaskSums | None) -> None:
-        """Take over sums, unless nobody would be left."""
+        """Use these sums from now on; raise if no particle would be left."""
         shard = self.particles.shard
         alive = torch.ones_like(self.alive)
         if sums is not None:
@@ -196,16 +195,14 @@ class PosteriorProduct(Predictor):
             )
         self._sums, self.alive, self._read = sums, alive, None
 
-    # ------------------------------------------------------------------ reading
-
     @property
     def networks(self) -> Ensemble:
-        """The networks that answer: x_0 before the first task, afterwards the product's mean."""
+        """The networks that predict: x_0 before the first task, afterwards the product's mean."""
         return self._merge()[0]
 
     @torch.no_grad()
     def _merge(self) -> tuple[Ensemble, Tensor]:
-        """The merged networks and each one's log Z `[N]` here; computed once after each change."""
+        """The merged networks of this rank and their log Z; computed once after each change."""
         if self._read is None:
             merged = copy.deepcopy(self.particles)
             log_z = torch.zeros(merged.shard.count, dtype=torch.float64, device=merged.device)
@@ -228,27 +225,24 @@ class PosteriorProduct(Predictor):
 
     @property
     def raw_log_weights(self) -> Tensor:  # type: ignore[override]
-        """Normalised log-weights `[N]`; who has died in a task counts for nothing."""
+        """Normalised log-weights `[N]`; a particle that died in a task has weight 0."""
         return normalize(self.particle_log_evidence.masked_fill(~self.alive, -torch.inf))[0]
 
     @property
     def log_evidence(self) -> Tensor:
         """The mean evidence of the particles; 0 with uniform weights."""
-        evidence = self.particle_log_evidence
-        return torch.logsumexp(evidence, 0) - torch.logsumexp(torch.zeros_like(evidence), 0)
+        return log_mean(self.particle_log_evidence)
 
     def check(self, now: bool = False) -> None:
-        """Raise if the task that is going on has no particle left."""
+        """Raise if no particle is left in the current task."""
         self.training.check(now)
 
-    # ------------------------------------------------------------------ algebra
-
     def __add__(self, other: PosteriorProduct) -> PosteriorProduct:
-        """A filter with the finished tasks of both, and this one's settings."""
+        """A filter with the finished tasks of both, and the settings of this one."""
         return self._combined(other, TaskSums.plus)
 
     def __sub__(self, other: PosteriorProduct) -> PosteriorProduct:
-        """A filter that never saw the tasks of `other`."""
+        """A filter with the finished tasks of this one that are not in `other`."""
         return self._combined(other, TaskSums.minus)
 
     def _combined(self, other: Any, combine: Callable[[TaskSums, TaskSums], TaskSums]) -> Any:
@@ -274,7 +268,7 @@ class PosteriorProduct(Predictor):
         return both
 
     def state_dict(self) -> dict[str, object]:
-        """Start, sums, and the task that is going on; see `ol.save`."""
+        """Start, sums, and the current task; see `ol.save`."""
         shard = self.particles.shard
         return {
             "kind": type(self).__name__,
@@ -288,7 +282,7 @@ class PosteriorProduct(Predictor):
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a state; one of another filter or model is refused before any change."""
+        """Load a state. Raise before any change if it is of another filter or model."""
         kind = state.get("kind")
         if kind != type(self).__name__:
             raise ValueError(f"this state is of a {kind}, not of a {type(self).__name__}")
@@ -297,9 +291,9 @@ class PosteriorProduct(Predictor):
         if sums is not None:
             sums = TaskSums.from_state(sums, self.layers, lambda t: shard.local(t).to(device))
         start = {name: shard.local(tensor).to(device) for name, tensor in state["start"].items()}
-        self.training.load_state_dict(state["training"])  # refuses another model
+        self.training.load_state_dict(state["training"])  # raises for another model
         self._start = {name: tensor.clone() for name, tensor in start.items()}
-        self._first_draw.copy_(state["first_draw"])
+        self._first_draw = state["first_draw"].to(device, copy=True)
         self._looked = bool(state["looked"])
         self._reached = None if state["reached"] is None else state["reached"].to(device)
         self._replace(sums)

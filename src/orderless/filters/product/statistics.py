@@ -1,15 +1,16 @@
-"""What is kept of finished tasks: sums of G_t, G_t W_t and a few numbers, none with an order."""
+"""The sums over finished tasks: G_t, G_t W_t and a few numbers, all independent of the order."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...particles.stacking import check_same_shapes
 from .layers import Layer
 from .sums import ExactSum
 
@@ -20,9 +21,9 @@ Combine = Callable[[Any, Any], Any]  # + or -
 class LayerSums:
     """sum_t G_t and sum_t G_t W_t of one layer.
 
-    A task whose loss does not reach an output column says nothing of it, so columns may have seen
-    different tasks: column k has `grams[parts[k]]`. `grams` `[P, N, g, d, d]`, `cross`
-    `[N, g, d, K]`. Columns with equal sums share a part, numbered by their first column.
+    A task whose loss does not depend on an output column adds nothing to it, so columns may have
+    seen different tasks: column k has `grams[parts[k]]`. `grams` `[P, N, g, d, d]`, `cross`
+    `[N, g, d, K]`. Columns with equal sums share a part; parts are numbered by their first column.
     """
 
     parts: tuple[int, ...]
@@ -31,7 +32,7 @@ class LayerSums:
 
     @classmethod
     def of_task(cls, gram: Tensor, matrix: Tensor, reached: Tensor | None) -> LayerSums:
-        """One task's: gram `[N, g, d, d]`, W_t `[N, g, d, K]`, the columns reached `[K]`."""
+        """One task: gram `[N, g, d, d]`, W_t `[N, g, d, K]`, columns reached by the loss `[K]`."""
         grams, cross = gram.unsqueeze(0), gram @ matrix
         parts = torch.zeros(matrix.shape[-1], dtype=torch.long)
         if reached is not None and not reached.all():
@@ -53,7 +54,7 @@ class LayerSums:
         return both.canonical()
 
     def canonical(self) -> LayerSums:
-        """Equal sums are one part: what was taken away leaves no trace, not even here."""
+        """Merge parts with equal sums, so that a task that was subtracted leaves no trace."""
         count = len(self.grams.high)
         if count == 1:
             return self
@@ -67,26 +68,11 @@ class LayerSums:
         return LayerSums(parts, self.grams.map(lambda w: w[kept]), self.cross)
 
 
-class LayerState(TypedDict):
-    parts: list[int]
-    grams: list[Tensor]
-    cross: list[Tensor]
-
-
-class SumsState(TypedDict):
-    """`TaskSums` in a file; sums are two words."""
-
-    layers: dict[str, LayerState]
-    statistics: dict[str, list[Tensor]]
-    scalars: list[Tensor]
-    samples: int
-    tasks: list[int]
-
-
 @dataclass(frozen=True)
 class TaskSums:
-    """All sums. Named by layer; `statistics` by a BatchNorm's place: `[N, 3, C]` the sums of n,
-    n mean, n (var + mean^2); `scalars` `[N, 3]`: L_t(W_t), tr W_t^T G_t W_t, tasks died in.
+    """All sums, by layer; `statistics` by the place of a BatchNorm: `[N, 3, C]`, the sums of n,
+    n mean and n (var + mean^2); `scalars` `[N, 3]`: L_t(W_t), tr W_t^T G_t W_t, and the number of
+    tasks in which a particle died.
 
     `tasks` are fingerprints of the tasks, in ascending order.
     """
@@ -120,8 +106,8 @@ class TaskSums:
             tuple(tasks),
         )
 
-    def state_dict(self, collect: Callable[[Tensor], Tensor]) -> SumsState:
-        """Tensors and plain values; `collect` makes `[N, ...]` of what the ranks hold."""
+    def state_dict(self, collect: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+        """Plain values and lists of two words; `collect` joins the `[N, ...]` of all ranks."""
 
         def words(sums: ExactSum, axis: int = 0) -> list[Tensor]:
             tensors = (sums.high, sums.low)
@@ -144,28 +130,21 @@ class TaskSums:
 
     @classmethod
     def from_state(
-        cls, state: SumsState, layers: dict[str, Layer], local: Callable[[Tensor], Tensor]
+        cls, state: Mapping[str, Any], layers: dict[str, Layer], local: Callable[[Tensor], Tensor]
     ) -> TaskSums:
-        """The reverse, refused where a layer has another name or size."""
+        """The inverse of `state_dict`. Raise `ValueError` if layers have other names or sizes."""
 
         def words(pair: list[Tensor], axis: int = 0) -> ExactSum:
             return ExactSum(*(local(t.movedim(axis, 0)).movedim(0, axis).clone() for t in pair))
 
-        expected = {layer.name: layer for layer in layers.values()}
-        if expected.keys() != state["layers"].keys():
-            odd = min(expected.keys() ^ state["layers"].keys())
-            raise ValueError(f"this state is of another model: {odd!r} is not in both")
-        found = {}
-        for name, layer in expected.items():
-            saved = state["layers"][name]
-            cross, sizes = words(saved["cross"]), (layer.blocks, layer.width, layer.columns)
-            if tuple(cross.high.shape[1:]) != sizes:
-                raise ValueError(
-                    f"this state is of another model: the sums of {name!r} are "
-                    f"{tuple(cross.high.shape[1:])} there and {sizes} here"
-                )
-            found[name] = LayerSums(tuple(saved["parts"]), words(saved["grams"], 1), cross)
+        sizes = {layer.name: layer.sizes for layer in layers.values()}
+        saved = state["layers"]
+        found = {name: each["cross"][0][0] for name, each in saved.items()}
+        check_same_shapes(sizes, found, "this state is of another model")
+        sums = {
+            name: LayerSums(tuple(each["parts"]), words(each["grams"], 1), words(each["cross"]))
+            for name, each in saved.items()
+        }
         statistics = {name: words(pair) for name, pair in state["statistics"].items()}
         tasks = tuple(int(task) for task in state["tasks"])
-        scalars = words(state["scalars"])
-        return cls(found, statistics, scalars, int(state["samples"]), tasks)
+        return cls(sums, statistics, words(state["scalars"]), int(state["samples"]), tasks)

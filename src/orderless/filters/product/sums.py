@@ -1,12 +1,13 @@
-"""Sums of real numbers that do not depend on their order, nor on what was added and taken away.
+"""Sums of real numbers that do not depend on the order of additions and subtractions.
 
-A number is rounded once, to a multiple of 2^-60, and held in two float64 words: `high`, a multiple
-of 2^-11, and `low`, a multiple of 2^-60 in [0, 2^-11). Both words then add without any rounding
-while the total stays below 2^41, and the pair is unique: equal totals are equal bits.
+A number is rounded once, to a multiple of 2^-60, and stored in two float64 words: `high`, a
+multiple of 2^-11, and `low`, a multiple of 2^-60 in [0, 2^-11). Both words add without rounding
+while the total stays below 2^41, and the pair is unique: equal totals have equal bits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -25,20 +26,21 @@ class ExactSum:
 
     @classmethod
     def of(cls, values: Tensor) -> ExactSum:
-        """These numbers, rounded to the grid. What is not finite or too large is refused."""
-        largest = float(values.abs().max()) if values.numel() else 0.0
-        if not largest < LIMIT:
-            raise ValueError(
-                f"a task's sums must be finite and below {LIMIT:.1e}, got {largest:g}: "
-                "scale the inputs, or lower the learning rate"
-            )
-        # beyond 2^-7 every float64 is a multiple of 2^-60 already, and round leaves it as it is
+        """Round numbers to the grid. Raise `ValueError` if one is not finite or too large."""
+        # beyond 2^-7 every float64 is a multiple of 2^-60 already, and round does not change it
         return cls(torch.zeros_like(values), (values / FINE).round_().mul_(FINE)).carried()
 
     def carried(self) -> ExactSum:
-        """The same number with `low` in [0, 2^-11)."""
+        """The same numbers with `low` in [0, 2^-11), checked to be small enough to be exact."""
         carry = (self.low / COARSE).floor_().mul_(COARSE)
-        return ExactSum(self.high + carry, self.low - carry)
+        high = self.high + carry
+        largest = float(high.abs().max()) if high.numel() else 0.0
+        if not largest < LIMIT:
+            raise ValueError(
+                f"the sums over tasks must be finite and below {LIMIT:.1e}, got {largest:g}: "
+                "scale the inputs, or lower the learning rate"
+            )
+        return ExactSum(high, self.low - carry)
 
     def __add__(self, other: ExactSum) -> ExactSum:
         return ExactSum(self.high + other.high, self.low + other.low).carried()
@@ -51,5 +53,5 @@ class ExactSum:
         """The sum as float64, rounded once."""
         return self.high + self.low
 
-    def map(self, function) -> ExactSum:  # type: ignore[no-untyped-def]
+    def map(self, function: Callable[[Tensor], Tensor]) -> ExactSum:
         return ExactSum(function(self.high), function(self.low))
