@@ -2,47 +2,42 @@
 
 from pathlib import Path
 
-from docs.tools.sections import PROSE, VERDICTS, Source, folded, overview, page, remarks, work
+from docs.tools.sections import PROSE, VERDICTS, Results, Source, folded, page, verdicts, work
 
 from orderless.methods.policy_settings import PolicySettings
 from orderless.report import MethodSummary, Summary
-from orderless.report.columns import decimal, percent, row_label, seen_variance, small
+from orderless.report.columns import row_label, seen_variance
 from orderless.report.paper import TABLE_2, benchmark_label, method_label, published
 from orderless.report.plasticity import MEASURES, ROWS
 from orderless.report.summary import Claim
-from orderless.report.tables import markdown_table
+from orderless.writing import decimal, markdown_table, percent, small
 
 TEXT = PROSE["table2"]
 FEW = 3  # levels whose figures fit in a row
 
 
-def table2_page(sources: list[Source]) -> str | None:
+def table2_page(results: Results) -> str | None:
     """The page as Markdown; None without a report of these benchmarks."""
-    sources = [source for source in sources if source.summary.benchmark in TABLE_2]
+    sources = [source for source in results.sources if source.summary.benchmark in TABLE_2]
     if not sources:
         return None
-    kinds = {
-        benchmark: [source for source in sources if source.summary.benchmark == benchmark]
-        for benchmark in reversed(TABLE_2)
-    }
     summaries = [source.summary for source in sources]
     parts = [_figures(sources), f"{TEXT['words']}\n"]
-    for benchmark, found in kinds.items():
-        if found:
-            parts += [f"## {benchmark_label(benchmark)}\n", *map(_rows, found)]
-            judged = [source.summary for source in found]
-            parts.append(overview(judged, _name, _verdict, leave_out=["not decidable"]))
+    for benchmark in reversed(TABLE_2):
+        judged = [summary for summary in summaries if summary.benchmark == benchmark]
+        if judged:
+            parts += [f"## {benchmark_label(benchmark)}\n", *map(_rows, judged)]
+            parts.append(verdicts(judged, _name, _verdict, leave_out=["not decidable"]))
+    remarks = results.remarks("table2")
     parts += [
         f"{TEXT['claims']}\n",
         _plasticity(summaries),
-        *remarks(sources[0], "table2.remarks.txt"),
-    ]
-    parts += [
+        remarks and f"## Remarks\n\n{remarks}\n",
         folded("Level by level", _levels(summaries)),
         folded("How each table was made", "\n".join(map(_origin, sources))),
         folded("What moves the weights", _weights(summaries)),
     ]
-    return page("Table 2, measured", _answer(summaries), *(part for part in parts if part))
+    return page("Table 2, measured", _answer(summaries), *parts)
 
 
 def _name(summary: Summary) -> str:
@@ -53,9 +48,6 @@ def _name(summary: Summary) -> str:
     if summary.benchmark == "procgen-bc":
         what = f", {_passes(summary)}"
     return f"{summary.scenario.capitalize()}, {len(summary.task_names or [])} levels{what}"
-
-
-# ---------------------------------------------------------------------- the answer
 
 
 def _answer(summaries: list[Summary]) -> str:
@@ -126,12 +118,8 @@ def _figures(sources: list[Source]) -> str:
     return "\n".join([*lines, "", f"*{TEXT['caption']}*\n"]) if lines else ""
 
 
-# ---------------------------------------------------------------------- tables
-
-
-def _rows(source: Source) -> str:
-    """One game: the paper's figures, ours, by level and by place."""
-    summary = source.summary
+def _rows(summary: Summary) -> str:
+    """One game: the paper's figures and ours, by level and by place in the order."""
     table, cloning = published(summary.benchmark, summary.scenario), summary.expert is not None
     rows, few = [], len(summary.task_names or []) <= FEW
     for name, entry in summary.methods.items():
@@ -219,9 +207,6 @@ def _weights(summaries: list[Summary]) -> str:
     ]
     table = markdown_table(["game", "method", *(f"by {term}" for term in terms)], rows, left=2)
     return f"{TEXT['spread']}\n\n{table}" if rows else ""
-
-
-# ---------------------------------------------------------------------- where it comes from
 
 
 def _passes(summary: Summary) -> str:

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from docs.tools.theory import HALVINGS, halvings_table, main
-from docs.tools.theory_demonstration import (
+from docs.tools.theory import (
+    HALVINGS,
     as_closures,
+    halvings_table,
     linear_losses,
     logistic_losses,
+    main,
     make_filter,
     measure_bootstrap,
     measure_halvings,
