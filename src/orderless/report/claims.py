@@ -189,6 +189,9 @@ class Judge:
         )
         if claim.evidence:
             return claim
+        if undefined := [name for name in table if methods[name].normalized_variance is None]:
+            words = "No normalized variance, as the mean of a task is 0: "
+            return replace(claim, evidence=f"{words}{', '.join(undefined)}.")
         rows = {n: (methods[n].average, -(methods[n].normalized_variance or 0.0)) for n in table}
         best = [
             name
