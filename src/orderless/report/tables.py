@@ -21,11 +21,11 @@ Kind = Literal["text", "markdown", "csv", "latex", "json"]
 
 
 def format_table(summary: Summary, kind: Kind = "text") -> str:
-    """One summary in one of the five forms; the text ends with a line break.
+    """One summary in one of five formats; the text ends with a line break.
 
-    CSV and JSON hold every method and every number, scores as fractions; the others what a reader
-    wants to see, scores as percentages. A name that holds markup, a formula or control characters
-    is written so that it does nothing.
+    CSV and JSON hold every method and every number, with scores as fractions. The other formats
+    are for readers, with scores as percentages. Markup, formulas and control characters in names
+    are escaped.
     """
     writers: dict[str, Callable[[Summary], str]] = {
         "text": _text,
@@ -86,9 +86,9 @@ def _markdown(summary: Summary) -> str:
 
 
 def format_csv(summaries: list[Summary]) -> str:
-    """Every plain number of every method, one row each, scores as fractions; empty for null.
+    """One row per method with all its scalars, scores as fractions; null is empty.
 
-    Durations are left out: two runs that agree in every score have the same file.
+    Durations are left out, so that two runs with equal scores have equal files.
     """
     names = [
         field.name

@@ -1,4 +1,4 @@
-"""Writing a run directory's report: the table in five forms, the page, and the figures."""
+"""The report of a run directory: the table in five formats, the page, and the figures."""
 
 import warnings
 from collections.abc import Callable
@@ -21,16 +21,16 @@ def write_report(
     read: Callable[[Path], object] | None = None,
     summaries: list[Summary] | None = None,
 ) -> list[Path]:
-    """Write report.txt, .md, .csv, .tex, .json, .html and the figures' PNGs; returns the paths.
+    """Write report.txt, .md, .csv, .tex, .json, .html and the figures as PNG; returns the paths.
 
     Args:
-        source: a run directory, or what `load_run` made of it; `snapshots/*.st` in it are drawn.
-        out: where to write, created if need be; the run directory itself by default.
+        source: a run directory, or a run from `load_run`; its `snapshots/*.st` are drawn.
+        out: the output directory, created if necessary; by default the run directory.
         read: turns one cell file into plain JSON; the default reads what `orderless run` wrote.
-        summaries: what `summarize` made of the run, where that is known already.
+        summaries: the result of `summarize`, if it is known already.
 
-    A figure that cannot be drawn (matplotlib missing, a broken snapshot) is a warning: the tables
-    stand without it.
+    A figure that cannot be drawn (matplotlib missing, a broken snapshot) causes a warning; the
+    tables are written without it.
     """
     run = loaded(source, read)
     tables = summarize(run) if summaries is None else summaries

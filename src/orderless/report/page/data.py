@@ -1,7 +1,7 @@
-"""What the page shows: numbers and words as plain data, charts as SVG.
+"""The content of the page: numbers and text as plain data, charts as SVG.
 
-Everything is small on purpose: a matrix is the mean over seeds with three decimals, a density a
-picture of 64 x 64 bytes. The page of a full run stays below half a megabyte.
+The data is kept small: a matrix is the mean over seeds with three decimals, a density an image of
+64 x 64 bytes. The page of a full run has less than half a megabyte.
 """
 
 import base64
@@ -32,7 +32,7 @@ Matrix = list[list[float | None]]
 
 @dataclass(frozen=True)
 class Look:
-    """How a method is called and drawn in legends."""
+    """The label and the symbol of a method in legends."""
 
     label: str
     colour: str
@@ -43,7 +43,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Values:
-    """What a chart over time can be asked: the mean of each method at each step."""
+    """The values of a chart over time: the mean of each method at each step."""
 
     title: str
     steps: list[float]
@@ -53,7 +53,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Moment:
-    """One frame of a density: bytes, row by row from above, and where the particles are."""
+    """One snapshot: the density as bytes, top row first, and the places of the particles."""
 
     step: int
     stage: str
@@ -65,7 +65,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Finding:
-    """Of an audit: what may be claimed of a learner, and the sentences behind it."""
+    """The verdict of an audit on a learner, and the sentences that explain it."""
 
     method: str
     verdict: str
@@ -75,8 +75,9 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One table's part of the page; what is empty is not shown. `pair`: whose matrices stand
-    side by side at first.
+    """The part of the page about one table; empty fields are not shown.
+
+    `pair`: the methods whose matrices are shown first.
     """
 
     benchmark: str
@@ -108,7 +109,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Page:
-    """All results, and beside each the SVG of its charts by name and width."""
+    """All results, and for each the SVG of its charts by name and width."""
 
     directory: str
     results: list[Result]
@@ -122,13 +123,13 @@ def page_data(
     frames: Sequence[Frames] = (),
     problems: Sequence[str] = (),
 ) -> Page:
-    """The page of a run; without matplotlib it has no charts, and says so."""
+    """The page of a run; without matplotlib it has no charts, and `problems` says why."""
     tables, found = run.tables(), list(problems)
     results, charts = [], []
     for summary in map(readable, summaries):
         cells = tables[summary.table]
         result = _result(summary, cells)
-        # Particles that belong to no cell of the run are shown with every result.
+        # Snapshots that belong to no cell of the run are shown with every result.
         names = {cell.name: cell for cell in cells}
         known = {cell.name for cell in run.cells} - names.keys()
         density = [_moments(f, names.get(f.name), result) for f in frames if f.name not in known]
@@ -170,7 +171,7 @@ def _result(summary: Summary, cells: list[CellRecord]) -> Result:
 
 
 def summary_table(summary: Summary) -> TableData:
-    """The table of a summary; a chart shows the normalized variances."""
+    """The table of a summary without normalized variances, which a chart shows."""
     columns = [c for c in columns_of(summary) if not c.heading.startswith("norm.")]
     runs = {name: (entry.died, entry.cells) for name, entry in summary.methods.items()}
     return build_table(columns, summary.methods, runs, competing(summary), bound=UPPER_BOUND)
@@ -181,7 +182,7 @@ def _with_charts(
 ) -> tuple[Result, dict[str, str]]:
     styles = method_styles(list(summary.methods))
     labels = {name: look.label for name, look in result.methods.items()}
-    # They cannot be normalized for returns, nor where somebody has a mean of 0 on a task.
+    # Variances are not normalized for returns, or if a method has a mean of 0 on a task.
     normalized = not summary.returns and all(
         entry.normalized_variance is not None for entry in summary.methods.values()
     )
@@ -206,7 +207,7 @@ def _with_charts(
 
 
 def looks(labels: Mapping[str, str]) -> dict[str, Look]:
-    """How each method is called and drawn: the same colours and shapes as in the charts."""
+    """The label and symbol of each method, with the colours and shapes of the charts."""
     return {
         name: Look(
             labels[name],
@@ -220,9 +221,9 @@ def looks(labels: Mapping[str, str]) -> dict[str, Look]:
 
 
 def _matrices(summary: Summary, cells: list[CellRecord]) -> dict[str, dict[str, Matrix]]:
-    """method -> order index -> R `[T + 1, T]`, the mean over the seeds that finished it.
+    """method -> order index -> R `[T + 1, T]`, the mean over its finished seeds.
 
-    Nothing where every run has its last row only: scores of what was learned on the way.
+    Empty if no run has scores before its last row.
     """
     earlier = [row for cell in cells for row in cell.scores["accuracy"][:-1]]
     if all(value is None for row in earlier for value in row):
@@ -238,17 +239,17 @@ def _matrices(summary: Summary, cells: list[CellRecord]) -> dict[str, dict[str, 
 
 
 def rounded(matrix: NDArray[np.float64]) -> Matrix:
-    """Three decimals; None where there is no number."""
+    """The matrix with three decimals; None for values that are not finite."""
     return [[round(float(v), 3) if np.isfinite(v) else None for v in row] for row in matrix]
 
 
 def _short(value: float, digits: int = 3) -> float:
-    """More digits than these no picture shows."""
+    """The value with as many digits as a chart can show."""
     return float(f"{value:.{digits}g}")
 
 
 def _moments(frames: Frames, cell: CellRecord | None, result: Result) -> tuple[str, list[Moment]]:
-    """What the run is called, and its frames."""
+    """The label of a run, and its snapshots."""
     label, stages = frames.name, ["–"] * frames.moments
     if cell is not None:
         label = f"{method_label(cell.method)}, order {cell.order_index}, seed {cell.seed}"

@@ -1,4 +1,4 @@
-"""The page's table: texts to print, values to sort by, and which entries are the best."""
+"""The table of the page: texts, values to sort by, and the best entries of each column."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ UNITS = {"score": "%", "variance": "× 10⁻³"}
 
 @dataclass(frozen=True)
 class Head:
-    """One column, as `Column` says."""
+    """A column; see `Column`."""
 
     heading: str
     explanation: str
@@ -22,7 +22,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Row:
-    """One method; `bound`: it is not ranked."""
+    """One method; `bound`: an upper bound, which is not ranked."""
 
     method: str
     values: list[float | None]
@@ -46,9 +46,9 @@ def build_table(
     rivals: Collection[str],
     bound: str | None = None,
 ) -> TableData:
-    """Columns and rows; `best` says per column whether none of the `rivals` is better.
+    """The table of `entries`; an entry is `best` if none of the `rivals` is better.
 
-    `runs`: method -> (runs that broke down, runs).
+    `runs`: method -> (runs that broke down, runs). `bound`: the method that is an upper bound.
     """
     texts = {n: [c.text(e, variance=thousandths) for c in columns] for n, e in entries.items()}
     values = {name: [column.value(entry) for column in columns] for name, entry in entries.items()}
@@ -56,7 +56,7 @@ def build_table(
     for place, column in enumerate(columns):
         known = [(v, texts[n][place]) for n in rivals if (v := values[n][place]) is not None]
         choose = max if column.better == "high" else min
-        # Equal as printed is equal: a difference nobody can see crowns nobody.
+        # Entries are compared as printed: a difference that is not shown decides nothing.
         winners.append(choose(known)[1] if column.better and len(known) > 1 else None)
     heads = [
         Head(c.heading, c.explanation, c.better, c.honour, UNITS.get(c.kind, "")) for c in columns
@@ -76,7 +76,7 @@ def build_table(
 
 
 def thousandths(value: float | None) -> str:
-    """A variance in units of 1/1000, so that the column aligns; exactly nothing is a plain 0."""
+    """A variance in units of 1/1000, so that the column aligns; exactly 0 is written as 0."""
     if value is None:
         return MISSING
     if value == 0:
