@@ -117,14 +117,18 @@ class Summary:
         return self.benchmark, self.scenario, self.preset
 
     def of_expert(self, score: float | None) -> float | None:
-        """A clone's score as a share of the way from untrained networks (0) to the expert (1)."""
+        """The score of a clone on the scale from untrained networks (0) to the expert (1).
+
+        None if one of them is unknown, or if the expert is no better than untrained networks.
+        """
         shown = self.expert.level_returns if self.expert else []
         known = [value for value in shown if value is not None]
         if score is None or self.random_return is None or not known or len(known) < len(shown):
             return None
-        return (score - self.random_return) / (sum(known) / len(known) - self.random_return)
+        gain = sum(known) / len(known) - self.random_return
+        return (score - self.random_return) / gain if gain > 0 else None
 
     @property
     def returns(self) -> bool:
-        """Whether scores are returns of games, not accuracies."""
+        """Whether scores are returns of games and not accuracies."""
         return self.score_kind == "return"
