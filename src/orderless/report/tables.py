@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Literal
+from typing import Literal, get_args
 
 from ..escaping import csv_cell, markdown, markdown_code, printable
 from ..storage.typed import as_json
@@ -27,16 +27,18 @@ def format_table(summary: Summary, kind: Kind = "text") -> str:
     are for readers, with scores as percentages. Markup, formulas and control characters in names
     are escaped.
     """
-    writers: dict[str, Callable[[Summary], str]] = {
-        "text": _text,
-        "markdown": _markdown,
-        "csv": lambda one: format_csv([one]),
-        "latex": _latex,
-        "json": lambda one: format_json([one]),
-    }
+    return format_tables([summary], kind)
+
+
+def format_tables(summaries: list[Summary], kind: Kind) -> str:
+    """Several summaries in one of the formats of `format_table`."""
+    together = {"csv": format_csv, "json": format_json}
+    if kind in together:
+        return together[kind](summaries)
+    writers = {"text": _text, "markdown": _markdown, "latex": _latex}
     if kind not in writers:
-        raise ValueError(f"kind must be one of {', '.join(writers)}, got {kind!r}")
-    return writers[kind](summary)
+        raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {kind!r}")
+    return "\n".join(map(writers[kind], summaries))
 
 
 def _cells(summary: Summary, name: Callable[[str], str]) -> tuple[list[str], list[list[str]]]:

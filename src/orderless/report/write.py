@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 from ..experiments.record import Run
 from ..storage import write_atomically
@@ -12,7 +13,9 @@ from .columns import title
 from .density import load_frames
 from .page import page_data, write_page
 from .summary import ReportError, Summary
-from .tables import Kind, format_csv, format_json, format_table
+from .tables import Kind, format_tables
+
+ENDINGS = ("txt", "md", "csv", "tex", "json")  # of the files of each `Kind`
 
 
 def write_report(
@@ -35,24 +38,17 @@ def write_report(
     run = loaded(source, read)
     tables = summarize(run) if summaries is None else summaries
     folder = Path(run.directory if out is None else out)
-
-    def joined(kind: Kind) -> str:
-        return "\n".join(format_table(summary, kind) for summary in tables)
-
     texts = {
-        "report.txt": joined("text"),
-        "report.md": joined("markdown"),
-        "report.csv": format_csv(tables),
-        "report.tex": joined("latex"),
-        "report.json": format_json(tables),
+        folder / f"report.{ending}": format_tables(tables, kind)
+        for kind, ending in zip(get_args(Kind), ENDINGS, strict=True)
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            write_atomically(folder / name, text.encode())
+        for path, text in texts.items():
+            write_atomically(path, text.encode())
         frames, problems = load_frames(run.directory)
         page = page_data(run, tables, frames, problems)
-        written = [*(folder / name for name in texts), write_page(page, folder)]
+        written = [*texts, write_page(page, folder)]
         problems = list(page.problems)
         try:
             for name, figure in figures.draw_all(run, tables, frames):

@@ -12,7 +12,7 @@ from ..charts import Spot, method_styles
 from ..columns import STEADIEST, Column
 from ..summary import ReportError
 from .charts import range_chart, scatter_charts
-from .data import Finding, Page, Result, looks, rounded
+from .data import Page, Result, looks, rounded
 from .render import write_page
 from .table import build_table
 
@@ -54,9 +54,13 @@ def audit_page(audit: OrderSensitivity, folder: Path, command: str = "") -> Page
             for name, each in learners.items()
         },
         findings=[
-            Finding(name, f"{name}: {VERDICTS[v]}", KINDS[v], findings(audit, each))
+            {
+                "method": name,
+                "verdict": f"{name}: {VERDICTS[each.verdict]}",
+                "kind": KINDS[each.verdict],
+                "sentences": findings(audit, each),
+            }
             for name, each in learners.items()
-            for v in [each.verdict]
         ],
         notes=list(filter(None, [scale(audit), comparison_note(audit)])),
         command=command or None,

@@ -23,61 +23,21 @@ from ..reading import UPPER_BOUND, competing, headline, readable, telling_pair
 from ..summary import Claim, ReportError, Summary
 from .charts import icon, scatter_charts, series_chart
 from .svg import variable
-from .table import TableData, build_table
+from .table import build_table
 
 DENSITY = 64  # pixels across
 
 Matrix = list[list[float | None]]
-
-
-@dataclass(frozen=True)
-class Look:
-    """The label and the symbol of a method in legends."""
-
-    label: str
-    colour: str
-    icon: str
-    filled: bool
-    dashes: str
-
-
-@dataclass(frozen=True)
-class Values:
-    """The values of a chart over time: the mean of each method at each step."""
-
-    title: str
-    steps: list[float]
-    lines: dict[str, list[float]]
-    unit: str
-
-
-@dataclass(frozen=True)
-class Moment:
-    """One snapshot: the density as bytes, top row first, and the places of the particles."""
-
-    step: int
-    stage: str
-    ess: float
-    largest: float
-    density: str
-    places: list[list[float]]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The verdict of an audit on a learner, and the sentences that explain it."""
-
-    method: str
-    verdict: str
-    kind: str
-    sentences: list[str]
+Part = dict[str, Any]  # as the page's script reads it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """The part of the page about one table; empty fields are not shown.
 
-    `pair`: the methods whose matrices are shown first.
+    `pair`: the methods whose matrices are shown first. `methods`: labels and symbols for legends.
+    `values`: of each chart over time, the mean of each method at each step. `density`: run -> its
+    snapshots. `findings`: of an audit, the verdict on each learner and its explanation.
     """
 
     benchmark: str
@@ -89,13 +49,13 @@ class Result:
     score: str
     tasks: list[str]
     orders: dict[str, list[int]]
-    methods: dict[str, Look]
-    table: TableData
+    methods: dict[str, Part]
+    table: Part
     dots: bool = False
     matrices: dict[str, dict[str, Matrix]]
-    values: dict[str, Values] = field(default_factory=dict)
-    density: dict[str, list[Moment]] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    values: dict[str, Part] = field(default_factory=dict)
+    density: dict[str, list[Part]] = field(default_factory=dict)
+    findings: list[Part] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     notes: list[str]
     command: str | None
@@ -170,7 +130,7 @@ def _result(summary: Summary, cells: list[CellRecord]) -> Result:
     )
 
 
-def summary_table(summary: Summary) -> TableData:
+def summary_table(summary: Summary) -> Part:
     """The table of a summary without normalized variances, which a chart shows."""
     columns = [c for c in columns_of(summary) if not c.heading.startswith("norm.")]
     runs = {name: (entry.died, entry.cells) for name, entry in summary.methods.items()}
@@ -181,7 +141,7 @@ def _with_charts(
     result: Result, summary: Summary, cells: list[CellRecord]
 ) -> tuple[Result, dict[str, str]]:
     styles = method_styles(list(summary.methods))
-    labels = {name: look.label for name, look in result.methods.items()}
+    labels = {name: look["label"] for name, look in result.methods.items()}
     # Variances are not normalized for returns, or if a method has a mean of 0 on a task.
     normalized = not summary.returns and all(
         entry.normalized_variance is not None for entry in summary.methods.values()
@@ -201,21 +161,27 @@ def _with_charts(
     for key, data in found.items():
         if data is not None:
             charts |= series_chart(key, data, styles, labels)
-            lines = {name: [_short(v) for v in band.mean] for name, band in data.lines.items()}
-            values[key] = Values(data.title, [_short(s, 4) for s in data.steps], lines, data.unit)
+            values[key] = {
+                "title": data.title,
+                "steps": [_short(step, 4) for step in data.steps],
+                "lines": {
+                    name: [_short(v) for v in band.mean] for name, band in data.lines.items()
+                },
+                "unit": data.unit,
+            }
     return replace(result, dots=normalized, values=values), charts
 
 
-def looks(labels: Mapping[str, str]) -> dict[str, Look]:
+def looks(labels: Mapping[str, str]) -> dict[str, Part]:
     """The label and symbol of each method, with the colours and shapes of the charts."""
     return {
-        name: Look(
-            labels[name],
-            variable(style.colour),
-            icon(style),
-            style.filled,
-            " ".join(map(str, style.dashes)),
-        )
+        name: {
+            "label": labels[name],
+            "colour": variable(style.colour),
+            "icon": icon(style),
+            "filled": style.filled,
+            "dashes": " ".join(map(str, style.dashes)),
+        }
         for name, style in method_styles(list(labels)).items()
     }
 
@@ -248,8 +214,8 @@ def _short(value: float, digits: int = 3) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def _moments(frames: Frames, cell: CellRecord | None, result: Result) -> tuple[str, list[Moment]]:
-    """The label of a run, and its snapshots."""
+def _moments(frames: Frames, cell: CellRecord | None, result: Result) -> tuple[str, list[Part]]:
+    """The label of a run, and its snapshots; a density is an image of bytes, top row first."""
     label, stages = frames.name, ["–"] * frames.moments
     if cell is not None:
         label = f"{method_label(cell.method)}, order {cell.order_index}, seed {cell.seed}"
@@ -259,13 +225,13 @@ def _moments(frames: Frames, cell: CellRecord | None, result: Result) -> tuple[s
     for frame, step in enumerate(frames.steps):
         picture = np.round(255 * frames.density(frame, DENSITY)[::-1]).astype(np.uint8)
         moments.append(
-            Moment(
-                int(step),
-                stages[frames.chosen[frame]],
-                frames.ess(frame),
-                float(frames.weights[frame].max()),
-                base64.b64encode(picture.tobytes()).decode(),
-                np.round(frames.places[frame], 3).tolist(),
-            )
+            {
+                "step": int(step),
+                "stage": stages[frames.chosen[frame]],
+                "ess": frames.ess(frame),
+                "largest": float(frames.weights[frame].max()),
+                "density": base64.b64encode(picture.tobytes()).decode(),
+                "places": np.round(frames.places[frame], 3).tolist(),
+            }
         )
     return label, moments
