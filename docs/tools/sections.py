@@ -119,15 +119,12 @@ def work(summary: Summary, time: str) -> str:
 
 def evidence(summary: Summary) -> str:
     """The numbers behind the verdicts; empty for a report without claims."""
-    columns = {
-        "claim": lambda each: each.claim,
-        "judged on": lambda each: each.measure,
-        "holds": lambda each: VERDICTS[each.holds],
-        "evidence": lambda each: each.evidence,
-        "paper": lambda each: each.paper or "",
-    }
-    heading = f"### Evidence: {title(summary)}\n\n"
-    return heading + table(columns, summary.claims, left=5) if summary.claims else ""
+    headings = ["claim", "judged on", "holds", "evidence", "paper"]
+    rows = [
+        [c.claim, c.measure, VERDICTS[c.holds], c.evidence, c.paper or ""] for c in summary.claims
+    ]
+    figures = markdown_table(headings, rows, left=5)
+    return f"### Evidence: {title(summary)}\n\n{figures}" if rows else ""
 
 
 def verdicts(
