@@ -44,7 +44,7 @@ def test_a_learner_of_scikit_learn_and_one_with_labels_of_text() -> None:
 
 
 def test_what_cannot_learn_or_answers_otherwise_is_told() -> None:
-    with pytest.raises(TypeError, match="has predict"):
+    with pytest.raises(TypeError, match="needs predict"):
         ol.prequential(object(), [])
 
     class Odd:
@@ -58,3 +58,27 @@ def test_what_cannot_learn_or_answers_otherwise_is_told() -> None:
         ol.prequential(Odd(), [(np.zeros((4, 1)), np.zeros(4))] * 2)
     with pytest.raises(ValueError, match="at least 1, got 0"):
         ol.prequential(Odd(), []).recent(0)
+
+
+class Network:
+    """Answers with logits `[B, width]` that require gradients."""
+
+    def __init__(self, width: int) -> None:
+        self.weight = torch.ones(4, width, requires_grad=True)
+
+    def predict(self, x):
+        return x @ self.weight * torch.arange(self.weight.shape[1])
+
+    def learn(self, x, y):
+        pass
+
+
+def test_predictions_may_require_gradients() -> None:
+    batches = [(torch.ones(3, 4), torch.ones(3, dtype=torch.long))] * 2
+    assert ol.prequential(Network(2), batches).accuracy == 1.0
+
+
+def test_one_column_is_no_choice_between_classes() -> None:
+    batches = [(torch.ones(3, 4), torch.zeros(3, dtype=torch.long))] * 2
+    with pytest.raises(ValueError, match=r"3 labels and predictions of shape \(3, 1\)"):
+        ol.prequential(Network(1), batches)

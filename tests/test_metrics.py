@@ -198,6 +198,13 @@ def test_paired_difference_refuses_grids_that_do_not_match():
         metrics.paired_difference(random_scores(), random_scores(), "median")  # type: ignore[arg-type]
 
 
+def test_a_difference_across_tasks_needs_matching_grids_with_two_orders_and_two_tasks():
+    with pytest.raises(ValueError, match="same seeds, orders and tasks"):
+        metrics.difference_across(random_scores(), random_scores()[:, :1])
+    with pytest.raises(ValueError, match="two orders and two tasks are needed, got 1 and"):
+        metrics.difference_across(random_scores()[:, :1], random_scores()[:, :1])
+
+
 # Order 2, 0, 1: task 2 is learned first, task 1 last. Rows: untrained, after 2, after 0, after 1.
 MATRIX = np.array([[0.5, 0.5, 0.4], [0.6, 0.3, 0.9], [0.8, 0.7, 0.95], [0.7, 1.0, 0.75]])
 ORDER = [2, 0, 1]
@@ -270,6 +277,13 @@ def test_nll_equals_scikit_learn_log_loss():
 
 def test_nll_of_a_sure_mistake_is_large_and_finite():
     assert 700 < metrics.nll([[0.0, 1.0]], [0]) < 710
+
+
+@pytest.mark.parametrize("label", [-1, 2, 0.5])
+@pytest.mark.parametrize("measure", [metrics.nll, metrics.ece])
+def test_a_label_without_a_probability_is_refused(measure, label):
+    with pytest.raises(ValueError, match="labels must be integers from 0 to 1"):
+        measure([[0.9, 0.1]], [label])
 
 
 def test_ece_equals_a_plain_loop_over_bins():

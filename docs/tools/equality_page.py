@@ -1,21 +1,19 @@
-"""The page of what equals what: promises and measurements of tests/equality."""
+"""The page "What equals what": the guarantees and measurements of tests/equality."""
 
-import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from docs.tools.sections import PROSE, page
+from docs.tools.sections import PROSE, Results, page
 
 from orderless.storage.typed import decode
 from orderless.writing import markdown_table
 
-NAME = "equality"
 TEXT = PROSE["equality"]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """How far two ways are apart in what they learned and what they answered."""
+    """The differences between two ways to compute, in the learned state and in the predictions."""
 
     promised: list[float] | None
     learned: float
@@ -30,37 +28,38 @@ class Equality:
     machines: dict[str, str]
 
 
-def equality_page(directory: Path) -> str | None:
-    """From `equality.json` in the directory; None without it."""
-    path = directory / f"{NAME}.json"
-    if not path.exists():
+def equality_page(results: Results) -> str | None:
+    """From `equality.json`; None without it."""
+    content = results.read("equality.json")
+    if content is None:
         return None
-    found = decode(Equality, json.loads(path.read_text(encoding="utf-8")))
-    cells, machines = found.equality, found.machines
-    promises, figures = (
-        markdown_table(
-            ["", *cells],
+    found = decode(Equality, content)
+    ways = found.equality
+
+    def crossed(text: Callable[[Cell], str]) -> str:
+        rows = [
             [
-                [row, *(text(column.get(row)) for column in cells.values())]
-                for row in next(iter(cells.values()))
-            ],
-        )
-        for text in (_promise, _figures)
-    )
-    where = "; ".join(f"{kind}: {machine}" for kind, machine in sorted(machines.items()))
+                learner,
+                *(text(cells[learner]) if learner in cells else "-" for cells in ways.values()),
+            ]
+            for learner in next(iter(ways.values()))
+        ]
+        return markdown_table(["", *ways], rows)
+
+    where = "; ".join(f"{kind}: {machine}" for kind, machine in sorted(found.machines.items()))
     measured = f"## What was measured\n\n{TEXT['measured']} {where}.\n"
-    parts = promises, f"\n{TEXT['notes']}\n", measured, figures
-    return page("What equals what", TEXT["words"], *parts, source=path.name)
+    parts = crossed(_promise), f"\n{TEXT['notes']}\n", measured, crossed(_figures)
+    return page("What equals what", TEXT["words"], *parts, source="equality.json")
 
 
-def _promise(cell: Cell | None) -> str:
-    if cell is None or cell.promised is None:
-        return "-" if cell is None else "no"
+def _promise(cell: Cell) -> str:
+    if cell.promised is None:
+        return "no"
     learned, answered = cell.promised
     if learned == answered == 0:
         return "**bits**"
     return "**sums**" if learned == 0 else f"{max(learned, answered):.0e}"
 
 
-def _figures(cell: Cell | None) -> str:
-    return "-" if cell is None else f"{cell.learned:.1g} / {cell.answered:.1g}"
+def _figures(cell: Cell) -> str:
+    return f"{cell.learned:.1g} / {cell.answered:.1g}"

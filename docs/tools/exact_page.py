@@ -1,63 +1,55 @@
-"""The page of the exact filter: what a learner without any order reaches."""
+"""The page of the exact filter."""
 
-from docs.tools.sections import PROSE, Source, page, provenance
+from docs.tools.sections import PROSE, Results, Row, page, provenance, shared, table
 
 from orderless.report import Summary
-from orderless.report.columns import seen_variance, title
-from orderless.writing import decimal, markdown_table, percent, small
+from orderless.report.columns import title
+from orderless.writing import decimal, small
 
-HEADINGS = ["benchmark", "map", "maps x features", "average", "probs", "order variance"]
-HEADINGS += ["disagreement", "ECE", "seeds x orders", "seconds per order"]
+COLUMNS = {
+    "benchmark": lambda row: _name(row.summary),
+    "map": lambda row: _map(row.summary),
+    "maps x features": lambda row: "{rb_particles} x {rb_features}".format(**row.summary.settings),
+    **shared("average", "probs", "order variance"),
+    "disagreement": lambda row: small(row.entry.disagreement),
+    "ECE": lambda row: decimal(row.entry.ece),
+    **shared("seeds x orders"),
+    "seconds per order": lambda row: f"{row.summary.duration / row.entry.cells:.0f}",
+}
 
 
 def alone(summary: Summary) -> bool:
-    """Whether a report is of the exact filter and of nothing else."""
+    """Whether a report has no other method than the exact filter."""
     return list(summary.methods) == ["rb"]
 
 
-def exact_page(sources: list[Source]) -> str | None:
-    """Reports of `rb` by itself in one table; None without one."""
-    chosen = [source for source in sources if alone(source.summary)]
-    chosen.sort(key=lambda source: _place(source.summary))
-    if not chosen:
+def exact_page(results: Results) -> str | None:
+    """One table of all reports of `rb` alone; None if there is none."""
+    rows = [row for s in results.sources if alone(s.summary) for row in s.rows]
+    rows.sort(key=_place)
+    if not rows:
         return None
     parts = [
-        f"## {_name(s.summary)}: {_map(s.summary)}, {s.summary.settings['rb_features']:,} features"
-        f"\n\n{provenance(s)}"
-        for s in chosen
+        f"## {_name(row.summary)}: {_map(row.summary)}, "
+        f"{row.summary.settings['rb_features']:,} features\n\n{provenance(row.source)}"
+        for row in rows
     ]
-    table = markdown_table(HEADINGS, [_row(source.summary) for source in chosen])
     answer, words = PROSE["exact"]["answer"], PROSE["exact"]["words"]
-    return page("The exact filter, measured", answer, table, f"{words}\n", *parts)
+    return page("The exact filter, measured", answer, table(COLUMNS, rows), f"{words}\n", *parts)
 
 
-def _row(summary: Summary) -> list[str]:
-    entry, settings = summary.methods["rb"], summary.settings
-    return [
-        _name(summary),
-        _map(summary),
-        f"{settings['rb_particles']} x {settings['rb_features']}",
-        *map(percent, (entry.average, entry.average_probs)),
-        small(seen_variance(entry, "order_variance")),
-        small(entry.disagreement),
-        decimal(entry.ece),
-        f"{entry.seeds} x {entry.orders}",
-        f"{summary.duration / entry.cells:.0f}",
-    ]
-
-
-def _place(summary: Summary) -> tuple[bool, bool, float]:
-    """Class-incremental first, digits first, then the better the later."""
-    scenario, digits = summary.scenario != "class", summary.benchmark != "splitmnist"
-    return scenario, digits, summary.methods["rb"].average
+def _place(row: Row) -> tuple[bool, bool, float]:
+    """Class-incremental first, then digits, then by ascending average."""
+    summary = row.summary
+    return summary.scenario != "class", summary.benchmark != "splitmnist", row.entry.average
 
 
 def _map(summary: Summary) -> str:
-    kind = summary.settings.get("rb_map")  # older reports do not say
+    kind = summary.settings.get("rb_map")  # missing in older reports
     return {"auto": "leaves", None: "convolution"}.get(kind, kind)
 
 
 def _name(summary: Summary) -> str:
-    """Without the settings that `rb` does not read."""
+    """The title without the settings that `rb` does not read."""
     tasks = ", random tasks" if summary.settings.get("assign") == "random" else ""
     return f"{title(summary).split(',')[0]}, {summary.scenario}{tasks}"

@@ -1,42 +1,38 @@
 """The page that sets single networks at the literature's settings beside published figures."""
 
 import numpy as np
-from docs.tools.sections import PROSE, Source, page, provenance
+from docs.tools.sections import PROSE, Results, Row, page, provenance, shared, table
 
 from orderless.report import MethodSummary
 from orderless.report.columns import title
-from orderless.report.paper import HSU_2018, VAN_DE_VEN, method_label
-from orderless.writing import markdown_table, percent
+from orderless.report.paper import HSU_2018, VAN_DE_VEN, Fractions, method_label
+from orderless.writing import percent
 
-HEADINGS = ["method", "ours", "+-", "Hsu et al.", "van de Ven", "seeds x orders"]
+COLUMNS = {
+    **shared("method"),
+    "ours": lambda row: percent(row.entry.average),
+    "+-": lambda row: percent(_deviation(row.entry)),
+    "Hsu et al.": lambda row: _published(HSU_2018, row),
+    "van de Ven": lambda row: _published(VAN_DE_VEN, row),
+    **shared("seeds x orders"),
+}
 
 
-def literature_page(sources: list[Source]) -> str | None:
+def literature_page(results: Results) -> str | None:
     """SplitMNIST at the preset ``strong`` beside the literature; None without such a report."""
     parts = []
-    for source in sources:
+    for source in results.sources:
         summary = source.summary
-        if (summary.preset, summary.benchmark) != ("strong", "splitmnist"):
-            continue
-        published = [table.get(summary.scenario, {}) for table in (HSU_2018, VAN_DE_VEN)]
-        rows = [
-            [
-                method_label(name),
-                *map(percent, (entry.average, _deviation(entry))),
-                *(percent(table.get(name)) for table in published),
-                f"{entry.seeds} x {entry.orders}",
-            ]
-            for name, entry in summary.methods.items()
-        ]
-        parts += [f"## {title(summary)}\n", provenance(source), markdown_table(HEADINGS, rows)]
-        parts += _with_equal_seeds(summary.methods)
+        if (summary.preset, summary.benchmark) == ("strong", "splitmnist"):
+            parts += [f"## {title(summary)}\n", provenance(source), table(COLUMNS, source.rows)]
+            parts += _with_equal_seeds(summary.methods)
     heading = "SplitMNIST as the literature runs it"
     return page(heading, PROSE["literature"]["words"], *parts) if parts else None
 
 
 def _with_equal_seeds(methods: dict[str, MethodSummary]) -> list[str]:
-    """What rows with more seeds than the others have over as many: a row must not look better, or
-    nearer to a published figure, for having been run longer."""
+    """The averages over equally many seeds: a row must not look better, or nearer to a published
+    figure, because it was run longer."""
     fewest = min(entry.seeds for entry in methods.values())
     return [
         f"{method_label(name)} has {entry.seeds} seeds where others have {fewest}: over its "
@@ -45,6 +41,10 @@ def _with_equal_seeds(methods: dict[str, MethodSummary]) -> list[str]:
         for name, entry in methods.items()
         if entry.seeds > fewest
     ]
+
+
+def _published(figures: Fractions, row: Row) -> str:
+    return percent(figures.get(row.summary.scenario, {}).get(row.name))
 
 
 def _deviation(entry: MethodSummary) -> float | None:

@@ -1,39 +1,28 @@
-"""The page of learners on frozen features that ought to have no order."""
+"""The page of closed-form learners on frozen features."""
 
-import json
-from pathlib import Path
+from docs.tools.sections import PROSE, Results, page, table
 
-from docs.tools.sections import PROSE, page
-
-from orderless.writing import markdown_table
-
-NAME = "order-free"
-HEADINGS = ["method", "accuracy, %", "order variance", "labels flipped", "bits", "deletion"]
-HEADINGS += ["merging", "seconds per order"]
 NAMES = {"cifar100": "CIFAR-100", "banking77": "Banking77", "clinc150": "CLINC150"}
+COMMAND = "python benchmarks/order_free.py --data {data} --features {features} --fourier {fourier}"
+COLUMNS = {
+    "method": "{method}".format_map,
+    "accuracy, %": "{accuracy:.2f}".format_map,
+    "order variance": lambda row: f"{row['order_variance']:.1e}" if row["order_variance"] else "0",
+    "labels flipped": "{flipped} of {tests}".format_map,
+    "bits": lambda row: "equal" if row["equal_bits"] else "differ",
+    "deletion": "{deletion}".format_map,
+    "merging": "{merging}".format_map,
+    "seconds per order": "{seconds:.1f}".format_map,
+}
 
 
-def order_free_page(directory: Path) -> str | None:
+def order_free_page(results: Results) -> str | None:
     """From `order-free-*.json`, as benchmarks/order_free.py writes them; None without one."""
     words, parts = PROSE["order_free"]["words"], []
-    for path in sorted(directory.glob(f"{NAME}-*.json")):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        rows = [
-            [
-                row["method"],
-                f"{row['accuracy']:.2f}",
-                f"{row['order_variance']:.1e}" if row["order_variance"] else "0",
-                f"{row['flipped']} of {found['tests']}",
-                "equal" if row["equal_bits"] else "differ",
-                row["deletion"],
-                row["merging"],
-                f"{row['seconds']:.1f}",
-            ]
-            for row in found["rows"]
-        ]
-        command = f"python benchmarks/order_free.py --data {found['data']}"
-        command += f" --features {found['features']} --fourier {found['fourier']}"
+    for path in sorted(results.directory.glob("order-free-*.json")):
+        found = results.read(path.name)
+        figures = table(COLUMNS, [{**found, **row} for row in found["rows"]])
+        command = f"```\n{COMMAND.format(**found)}\n```"
         where = f"On {found['device']}, torch {found['torch']}; data: [`{path.name}`]({path.name})."
-        table = markdown_table(HEADINGS, rows)
-        parts.append(f"## {NAMES[found['data']]}\n\n{table}\n```\n{command}\n```\n\n{where}\n")
+        parts.append(f"## {NAMES[found['data']]}\n\n{figures}\n{command}\n\n{where}\n")
     return page("Learners without an order, side by side", words, *parts) if parts else None

@@ -1,23 +1,25 @@
-"""The page of the product of task posteriors: scores beside its peers', and where it works."""
+"""The page of the product of task posteriors: its scores beside those of other methods."""
 
-import json
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from docs.tools.sections import PROSE, Source, folded, page, provenance
+from docs.tools.sections import PROSE, Results, Source, folded, page, provenance, shared, table
 
 from orderless.report import Summary
-from orderless.report.columns import percent, seen_variance, small, title
+from orderless.report.columns import seen_variance, title
 from orderless.report.paper import TABLE_1, method_label
-from orderless.report.tables import markdown_table
 from orderless.storage.typed import decode
+from orderless.writing import markdown_table, percent, small
 
-MEASURED = "product-measured.json"
 OWN = ("product", "product+particles")
 SHOWN = {name: method_label(name) for name in ("product", "gd", "wpf", "rb", "joint")}
 PEERS = ("gd", "adam", "wpf", "lwf", "joint", "rb")
-HEADINGS = ["method", "settings", "average", "probs", "order variance", "seed variance"]
-HEADINGS += ["seeds x orders", "from"]
+COLUMNS = {
+    **shared("method"),
+    "settings": lambda row: _settings(row.summary),
+    **shared("average", "probs", "order variance", "seed variance", "seeds x orders"),
+    "from": lambda row: f"[JSON]({row.source.path.name})",
+}
 # Settings that no row shown here reads, or that change no figure.
 UNREAD = ("ewc_", "lwf_", "si_", "fisher_", "score_after")
 # The table in front: its columns, and the reports that each is taken from.
@@ -43,43 +45,41 @@ def of_product(source: Source) -> bool:
     return source.path.stem.startswith("product-")
 
 
-def product_page(sources: list[Source]) -> str | None:
+def product_page(results: Results) -> str | None:
     """All scenarios, then what was measured on held-out data; None without a report."""
-    chosen = [source for source in sources if of_product(source)]
+    chosen = list(filter(of_product, results.sources))
     if not chosen:
         return None
-    parts = [_front({source.path.stem: source.summary for source in sources})]
+    parts = [_front({source.path.stem: source.summary for source in results.sources})]
     parts += [f"{PROSE['product']['words']}\n", "## Every row\n"]
     kinds = {_kind(source.summary) for source in chosen}
     for benchmark, scenario in product(TABLE_1, ("domain", "class", "task")):
-        if (benchmark, scenario) not in kinds:
-            continue
-        same = [s for s in sources if _kind(s.summary) == (benchmark, scenario)]
-        rows = [row for source in same for row in _rows(source, OWN)]
-        rows += [
-            row
-            for source in same
-            if source.summary.preset in ("table1", "table1-high")
-            for row in _rows(source, PEERS)
-        ]
-        name = title(same[0].summary).split(",")[0]
-        text = markdown_table(HEADINGS, rows, left=2)
-        if scenario == "domain":
-            paper = ", ".join(
-                f"{method_label(method)} {percent(average)}"
-                for method, (average, _) in TABLE_1[benchmark].items()
-            )
-            text += f"\nThe paper's own: {paper}.\n"
-        parts.append(folded(f"{name}, {scenario}", text))
-    measured = chosen[0].path.with_name(MEASURED)
-    if measured.exists():
-        sections = json.loads(measured.read_text(encoding="utf-8"))["sections"]
-        for each in (decode(Section, section) for section in sections):
-            text = f"{each.text}\n\n{each.table()}"
-            tried = each.title.startswith("Settings tried")
-            parts.append(folded(each.title, text) if tried else f"## {each.title}\n\n{text}")
+        if (benchmark, scenario) in kinds:
+            same = [s for s in results.sources if _kind(s.summary) == (benchmark, scenario)]
+            parts.append(_every_row(same))
+    content = results.read("product-measured.json") or {"sections": []}
+    for each in (decode(Section, section) for section in content["sections"]):
+        text = f"{each.text}\n\n{each.table()}"
+        tried = each.title.startswith("Settings tried")
+        parts.append(folded(each.title, text) if tried else f"## {each.title}\n\n{text}")
     parts.append(folded("Commands", "\n".join(map(provenance, chosen))))
     return page("The product of task posteriors, measured", PROSE["product"]["answer"], *parts)
+
+
+def _every_row(same: list[Source]) -> str:
+    """The rows of one benchmark and scenario, those of the product first."""
+    summary = same[0].summary
+    own = [row for source in same for row in source.rows if row.name in OWN]
+    usual = [s for s in same if s.summary.preset in ("table1", "table1-high")]
+    peers = [row for source in usual for row in source.rows if row.name in PEERS]
+    text = table(COLUMNS, own + peers, left=2)
+    if summary.scenario == "domain":
+        paper = ", ".join(
+            f"{method_label(method)} {percent(average)}"
+            for method, (average, _) in TABLE_1[summary.benchmark].items()
+        )
+        text += f"\nThe paper's own: {paper}.\n"
+    return folded(f"{title(summary).split(',')[0]}, {summary.scenario}", text)
 
 
 def _front(summaries: dict[str, Summary]) -> str:
@@ -117,24 +117,11 @@ def _kind(summary: Summary) -> tuple[str, str]:
     return summary.benchmark, summary.scenario
 
 
-def _rows(source: Source, methods: tuple[str, ...]) -> list[list[str]]:
-    summary = source.summary
-    words = summary.command.split("&&")[-1].split()
+def _settings(summary: Summary) -> str:
+    """The preset, and the changes to it that affect a row of this page."""
+    words = (summary.command or "").split("&&")[-1].split()
     changes = [word for word in words if "=" in word and not word.startswith(UNREAD)]
-    return [
-        [
-            method_label(name),
-            ", ".join([summary.preset, *changes]),
-            percent(entry.average),
-            percent(entry.average_probs),
-            small(seen_variance(entry, "order_variance")),
-            small(seen_variance(entry, "seed_variance")),
-            f"{entry.seeds} x {entry.orders}",
-            f"[JSON]({source.path.name})",
-        ]
-        for name, entry in summary.methods.items()
-        if name in methods
-    ]
+    return ", ".join([summary.preset, *changes])
 
 
 @dataclass(frozen=True)

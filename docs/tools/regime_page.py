@@ -1,10 +1,7 @@
-"""The page "When does weighting help?", written from the map's JSON and from nothing else."""
-
-import json
-from pathlib import Path
+"""The page "When does weighting help?", written from the map's JSON alone."""
 
 import numpy as np
-from docs.tools.sections import PROSE, page
+from docs.tools.sections import PROSE, Results, page, picture, table
 
 from orderless.report import regime
 from orderless.report.paper import method_label
@@ -12,48 +9,53 @@ from orderless.report.regime import COMBINES, Point, RegimeSummary, Scores
 from orderless.storage.typed import decode
 from orderless.writing import markdown_table, percent, small
 
-NAME = "when-weighting-helps"
 TEXT = PROSE["regime"]
-ALIVE = 2.0  # an ESS below this is one particle in all but name
+ALIVE = 2.0  # with an ESS below this, one particle has almost all the weight
+PLACE = {
+    "N": lambda point: str(point.n),
+    "moved": lambda point: f"{point.moved:.2g}",
+    "ESS": lambda point: f"{point.ess:.1f}",
+}
 
 
-def regime_page(directory: Path) -> str | None:
-    """The page for `directory/when-weighting-helps.json`; None where there is no such file."""
-    path = directory / f"{NAME}.json"
-    if not path.exists():
+def regime_page(results: Results) -> str | None:
+    """From `when-weighting-helps.json`; None without it."""
+    name = "when-weighting-helps.json"
+    content = results.read(name)
+    if content is None:
         return None
-    summary = decode(RegimeSummary, json.loads(path.read_text(encoding="utf-8")))
-    points, picture = summary.points, path.with_suffix(".png")
+    summary = decode(RegimeSummary, content)
+    points = summary.points
     versions = ", ".join(f"{name} {version}" for name, version in summary.versions.items())
     about = {**summary.settings, **vars(summary), "versions": versions}
     words = TEXT["words"].format(**about, minutes=summary.duration / 60)
     parts = [
         "## Weighting and movement\n",
         _movement(points),
-        *([f"![{TEXT['caption']}]({picture.name})\n"] if picture.exists() else []),
+        picture(TEXT["caption"], (results.directory / name).with_suffix(".png")),
         *(_by_rate(points, init) for init in regime.inits(points)),
         "## Other weights, other ways to combine\n",
         _variants(points),
         "## Without a learning rate\n",
         _others(points),
+        curvature(points),
     ]
     command = f"```\n{summary.command or 'command not recorded'}\n```"
-    return page("When does weighting help?", f"{command}\n\n{words}", *parts, source=path.name)
+    return page("When does weighting help?", f"{command}\n\n{words}", *parts, source=name)
 
 
 def _movement(points: list[Point]) -> str:
-    """What the plain filter does, in sentences made of counts and extremes."""
+    """The gains of the plain filter, as counts and extremes."""
     n = max(regime.sizes(points))
     found = regime.chosen(points, "wpf", n=n)
-    moved = np.array([p.moved for p in found])
     counts, correlations = [], []
     for combine in ("accuracy", "probs"):
         up, down = _sides(found, "gain", combine)
         gain = np.array([p.gains(combine)[0] for p in found])
-        best, worst = found[int(gain.argmax())], found[int(gain.argmin())]
-        gains = {"best": _gain(best, combine), "worst": _gain(worst, combine)}
+        best, worst = (_gain(found[int(i)], combine) for i in (gain.argmax(), gain.argmin()))
         places = {"combine": combine, "n": n, "up": up, "down": down, "places": len(found)}
-        counts.append(TEXT["judged"].format(**gains, **places) + "\n")
+        counts.append(TEXT["judged"].format(best=best, worst=worst, **places) + "\n")
+        moved = np.array([p.moved for p in found])
         correlations.append(
             f"- Rank correlation of movement and gain by *{combine}*: "
             f"{_rank_correlation(moved, gain):+.2f}.\n"
@@ -67,7 +69,7 @@ def _movement(points: list[Point]) -> str:
 
 
 def _sides(found: list[Point], what: str, combine: str) -> tuple[int, int]:
-    """At how many points the interval of gain or order_gain is wholly above 0, and below it."""
+    """The numbers of points whose interval of `what` is wholly above 0, and wholly below it."""
     intervals = [getattr(point, what)[combine] for point in found]
     return sum(low > 0 for _, low, _ in intervals), sum(high < 0 for _, _, high in intervals)
 
@@ -81,36 +83,41 @@ def _gain(point: Point, combine: str) -> str:
 
 
 def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
-    """Spearman's, without ties to speak of."""
-    ranks = [values.argsort().argsort().astype(float) for values in (first, second)]
+    """Spearman's rank correlation, without a correction for ties."""
     if len(first) < 2:
         return float("nan")
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    ranks = [values.argsort().argsort() for values in (first, second)]
+    return float(np.corrcoef(*ranks)[0, 1])
 
 
 def _by_rate(points: list[Point], init: str) -> str:
-    single = {
-        method: {p.rate: p for p in regime.chosen(points, method, init=init)}
-        for method in ("gd", "adam")
+    peers = {
+        (p.method, p.rate, p.n): p
+        for method in ("averaging", "gd", "adam")
+        for p in regime.chosen(points, method, init=init)
     }
-    rows = []
-    for n in regime.sizes(points):
-        weighted, plain = (regime.chosen(points, m, init=init, n=n) for m in ("wpf", "averaging"))
-        for filter, averaging in zip(weighted, plain, strict=True):
-            others = [by_rate[filter.rate] for by_rate in single.values()]
-            value, low, high = (100 * number for number in filter.gains("accuracy"))
-            rows.append(
-                [
-                    *(f"{filter.rate:g}", str(n), f"{filter.moved:.2g}", f"{filter.ess:.1f}"),
-                    *map(_score, (filter, averaging, *others)),
-                    f"{value:+.1f} ({low:+.1f}, {high:+.1f})",
-                    f"{percent(filter.probs.average)} / {percent(averaging.probs.average)}",
-                ]
-            )
-    headings = ["learning rate", "N", "moved", "ESS", "WPF", "averaging", "GD", "Adam"]
-    headings += ["gain over averaging (interval)", "probs: WPF / averaging"]
+
+    def gain(point: Point) -> str:
+        value, low, high = (100 * number for number in point.gains("accuracy"))
+        return f"{value:+.1f} ({low:+.1f}, {high:+.1f})"
+
+    def probs(point: Point) -> str:
+        both = point, peers["averaging", point.rate, point.n]
+        return " / ".join(percent(each.probs.average) for each in both)
+
+    columns = {
+        "learning rate": lambda point: f"{point.rate:g}",
+        **PLACE,
+        "WPF": _score,
+        "averaging": lambda point: _score(peers["averaging", point.rate, point.n]),
+        "GD": lambda point: _score(peers["gd", point.rate, 1]),
+        "Adam": lambda point: _score(peers["adam", point.rate, 1]),
+        "gain over averaging (interval)": gain,
+        "probs: WPF / averaging": probs,
+    }
     words = "Accuracy in % (order variance, seed variance)."
-    return f"### Initialisation: {init}\n\n{words}\n\n{markdown_table(headings, rows)}"
+    found = table(columns, regime.chosen(points, "wpf", init=init))
+    return f"### Initialisation: {init}\n\n{words}\n\n{found}"
 
 
 def _score(point: Point) -> str:
@@ -120,7 +127,7 @@ def _score(point: Point) -> str:
 
 
 def _variants(points: list[Point]) -> str:
-    """Does any keep more than one particle alive and raise accuracy or lower order variance?"""
+    """Which weights keep more than one particle and raise accuracy or lower order variance."""
     n, rows = max(regime.sizes(points)), []
     better: dict[str, list[str]] = {"gain": [], "order_gain": []}
     for weighing in regime.weighings(points):
@@ -147,29 +154,21 @@ def _variants(points: list[Point]) -> str:
 
 
 def _others(points: list[Point]) -> str:
-    rows = []
-    for method in ("rb", "gsf"):
-        for point in regime.chosen(points, method):
-            rate = "-" if point.rate is None else f"{point.rate:g}"
-            parts = [point.scores(combine) for combine in COMBINES]
-            rows.append(
-                [
-                    method_label(method),
-                    rate,
-                    str(point.n),
-                    f"{point.moved:.2g}",
-                    f"{point.ess:.1f}",
-                    *[percent(part.average) for part in parts],
-                    small(parts[0].order_variance),
-                    small(parts[0].seed_variance),
-                ]
-            )
-    headings = ["method", "sigma^2", "N", "moved", "ESS", *COMBINES, "of order", "of seed"]
-    return markdown_table(headings, rows) + "\n" + curvature(points)
+    columns = {
+        "method": lambda point: method_label(point.method),
+        "sigma^2": lambda point: "-" if point.rate is None else f"{point.rate:g}",
+        **PLACE,
+        "accuracy": lambda point: percent(point.accuracy.average),
+        "logits": lambda point: percent(point.logits.average),
+        "probs": lambda point: percent(point.probs.average),
+        "of order": lambda point: small(point.accuracy.order_variance),
+        "of seed": lambda point: small(point.accuracy.seed_variance),
+    }
+    return table(columns, [*regime.chosen(points, "rb"), *regime.chosen(points, "gsf")])
 
 
 def curvature(points: list[Point]) -> str:
-    """Does the Gaussian-sum filter do better than gradient descent that is as accurate?"""
+    """The Gaussian-sum filter beside gradient descent that is at least as accurate."""
     descents, lines, steadier = regime.chosen(points, "gd"), [], 0
     best = max(descents, key=lambda p: p.accuracy.average)
     for point in regime.chosen(points, "gsf"):

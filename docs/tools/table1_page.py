@@ -1,66 +1,78 @@
-"""Table 1: what came out beside the paper's, its claims one by one; and a page of all figures."""
+"""Table 1: our figures beside the paper's, its claims one by one; and a page of all figures."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from docs.tools.exact_page import alone
 from docs.tools.product_page import of_product, with_product
-from docs.tools.sections import PROSE, Source, evidence, page, provenance, remarks, verdicts
+from docs.tools.sections import (
+    PROSE,
+    Results,
+    Source,
+    evidence,
+    folded,
+    page,
+    picture,
+    provenance,
+    verdicts,
+)
 
 from orderless.report import MethodSummary, Summary
-from orderless.report.columns import columns_of, departures, percent, seen_variance, small, title
+from orderless.report.columns import columns_of, departures, seen_variance, title
 from orderless.report.paper import TABLE_1, benchmark_label, method_label, released_scoring
-from orderless.report.tables import markdown_table
+from orderless.writing import markdown_table, percent, small
 
 TEXT = PROSE["table1"]
 CAPTIONS = {
     "figure2": "Average accuracy against normalized variance; a faint dot is one order",
     "figure1": "Weighted density of the particles during training, one t-SNE for all panels",
 }
-# what stands below the paper's rows
+# rows below the paper's
 REFERENCES = {"product": "Product of task posteriors ([own settings](product.md))", "joint": ""}
 
 
-def table1_page(sources: list[Source]) -> str | None:
-    """What came out, one table for each benchmark, and where the paper's claims hold."""
-    everything, sources = sources, _own(sources)
+def table1_page(results: Results) -> str | None:
+    """One table for each benchmark, and where the paper's claims hold."""
+    sources = _own(results)
     if not sources:
         return None
-    answer = "".join(remarks(sources[0], "table1.remarks.txt", heading=""))
-    parts = next(filter(None, (_pictures(s, "figure2") for s in sources if _in_front(s))), [])
-    for benchmark in TABLE_1:
-        shown = [s.summary for s in sources if s.summary.benchmark == benchmark and _in_front(s)]
-        shown[:1] = [with_product(summary, everything) for summary in shown[:1]]
-        parts += _overview(benchmark_label(benchmark), shown, TABLE_1[benchmark])
+    front = [source for source in sources if _in_front(source)]
+    parts = next(filter(None, (_pictures(source, "figure2") for source in front)), [])
+    for benchmark, published in TABLE_1.items():
+        label = benchmark_label(benchmark)
+        shown = [s.summary for s in front if s.summary.benchmark == benchmark]
+        shown[:1] = [with_product(summary, results.sources) for summary in shown[:1]]
+        parts += _overview(label, shown, published)
         others = [s.summary for s in sources if s.summary.benchmark == benchmark]
         others = [s for s in others if s.scenario != "domain" and s.preset != "demo"]
-        words = f"{benchmark_label(benchmark)}, class- and task-incremental"
-        parts += _overview(words, others, dict.fromkeys(TABLE_1[benchmark]))
-    domain = [source.summary for source in sources if source.summary.scenario == "domain"]
-    groups = {
-        benchmark_label(name): [summary for summary in domain if summary.benchmark == name]
-        for name in TABLE_1
-    }
-    parts += [f"{TEXT['legend']}\n", *verdicts(groups, f"{TEXT['claims']}\n", _setting)]
-    return page("Table 1, measured", f"{answer}\n{TEXT['front']}".strip(), *parts)
+        words = f"{label}, class- and task-incremental"
+        parts += _overview(words, others, dict.fromkeys(published))
+    parts += [f"{TEXT['legend']}\n", "## The paper's claims, one by one\n", f"{TEXT['claims']}\n"]
+    for benchmark in TABLE_1:
+        domain = [s.summary for s in sources if s.summary.table[:2] == (benchmark, "domain")]
+        judged = [s for s in domain if any(c.holds != "not decidable" for c in s.claims)]
+        if judged:
+            parts.append(folded(benchmark_label(benchmark), verdicts(judged, _setting)))
+    answer = results.remarks("table1")
+    return page("Table 1, measured", f"{answer}\n\n{TEXT['front']}".strip(), *parts)
 
 
-def table1_details(sources: list[Source]) -> str | None:
+def table1_details(results: Results) -> str | None:
     """Every figure with its command, and the evidence on every claim."""
-    sources = _own(sources)
+    sources = _own(results)
     if not sources:
         return None
-    parts = remarks(sources[0], "table1-details.remarks.txt")
-    parts += map(_benchmark_section, sources)
-    parts += evidence([source.summary for source in sources])
+    remarks = results.remarks("table1-details")
+    parts = [remarks and f"## Remarks\n\n{remarks}\n", *map(_benchmark_section, sources)]
+    parts += [evidence(source.summary) for source in sources]
     return page("Table 1: all figures", TEXT["words"], *parts)
 
 
-def _own(sources: list[Source]) -> list[Source]:
+def _own(results: Results) -> list[Source]:
     """The reports of the paper's Table 1; of each benchmark, those nearest to `table1` first."""
     own = [
         source
-        for source in sources
+        for source in results.sources
         if source.summary.preset != "strong"
         and source.summary.benchmark in TABLE_1
         and not alone(source.summary)
@@ -78,9 +90,6 @@ def _in_front(source: Source) -> bool:
     summary = source.summary
     orders = max(entry.orders for entry in summary.methods.values())
     return summary.scenario == "domain" and not summary.preset.endswith("-low") and orders > 1
-
-
-# ---------------------------------------------------------------------- the front page
 
 
 def _overview(
@@ -143,9 +152,6 @@ def _brief(name: str, entry: MethodSummary | None, paper: list[float] | None) ->
     return f"{text} ({', '.join(notes)})" if notes else text
 
 
-# ---------------------------------------------------------------------- all figures
-
-
 def _benchmark_section(source: Source) -> str:
     summary, columns = source.summary, columns_of(source.summary)
     published = TABLE_1[summary.benchmark] if summary.scenario == "domain" else {}
@@ -171,5 +177,5 @@ def _benchmark_section(source: Source) -> str:
 def _pictures(source: Source, *names: str) -> list[str]:
     """The pictures beside the JSON."""
     stem = source.path.with_suffix("")
-    found = {name: Path(f"{stem}-{name}.png") for name in names}
-    return [f"![{CAPTIONS[n]}]({p.name})\n" for n, p in found.items() if p.exists()]
+    found = (picture(CAPTIONS[name], Path(f"{stem}-{name}.png")) for name in names)
+    return list(filter(None, found))

@@ -1,52 +1,49 @@
-"""Table 2: our returns on ProcGen's games beside the paper's."""
+"""Table 2: our returns on the games of ProcGen beside the paper's."""
 
 from pathlib import Path
 
-from docs.tools.sections import PROSE, VERDICTS, Source, folded, overview, page, remarks, work
+from docs.tools.sections import PROSE, VERDICTS, Results, Source, folded, page, verdicts, work
 
 from orderless.methods.policy_settings import PolicySettings
 from orderless.report import MethodSummary, Summary
-from orderless.report.columns import decimal, percent, row_label, seen_variance, small
+from orderless.report.columns import columns_of, row_label
 from orderless.report.paper import TABLE_2, benchmark_label, method_label, published
 from orderless.report.plasticity import MEASURES, ROWS
 from orderless.report.summary import Claim
-from orderless.report.tables import markdown_table
+from orderless.writing import decimal, markdown_table, small
 
 TEXT = PROSE["table2"]
 FEW = 3  # levels whose figures fit in a row
+NOT_SHOWN = ("worst order", "by probs", "forgetting", "seed variance", "total variance")
+NOT_SHOWN += ("seeds x orders",)
 
 
-def table2_page(sources: list[Source]) -> str | None:
+def table2_page(results: Results) -> str | None:
     """The page as Markdown; None without a report of these benchmarks."""
-    sources = [source for source in sources if source.summary.benchmark in TABLE_2]
+    sources = [source for source in results.sources if source.summary.benchmark in TABLE_2]
     if not sources:
         return None
-    kinds = {
-        benchmark: [source for source in sources if source.summary.benchmark == benchmark]
-        for benchmark in reversed(TABLE_2)
-    }
     summaries = [source.summary for source in sources]
     parts = [_figures(sources), f"{TEXT['words']}\n"]
-    for benchmark, found in kinds.items():
-        if found:
-            parts += [f"## {benchmark_label(benchmark)}\n", *map(_rows, found)]
-            judged = [source.summary for source in found]
-            parts.append(overview(judged, _name, _verdict, leave_out=["not decidable"]))
+    for benchmark in reversed(TABLE_2):
+        judged = [summary for summary in summaries if summary.benchmark == benchmark]
+        if judged:
+            parts += [f"## {benchmark_label(benchmark)}\n", *map(_rows, judged)]
+            parts.append(verdicts(judged, _name, _verdict, leave_out=["not decidable"]))
+    remarks = results.remarks("table2")
     parts += [
         f"{TEXT['claims']}\n",
         _plasticity(summaries),
-        *remarks(sources[0], "table2.remarks.txt"),
-    ]
-    parts += [
+        remarks and f"## Remarks\n\n{remarks}\n",
         folded("Level by level", _levels(summaries)),
         folded("How each table was made", "\n".join(map(_origin, sources))),
         folded("What moves the weights", _weights(summaries)),
     ]
-    return page("Table 2, measured", _answer(summaries), *(part for part in parts if part))
+    return page("Table 2, measured", _answer(summaries), *parts)
 
 
 def _name(summary: Summary) -> str:
-    """A game and its budget, in few words."""
+    """The game, its number of levels, and the budget if it is not the usual one."""
     usual = PolicySettings().envs
     copies = summary.settings.get("envs", usual)
     what = f", {copies} copies" if copies != usual else ""
@@ -55,11 +52,8 @@ def _name(summary: Summary) -> str:
     return f"{summary.scenario.capitalize()}, {len(summary.task_names or [])} levels{what}"
 
 
-# ---------------------------------------------------------------------- the answer
-
-
 def _answer(summaries: list[Summary]) -> str:
-    """What came out, in five sentences."""
+    """The result in five sentences."""
     sentences = []
     for ours in ("PPO + WPF", "Behaviour cloning + WPF"):
         theirs = ours.removesuffix(" + WPF")
@@ -75,7 +69,7 @@ def _answer(summaries: list[Summary]) -> str:
 
 
 def _difference(claims: dict[str, Claim], ours: str, theirs: str) -> str:
-    """Where a difference is shown, and where one of the paper's size is excluded."""
+    """The games with a difference, and those where one of the paper's size is excluded."""
     games, shown, excluded = [], [], []
     for game, claim in claims.items():
         low, high = claim.across or (0.0, 0.0)
@@ -90,7 +84,7 @@ def _difference(claims: dict[str, Claim], ours: str, theirs: str) -> str:
 
 
 def _kept(summaries: list[Summary]) -> list[str]:
-    """What is left of the paper's figure 3."""
+    """Whether the claim of the paper's figure 3 holds."""
     judged = [
         (summary, claim)
         for summary in summaries
@@ -115,7 +109,7 @@ def _listed(words: list[str], none: str = "") -> str:
 
 
 def _figures(sources: list[Source]) -> str:
-    """Of each game the run with most levels."""
+    """Figure 3 of each game, from the run with most levels."""
     by_levels = sorted(sources, key=lambda source: len(source.summary.task_names or []))
     pictures = {
         source.summary.scenario: path
@@ -126,35 +120,20 @@ def _figures(sources: list[Source]) -> str:
     return "\n".join([*lines, "", f"*{TEXT['caption']}*\n"]) if lines else ""
 
 
-# ---------------------------------------------------------------------- tables
-
-
-def _rows(source: Source) -> str:
-    """One game: the paper's figures, ours, by level and by place."""
-    summary = source.summary
-    table, cloning = published(summary.benchmark, summary.scenario), summary.expert is not None
+def _rows(summary: Summary) -> str:
+    """One game: the paper's figures and ours, by level and by place in the order."""
+    table = published(summary.benchmark, summary.scenario)
+    columns = [c for c in columns_of(summary) if c.heading not in NOT_SHOWN]
     rows, few = [], len(summary.task_names or []) <= FEW
     for name, entry in summary.methods.items():
         paper = [f"{number:.2f}" for number in table[name]] if name in table else ["-", "-"]
-        ends = min(entry.order_averages), max(entry.order_averages)
-        by_level = entry.task_averages, entry.place_averages
-        shares = [summary.of_expert(entry.average), summary.of_expert(entry.just_learned)]
-        rows.append(
-            [
-                row_label(name, summary.methods),
-                *paper,
-                decimal(entry.average),
-                " to ".join(map(decimal, ends)),
-                small(seen_variance(entry, "order_variance")),
-                *(map(percent, shares) if cloning else ()),
-                *(" / ".join(map(decimal, each)) for each in by_level if few),
-                decimal(entry.ess_final, 1),
-            ]
-        )
-    headings = ["method", "paper", "paper's variance", "average", "range over orders", "variance"]
-    headings += ["of expert, %", "just learned, %"] if cloning else []
+        texts = [column.text(entry) for column in columns]
+        if few:
+            by_level = entry.task_averages, entry.place_averages
+            texts += [" / ".join(map(decimal, each)) for each in by_level]
+        rows.append([row_label(name, summary.methods), *paper, *texts])
+    headings = ["method", "paper", "paper's variance", *(column.heading for column in columns)]
     headings += [f"levels {summary.settings['levels']}", "by place in the order"] if few else []
-    headings.append("ESS")
     notes = "".join(f"- {note}\n" for note in summary.notes if "One seed" not in note)
     budget = TEXT["cloned" if summary.benchmark == "procgen-bc" else "played"]
     budget = budget.format(passes=_passes(summary), **summary.settings)
@@ -163,7 +142,7 @@ def _rows(source: Source) -> str:
 
 
 def _levels(summaries: list[Summary]) -> str:
-    """Level by level, where there are too many for a row."""
+    """A table with a row per level, for runs with too many levels for a column each."""
     tables = []
     for summary in summaries:
         names = summary.task_names or []
@@ -208,7 +187,7 @@ def _by_place(entry: MethodSummary | None, measure: str) -> str:
 
 
 def _weights(summaries: list[Summary]) -> str:
-    """Which terms of the loss move the weights."""
+    """The spread of log-weights by term of the loss."""
     terms = ("policy", "value", "entropy")
     rows = [
         [_name(summary), method_label(name)]
@@ -221,19 +200,16 @@ def _weights(summaries: list[Summary]) -> str:
     return f"{TEXT['spread']}\n\n{table}" if rows else ""
 
 
-# ---------------------------------------------------------------------- where it comes from
-
-
 def _passes(summary: Summary) -> str:
     passes = summary.settings["epochs"]
     return f"{passes} {'pass' if passes == 1 else 'passes'}"
 
 
 def _origin(source: Source) -> str:
-    """Command, device, time, versions and, of clones, the expert."""
+    """Command, device, time and versions; for clones also the expert."""
     summary = source.summary
     command = summary.command or "command not recorded"
-    if summary.benchmark == "procgen-bc":  # the preset's own budget was smaller once
+    if summary.benchmark == "procgen-bc":  # the preset had a smaller budget in earlier versions
         for key in ("transitions", "epochs"):
             if f"{key}=" not in command:
                 command += f" --set {key}={summary.settings[key]}"
@@ -242,7 +218,7 @@ def _origin(source: Source) -> str:
 
 
 def _expert(summary: Summary) -> str:
-    """Whom the clones imitate, and what it is worth."""
+    """The expert that is cloned, and its returns."""
     facts = summary.expert
     if facts is None:
         return ""

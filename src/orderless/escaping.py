@@ -1,15 +1,15 @@
-"""Names that users choose, made harmless where they are shown: no name becomes a command."""
+"""Escaping of names that users choose, for terminals, Markdown and spreadsheets."""
 
 import re
 
 MARKDOWN = {ord(letter): f"\\{letter}" for letter in "\\`*_[]|#"}
 MARKDOWN |= {ord(letter): f"&#{ord(letter)};" for letter in "&<$~"}
 PLAIN_CODE = re.compile(r"[\w+.,=()-]+( [\w+.,=()-]+)*", re.ASCII)
-FORMULA = ("=", "+", "-", "@")  # a spreadsheet evaluates a cell that begins so
+FORMULA = ("=", "+", "-", "@")  # a spreadsheet evaluates a cell that begins with one of these
 
 
 def printable(text: str) -> str:
-    """Without control characters, line breaks and changes of direction: they are written out."""
+    """The text with control characters, line breaks and changes of direction as escapes."""
     if text.isprintable():
         return text
     return "".join(
@@ -19,16 +19,16 @@ def printable(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """As text in Markdown, in a table too: neither markup nor HTML."""
+    """The text for Markdown, also in a table, with markup and HTML escaped."""
     return printable(text).translate(MARKDOWN)
 
 
 def markdown_code(text: str) -> str:
-    """In backticks, or as escaped text where backticks would not hold it."""
+    """The text in backticks, or escaped if it has characters that backticks cannot hold."""
     return f"`{text}`" if PLAIN_CODE.fullmatch(text) else markdown(text)
 
 
 def csv_cell(text: str) -> str:
-    """Never a formula."""
+    """The text for a CSV cell; a quote before it prevents its evaluation as a formula."""
     text = printable(text)
     return f"'{text}" if text.startswith(FORMULA) else text

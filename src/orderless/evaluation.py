@@ -1,19 +1,20 @@
-"""Prequential evaluation: every batch of a stream is a test first, then a lesson."""
+"""Prequential evaluation: every batch of a stream is predicted first and learned afterwards."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
 class Prequential:
-    """What a learner knew before it saw each batch.
+    """The predictions on each batch before it was learned.
 
-    `samples` `[T]`: how many had been learned when batch t was predicted; `right` `[T]` and
-    `sizes` `[T]`: how many predictions of it were right, and of how many.
+    `samples` `[T]`: the number of samples learned before batch t was predicted; `right` `[T]`: the
+    number of its correct predictions; `sizes` `[T]`: the number of its samples.
     """
 
     samples: NDArray[np.int64]
@@ -22,16 +23,16 @@ class Prequential:
 
     @property
     def accuracy(self) -> float:
-        """Of all predictions."""
+        """The accuracy of all predictions; NaN without any."""
         return float(self.right.sum() / self.sizes.sum()) if len(self.sizes) else float("nan")
 
     @property
     def curve(self) -> NDArray[np.float64]:
-        """The accuracy so far after every batch `[T]`."""
+        """The accuracy up to each batch, `[T]`."""
         return self.right.cumsum() / self.sizes.cumsum()
 
     def recent(self, batches: int) -> NDArray[np.float64]:
-        """The accuracy over the last `batches` batches at every one `[T]`."""
+        """The accuracy over the last `batches` batches up to each batch, `[T]`."""
         if batches < 1:
             raise ValueError(f"batches must be at least 1, got {batches}")
 
@@ -47,7 +48,7 @@ def prequential(learner: Any, stream: Iterable[tuple[Any, Any]]) -> Prequential:
 
     learner: has `predict(x)`, which gives labels `[B]` or probabilities `[B, C]`, and one of
     `update(x, y)` (the exact filter), `partial_fit(x, y)` (scikit-learn) and `learn(x, y)`. The
-    first batch is only learned, since nothing is known before.
+    first batch is learned without a prediction.
 
     >>> import torch, orderless as ol
     >>> x = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
@@ -61,15 +62,15 @@ def prequential(learner: Any, stream: Iterable[tuple[Any, Any]]) -> Prequential:
     learn = next((getattr(learner, name) for name in names if hasattr(learner, name)), None)
     if learn is None or not hasattr(learner, "predict"):
         raise TypeError(
-            f"a learner has predict(x) and one of {', '.join(names)}, but "
-            f"{type(learner).__name__} has not"
+            f"a learner needs predict(x) and one of {', '.join(names)}; "
+            f"{type(learner).__name__} lacks them"
         )
     samples, right, sizes = [], [], []
     learned = 0
     for x, y in stream:
         if learned:
-            predicted, labels = np.asarray(learner.predict(x)), np.asarray(y)
-            if predicted.ndim == 2:
+            predicted, labels = _array(learner.predict(x)), _array(y)
+            if predicted.ndim == 2 and predicted.shape[1] > 1:
                 predicted = predicted.argmax(axis=1)
             if predicted.shape != labels.shape:
                 raise ValueError(
@@ -81,3 +82,8 @@ def prequential(learner: Any, stream: Iterable[tuple[Any, Any]]) -> Prequential:
         learn(x, y)
         learned += len(y)
     return Prequential(*[np.array(part, dtype=np.int64) for part in (samples, right, sizes)])
+
+
+def _array(values: Any) -> NDArray[Any]:
+    """A numpy array, also of a tensor that is on a GPU or requires gradients."""
+    return np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)

@@ -1,4 +1,4 @@
-"""Numbers and tables as text, alike in every report."""
+"""Formatting of numbers and tables for all reports."""
 
 from collections.abc import Sequence
 
@@ -11,26 +11,26 @@ def percent(value: float | None) -> str:
 
 
 def decimal(value: float | None, digits: int = 3) -> str:
-    """A number with three decimals."""
+    """A number with `digits` decimals."""
     return MISSING if value is None else f"{value:.{digits}f}"
 
 
 def small(value: float | None) -> str:
-    """A variance: two significant digits, and a plain 0 for exactly nothing."""
+    """A variance with two significant digits; exactly 0 is written as 0."""
     if value is None:
         return MISSING
     return "0" if value == 0 else f"{value:.2g}"
 
 
 def count(number: int, noun: str) -> str:
-    """1 order, 2 orders."""
+    """A number with its noun: 1 order, 2 orders."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A Markdown table whose first `left` columns are flush left and the others flush right.
+    """A Markdown table whose first `left` columns are left-aligned and the others right-aligned.
 
-    Without padding: a number that changes changes its own line of a page and no other.
+    Cells are not padded, so that a changed number changes one line of a page only.
     """
     rule = [":--" if place < left else "--:" for place in range(len(headings))]
     return "".join(f"| {' | '.join(row)} |\n" for row in (headings, rule, *rows))

@@ -32,8 +32,8 @@ def shown(audited: OrderSensitivity) -> Result:
 
 
 def column(shown: Result, heading: str) -> dict[str, tuple]:
-    place = [each.heading for each in shown.table.columns].index(heading)
-    return {row.method: (row.values[place], row.texts[place]) for row in shown.table.rows}
+    place = [each["heading"] for each in shown.table["columns"]].index(heading)
+    return {r["method"]: (r["values"][place], r["texts"][place]) for r in shown.table["rows"]}
 
 
 def test_the_table_holds_the_decomposition_and_the_verdict(audited, shown) -> None:

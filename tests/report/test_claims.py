@@ -209,3 +209,13 @@ def test_a_front_of_some_rows_is_undecided(write_cells):
     (part,) = summarize(built(write_cells, the_papers_world, ["wpf", "lwf"]))
     claim = verdict(part, FRONT, "average and normalized variance")
     assert claim.holds == "not decidable" and "Not measured: averaging" in claim.evidence
+
+
+def test_an_undefined_normalized_variance_is_not_the_lowest(write_cells):
+    def law(name, order, seed):  # one row never has a right answer on the first task
+        return the_papers_world(name, order, seed) * ([0, 1, 1, 1, 1] if name == "gd" else 1)
+
+    (summary,) = summarize(built(write_cells, law))
+    claim = verdict(summary, FRONT, "average and normalized variance")
+    assert claim.holds == "not decidable"
+    assert claim.evidence == "No normalized variance, as the mean of a task is 0: gd."

@@ -144,6 +144,18 @@ def test_particles_are_placed_by_one_thread_whatever_the_machine_offers(monkeypa
     assert seen and set(seen) == {1}
 
 
+@pytest.mark.parametrize("positions", [np.ones((6, 5, 4)), np.ones((6, 5, 0))])
+def test_particles_that_never_moved_share_one_place(positions):
+    frames = place_snapshots("run", positions, np.zeros((6, 5)), np.arange(6))
+    assert (frames.places == 0.5).all()
+
+
+def test_networks_with_one_parameter_have_places():
+    positions = np.random.default_rng(0).normal(size=(6, 5, 1))
+    frames = place_snapshots("run", positions, np.zeros((6, 5)), np.arange(6))
+    assert frames.places.shape == (6, 5, 2) and np.isfinite(frames.places).all()
+
+
 def test_snapshots_of_the_wrong_shape_are_refused():
     positions, log_weights, steps = snapshots()
     with pytest.raises(ReportError, match=r"log_weights \[S, N\]"):

@@ -160,7 +160,7 @@ def test_no_character_can_end_the_data():
 
 
 def columns_of(table):
-    return [column.heading for column in table.columns]
+    return [column["heading"] for column in table["columns"]]
 
 
 def test_best_entries_are_marked_and_broken_or_joint_runs_win_nothing(write_cells):
@@ -178,11 +178,11 @@ def test_best_entries_are_marked_and_broken_or_joint_runs_win_nothing(write_cell
     ]
     (summary,) = summarize(write_cells(cells))
     table = summary_table(summary)
-    best = {row.method: row.best for row in table.rows}
+    best = {row["method"]: row["best"] for row in table["rows"]}
     average = columns_of(table).index("average")
     assert [name for name in best if best[name][average]] == ["lwf+wpf"]
     assert not any(best["joint"]) and not any(best["ewc"])
-    assert any(column.honour == "lowest order variance" for column in table.columns)
+    assert any(column["honour"] == "lowest order variance" for column in table["columns"])
 
 
 def test_values_that_print_alike_are_best_together(write_cells):
@@ -193,7 +193,7 @@ def test_values_that_print_alike_are_best_together(write_cells):
         for order in range(2)
     ]
     (summary,) = summarize(write_cells(cells))
-    best = {row.method: row.best[0] for row in summary_table(summary).rows}
+    best = {row["method"]: row["best"][0] for row in summary_table(summary)["rows"]}
     assert best == {"wpf": True, "gd": True, "si": False}
 
 
@@ -269,7 +269,7 @@ def test_weights_over_time_have_mean_and_extremes(write_cells):
     cells += [make_cell("gd", order, 0, particles=1) for order in range(2)]
     directory = write_cells(cells)
     (result,) = data_of(directory).results
-    assert set(result.values["ess"].lines) == {"wpf"}  # one network has no weights to speak of
+    assert set(result.values["ess"]["lines"]) == {"wpf"}  # one network has no weights to speak of
     run = load_run(directory)
     effective = series(run.cells, "trace", "ess", "")
     line = effective.lines["wpf"]
@@ -290,7 +290,7 @@ def test_returns_have_curves_and_variances_that_are_not_normalized(write_cells):
     page = data_of(write_cells(cells))
     (result,) = page.results
     assert result.score == "return" and not result.dots
-    assert result.values["curves"].lines["gd"][-1] == 5.0 and set(result.values) == {"curves"}
+    assert result.values["curves"]["lines"]["gd"][-1] == 5.0 and set(result.values) == {"curves"}
     render(page)
 
 
@@ -302,7 +302,7 @@ def test_without_matplotlib_the_page_has_its_numbers_and_says_why_there_are_no_c
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     page = data_of(full_run)
     assert page.charts == [{}] and "pip install" in page.problems[0]
-    assert len(page.results[0].table.rows) == len(LEVELS)
+    assert len(page.results[0].table["rows"]) == len(LEVELS)
     render(page)
 
 
@@ -322,8 +322,8 @@ def test_particles_are_placed_once_for_all_moments(write_cells):
     assert label == "Weighted particle filter, order 0, seed 0"
     names = make_cell("wpf", 0, 0)["task_names"]
     order = [f"after {names[task]}" for task in make_cell("wpf", 0, 0)["order"]]
-    assert [moment.stage for moment in moments] == ["before training", *order]
-    assert [moment.ess for moment in moments] == pytest.approx(1 / (frames.weights**2).sum(1))
+    assert [moment["stage"] for moment in moments] == ["before training", *order]
+    assert [moment["ess"] for moment in moments] == pytest.approx(1 / (frames.weights**2).sum(1))
 
 
 @pytest.mark.usefixtures("undrawn")

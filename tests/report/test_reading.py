@@ -42,7 +42,7 @@ def test_rows_stand_by_average_with_order_variance_as_the_second_column(full_sum
     headings = [column.heading for column in columns_of(full_summary)]
     assert headings[:2] == ["average", "order variance"]
     (result,) = full_page.results
-    assert [row.method for row in result.table.rows] == ranked
+    assert [row["method"] for row in result.table["rows"]] == ranked
 
 
 def test_the_headline_says_who_is_best_and_how_the_filter_does_beside_one_network(write_cells):

@@ -139,7 +139,7 @@ def test_places_of_the_order_and_what_moved_the_weights(write_cells: Any, tmp_pa
     (tmp_path / "lifelong.json").write_text(format_json([summary]))
     assert main(["--directory", str(tmp_path)]) == 0
     page = (tmp_path / "table2.md").read_text()
-    assert " | " + " / ".join(f"{value:.3f}" for value in by_place) + " | " in page
+    assert " | " + " / ".join(f"{value:.3f}" for value in by_place) + " |" in page
     assert "| PPO + WPF | 4 / 17 / 2e+02 | - | - |" in page
 
 
@@ -223,8 +223,8 @@ def test_plasticity_is_told_by_place_and_judged_late_in_the_order(write_cells: A
     assert "no difference is shown" in claims[f"{keeps} + averaging", "dormant units"].evidence
     assert claims[keeps, "effective rank"].evidence == "Not recorded: effective_rank."
     page = page_data(run, [summary])
-    assert page.results[0].values["plasticity-dormant"].unit == "place"
-    assert page.results[0].values["plasticity-dormant"].steps == [1, 2, 3]
+    assert page.results[0].values["plasticity-dormant"]["unit"] == "place"
+    assert page.results[0].values["plasticity-dormant"]["steps"] == [1, 2, 3]
     assert {"plasticity-dormant-wide", "plasticity-return-narrow"} <= page.charts[0].keys()
     assert "plasticity-effective_rank-wide" not in page.charts[0]
 
@@ -245,6 +245,15 @@ def test_clones_are_measured_from_random_play_to_the_expert(write_cells: Any) ->
     assert summary.of_expert(0.1) == pytest.approx(0) and summary.of_expert(0.5) == pytest.approx(1)
     text = format_table(summary, "markdown")
     assert "of expert" in text and "just learned" in text and "| 75.0 |" in text
+
+
+def test_an_expert_that_plays_at_random_is_no_scale(write_cells: Any) -> None:
+    cell = make_cell("bc", 0, "procgen-bc", "fruitbot")
+    cell["scores"] = {"accuracy": [[0.0] * LEVELS] * (LEVELS + 1)}
+    cell["expert"] = EXPERT | {"level_returns": [0.0] * LEVELS}
+    (summary,) = summarize(write_cells([cell]))
+    assert summary.of_expert(0.1) is None
+    assert "of expert" not in format_table(summary, "markdown")
 
 
 def test_clones_of_two_experts_are_told_apart(write_cells: Any) -> None:

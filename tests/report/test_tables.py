@@ -97,7 +97,9 @@ def test_a_variance_is_seen_where_something_varied(write_cells, places, seen):
     names = {name for name in VARIED if seen_variance(entry, name) is not None}
     assert {name for name in names if not name.startswith("normalized")} == seen
     page = summary_table(summary)
-    shown = dict(zip((c.heading for c in page.columns), page.rows[0].texts, strict=True))
+    shown = dict(
+        zip((c["heading"] for c in page["columns"]), page["rows"][0]["texts"], strict=True)
+    )
     for name, heading in (("order_variance", "order variance"), ("variance", "total variance")):
         there = shown.get(heading, MISSING) != MISSING
         # with one seed the total would say once more what the order variance says
@@ -114,7 +116,7 @@ def test_a_row_with_fewer_runs_is_named_and_wins_nothing(write_cells):
     assert any(note.startswith("One seed only: ") for note in summary.notes)
     assert row_label("wpf", summary.methods) == "Weighted particle filter (1 order)"
     assert row_label("gd", summary.methods) == "Gradient descent"
-    best = {row.method: row.best for row in summary_table(summary).rows}
+    best = {row["method"]: row["best"] for row in summary_table(summary)["rows"]}
     assert not any(best["wpf"]) and best["gd"][0] != best["averaging"][0]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from docs.tools.theory_demonstration import linear_losses, logistic_losses, make_filter
+from docs.tools.theory import linear_losses, logistic_losses, make_filter
 
 from orderless.theory import (
     Comparisons,

@@ -158,7 +158,7 @@ def test_bad_sets_are_refused_in_a_sentence():
         wasserstein_1(point(0.0, 0.0), point(0.0, 1.0))
     with pytest.raises(ValueError, match=r"\(3,\) and \(3,\)"):
         root_mmd(WeightedSet(torch.zeros(3), torch.zeros(3)), point(0.0))
-    with pytest.raises(ValueError, match="finite positions"):
+    with pytest.raises(ValueError, match="positions of a weighted set must be finite"):
         root_mmd(point(math.nan), point(0.0))
     with pytest.raises(ValueError, match="at least one above -infinity"):
         root_mmd(WeightedSet(torch.zeros(1, 1), torch.tensor([-torch.inf])), point(0.0))

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from docs.tools.theory import HALVINGS, halvings_table, main
-from docs.tools.theory_demonstration import (
+from docs.tools.theory import (
+    HALVINGS,
     as_closures,
+    halvings_table,
     linear_losses,
     logistic_losses,
+    main,
     make_filter,
     measure_bootstrap,
     measure_halvings,
@@ -111,7 +113,7 @@ def test_it_works_with_networks_and_data():
 
 def test_filters_that_start_differently_are_refused():
     seeds = iter(range(9))
-    with pytest.raises(ValueError, match="same particles every time"):
+    with pytest.raises(ValueError, match="same particles in every call"):
         measure_order_dependence(
             lambda: make_filter("weighted", seed=next(seeds)), as_closures(linear_losses(2)), []
         )

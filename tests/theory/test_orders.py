@@ -80,7 +80,7 @@ def test_a_path_has_as_many_swaps_as_the_distance_and_arrives():
 
 
 def test_bad_orders_are_refused_in_a_sentence():
-    with pytest.raises(ValueError, match="repeats"):
+    with pytest.raises(ValueError, match="repeated"):
         adjacent_swaps([0, 0, 1])
     with pytest.raises(ValueError, match="same elements, got 2 and 3 of which 1 are common"):
         adjacent_swaps([0, 5], [0, 1, 2])

@@ -1,8 +1,7 @@
 """From scores to numbers: average, order and seed variance, forgetting, transfer, calibration.
 
-Everything here takes and returns plain numpy arrays and floats, so it serves any learner. A score
-that is not finite is an error, never skipped: a mean over whatever happens to be there compares
-different things.
+All functions take and return numpy arrays and floats, for any learner. A score that is not finite
+raises an error and is never skipped: means over different subsets cannot be compared.
 """
 
 from .networks import (

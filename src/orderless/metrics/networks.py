@@ -1,4 +1,4 @@
-"""What a network says and what is left of it: calibration, agreement, plasticity."""
+"""Calibration and disagreement of predictions, and measures of a network's plasticity."""
 
 from collections.abc import Iterable
 
@@ -9,21 +9,23 @@ Array = NDArray[np.float64]
 
 
 def _predictions(probabilities: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
-    probs = np.asarray(probabilities, dtype=np.float64)
-    targets = np.asarray(labels).astype(np.int64)
+    probs, given = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
+    targets = given.astype(np.int64)
     if probs.ndim != 2 or targets.shape != probs.shape[:1] or not len(targets):
         raise ValueError(
             "probabilities must have shape [B, C] and labels [B], got "
             f"{list(probs.shape)} and {list(targets.shape)}"
         )
+    if (targets != given).any() or targets.min() < 0 or targets.max() >= probs.shape[1]:
+        raise ValueError(f"labels must be integers from 0 to {probs.shape[1] - 1}")
     return probs, targets
 
 
 def nll(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """-mean_b log p[b, y_b], with probabilities ``[B, C]`` and labels ``[B]``, in nats.
 
-    A probability of 0 counts as the smallest normal double, so that one sure mistake does not hide
-    all else.
+    A probability of 0 counts as the smallest normal double: one sure mistake must not make the mean
+    infinite.
     """
     probs, targets = _predictions(probabilities, labels)
     chosen = probs[np.arange(len(targets)), targets]
@@ -44,9 +46,9 @@ def ece(probabilities: ArrayLike, labels: ArrayLike, *, bins: int = 15) -> float
 
 
 def disagreement(predictions: ArrayLike) -> float:
-    """Share of samples on which two orders predict different labels, the mean over all pairs.
+    """Share of samples on which two orders predict different labels, averaged over all pairs.
 
-    ``predictions``: integer labels ``[O, B]``; NaN with fewer than two orders.
+    ``predictions`` are integer labels ``[O, B]``; NaN with fewer than two orders.
     """
     labels = np.asarray(predictions)
     if labels.ndim != 2 or labels.shape[1] == 0:
@@ -61,7 +63,7 @@ def disagreement(predictions: ArrayLike) -> float:
 
 
 def dormant_share(activations: ArrayLike, *, threshold: float = 0.01) -> float:
-    """Share of units ``[B, units]`` that are active (> 0) on less than ``threshold`` of samples."""
+    """Share of units in ``[B, units]`` that are positive on less than ``threshold`` of samples."""
     values = np.asarray(activations)
     if values.ndim != 2 or values.size == 0:
         raise ValueError(f"activations must have shape [B, units], got {list(values.shape)}")
@@ -76,8 +78,8 @@ def effective_rank(features: ArrayLike) -> float:
     if values.ndim != 2 or values.size == 0:
         raise ValueError(f"features must have shape [B, D], got {list(values.shape)}")
     wide = values.shape[0] < values.shape[1]
-    # their squares are eigenvalues of the smaller Gram matrix: several times faster. By torch,
-    # whose threads a cell fixes; numpy has as many as there are cores, and other last digits.
+    # Their squares are the eigenvalues of the smaller Gram matrix: several times faster. torch, as
+    # a cell fixes its number of threads; numpy uses all cores, which changes the last digits.
     rows = torch.from_numpy(values)
     squares = torch.linalg.eigvalsh(rows @ rows.T if wide else rows.T @ rows).numpy()
     rounding = squares.max() * len(squares) * np.finfo(np.float64).eps
@@ -98,12 +100,12 @@ def mean_abs_weight(weights: Iterable[ArrayLike]) -> float:
 
 
 def area_under_curve(values: ArrayLike, steps: ArrayLike | None = None) -> float:
-    """Trapezoid area under a learning curve ``[K]`` over its length in steps: a mean height."""
+    """Mean height of a learning curve ``[K]``: its trapezoid area over its length in steps."""
     heights = np.asarray(values, dtype=np.float64)
     places = np.arange(len(heights)) if steps is None else np.asarray(steps, dtype=np.float64)
     if heights.ndim != 1 or places.shape != heights.shape or not len(heights):
         raise ValueError(
-            "values and steps must be two lists of one length, got "
+            "values and steps must be lists of equal length, got "
             f"{list(heights.shape)} and {list(places.shape)}"
         )
     if len(heights) == 1:

@@ -21,11 +21,17 @@ def _score_matrix(matrix: ArrayLike) -> Array:
     return rows
 
 
-def _task_order(order: Sequence[int], tasks: int) -> list[int]:
-    identities = [int(task) for task in order]
+def _in_order(matrix: ArrayLike, order: Sequence[int]) -> Array:
+    """R with its columns in the order of learning: the task of column k is learned in row k + 1."""
+    rows, identities = _score_matrix(matrix), [int(task) for task in order]
+    tasks = rows.shape[1]
     if sorted(identities) != list(range(tasks)):
         raise ValueError(f"order must hold each of 0..{tasks - 1} once, got {identities}")
-    return identities
+    return rows[:, identities]
+
+
+def _mean(values: Array) -> float:
+    return float(values.mean()) if len(values) else float("nan")
 
 
 def final_average(matrix: ArrayLike) -> float:
@@ -35,25 +41,19 @@ def final_average(matrix: ArrayLike) -> float:
 
 def backward_transfer(matrix: ArrayLike, order: Sequence[int]) -> float:
     """BWT = mean over tasks j not last of R[T, j] - R[pos(j), j]; NaN with one task."""
-    rows = _score_matrix(matrix)
-    identities = _task_order(order, rows.shape[1])
-    gains = [rows[-1, j] - rows[place, j] for place, j in enumerate(identities[:-1], start=1)]
-    return float(np.mean(gains)) if gains else float("nan")
+    rows = _in_order(matrix, order)
+    return _mean((rows[-1] - rows[1:].diagonal())[:-1])
 
 
 def forward_transfer(matrix: ArrayLike, order: Sequence[int]) -> float:
     """FWT = mean over tasks j not first of R[pos(j) - 1, j] - R[0, j]; NaN with one task."""
-    rows = _score_matrix(matrix)
-    identities = _task_order(order, rows.shape[1])
-    gains = [rows[seen, j] - rows[0, j] for seen, j in enumerate(identities[1:], start=1)]
-    return float(np.mean(gains)) if gains else float("nan")
+    rows = _in_order(matrix, order)
+    return _mean((rows.diagonal() - rows[0])[1:])
 
 
 def just_learned(matrix: ArrayLike, order: Sequence[int]) -> float:
     """mean_j R[pos(j), j]: the score on each task right after it was learned."""
-    rows = _score_matrix(matrix)
-    identities = _task_order(order, rows.shape[1])
-    return float(np.mean([rows[place, j] for place, j in enumerate(identities, start=1)]))
+    return _mean(_in_order(matrix, order)[1:].diagonal())
 
 
 def forgetting(matrix: ArrayLike, order: Sequence[int]) -> float:
@@ -62,11 +62,8 @@ def forgetting(matrix: ArrayLike, order: Sequence[int]) -> float:
     The last task cannot have been forgotten yet: counting it would mix in how much it was just
     learned.
     """
-    rows = _score_matrix(matrix)
-    earlier = _task_order(order, rows.shape[1])[:-1]
-    if not earlier:
-        return float("nan")
-    return float((rows[:-1].max(axis=0) - rows[-1])[earlier].mean())
+    rows = _in_order(matrix, order)
+    return _mean((rows[:-1].max(axis=0) - rows[-1])[:-1])
 
 
 def first_minus_last(matrix: ArrayLike, order: Sequence[int]) -> float:

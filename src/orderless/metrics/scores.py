@@ -1,4 +1,4 @@
-"""Many runs, ``S[seed, order, task]``: averages, variances of order and seed, and intervals.
+"""Many runs, ``S[seed, order, task]``: averages, variances over orders and seeds, and intervals.
 
 Variances are population variances (ddof = 0), taken per task and then averaged over tasks.
 """
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 
-# Student's 97.5 % quantiles for 1, 2, ... degrees of freedom; for more than 20 the last is wide.
+# Student's 97.5 % quantiles for 1, 2, ... degrees of freedom; above 20 the last is conservative.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179,
            2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)  # fmt: skip
 
@@ -34,30 +34,39 @@ def _score_grid(scores: ArrayLike) -> Array:
     return grid
 
 
+def _paired_grids(scores_a: ArrayLike, scores_b: ArrayLike) -> tuple[Array, Array]:
+    first, second = _score_grid(scores_a), _score_grid(scores_b)
+    if first.shape != second.shape:
+        raise ValueError(
+            "a paired difference needs the same seeds, orders and tasks on both sides, got shapes "
+            f"{list(first.shape)} and {list(second.shape)}"
+        )
+    return first, second
+
+
 def average(scores: ArrayLike) -> float:
     """Mean of ``S[seed, order, task]`` over everything."""
     grid, by_order = _score_grid(scores), order_averages(scores)
-    # a sum of equal numbers is rounded: their mean must not lie beyond them
+    # A sum of equal numbers is rounded: their mean must not lie outside their range.
     return float(grid.mean().clip(by_order.min(), by_order.max()))
 
 
-# Measured from one of the values, equal scores have a variance of exactly 0 and not of 1e-34.
-
-
 def variance(scores: ArrayLike) -> float:
-    """Var over seeds and orders together: mean_j Var_{s,o} S[s, o, j]."""
+    """Variance over seeds and orders together: mean_j Var_{s,o} S[s, o, j]."""
+    # Here and below, one of the values is subtracted first: the variance of equal scores is then
+    # exactly 0 and not 1e-34.
     grid = _score_grid(scores)
     return float((grid - grid[:1, :1]).var(axis=(0, 1)).mean())
 
 
 def order_variance(scores: ArrayLike) -> float:
-    """How much the order alone matters: mean_j mean_s Var_o S[s, o, j]."""
+    """Variance over orders at a fixed seed: mean_j mean_s Var_o S[s, o, j]."""
     grid = _score_grid(scores)
     return float((grid - grid[:, :1]).var(axis=1).mean())
 
 
 def seed_variance(scores: ArrayLike) -> float:
-    """How much the seed alone matters: mean_j mean_o Var_s S[s, o, j]."""
+    """Variance over seeds at a fixed order: mean_j mean_o Var_s S[s, o, j]."""
     grid = _score_grid(scores)
     return float((grid - grid[:1]).var(axis=0).mean())
 
@@ -71,7 +80,7 @@ def normalized_variance(scores: ArrayLike) -> float:
 
 
 def normalized_order_variance(scores: ArrayLike) -> float:
-    """The same of the order alone: mean_j mean_s Var_o S[s, o, j] / (mean_{s,o} S[s, o, j])^2."""
+    """Order variance over squared mean: mean_j mean_s Var_o S / (mean_{s,o} S[s, o, j])^2."""
     return float(order_contributions(scores, within_seed=True).mean())
 
 
@@ -81,12 +90,12 @@ def order_averages(scores: ArrayLike) -> Array:
 
 
 def worst_order(scores: ArrayLike) -> float:
-    """The average of the order that does worst: min_o mean_{s,j} S[s, o, j]."""
+    """The lowest average of an order: min_o mean_{s,j} S[s, o, j]."""
     return float(order_averages(scores).min())
 
 
 def order_contributions(scores: ArrayLike, *, within_seed: bool = False) -> Array:
-    """[O]: each order's share of the normalized variance, which is their mean.
+    """[O]: the contribution of each order to the normalized variance, which is their mean.
 
     c_o = mean_{s,j} (S[s, o, j] - m)^2 / (mean_{s,o} S[s, o, j])^2, with m the task's mean over
     seeds and orders, or over the orders of seed s alone when ``within_seed`` (then the mean is the
@@ -102,7 +111,7 @@ def order_contributions(scores: ArrayLike, *, within_seed: bool = False) -> Arra
 
 
 def _resampled_shares(grid: Array, resamples: int, seed: int) -> tuple[Array, Array]:
-    """([resamples, S], [resamples, O]): with which share each seed and order is drawn."""
+    """([resamples, S], [resamples, O]): the share of draws of each seed and of each order."""
     generator = np.random.default_rng(seed)
 
     def drawn(count: int) -> Array:
@@ -120,20 +129,20 @@ def _percentiles(values: Array, level: float) -> tuple[float, float]:
 def interval(
     scores: ArrayLike, *, level: float = 0.95, resamples: int = 4000, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of the average over orders *and* seeds; tasks stay.
+    """Percentile bootstrap interval of the average; orders *and* seeds are resampled, not tasks.
 
-    With one seed it is an interval given that seed.
+    With one seed the interval is conditional on that seed.
     """
     grid = _score_grid(scores)
     shares = _resampled_shares(grid, resamples, seed)
-    # Centred first, so that equal runs give an interval of exactly no width.
+    # Centred first, so that equal runs give an interval of width exactly 0.
     start = float(grid[0, 0].mean())
     low, high = _percentiles(_resampled_statistic(grid - grid[0, 0], shares, "mean"), level)
     return start + low, start + high
 
 
 def _resampled_statistic(grid: Array, shares: tuple[Array, Array], metric: str) -> Array:
-    """[resamples]: the metric with seeds and orders counted as ``shares`` says, by moments."""
+    """[resamples]: the metric with seeds and orders weighted by ``shares``, by moments."""
     of_seeds, of_orders = shares
     if metric == "mean":
         return ((of_seeds @ grid.mean(axis=2)) * of_orders).sum(axis=1)
@@ -157,17 +166,12 @@ def paired_difference(
 ) -> Difference:
     """metric(a) - metric(b) with a paired percentile bootstrap interval over orders and seeds.
 
-    Both are ``S[seed, order, task]`` over the *same* seeds and orders; each resample draws the
-    same for both, so what an order or a seed does to both of them cancels. With one seed the
-    interval is one given that seed. A resampled variance is (O - 1)/O of the true one on average:
-    the interval is drawn towards 0 by that factor, which never changes its sign.
+    Both are ``S[seed, order, task]`` over the *same* seeds and orders, and each resample draws the
+    same ones for both: an effect of an order or a seed on both cancels. With one seed the interval
+    is conditional on that seed. A resampled variance is (O - 1)/O of the true one on average, which
+    shrinks the interval towards 0 by that factor and never changes its sign.
     """
-    first, second = _score_grid(scores_a), _score_grid(scores_b)
-    if first.shape != second.shape:
-        raise ValueError(
-            "a paired difference needs the same seeds, orders and tasks on both sides, got shapes "
-            f"{list(first.shape)} and {list(second.shape)}"
-        )
+    first, second = _paired_grids(scores_a, scores_b)
     statistics = {"mean": average, "order_variance": order_variance, "variance": variance}
     if metric not in statistics:
         raise ValueError(f"metric must be one of {', '.join(statistics)}, got {metric!r}")
@@ -190,19 +194,21 @@ def _quantile(freedom: float) -> float:
 
 
 def difference_across(scores_a: ArrayLike, scores_b: ArrayLike) -> Difference:
-    """mean(a) - mean(b) as it would be on *other tasks* in other orders, with its 95 % interval.
+    """mean(a) - mean(b) with a 95 % interval for *other tasks* in other orders.
 
     Tasks and orders are crossed random effects: with d[o, j] the differences (means over seeds),
 
         V_task = Var_j(mean_o d) / T,   V_order = Var_o(mean_j d) / O
         Var(mean) = max(V_task + V_order - V_rest, V_task, V_order)
 
-    where V_rest, that of what neither explains, is part of both.
-    Student's interval with Satterthwaite's degrees of freedom. Both are ``S[seed, order, task]``
-    with at least two orders and two tasks.
+    where V_rest is the residual variance, which is part of both. Student's interval with
+    Satterthwaite's degrees of freedom. Both are ``S[seed, order, task]`` over the same seeds,
+    orders and tasks, with at least two orders and two tasks.
     """
-    gaps = (_score_grid(scores_a) - _score_grid(scores_b)).mean(axis=0)
+    gaps = np.subtract(*_paired_grids(scores_a, scores_b)).mean(axis=0)
     orders, tasks = gaps.shape
+    if min(orders, tasks) < 2:
+        raise ValueError(f"at least two orders and two tasks are needed, got {orders} and {tasks}")
     by_order, by_task, mean = gaps.mean(axis=1), gaps.mean(axis=0), float(gaps.mean())
     rest = ((gaps - by_order[:, None] - by_task + mean) ** 2).sum() / (orders * tasks)
     parts = np.array([by_task.var(ddof=1) / tasks, by_order.var(ddof=1) / orders])

@@ -1,4 +1,4 @@
-"""Turns finished cells into tables, figures and verdicts on the paper's claims."""
+"""Tables, figures and verdicts on the paper's claims, from finished cells."""
 
 from ..experiments.record import load_run
 from .claims import judge_claims

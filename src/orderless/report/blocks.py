@@ -1,6 +1,4 @@
-"""Cells as grids: the largest complete block of seeds x orders, and the scores S[seed, order, task]
-in it.
-"""
+"""The largest complete block of seeds x orders, and its scores S[seed, order, task]."""
 
 import itertools
 from collections.abc import Iterable
@@ -22,9 +20,9 @@ def by_place(cells: Iterable[CellRecord], method: str) -> Cells:
 def complete_block(places: Iterable[Place]) -> tuple[list[int], list[int]]:
     """The largest complete seeds x orders block among finished (seed, order index) places.
 
-    Of two equally large blocks the one with more orders, then the one with lower seeds. Exact up
-    to 12 seeds or orders on the smaller side; beyond that the sides are added one by one, fullest
-    first.
+    Ties go to more orders, then to lower seeds. The search is exhaustive if there are at most 12
+    seeds or at most 12 orders, and greedy otherwise: seeds or orders are added one by one, those
+    with most finished cells first.
     """
     orders_of: dict[int, set[int]] = {}
     seeds_of: dict[int, set[int]] = {}
@@ -47,8 +45,8 @@ def complete_block(places: Iterable[Place]) -> tuple[list[int], list[int]]:
 
 
 def by_order_place(cell: CellRecord) -> dict[str, list[float | None]]:
-    """Plasticity by place in the order and, where curves were recorded, the return of each level
-    while it was learned: the area under its curve.
+    """Plasticity by place in the order; with recorded curves also "return", the area under the
+    curve of each level while it was learned.
     """
     final = cell.final()
     if cell.curves is None or final is None:
@@ -59,7 +57,7 @@ def by_order_place(cell: CellRecord) -> dict[str, list[float | None]]:
 def score_grid(
     cells: Cells, seeds: list[int], orders: list[int], combine: str = "accuracy"
 ) -> NDArray[np.float64] | None:
-    """S[seed, order, task] of the final row, or None where a cell lacks this way of combining."""
+    """S[seed, order, task] after the last task; None if a cell lacks this combination."""
     rows = [cells[seed, order].final(combine) for seed in seeds for order in orders]
     if any(row is None for row in rows):
         return None

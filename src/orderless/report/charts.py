@@ -1,7 +1,7 @@
-"""Every chart, drawn once: the figures of the paper and the page show the same.
+"""The charts that the PNG figures and the HTML page share.
 
-Artists that the page wants to find again carry a `gid`: "dots-k" and "mark-k" of the k-th method in
-a scatter plot, "line-k" over time.
+Artists to which the page adds attributes have a `gid`: "dots-k" and "mark-k" for the k-th method in
+a scatter plot, "line-k" and "band-k" over time.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Of methods that say nothing about it: Okabe and Ito left out grey, so nobody else has it.
+# For methods without a style of their own: grey is not among Okabe and Ito's colours.
 OTHER_STYLES = [("#555555", marker) for marker in "dp8Ho^vs"]
 DASHES: list[tuple[float, ...]] = [(), (7, 4), (2, 3), (9, 3, 2, 3), (14, 5)]
 GRID = "#E5E5E5"
-POINTS = 60  # moments at which a trace is drawn
+POINTS = 60  # number of steps at which a trace is drawn
 
 Array = NDArray[np.float64]
 Variance = Literal["total", "order"]
 
 
 class Style(NamedTuple):
-    """How a method is drawn. Kin share colour and shape; `dashes` tells their lines apart."""
+    """How a method is drawn. Related methods share colour and shape and differ in `dashes`."""
 
     colour: str
     marker: str
@@ -43,7 +43,7 @@ class Style(NamedTuple):
 
 
 def method_styles(names: Sequence[str]) -> dict[str, Style]:
-    """A method, its + WPF twin and its tuned kin (drawn smaller) share colour and shape."""
+    """A method, its + WPF form and its tuned form (drawn smaller) share colour and shape."""
     styles: dict[str, Style] = {}
     unknown = 0
     over_particles = {describe(name).base for name in names}
@@ -61,7 +61,7 @@ def method_styles(names: Sequence[str]) -> dict[str, Style]:
 
 
 def new_figure(width: float, height: float, *, layout: str | None = "constrained") -> Figure:
-    """A figure with its own canvas: needs no display and leaves the user's pyplot state alone."""
+    """A figure with its own canvas: needs no display and does not change pyplot's state."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -75,12 +75,12 @@ def new_figure(width: float, height: float, *, layout: str | None = "constrained
 
 
 def plain(text: str) -> str:
-    """A name as matplotlib prints it: without control characters, and dollars begin no formula."""
+    """A name for matplotlib: control characters and dollars, which begin a formula, escaped."""
     return printable(text).replace("$", r"\$")
 
 
 def tidy(axes: Axes) -> None:
-    """A grid behind everything, and no frame above and to the right."""
+    """Draw a grid in the background, and no frame above and to the right."""
     axes.grid(True, color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -92,12 +92,9 @@ def legend_beside(axes: Axes) -> None:
     )
 
 
-# ---------------------------------------------------------------------- average against variance
-
-
 class Spot(NamedTuple):
-    """A method, or one of its orders: its average, and its variance (its share of it) over orders
-    and seeds or over orders alone.
+    """A method, or one of its orders: the average, and the variance (or its contribution to it)
+    over orders and seeds, or over orders alone.
     """
 
     name: str
@@ -108,7 +105,7 @@ class Spot(NamedTuple):
 
 
 def scatter_spots(methods: dict[str, MethodSummary], *, normalized: bool = True) -> list[Spot]:
-    """A spot per method that has both variances; normalized ones have a dot per order."""
+    """A spot per method with both variances; if they are normalized, with a dot per order."""
     spots = []
     for name, entry in methods.items():
         total = entry.normalized_variance if normalized else entry.variance
@@ -132,7 +129,7 @@ def scatter(
     factor: float = 100.0,
     size: float = 1.0,
 ) -> None:
-    """A marker per method; each faint dot is one order, and the marker stands at their mean.
+    """Draw a marker per method and a faint dot per order; the marker is at the mean of its dots.
 
     Scores are multiplied by `factor`, areas of marks by `size`.
     """
@@ -163,7 +160,7 @@ def scatter(
 
 
 def variance_scale(axes: Axes, values: Iterable[float], tiny: float = 1e-12) -> None:
-    """Logarithmic, with a linear stretch at the bottom: a variance of exactly 0 has its place."""
+    """A logarithmic scale with a linear part at the bottom, for variances of exactly 0."""
     positive = [value for value in values if value > tiny]
     if positive:
         threshold = 10.0 ** math.floor(math.log10(min(positive)))
@@ -171,11 +168,8 @@ def variance_scale(axes: Axes, values: Iterable[float], tiny: float = 1e-12) -> 
         axes.set_ylim(bottom=-0.15 * threshold)
 
 
-# ---------------------------------------------------------------------- quantities over training
-
-
 class Band(NamedTuple):
-    """Mean, lowest and highest over cells; NaN where no cell has come."""
+    """Mean, lowest and highest value over cells; NaN where no cell has a value."""
 
     mean: Array
     low: Array
@@ -185,7 +179,7 @@ class Band(NamedTuple):
 class Series(NamedTuple):
     """One quantity over training, by method, at common steps or places in the order.
 
-    `scale`: "linear", "log" (never below 1) or "share" (0 to 1).
+    `scale`: "linear", "log" (from 1) or "share" (0 to 1).
     """
 
     title: str
@@ -206,7 +200,7 @@ def series(
     title: str,
     scale: str = "linear",
 ) -> Series | None:
-    """Per method the mean over cells, and the lowest and highest."""
+    """The mean, lowest and highest value over cells per method; None without any."""
     found: dict[str, list[tuple[list[float], list[float]]]] = {}
     for cell in cells:
         content = getattr(cell, record) or {}
@@ -242,7 +236,7 @@ def draw_series(
     *,
     thin: Sequence[str] = (),
 ) -> None:
-    """A line per method with a band from the lowest cell to the highest; `thin` ones have none."""
+    """Draw a line per method with a band from the lowest to the highest; `thin` ones without."""
     for place, (name, band) in enumerate(data.lines.items()):
         style = styles[name]
         axes.plot(

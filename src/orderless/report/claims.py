@@ -1,16 +1,14 @@
 """The paper's claims, judged one by one on our own measurements.
 
-A comparison holds when the paired bootstrap interval over orders and seeds lies wholly on the
-claimed side of 0, and does not hold otherwise (the evidence says whether the opposite was seen or
-no difference). It is not decidable when a row is missing or broke off, or when fewer than
-``MINIMUM_ORDERS`` orders are shared: with four orders, all on one side by chance is no rarity.
-"Less variable" is judged twice, on the total variance (order and seed vary together, the paper's
-likely reading) and on the order variance alone, which is what order-sensitivity means.
+A comparison holds if the paired bootstrap interval over orders and seeds lies wholly on the claimed
+side of 0. Otherwise it does not hold, and the evidence tells whether the opposite or no difference
+is seen. It is not decidable if a row is missing or broke off, or if fewer than ``MINIMUM_ORDERS``
+orders are shared: four orders are often all on one side by chance. "Less variable" is judged twice:
+on the total variance (over orders and seeds, probably the paper's) and on the order variance.
 
-Mean returns in games, which few can afford to measure under many orders, are judged from 3 orders
-on: with fewer than ``MINIMUM_ORDERS`` by Student's interval, which few orders make wide.
-A second interval, ``across``, takes the levels for a sample as well: it says which effects on the
-game are excluded.
+Mean returns in games, which are expensive to measure in many orders, are judged from 3 orders on:
+below ``MINIMUM_ORDERS`` by Student's interval, which is wide then. A second interval, ``across``,
+treats the levels as a sample as well: it tells which effects on the game are excluded.
 """
 
 from collections.abc import Iterator, Sequence, Set
@@ -28,7 +26,7 @@ MINIMUM_ORDERS = 5
 FEWEST_ORDERS = 3  # for Student's interval
 NEAR_CHANCE = 0.03
 COMPETING = 0.01
-ROUNDING = 1e-12  # a difference below this is floating-point noise, not a finding
+ROUNDING = 1e-12  # smaller differences are rounding errors
 
 Measure = Literal["mean", "variance", "order_variance"]
 MEASURES: dict[Measure, str] = {
@@ -52,7 +50,7 @@ class Comparison(NamedTuple):
 
 
 def _comparisons(benchmark: str, methods: Set[str]) -> Iterator[Comparison]:
-    """What the paper says of its own tables; of tuned rows, too, where there are any."""
+    """The paper's claims about its tables, also for tuned rows if there are any."""
     base = {"procgen-bc": "bc", "procgen-lifelong": "ppo"}.get(benchmark)
     plain: tuple[str, ...] = ("ewc", "lwf", "si")
     if base is None:
@@ -68,14 +66,12 @@ def _comparisons(benchmark: str, methods: Set[str]) -> Iterator[Comparison]:
 
 
 def judge_claims(summary: Summary, cells: Sequence[CellRecord]) -> list[Claim]:
-    """The claims of the paper's tables on one table of ours; empty for other benchmarks."""
+    """The verdicts on the paper's claims for one table; empty for benchmarks it does not have."""
     benchmark = summary.benchmark
     if benchmark not in (TABLE_2 if summary.returns else TABLE_1):
         return []
     judge = Judge(summary, cells)
-    claims = [
-        judge.compare(comparison) for comparison in _comparisons(benchmark, summary.methods.keys())
-    ]
+    claims = list(map(judge.compare, _comparisons(benchmark, summary.methods.keys())))
     if not summary.returns:
         claims += [judge.near_chance("bootstrap"), judge.near_chance("gd"), judge.front()]
     if benchmark == "splitmnist":
@@ -94,8 +90,10 @@ def decided(
     better: str = "high",
     form: str = ".3f",
 ) -> Claim:
-    """The claim with its evidence: it holds when the interval of the difference between the first
-    method and the second lies wholly on the better side of 0. A `form` of "%" is for fractions.
+    """The claim with its verdict and evidence: it holds if the interval of the difference between
+    the first and the second method lies wholly on the better side of 0.
+
+    `form` is the format of the numbers; "%" writes fractions as percentages.
     """
     above, below = difference.low > ROUNDING, difference.high < -ROUNDING
     holds, opposite = (above, below) if better == "high" else (below, above)
@@ -116,7 +114,7 @@ def decided(
 
 @dataclass(frozen=True)
 class Judge:
-    """Measures what the cells of a table say about each claim."""
+    """Judges claims on the cells of one table."""
 
     summary: Summary
     cells: Sequence[CellRecord]
@@ -180,7 +178,7 @@ class Judge:
         )
 
     def front(self) -> Claim:
-        """ "The bottom right of Figure 2 is dominated by WPF or X + WPF": its Pareto front is."""
+        """ "The bottom right of Figure 2 is dominated by WPF or X + WPF": the Pareto front."""
         table, methods = TABLE_1[self.summary.benchmark], self.summary.methods
         claim = Claim(
             claim="The bottom right of Figure 2 belongs to rows with WPF",
@@ -189,6 +187,9 @@ class Judge:
         )
         if claim.evidence:
             return claim
+        if undefined := [name for name in table if methods[name].normalized_variance is None]:
+            words = "No normalized variance, as the mean of a task is 0: "
+            return replace(claim, evidence=f"{words}{', '.join(undefined)}.")
         rows = {n: (methods[n].average, -(methods[n].normalized_variance or 0.0)) for n in table}
         best = [
             name
@@ -228,14 +229,14 @@ class Judge:
             paper=f"{percent(table['wpf'][0])} % against {percent(table['lwf+wpf'][0])} % "
             "for LwF + WPF: contradicted by its own table",
         )
-        # One better row refutes the claim; only all rows together can support it.
+        # One better row refutes the claim; it takes all rows to support it.
         if claim.holds is True and missing:
             unseen = f"{claim.evidence} Not measured: {', '.join(missing)}."
             return replace(claim, holds="not decidable", evidence=unseen)
         return claim
 
     def _excluded(self, comparison: Comparison, across: metrics.Difference) -> str:
-        """Which effects on the game, not only on these levels, the measurements exclude."""
+        """Whether the measurements exclude an effect of the paper's size on other levels, too."""
         text = (
             f" With the level as a random effect, too: [{across.low:+.3f}, {across.high:+.3f}], "
             f"half-width {(across.high - across.low) / 2:.3f}"
@@ -263,7 +264,7 @@ class Judge:
 
 
 def unfit(summary: Summary, *names: str) -> str | None:
-    """Why these rows cannot be judged: one is missing or broke off."""
+    """The reason why these rows cannot be judged (one is missing or broke off), or None."""
     missing = [name for name in names if name not in summary.methods]
     if missing:
         return f"Not measured: {', '.join(missing)}."
@@ -280,7 +281,7 @@ def unfit(summary: Summary, *names: str) -> str | None:
 def shared_block(
     summary: Summary, cells: Sequence[CellRecord], left: str, right: str, needed: int
 ) -> tuple[Cells, Cells, list[int], list[int]] | str:
-    """Two methods' cells, the seeds and the orders that both have; or why nothing can be judged."""
+    """The cells of both methods, their common seeds and orders; or why they cannot be judged."""
     if reason := unfit(summary, left, right):
         return reason
     ours, theirs = by_place(cells, left), by_place(cells, right)

@@ -30,7 +30,7 @@ def loaded(
     read: Callable[[Path], object] | None = None,
     tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> Run:
-    """The run, read from its directory if need be; `ReportError` says what is wrong with it."""
+    """The run, read from its directory if necessary; raises `ReportError` if it is not valid."""
     if isinstance(source, Run):
         return source
     try:
@@ -45,7 +45,7 @@ def summarize(
     """One summary per (benchmark, scenario, preset) found in a run.
 
     Args:
-        source: a run directory, or what `load_run` made of it.
+        source: a run directory, or a run from `load_run`.
         read: turns one cell file into plain JSON; the default reads what `orderless run` wrote.
 
     Raises:
@@ -60,8 +60,10 @@ def _summarize_table(cells: list[CellRecord]) -> Summary:
     methods = {name: _summarize_method(by_place(cells, name)) for name in names}
     notes = _notes(methods)
     experts = [cell.expert for cell in cells]
-    if any(experts) and _shared(experts) is None:
+    expert = _shared(experts)
+    if any(experts) and expert is None:
         notes.append("The cells do not all clone the same expert.")
+    untrained = _mean(_mean(cell.scores["accuracy"][0]) for cell in cells)
     summary = Summary(
         benchmark=first.benchmark,
         scenario=first.scenario,
@@ -78,19 +80,24 @@ def _summarize_table(cells: list[CellRecord]) -> Summary:
         },
         duration=float(sum(cell.duration for cell in cells)),
         notes=notes,
-        expert=_shared(experts),
-        random_return=_mean(_mean(cell.scores["accuracy"][0]) for cell in cells)
-        if _shared(experts)
-        else None,
+        expert=expert,
+        random_return=untrained if expert else None,
         claims=[],
     )
     claims = [*judge_claims(summary, cells), *judge_plasticity(summary, cells)]
     return replace(summary, claims=claims)
 
 
-# measures of S[seed, order, task] and of R under their names in `metrics`
+# measures of S[seed, order, task] and of R by their names in `metrics`
 STATISTICS = ("average", "variance", "order_variance", "seed_variance", "worst_order", "interval")
 NORMALIZED = ("normalized_variance", "normalized_order_variance", "order_contributions")
+TRANSFERS = {
+    "just_learned": metrics.just_learned,
+    "forgetting": metrics.forgetting,
+    "first_minus_last": metrics.first_minus_last,
+    "bwt": metrics.backward_transfer,
+    "fwt": metrics.forward_transfer,
+}
 
 
 def _summarize_method(cells: Cells) -> MethodSummary:
@@ -112,11 +119,7 @@ def _summarize_method(cells: Cells) -> MethodSummary:
         "task_averages": scores.mean(axis=(0, 1)),
         "place_averages": np.mean([row[cell.order] for row, cell in by_run], axis=0),
         "seed_averages": scores.mean(axis=(1, 2)),
-        "just_learned": _transfer(metrics.just_learned, used),
-        "forgetting": _transfer(metrics.forgetting, used),
-        "first_minus_last": _transfer(metrics.first_minus_last, used),
-        "bwt": _transfer(metrics.backward_transfer, used),
-        "fwt": _transfer(metrics.forward_transfer, used),
+        **{name: _transfer(measure, used) for name, measure in TRANSFERS.items()},
         "nll": _mean(_mean(cell.nll) for cell in used),
         "ece": _mean(_mean(cell.ece) for cell in used),
         "disagreement": _disagreement(cells, seeds, orders),
@@ -128,7 +131,7 @@ def _summarize_method(cells: Cells) -> MethodSummary:
         "died": sum(cell.died_at is not None for cell in cells.values()),
         "duration": float(sum(cell.duration for cell in cells.values())),
         "particles": _shared([cell.particles for cell in used]),
-        # of the weights that answer; those of the trace are by evidence for the exact filter
+        # of the weights used for predictions; the exact filter's trace has its evidence weights
         "ess_final": _mean(cell.last("ess") if cell.ess is None else cell.ess for cell in used),
         "largest_weight_final": _mean(cell.last("largest_weight") for cell in used),
         **{n: _mean(getattr(c, n) for c in used) for n in ("log_evidence", "temperature", "alive")},
@@ -155,7 +158,7 @@ def _summarize_method(cells: Cells) -> MethodSummary:
 def _transfer(
     measure: Callable[[Array, list[int]], float], cells: list[CellRecord]
 ) -> float | None:
-    """The mean over runs; None where R is not filled (a learner that sees all tasks at once)."""
+    """The mean over runs; None if R is incomplete (a learner that sees all tasks at once)."""
     matrices = [cell.matrix() for cell in cells]
     return _mean(
         None if matrix is None or not np.isfinite(matrix).all() else measure(matrix, cell.order)
@@ -164,7 +167,7 @@ def _transfer(
 
 
 def _disagreement(cells: Cells, seeds: list[int], orders: list[int]) -> float | None:
-    """Between orders of one seed, task by task, then the mean over tasks and seeds."""
+    """The disagreement between orders of one seed, averaged over tasks and seeds."""
     values = []
     for seed in seeds:
         labels = [cells[seed, order].labels() for order in orders]
@@ -178,7 +181,7 @@ def _disagreement(cells: Cells, seeds: list[int], orders: list[int]) -> float | 
 
 
 def _weight_spread(cells: list[CellRecord]) -> dict[str, list[float]]:
-    """How far each term of the loss moves the weights apart in an update, by place, over runs."""
+    """For each term of the loss, the spread of log-weight increments by place, mean over runs."""
     means: dict[str, list[float]] = {}
     for term in ("policy", "value", "entropy"):
         found: dict[int, list[float]] = {}
@@ -195,7 +198,7 @@ def _weight_spread(cells: list[CellRecord]) -> dict[str, list[float]]:
 
 
 def _plasticity(cells: list[CellRecord]) -> dict[str, dict[str, list[float]]]:
-    """Each measure's mean over runs, by place in the order, and half its 95 % interval."""
+    """The mean of each measure over runs by place in the order, and half of its 95 % interval."""
     means: dict[str, list[float]] = {}
     halves: dict[str, list[float]] = {}
     places = [by_order_place(cell) for cell in cells]
@@ -211,7 +214,7 @@ def _plasticity(cells: list[CellRecord]) -> dict[str, dict[str, list[float]]]:
 
 
 def _notes(methods: dict[str, MethodSummary]) -> list[str]:
-    """What a reader must know before comparing rows."""
+    """Warnings for the comparison of rows."""
     by_text: dict[str, list[str]] = {}
     for name, e in methods.items():
         left_out = e.cells - e.orders * e.seeds
@@ -248,14 +251,14 @@ def _average(scores: Array | None) -> float | None:
 
 
 def _mean(values: Iterable[float | None] | None) -> float | None:
-    """The mean, or None where a value is missing: a mean over some of the runs would mislead."""
+    """The mean, or None if a value is missing: a mean over some of the runs would mislead."""
     numbers = [math.nan if value is None else value for value in values or ()]
     mean = float(np.mean(numbers)) if numbers else math.nan
     return mean if math.isfinite(mean) else None
 
 
 def _shared(values: list[T]) -> T | None:
-    """The value all have, or None."""
+    """The value if all are equal, otherwise None."""
     return values[0] if all(value == values[0] for value in values) else None
 
 
@@ -264,7 +267,7 @@ def _distinct(values: Iterable[str | None]) -> list[str]:
 
 
 def _shared_settings(cells: list[CellRecord]) -> dict[str, Setting]:
-    """Settings that every one of these cells was run with."""
+    """The settings that are equal in all of these cells."""
     return {
         key: value
         for key, value in cells[0].settings.items()

@@ -1,6 +1,8 @@
-"""What a run's tables are made of: columns, and names of rows and tables."""
+"""The columns of a run's tables, and the names of rows and tables."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
 from ..writing import MISSING, count, decimal, percent, small
@@ -8,8 +10,8 @@ from .paper import TABLE_1, benchmark_label, method_label
 from .summary import MethodSummary, Summary
 
 R = TypeVar("R")
-ENOUGH_ORDERS = 6  # with fewer, a bootstrap interval over orders is their range by another name
-# What each variance is over.
+ENOUGH_ORDERS = 6  # with fewer, a bootstrap interval over orders is hardly more than their range
+# variance -> over what it is taken
 VARIED: dict[str, tuple[str, ...]] = {
     "variance": ("orders", "seeds"),
     "order_variance": ("orders",),
@@ -20,19 +22,16 @@ VARIED: dict[str, tuple[str, ...]] = {
 
 
 def seen_variance(entry: MethodSummary, name: str) -> float | None:
-    """A row's variance; None, and not 0, where what it is over did not vary."""
+    """A variance of a row; None, and not 0, if it is over a single order or seed."""
     varied = any(getattr(entry, what) > 1 for what in VARIED[name])
     return getattr(entry, name) if varied else None
 
 
-# ---------------------------------------------------------------------- columns
-
-
 class Column(NamedTuple, Generic[R]):
-    """A column: what a row is worth in it and how that reads, for every form of a table.
+    """A column of a table in any format: the value of a row and its text.
 
-    `kind`: "score" (a fraction), "return", "variance" or "number"; `better`: which end of it,
-    "high" or "low"; `honour`: what its best row is called; `write`: for what is no single number.
+    `kind`: "score" (a fraction), "return", "variance" or "number"; `better`: "high" or "low";
+    `honour`: a label for the best row; `write`: writes entries that are not a single number.
     """
 
     heading: str
@@ -44,7 +43,7 @@ class Column(NamedTuple, Generic[R]):
     write: Callable[[R], str] | None = None
 
     def text(self, row: R, **writers: Callable[[float | None], str]) -> str:
-        """The row's entry; `writers` replace those of their kind."""
+        """The row's entry; `writers` replace those of `WRITERS` by kind."""
         write = {**WRITERS, **writers}[self.kind]
         return write(self.value(row)) if self.write is None else self.write(row)
 
@@ -55,9 +54,9 @@ WRITERS: dict[str, Callable[[float | None], str]] = {
     "variance": small,
     "number": lambda value: decimal(value, 1),
 }
-MIXED = "The average when the particles' {} are averaged before deciding."
-SCORES = {  # heading -> (name, which end is better, explanation)
-    "worst order": ("worst_order", "high", "The average under the order that suited it least."),
+MIXED = "Accuracy of the weighted mean of the particles' {}."
+SCORES = {  # heading -> (name, better, explanation)
+    "worst order": ("worst_order", "high", "The lowest average of an order."),
     "by logits": ("average_logits", "high", MIXED.format("outputs")),
     "by probs": ("average_probs", "high", MIXED.format("probabilities")),
     "by code": (
@@ -66,53 +65,50 @@ SCORES = {  # heading -> (name, which end is better, explanation)
         "As the paper's released code scores each row: weighted particles by logits, others by "
         "accuracy.",
     ),
-    "forgetting": ("forgetting", "low", "A task's best score ever minus its score at the end."),
+    "forgetting": ("forgetting", "low", "The best score on a task minus its score at the end."),
 }
 VARIANCES = {  # heading -> (name, explanation)
-    "seed variance": ("seed_variance", "Variance over seeds while the order is held fixed."),
+    "seed variance": ("seed_variance", "Variance over seeds in a fixed order."),
     "total variance": ("variance", "Variance over orders and seeds together."),
-    "norm. total": ("normalized_variance", "The total variance over the squared mean, by task."),
-    "norm. order": ("normalized_order_variance", "The order variance over the squared mean."),
+    "norm. total": ("normalized_variance", "Total variance divided by the squared mean, by task."),
+    "norm. order": ("normalized_order_variance", "Order variance divided by the squared mean."),
 }
 AVERAGE = (
-    "Mean over tasks, orders and seeds after the last task. A filter's score is the weighted mean "
-    "of its particles' own scores."
+    "Mean over tasks, orders and seeds after the last task. The score of a filter is the weighted "
+    "mean of its particles' scores."
 )
-ORDER = "Variance over orders while the seed is held fixed: what order-sensitivity means."
+ORDER = "Variance over orders with a fixed seed: the order sensitivity."
 STEADIEST = "lowest order variance"
-ESS = "Effective sample size at the end: how many particles still count."
+ESS = "Effective sample size of the weights at the end."
 
 
 def all_columns(summary: Summary) -> list[Column[MethodSummary]]:
-    """Every column, what matters most first."""
+    """All columns, the most important first."""
     score = "return" if summary.returns else "score"
-
-    def value(name: str) -> Callable[[MethodSummary], float | None]:
-        return lambda entry: getattr(entry, name)
-
-    def variance(name: str) -> Callable[[MethodSummary], float | None]:
-        return lambda entry: seen_variance(entry, name)
-
+    of_order = partial(seen_variance, name="order_variance")
     return [
-        Column("average", value("average"), score, AVERAGE, "high", "highest average"),
-        Column("order variance", variance("order_variance"), "variance", ORDER, "low", STEADIEST),
+        Column("average", attrgetter("average"), score, AVERAGE, "high", "highest average"),
+        Column("order variance", of_order, "variance", ORDER, "low", STEADIEST),
         _interval_column(summary, score),
-        *(Column(h, value(n), score, words, better) for h, (n, better, words) in SCORES.items()),
+        *(Column(h, attrgetter(n), score, text, better) for h, (n, better, text) in SCORES.items()),
         *_clone_columns(summary),
-        *(Column(h, variance(n), "variance", words, "low") for h, (n, words) in VARIANCES.items()),
-        Column("ESS", value("ess_final"), "number", ESS),
+        *(
+            Column(h, partial(seen_variance, name=n), "variance", text, "low")
+            for h, (n, text) in VARIANCES.items()
+        ),
+        Column("ESS", attrgetter("ess_final"), "number", ESS),
         Column(
             "seeds x orders",
             lambda entry: entry.seeds * entry.orders,
             "number",
-            "How many runs the row stands on.",
+            "Number of runs of the row.",
             write=lambda entry: f"{entry.seeds} x {entry.orders}",
         ),
     ]
 
 
 def _clone_columns(summary: Summary) -> list[Column[MethodSummary]]:
-    """What clones are worth beside the expert: at the end, and on the level just learned."""
+    """The returns of clones relative to the expert: at the end, and on the level just learned."""
     if summary.expert is None:
         return []
     share = "Share of the way from untrained networks (0) to the expert (100 %)"
@@ -125,11 +121,11 @@ def _clone_columns(summary: Summary) -> list[Column[MethodSummary]]:
 
 
 def _interval_column(summary: Summary, score: str) -> Column[MethodSummary]:
-    """A 95 % interval, or from few orders what they really tell: the lowest and the highest."""
+    """A 95 % interval, or with few orders their lowest and highest average."""
     counts = {entry.orders for entry in summary.methods.values()}
     enough = min(counts) >= ENOUGH_ORDERS
     heading = f"range over {max(counts)} orders" if len(counts) == 1 else "range over orders"
-    words = "The averages of the least and the most suitable order."
+    words = "The lowest and the highest average of an order."
 
     def ends(entry: MethodSummary) -> list[float]:
         return entry.interval if enough else [min(entry.order_averages), max(entry.order_averages)]
@@ -144,21 +140,18 @@ def _interval_column(summary: Summary, score: str) -> Column[MethodSummary]:
 
 
 def columns_of(summary: Summary) -> list[Column[MethodSummary]]:
-    """The columns that say something here: CSV and JSON hold everything."""
+    """The columns without those that are empty or redundant here; CSV and JSON hold all values."""
     columns, rows = all_columns(summary), summary.methods.values()
     idle = [c.heading for c in columns if all(c.text(entry) == MISSING for entry in rows)]
-    if all(entry.seeds == 1 for entry in rows):  # then the total is that of the order
+    if all(entry.seeds == 1 for entry in rows):  # then the total variance is the order variance
         idle += ["total variance", "norm. total"]
-    if summary.returns:  # not made by averaging logits, and dividing by a mean near 0 is no measure
+    if summary.returns:  # made without averaging logits; their mean may be near 0
         idle += ["by logits", "norm. total", "norm. order"]
     return [column for column in columns if column.heading not in idle]
 
 
-# ---------------------------------------------------------------------- names
-
-
 def row_label(name: str, methods: Mapping[str, MethodSummary]) -> str:
-    """A method's name, and how many orders it has where others have more."""
+    """The name of a method, with its number of orders if others have more."""
     label, orders = method_label(name), methods[name].orders
     if orders == max(entry.orders for entry in methods.values()):
         return label
@@ -166,12 +159,12 @@ def row_label(name: str, methods: Mapping[str, MethodSummary]) -> str:
 
 
 def title(summary: Summary) -> str:
-    """One line that names the table."""
+    """The title of the table in one line."""
     parts = [benchmark_label(summary.benchmark), summary.scenario, summary.preset]
     return ", ".join([*parts, *learning_rate(summary), *departures(summary)])
 
 
-# what a run may do otherwise than the preset `table1`: setting -> (its value there, in words)
+# settings in which runs differ from the preset `table1`: setting -> (its value there, in words)
 TABLE1_VALUES: dict[str, tuple[object, str]] = {
     "network": ("mlp", "{} network"),
     "batch_size": (128, "batch {}"),
@@ -182,9 +175,9 @@ TABLE1_VALUES: dict[str, tuple[object, str]] = {
 
 
 def departures(summary: Summary) -> list[str]:
-    """Where a run of one of Table 1's benchmarks is not as `table1` has it, in words.
+    """The differences between a run of one of Table 1's benchmarks and the preset `table1`.
 
-    The presets `demo` and `strong` are other things altogether.
+    The presets `demo` and `strong` are not compared with it.
     """
     if summary.benchmark not in TABLE_1 or not summary.preset.startswith(("table1", "paper")):
         return []
@@ -193,7 +186,7 @@ def departures(summary: Summary) -> list[str]:
 
 
 def learning_rate(summary: Summary) -> list[str]:
-    """That of the optimizer in use, in words; nothing where methods have their own."""
+    """The learning rate of the optimizer, in words; empty if methods differ in it."""
     adam = summary.settings.get("optimizer") == "adam"
     rate = summary.settings.get("adam_lr" if adam else "lr")
     return [f"learning rate {rate:g}"] if isinstance(rate, int | float) else []

@@ -1,4 +1,4 @@
-"""The commands behind a table: those that differ only in how much they ask for become one."""
+"""The commands that computed a table, joined where they differ in their extent only."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -7,11 +7,11 @@ EXTENT = re.compile(r"(?<= --methods )\S+|(?<= --permutations )\d+|(?<= --seeds 
 
 
 def joined(commands: Iterable[str], finished: Sequence[str]) -> str:
-    """One command line that computes what all of them did.
+    """One command line that computes what all commands did.
 
-    A table may have come about in several goes, some methods first, more seeds later. Commands
-    that agree in everything else are written as one: the union of their methods as far as they
-    are `finished`, the most permutations, the most seeds.
+    A table may have been computed in several runs, some methods first and more seeds later.
+    Commands that agree in everything else become one, with the union of their `finished` methods
+    and the largest numbers of permutations and seeds.
     """
     extents: dict[tuple[str, ...], list[str]] = {}
     for command in commands:

@@ -1,5 +1,6 @@
-"""Figure 1's data: `snapshots/*.st`, placed by one t-SNE per file, and the density of particles."""
+"""The data of figure 1: the particles of `snapshots/*.st`, placed by t-SNE, and their density."""
 
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,14 +14,16 @@ from .summary import ReportError
 POINTS = 4000  # t-SNE takes about ten seconds for this many
 FEWEST_FRAMES = 6
 MARGIN, BANDWIDTH = 0.12, 1 / 22  # of the unit square that holds all particles
+COINCIDENT = 1e-15  # t-SNE divides by the spread of the points, and crashes where that is 0
 
 Array = NDArray[np.float64]
 
 
 class Frames(NamedTuple):
-    """Particles of one run at F moments; `moments` counts the snapshots that were taken.
+    """The particles of one run in F of its snapshots.
 
-    steps `[F]`; places `[F, N, 2]` in the unit square; weights `[F, N]`, normalised.
+    `steps` `[F]`; `places` `[F, N, 2]` in the unit square; `weights` `[F, N]`, normalised; `chosen`
+    `[F]`: the indices of the snapshots; `moments`: how many there were.
     """
 
     name: str
@@ -31,7 +34,7 @@ class Frames(NamedTuple):
     moments: int
 
     def density(self, frame: int, size: int) -> Array:
-        """sum_i w_i N(x; y_i, h^2 I) on a grid, `[size, size]` from below; 1 at the peak."""
+        """sum_i w_i N(x; y_i, h^2 I) on a grid, `[size, size]`, bottom row first; the peak is 1."""
         grid = np.linspace(-MARGIN, 1 + MARGIN, size)
         density = weighted_density(self.places[frame], self.weights[frame], grid, BANDWIDTH)
         return density / density.max()
@@ -41,9 +44,9 @@ class Frames(NamedTuple):
 
 
 def weighted_density(places: Array, weights: Array, grid: Array, bandwidth: float) -> Array:
-    """sum_i w_i N(x; y_i, bandwidth^2 I) up to a constant, rows upward, columns across.
+    """sum_i w_i N(x; y_i, bandwidth^2 I) up to a constant, bottom row first.
 
-    A Gaussian in two dimensions is a product of two in one.
+    A Gaussian in two dimensions is a product of two Gaussians in one.
     """
     across, upward = (
         np.exp(-0.5 * ((grid[:, None] - places[None, :, i]) / bandwidth) ** 2) for i in range(2)
@@ -52,9 +55,9 @@ def weighted_density(places: Array, weights: Array, grid: Array, bandwidth: floa
 
 
 def load_frames(directory: Path) -> tuple[list[Frames], list[str]]:
-    """Every file of `directory/snapshots`, and a sentence for each that cannot be shown.
+    """The frames of every file of `directory/snapshots`, and a sentence for each file without.
 
-    A missing scikit-learn or a broken file costs the picture, never the report.
+    Without scikit-learn, or with a broken file, the report lacks a figure but is still written.
     """
     found, problems = [], []
     for path in sorted((directory / "snapshots").glob("*.st")):
@@ -70,7 +73,7 @@ def read_snapshots(path: Path) -> tuple[Array, Array, NDArray[np.int64]]:
     keys = ("positions", "log_weights", "step")
     try:
         if not path.is_file():
-            raise ValueError("it is no file")
+            raise ValueError("it is not a file")
         found = storage.load(path)
     except (OSError, ValueError) as error:
         raise ReportError(f"{path.name} cannot be read: {error}") from None
@@ -85,7 +88,7 @@ def read_snapshots(path: Path) -> tuple[Array, Array, NDArray[np.int64]]:
 def place_snapshots(
     name: str, positions: Array, log_weights: Array, steps: NDArray[np.int64], seed: int = 0
 ) -> Frames:
-    """Choose moments evenly, first and last included, and place all their particles at once."""
+    """Choose snapshots evenly, first and last included, and place all their particles together."""
     shapes = [list(array.shape) for array in (positions, log_weights, steps)]
     if positions.ndim != 3 or shapes[1] != shapes[0][:2] or shapes[2] != shapes[0][:1]:
         raise ReportError(
@@ -99,7 +102,7 @@ def place_snapshots(
     chosen = evenly(len(steps), count)
     weights = np.exp(log_weights[chosen] - largest[chosen])
     places = _embed(positions[chosen], seed)
-    # into the unit square, both axes by the same factor: distances keep their meaning
+    # Into the unit square, with one factor for both axes to keep the ratios of distances.
     low, high = places.min(axis=(0, 1)), places.max(axis=(0, 1))
     size = float((high - low).max()) or 1.0
     return Frames(
@@ -113,12 +116,12 @@ def place_snapshots(
 
 
 def evenly(length: int, count: int) -> NDArray[np.int64]:
-    """At most `count` indices below `length`, evenly spread, first and last included."""
+    """At most `count` evenly spread indices below `length`, first and last included."""
     return np.unique(np.linspace(0, length - 1, min(count, length)).round().astype(np.int64))
 
 
 def _embed(snapshots: Array, seed: int) -> Array:
-    """[S, N, P] -> [S, N, 2] by one t-SNE over all S * N points: the moments share their axes."""
+    """[S, N, P] -> [S, N, 2] by one t-SNE over all S * N points, so that snapshots share axes."""
     try:
         from sklearn.manifold import TSNE  # type: ignore[import-untyped]
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
@@ -126,10 +129,14 @@ def _embed(snapshots: Array, seed: int) -> Array:
         raise ReportError(
             "Figure 1 needs scikit-learn; install it with `pip install 'orderless[report]'`."
         ) from error
-    points = snapshots.reshape(-1, snapshots.shape[-1])
-    if len(points) < 4:
-        raise ReportError(f"Figure 1 needs at least 4 particles x snapshots, got {len(points)}.")
+    count, size = math.prod(snapshots.shape[:2]), snapshots.shape[2]
+    if count < 4:
+        raise ReportError(f"Figure 1 needs at least 4 particles x snapshots, got {count}.")
+    points = snapshots.reshape(count, size)
+    if np.ptp(points, axis=0).max(initial=0) < COINCIDENT:
+        return np.zeros((*snapshots.shape[:2], 2))
+    points = np.pad(points, ((0, 0), (0, max(0, 2 - size))))  # the PCA wants two coordinates
     perplexity = min(30.0, (len(points) - 1) / 3)
-    with threadpool_limits(1):  # threads that wait for each other on a busy machine cost minutes
+    with threadpool_limits(1):  # on a busy machine, threads waiting for each other take minutes
         placed = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
     return np.asarray(placed, dtype=np.float64).reshape(*snapshots.shape[:2], 2)

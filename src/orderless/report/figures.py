@@ -1,4 +1,4 @@
-"""The paper's figures 1 to 3 from our own runs, as PNG."""
+"""The paper's figures 1 to 3 for our own runs, as PNG."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLAIN = "#000000"
 def draw_all(
     run: Run, summaries: Sequence[Summary], frames: Sequence[Frames]
 ) -> Iterator[tuple[str, Figure]]:
-    """Every figure that a run has something for, and its name."""
+    """All figures for which a run has data, with their names."""
     if not all(summary.returns for summary in summaries):
         yield "figure2", figure2(summaries)
     if (curves := figure3(run, summaries)) is not None:
@@ -39,8 +39,9 @@ def draw_all(
 
 
 def figure1(frames: Frames, *, panels: int = 6) -> Figure:
-    """The particles' density during training: Gaussians scaled by weight, at most `panels` times,
-    evenly spread, first and last included.
+    """The density of the particles during training, as Gaussians scaled by weight.
+
+    At most `panels` evenly spread snapshots, first and last included.
     """
     chosen = evenly(len(frames.steps), panels)
     columns = min(3, len(chosen))
@@ -100,7 +101,7 @@ def figure2(summaries: Sequence[Summary]) -> Figure:
 
 
 def _name_the_undrawn(axes: Axes, summary: Summary) -> None:
-    """Below the panel, the methods that have no place in it."""
+    """Name the methods without a normalized variance below the panel."""
     entries = summary.methods.items()
     missing = [method_label(n) for n, e in entries if e.normalized_variance is None]
     if missing:
@@ -117,10 +118,10 @@ def _name_the_undrawn(axes: Axes, summary: Summary) -> None:
 
 
 def figure3(run: Run, summaries: Sequence[Summary]) -> Figure | None:
-    """Returns over environment steps, one panel per game; None where no cell has a curve.
+    """Returns over environment steps, one panel per game; None if no cell has a curve.
 
-    As in the paper, PPO and PPO + WPF are drawn with a band, from the lowest cell to the highest;
-    the other methods are thin lines. Dotted lines: a new level.
+    As in the paper, PPO and PPO + WPF have a band from the lowest to the highest cell, and the
+    other methods are thin lines. Dotted lines mark a new level.
     """
     tables = run.tables()
     curves = [
@@ -136,7 +137,7 @@ def figure3(run: Run, summaries: Sequence[Summary]) -> Figure | None:
             name: style._replace(dashes=(4, 2) if describe(name).base is None else ())
             for name, style in charts.method_styles(list(data.lines)).items()
         }
-        if "ppo" in styles:  # kin share a colour, but two bands in one cannot be told apart
+        if "ppo" in styles:  # PPO + WPF has its colour, and two bands need different ones
             styles["ppo"] = styles["ppo"]._replace(colour=PLAIN)
         labels = {name: row_label(name, summary.methods) for name in data.lines}
         thin = [name for name in data.lines if name not in ("ppo", "ppo+wpf")]
@@ -150,7 +151,7 @@ def figure3(run: Run, summaries: Sequence[Summary]) -> Figure | None:
 
 
 def level_switches(cell: CellRecord) -> list[float]:
-    """The steps at which the next level begins; curves hold as many equal bins of each."""
+    """The steps at which the next level begins; curves have equally many bins of each level."""
     steps = [step for step in (cell.curves or {}).get("step", []) if step is not None]
     if not steps:
         return []
@@ -160,7 +161,7 @@ def level_switches(cell: CellRecord) -> list[float]:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure as PNG, whole or not at all; a link at its place is replaced, not followed."""
+    """Write a figure as PNG atomically; a link at this path is replaced, not followed."""
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=150)
     write_atomically(path, content.getvalue())

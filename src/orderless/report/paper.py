@@ -1,35 +1,23 @@
-"""What others published, read from `published.toml`: the paper's tables, the literature's figures.
+"""Published figures, read from `published.toml`: the paper's tables and the literature's figures.
 
 ``TABLE_1[benchmark][method]`` is (average accuracy, normalized variance),
 ``TABLE_2[benchmark][game][method]`` (average normalised return, its variance).
 """
 
 import tomllib
-from dataclasses import dataclass
 from importlib.resources import files
 
 from ..methods import describe
-from ..storage.typed import decode
 
 Figures = dict[str, dict[str, list[float]]]
 Fractions = dict[str, dict[str, float]]
 
-
-@dataclass(frozen=True)
-class Published:
-    """The file's sections."""
-
-    table_1: Figures
-    table_2: dict[str, Figures]
-    hsu_2018: Fractions
-    van_de_ven: Fractions
-    chance: Fractions
-
-
-_TEXT = (files(__package__) / "published.toml").read_text(encoding="utf-8")
-_PUBLISHED = decode(Published, tomllib.loads(_TEXT))
-TABLE_1, TABLE_2, CHANCE = _PUBLISHED.table_1, _PUBLISHED.table_2, _PUBLISHED.chance
-HSU_2018, VAN_DE_VEN = _PUBLISHED.hsu_2018, _PUBLISHED.van_de_ven
+_FILE = tomllib.loads((files(__package__) / "published.toml").read_text(encoding="utf-8"))
+TABLE_1: Figures = _FILE["table_1"]
+TABLE_2: dict[str, Figures] = _FILE["table_2"]
+HSU_2018: Fractions = _FILE["hsu_2018"]
+VAN_DE_VEN: Fractions = _FILE["van_de_ven"]
+CHANCE: Fractions = _FILE["chance"]
 
 BENCHMARK_LABELS = {
     "splitmnist": "SplitMNIST",
@@ -41,23 +29,23 @@ BENCHMARK_LABELS = {
 
 
 def published(benchmark: str, scenario: str) -> dict[str, list[float]]:
-    """The paper's own (average, variance) by method; empty where it has none."""
+    """The paper's (average, variance) by method; empty where it reports none."""
     if benchmark in TABLE_2:
         return TABLE_2[benchmark].get(scenario, {})
     return TABLE_1.get(benchmark, {})
 
 
 def method_label(name: str) -> str:
-    """How a method is called in a printed table."""
+    """The name of a method in tables and figures."""
     return describe(name).label
 
 
 def benchmark_label(name: str) -> str:
-    """How a benchmark is called in a printed table."""
+    """The name of a benchmark in tables and figures."""
     return BENCHMARK_LABELS.get(name, name)
 
 
 def released_scoring(name: str) -> str:
-    """How the paper's released code scores a row: weighted particles by their weighted logits,
-    averaging by the mean of single accuracies, gradient descent by one particle."""
+    """The combination by which the paper's released code scores a row: "logits" for weighted
+    particles; "accuracy", the mean over the particles, for the others."""
     return "logits" if name.split("+")[-1] == "wpf" else "accuracy"

@@ -1,7 +1,7 @@
-"""Plasticity by place in the order, and the paper's claim about it: weighted particles keep it.
+"""Plasticity by place in the order, and the paper's claim that weighted particles keep it.
 
-Judged on the levels of the second half of each order by Student's interval over the paired runs,
-against PPO and against particles without weights: what those keep as well is not the weights' work.
+The claim is judged on the second half of each order by Student's interval over paired runs, against
+PPO and against unweighted particles: what those keep as well is no effect of the weights.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from .paper import method_label
 from .summary import Claim, Summary
 
 ROWS = ("ppo", "ppo+averaging", "ppo+wpf")
-# measure -> (in words, which end is better, if one is)
+# measure -> (in words, "high" or "low" if one of them is better)
 MEASURES = {
     "return": ("area under a level's curve", "high"),
     "dormant": ("dormant units", "low"),
@@ -29,7 +29,7 @@ MEASURES = {
 
 
 def judge_plasticity(summary: Summary, cells: Sequence[CellRecord]) -> list[Claim]:
-    """Whether weighted particles are better off than PPO and than unweighted ones."""
+    """Verdicts on whether weighted particles keep more plasticity than PPO and than averaging."""
     if summary.benchmark != "procgen-lifelong":
         return []
     *others, _ = ROWS
@@ -62,7 +62,7 @@ def _judge(summary: Summary, cells: Sequence[CellRecord], right: str, measure: s
 
 
 def plasticity_series(summary: Summary) -> dict[str, Series]:
-    """By measure: means by place in the order, with 95 % intervals; nothing for one level."""
+    """By measure: means by place in the order with 95 % intervals; empty for a single level."""
     found = {}
     for name, (words, _) in MEASURES.items():
         lines = {}

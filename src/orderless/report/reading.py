@@ -1,4 +1,4 @@
-"""What a reader is shown of a summary: one sentence, the best first, no row that does nothing."""
+"""A summary prepared for readers: a headline, rows by average, no rows without an effect."""
 
 from dataclasses import replace
 
@@ -6,13 +6,13 @@ from ..writing import small
 from .columns import ENOUGH_ORDERS, WRITERS, all_columns, row_label, seen_variance
 from .summary import MethodSummary, Summary
 
-UPPER_BOUND = "joint"  # sees all tasks at once, so it is no competitor
-SINGLE = ("gd", "bc", "ppo")  # one network and nothing added
-FILTERS = ("wpf", "bc+wpf", "ppo+wpf")  # the paper's filter and nothing added
+UPPER_BOUND = "joint"  # sees all tasks at once, so it does not compete
+SINGLE = ("gd", "bc", "ppo")  # one plain network
+FILTERS = ("wpf", "bc+wpf", "ppo+wpf")  # the paper's filter alone
 
 
 def readable(summary: Summary) -> Summary:
-    """Rows by average, best first; a note names rows that have not one figure of their own."""
+    """Rows by average, best first; rows that equal a plain method become a note."""
     idle = _idle(summary)
     rows = [(name, entry) for name, entry in summary.methods.items() if name not in idle]
     notes = [
@@ -25,26 +25,18 @@ def readable(summary: Summary) -> Summary:
 
 
 def _idle(summary: Summary) -> dict[str, str]:
-    """Methods that print exactly as one with nothing added does -> which one."""
-    columns = all_columns(summary)
-    prints = {
-        name: [column.text(entry) for column in columns] for name, entry in summary.methods.items()
-    }
-    plain = [name for name in (*SINGLE, *FILTERS) if name in prints]
-    return {
-        name: twin
-        for name in prints
-        if name not in plain
-        for twin in plain
-        if prints[name] == prints[twin]
-    }
+    """Methods whose printed row equals that of a plain method -> that method."""
+    columns, entries = all_columns(summary), summary.methods.items()
+    rows = {name: tuple(column.text(entry) for column in columns) for name, entry in entries}
+    plain = {rows[name]: name for name in (*SINGLE, *FILTERS) if name in rows}
+    others = {name: row for name, row in rows.items() if name not in (*SINGLE, *FILTERS)}
+    return {name: plain[row] for name, row in others.items() if row in plain}
 
 
 def competing(summary: Summary) -> dict[str, MethodSummary]:
-    """The rows that may be called the best.
+    """The rows that may be called the best: all runs finished, none of them broke down.
 
-    Training that broke down leaves scores that hardly vary, and fewer runs than the others' may
-    have been the easier ones.
+    The scores of training that broke down hardly vary, and missing runs may be the harder ones.
     """
     rows = {name: entry for name, entry in summary.methods.items() if name != UPPER_BOUND}
     most = max((entry.cells for entry in rows.values()), default=0)
@@ -52,7 +44,7 @@ def competing(summary: Summary) -> dict[str, MethodSummary]:
 
 
 def telling_pair(summary: Summary) -> list[str]:
-    """The two methods that say most side by side: the best, and one network by itself."""
+    """The two methods to compare first: the best, and a plain one."""
     names = list(readable(summary).methods)
     best = next((name for name in names if name in competing(summary)), names[0])
     others = [name for name in (*SINGLE, *FILTERS, names[-1]) if name in names and name != best]
@@ -60,7 +52,7 @@ def telling_pair(summary: Summary) -> list[str]:
 
 
 def headline(summary: Summary) -> str:
-    """What came out, in one sentence: the best row beside the paper's filter and one network."""
+    """The result in one sentence: the best row, the paper's filter and a single network."""
     methods = readable(summary).methods
     best, _ = telling_pair(summary)
     rivals = [name for name in (*FILTERS, *SINGLE) if name in methods]
@@ -68,7 +60,7 @@ def headline(summary: Summary) -> str:
     parts.insert(0, f"{'Highest average: ' if len(methods) > 1 else ''}{_result(best, summary)}")
     averages = [methods[name].by_order for name in rivals]
     shared = set.intersection(*map(set, averages)) if len(rivals) == 2 else set()
-    if shared:  # a count, and no verdict
+    if shared:  # a count, not a verdict
         filtered, single = averages
         above = sum(filtered[order] > single[order] for order in shared)
         few = ", too few to tell them apart" if len(shared) < ENOUGH_ORDERS else ""

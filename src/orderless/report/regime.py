@@ -1,7 +1,7 @@
-"""From the records of a map to its points: averages, variances, and gains with intervals."""
+"""The points of a map from its records: averages, variances, and gains with intervals."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +11,13 @@ from ..experiments.record import Reading, ReadingRecord, TrainingRecord
 from ..storage.typed import Json, Misfit, Setting, decode, optional
 from .summary import ReportError
 
-COMBINES = ("accuracy", "logits", "probs")  # as `evaluation.score_task` combines particles
+COMBINES = ("accuracy", "logits", "probs")  # the combinations of `evaluation.score_task`
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant(Reading):
-    """A reading at one place of the map."""
+    """A reading at one point of the map."""
 
     rate: float | None
     init: str | None
@@ -25,7 +25,7 @@ class Variant(Reading):
 
 @dataclass(frozen=True)
 class Scores:
-    """Over tasks, orders and seeds."""
+    """Statistics over tasks, orders and seeds."""
 
     average: float
     order_variance: float
@@ -34,12 +34,12 @@ class Scores:
 
 @dataclass(frozen=True, kw_only=True)
 class Point(Variant):
-    """One method at one place of the map.
+    """One method at one point of the map.
 
-    `moved` is the mean over its particles of |x_T - x_0| / |x_0|, `ess` the effective sample size
-    of the weights it answers with. Filters have a `gain` over unweighted particles of the same run,
-    and every method trained by SGD an `order_gain`, its order variance less that of gradient
-    descent at the same place; both by combination, as [value, low, high] with a paired 95 %
+    `moved` is the mean of |x_T - x_0| / |x_0| over its particles, `ess` the effective sample size
+    of the weights used for predictions. Filters have a `gain` over unweighted particles of the same
+    run. Methods trained by SGD have an `order_gain`: their order variance minus that of gradient
+    descent at the same point. Both map a combination to [value, low, high] with a paired 95 %
     bootstrap interval over orders.
     """
 
@@ -62,7 +62,7 @@ class Point(Variant):
 
 @dataclass(frozen=True, kw_only=True)
 class RegimeSummary:
-    """All points of a map, ready for JSON."""
+    """All points of a map, as written to JSON."""
 
     kind: str = "regime"
     benchmark: str = "splitmnist"
@@ -89,7 +89,7 @@ def summarize_regime(records: list[dict[str, Json]]) -> RegimeSummary:
     try:
         trainings = [decode(TrainingRecord, record) for record in records]
     except Misfit as misfit:
-        raise ReportError(f"A training of the map makes no sense: {misfit}.") from None
+        raise ReportError(f"A training of the map is not valid: {misfit}.") from None
     found: dict[Variant, Places] = {}
     for t in trainings:
         for r in t.readings:
@@ -135,23 +135,13 @@ def _point(variant: Variant, places: Places, grids: Grids) -> Point:
         other = replace(variant, method="gd", n=1, loss_scale=1.0, min_ess=None)
         order_gain = _differences(grids[variant], grids[other], "order_variance")
 
-    def mean(name: str) -> float:
-        return float(np.mean([getattr(reading, name) for _, reading in places.values()]))
-
+    trainings, readings = zip(*places.values(), strict=True)
     measures = metrics.average, metrics.order_variance, metrics.seed_variance
-    scores = {c: Scores(*(of(grid) for of in measures)) for c, grid in grids[variant].items()}
-    return Point(
-        **vars(variant),
-        moved=mean("moved"),
-        ess=mean("ess"),
-        power=mean("power"),
-        died=sum(training.died_at is not None for training, _ in places.values()),
-        accuracy=scores["accuracy"],
-        logits=scores["logits"],
-        probs=scores["probs"],
-        gain=gain,
-        order_gain=order_gain,
-    )
+    found: dict[str, Any] = dict(vars(variant), gain=gain, order_gain=order_gain)
+    found |= {c: Scores(*(of(grid) for of in measures)) for c, grid in grids[variant].items()}
+    for name in ("moved", "ess", "power"):
+        found[name] = float(np.mean([getattr(reading, name) for reading in readings]))
+    return Point(**found, died=sum(training.died_at is not None for training in trainings))
 
 
 def _differences(
@@ -164,7 +154,7 @@ def _differences(
 
 
 class Weighing(NamedTuple):
-    """How the filter was weighed: plain unless a loss scale or a least ESS is named."""
+    """A variant of the filter's weights: plain, or with a loss scale or a least ESS."""
 
     words: str = "plain"
     loss_scale: float | None = None
@@ -182,7 +172,7 @@ def chosen(
     n: int | None = None,
     weighing: Weighing = PLAIN,
 ) -> list[Point]:
-    """A method's points by rate."""
+    """The points of a method, by learning rate."""
     usual = 0.0 if method == "averaging" else 1.0
     scale = usual if weighing.loss_scale is None else weighing.loss_scale
     found = [
@@ -196,7 +186,7 @@ def chosen(
 
 
 def sizes(points: list[Point]) -> list[int]:
-    """The N of the map, ascending."""
+    """The numbers of particles in the map, ascending."""
     return sorted({p.n for p in points if p.method == "wpf"})
 
 
@@ -205,7 +195,7 @@ def inits(points: list[Point]) -> list[str]:
 
 
 def weighings(points: list[Point]) -> list[Weighing]:
-    """How the filter was weighed: the paper's way first."""
+    """The variants of the filter's weights in the map, the paper's first."""
     weighed = [p for p in points if p.method == "wpf"]
     scales = sorted({p.loss_scale for p in weighed} - {1.0})
     shares = sorted({p.min_ess for p in weighed if p.min_ess is not None})

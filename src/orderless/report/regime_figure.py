@@ -1,4 +1,4 @@
-"""The map of when weighting helps, drawn: gain against movement and ESS, accuracy, variance."""
+"""The figure of the map of when weighting helps: gain against movement and ESS, scores by rate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMBINE_COLOURS = {"accuracy": "#D55E00", "logits": "#009E73", "probs": "#0072B2
 
 
 def regime_figure(summary: RegimeSummary) -> Figure:
-    """Four panels: where weighting gains, which weights gain, accuracy and order variance."""
+    """Four panels: gain by movement, gain by kind of weights, accuracy and order variance."""
     points, settings = summary.points, summary.settings
     batch = settings.get("batch_size")
     figure = new_figure(12.5, 9.2)
@@ -104,7 +104,7 @@ def _gain_against_ess(axes: Axes, points: list[Point]) -> None:
 
 
 def _by_rate(axes: Axes, points: list[Point], measure: str, factor: float, batch: Setting) -> None:
-    """One line per method; the Gaussian-sum filter at its first step's rate, B sigma^2."""
+    """Draw a line per method; the Gaussian-sum filter by the rate of its first step, B sigma^2."""
     n, init = max(sizes(points)), inits(points)[0]
     first = batch if isinstance(batch, int) else 1
     lines = [(m, c) for m in ("wpf", "averaging") for c in ("accuracy", "probs")]

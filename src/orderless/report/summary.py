@@ -1,4 +1,4 @@
-"""What a report says, as data: `orderless report --json` writes it, the documentation reads it."""
+"""A report as data: `orderless report --json` writes it, the documentation reads it."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -8,18 +8,19 @@ from ..storage.typed import Setting, optional
 
 
 class ReportError(Exception):
-    """A report cannot be made; the message is one sentence for the user."""
+    """A report cannot be made; the message tells the user why in one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodSummary:
-    """One row: numbers over the largest complete block of seeds x orders; None where not known.
+    """One row: numbers over the largest complete block of seeds x orders; None if unknown.
 
-    Scores are fractions or returns. `order_contributions`: each order's share of the normalized
-    variance, with all seeds together and within each seed. `task_averages`, `place_averages`: by
-    task, and by when it came. `plasticity`: measure -> by place in the order, with half of its 95 %
-    interval over runs in `plasticity_half`. `weight_spread`: term of the loss -> how
-    far it moves log-weights apart, by place. `average_released`: see `paper.released_scoring`.
+    Scores are fractions or returns. `order_contributions`: the contribution of each order to the
+    normalized variance, over all seeds together and within each seed. `task_averages`,
+    `place_averages`: by task, and by place in the order. `plasticity`: measure -> mean by place in
+    the order, and `plasticity_half` half of its 95 % interval over runs. `weight_spread`: term of
+    the loss -> standard deviation of its log-weight increments, by place. `average_released`: see
+    `paper.released_scoring`.
     """
 
     average: float
@@ -70,15 +71,15 @@ class MethodSummary:
 
     @property
     def by_order(self) -> dict[int, float]:
-        """The average in each order."""
+        """Order index -> average."""
         return dict(zip(self.order_indices, self.order_averages, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A claim of the paper, judged; `paper` says in numbers what its own table shows.
+    """A claim of the paper and the verdict on it; `paper` holds the figures of its own table.
 
-    `interval`: of the difference on these tasks; `across`: on others of the kind, in other orders.
+    `interval`: of the difference on these tasks; `across`: on other tasks in other orders.
     """
 
     claim: str
@@ -116,14 +117,18 @@ class Summary:
         return self.benchmark, self.scenario, self.preset
 
     def of_expert(self, score: float | None) -> float | None:
-        """A clone's score as a share of the way from untrained networks (0) to the expert (1)."""
+        """The score of a clone on the scale from untrained networks (0) to the expert (1).
+
+        None if one of them is unknown, or if the expert is no better than untrained networks.
+        """
         shown = self.expert.level_returns if self.expert else []
         known = [value for value in shown if value is not None]
         if score is None or self.random_return is None or not known or len(known) < len(shown):
             return None
-        return (score - self.random_return) / (sum(known) / len(known) - self.random_return)
+        gain = sum(known) / len(known) - self.random_return
+        return (score - self.random_return) / gain if gain > 0 else None
 
     @property
     def returns(self) -> bool:
-        """Whether scores are returns of games, not accuracies."""
+        """Whether scores are returns of games and not accuracies."""
         return self.score_kind == "return"

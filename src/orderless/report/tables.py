@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Literal
+from typing import Literal, get_args
 
 from ..escaping import csv_cell, markdown, markdown_code, printable
 from ..storage.typed import as_json
@@ -21,22 +21,24 @@ Kind = Literal["text", "markdown", "csv", "latex", "json"]
 
 
 def format_table(summary: Summary, kind: Kind = "text") -> str:
-    """One summary in one of the five forms; the text ends with a line break.
+    """One summary in one of five formats; the text ends with a line break.
 
-    CSV and JSON hold every method and every number, scores as fractions; the others what a reader
-    wants to see, scores as percentages. A name that holds markup, a formula or control characters
-    is written so that it does nothing.
+    CSV and JSON hold every method and every number, with scores as fractions. The other formats
+    are for readers, with scores as percentages. Markup, formulas and control characters in names
+    are escaped.
     """
-    writers: dict[str, Callable[[Summary], str]] = {
-        "text": _text,
-        "markdown": _markdown,
-        "csv": lambda one: format_csv([one]),
-        "latex": _latex,
-        "json": lambda one: format_json([one]),
-    }
+    return format_tables([summary], kind)
+
+
+def format_tables(summaries: list[Summary], kind: Kind) -> str:
+    """Several summaries in one of the formats of `format_table`."""
+    together = {"csv": format_csv, "json": format_json}
+    if kind in together:
+        return together[kind](summaries)
+    writers = {"text": _text, "markdown": _markdown, "latex": _latex}
     if kind not in writers:
-        raise ValueError(f"kind must be one of {', '.join(writers)}, got {kind!r}")
-    return writers[kind](summary)
+        raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {kind!r}")
+    return "\n".join(map(writers[kind], summaries))
 
 
 def _cells(summary: Summary, name: Callable[[str], str]) -> tuple[list[str], list[list[str]]]:
@@ -86,9 +88,9 @@ def _markdown(summary: Summary) -> str:
 
 
 def format_csv(summaries: list[Summary]) -> str:
-    """Every plain number of every method, one row each, scores as fractions; empty for null.
+    """One row per method with all its scalars, scores as fractions; null is empty.
 
-    Durations are left out: two runs that agree in every score have the same file.
+    Durations are left out, so that two runs with equal scores have equal files.
     """
     names = [
         field.name

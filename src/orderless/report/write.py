@@ -1,8 +1,9 @@
-"""Writing a run directory's report: the table in five forms, the page, and the figures."""
+"""The report of a run directory: the table in five formats, the page, and the figures."""
 
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 from ..experiments.record import Run
 from ..storage import write_atomically
@@ -12,7 +13,9 @@ from .columns import title
 from .density import load_frames
 from .page import page_data, write_page
 from .summary import ReportError, Summary
-from .tables import Kind, format_csv, format_json, format_table
+from .tables import Kind, format_tables
+
+ENDINGS = ("txt", "md", "csv", "tex", "json")  # of the files of each `Kind`
 
 
 def write_report(
@@ -21,38 +24,31 @@ def write_report(
     read: Callable[[Path], object] | None = None,
     summaries: list[Summary] | None = None,
 ) -> list[Path]:
-    """Write report.txt, .md, .csv, .tex, .json, .html and the figures' PNGs; returns the paths.
+    """Write report.txt, .md, .csv, .tex, .json, .html and the figures as PNG; returns the paths.
 
     Args:
-        source: a run directory, or what `load_run` made of it; `snapshots/*.st` in it are drawn.
-        out: where to write, created if need be; the run directory itself by default.
+        source: a run directory, or a run from `load_run`; its `snapshots/*.st` are drawn.
+        out: the output directory, created if necessary; by default the run directory.
         read: turns one cell file into plain JSON; the default reads what `orderless run` wrote.
-        summaries: what `summarize` made of the run, where that is known already.
+        summaries: the result of `summarize`, if it is known already.
 
-    A figure that cannot be drawn (matplotlib missing, a broken snapshot) is a warning: the tables
-    stand without it.
+    A figure that cannot be drawn (matplotlib missing, a broken snapshot) causes a warning; the
+    tables are written without it.
     """
     run = loaded(source, read)
     tables = summarize(run) if summaries is None else summaries
     folder = Path(run.directory if out is None else out)
-
-    def joined(kind: Kind) -> str:
-        return "\n".join(format_table(summary, kind) for summary in tables)
-
     texts = {
-        "report.txt": joined("text"),
-        "report.md": joined("markdown"),
-        "report.csv": format_csv(tables),
-        "report.tex": joined("latex"),
-        "report.json": format_json(tables),
+        folder / f"report.{ending}": format_tables(tables, kind)
+        for kind, ending in zip(get_args(Kind), ENDINGS, strict=True)
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            write_atomically(folder / name, text.encode())
+        for path, text in texts.items():
+            write_atomically(path, text.encode())
         frames, problems = load_frames(run.directory)
         page = page_data(run, tables, frames, problems)
-        written = [*(folder / name for name in texts), write_page(page, folder)]
+        written = [*texts, write_page(page, folder)]
         problems = list(page.problems)
         try:
             for name, figure in figures.draw_all(run, tables, frames):

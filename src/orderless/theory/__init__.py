@@ -1,5 +1,5 @@
 """The paper's theorems as code: distances between orders and between weighted particle sets,
-the bounds, constants measured on small problems, and how much a given filter minds the order."""
+the bounds, their constants on small problems, and the measured order dependence of a filter."""
 
 from .bounds import (
     adjacent_swap_bound,

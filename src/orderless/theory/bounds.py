@@ -5,19 +5,20 @@ Assumed of a filter, with constants C and epsilon, for all sets and losses:
     D(p_hat[L], q_hat[L])                <= C D(p_hat, q_hat)          (error propagates)
     D(p_hat[L], p e^{-L} / int p e^{-L}) <= C D(p_hat, p) + epsilon    (updates are near Bayes)
 
-Where this differs from the paper:
+Differences from the paper:
 
-- (C^2 - 1) / (C - 1) is C + 1 and (C^T - 1) / (C - 1) is a sum of T powers: both finite at C = 1.
+- (C^2 - 1) / (C - 1) is C + 1 and (C^T - 1) / (C - 1) is a sum of T powers; both are finite at
+  C = 1.
 - Theorem 1 as printed, with C^(T-2), needs C >= 1. A swap followed by m further updates costs
   2 epsilon (C + 1) C^m, with m anywhere from 0 to T - 2; for C < 1 the largest is at m = 0.
   A filter that forgets all but the last loss has C = 0, so the printed bound is 0 for T >= 3, but
-  its result depends on which loss comes last. Hence max(1, C)^(T-2) here.
-- Theorem 2: bringing L_i to the end takes T - i adjacent swaps, not T.
+  its result depends on which loss comes last. Therefore max(1, C)^(T-2) is used here.
+- Theorem 2: moving L_i to the end takes T - i adjacent swaps, not T.
 - Eq. (8), unrolled, already bounds the gap between any two orders, without the first assumption
   and without counting swaps: `direct_bound`. It is smaller than Theorem 1 for all but few swaps.
-- Theorem 3: the weights' ratio is the *likelihood* ratio at the final positions. It is the
-  posterior ratio where the prior is equal there; equal at the initial positions, which the paper
-  assumes, does not help. Its proof also writes x_T with half of the displacement that happened.
+- Theorem 3: the ratio of the weights is the *likelihood* ratio at the final positions. It equals
+  the posterior ratio if the prior is equal there. The paper assumes that it is equal at the initial
+  positions, which is not sufficient. Its proof also writes x_T with half of the displacement.
 """
 
 import math
@@ -39,11 +40,11 @@ def unrolled_bound(C: float, epsilon: float, length: int, initial: float = 0.0) 
 
 
 def direct_bound(C: float, epsilon: float, length: int) -> float:
-    r"""Any two orders of T losses end within $2\epsilon \sum_{t<T} C^t$, however far apart.
+    r"""Any two orders of T losses end within $2\epsilon \sum_{t<T} C^t$ of each other.
 
     Both runs start at $\hat p_0$, and both stay within the unrolled bound of the posterior that
-    starts at $p_0 = \hat p_0$. That posterior is a product: it has no order. With N swaps this is
-    below Theorem 1 for C = 1 once N > T/2, and for C > 1 once N >= C^2 / (C^2 - 1).
+    starts at $p_0 = \hat p_0$. That posterior is a product and does not depend on the order. For N
+    swaps the bound is below Theorem 1 if C = 1 and N > T/2, or C > 1 and N >= C^2 / (C^2 - 1).
     """
     return 2 * unrolled_bound(C, epsilon, length)
 

@@ -5,19 +5,18 @@ r"""The constants C, epsilon, k and beta of section 3, measured on small problem
     k        E_p[L] - E_q[L] <= k D(p, q)
     beta     E_{p_hat[L]}[L] <= beta E_{p_hat}[L]
 
-In the theorems they are suprema over all sets and losses. What is measured are maxima over the
+In the theorems they are suprema over all sets and losses. Measured constants are maxima over the
 comparisons that were made: LOWER bounds of the suprema, which grow as more sets are compared. A
-bound with constants from one collection of sets says nothing about other sets. But the proofs use
+bound with constants from one collection of sets need not hold for other sets. But the proofs use
 each inequality for finitely many sets only; `constants_of_swaps` and `constants_of_trajectory` make
-exactly those comparisons, and with their constants the theorems hold for that run, by proof (up to
-rounding).
+exactly those comparisons, and with their constants the theorems hold for that run (up to rounding).
 
-Two readings of a particle set, chosen by `represent`:
+`represent` chooses how a particle set is interpreted:
 
-- points (default): the set itself. Its Bayes update reweights and moves nothing, so a filter that
-  moves its particles pays for the move in epsilon, for linear losses too.
-- `GridMixture(nodes, sigma2)`: the Gaussian mixture that the weighted particle filter's particles
-  stand for, as a density on a grid. For linear losses epsilon is 0 up to rounding.
+- points (default): the set itself. Its Bayes update changes weights but not positions, so a filter
+  that moves its particles has a larger epsilon, also for linear losses.
+- `GridMixture(nodes, sigma2)`: the Gaussian mixture that the particles of the weighted particle
+  filter represent, as a density on a grid. For linear losses epsilon is 0 up to rounding.
 
 D(p_hat, q_hat) is then taken between the representations; it still obeys the triangle inequality.
 """
@@ -37,8 +36,9 @@ from .sets import Loss, Represent, Update, WeightedSet, bayes_update, expected_l
 class Constants:
     """Measured constants, lower bounds of the suprema in the theorems.
 
-    `loss_bound` is M: the largest mean loss seen. A constant that nothing was compared for is 0;
-    one that cannot be is infinite: equal sets driven apart, a loss grown from 0 or below 0.
+    `loss_bound` is M, the largest mean loss. A constant without any comparison is 0. It is infinite
+    if no finite value satisfies its assumption: equal sets became different, or a loss was 0 before
+    an update, or negative.
     """
 
     C: float
@@ -56,8 +56,8 @@ def _points(p: WeightedSet) -> WeightedSet:
 class Comparisons:
     """Collects comparisons, each as (right side, left side) of one assumption.
 
-    `resolution`: what is smaller than this is rounding. Two sets that close, before and after, are
-    the same set, and the ratio of their distances says nothing.
+    Distances below `resolution` are rounding errors. Two sets that are this close before and after
+    an update are equal, and the ratio of their distances has no meaning.
     """
 
     update: Update
@@ -89,15 +89,15 @@ class Comparisons:
         """E_{p[L]}[L] against E_p[L], for a particle set p."""
         before = expected_loss(self.represent(p), loss)
         after = expected_loss(self.represent(self.update(p, loss)), loss)
-        negative = min(before, after) < 0  # Theorem 2 wants losses in [0, M]: no beta will do
+        negative = min(before, after) < 0  # Theorem 2 needs losses in [0, M]
         self._descents.append((before, math.inf if negative else after))
 
     def distance(self, p: WeightedSet, q: WeightedSet) -> float:
-        """D(p, q) between what two particle sets represent."""
+        """D(p, q) between the representations of two particle sets."""
         return self.discrepancy(self.represent(p), self.represent(q))
 
     def constants(self) -> Constants:
-        """The smallest constants with which every comparison made so far obeys its assumption."""
+        """The smallest constants with which all comparisons so far satisfy their assumptions."""
         C, k, beta = (
             max((_ratio(*pair) for pair in pairs if max(pair) > self.resolution), default=0.0)
             for pairs in (self._contractions, self._differences, self._descents)
@@ -120,11 +120,10 @@ def estimate_constants(
 
     Args:
         update: the filter as a map (set, loss) -> set; `FilterUpdate(particle_filter)` makes one.
-        sets: at least two particle sets; those that a filter really visits are worth more than
-            random ones.
+        sets: at least two particle sets, preferably sets that a filter reaches.
         losses: functions from positions `[N, d]` to `[N]`; beta needs values of at least 0.
-        represent: how a particle set is read, see above.
-        references: further densities p (sets on a grid, say a prior) to start Bayes updates from,
+        represent: how a particle set is interpreted, see above.
+        references: further densities p (sets on a grid, for example a prior) for Bayes updates,
             besides the representations of `sets`.
     """
     if len(sets) < 2 or not losses:
@@ -156,9 +155,9 @@ def constants_of_trajectory(
 ) -> Constants:
     r"""The constants that the unrolled bound uses for one run.
 
-    The bound follows by induction over t from the fidelity of each pair $(\hat p_t, p_t)$, with
-    $\hat p_t$ the particles and $p_t$ the true posterior from `prior`, and from nothing else; the
-    contraction between $\hat p_t$ and the next set is compared to get a C.
+    The bound follows by induction over t from the fidelity of each pair $(\hat p_t, p_t)$ alone,
+    with $\hat p_t$ the particles and $p_t$ the true posterior from `prior`. The contraction between
+    $\hat p_t$ and the next set is compared to get a C.
     """
     comparisons = Comparisons(update, discrepancy, represent)
     p_hat, p = start, prior
@@ -180,8 +179,8 @@ def constants_of_swaps(
 ) -> Constants:
     r"""The constants that Theorems 1 and 2 use for L_1 ... L_T against L in `order` (from 0).
 
-    The proof walks from one order to the other by adjacent swaps. For each swap of a, b after a
-    common beginning $\hat p$, and for the updates L that follow, it uses
+    The proof goes from one order to the other by adjacent swaps. For each swap of a, b after a
+    common prefix with the set $\hat p$, and for the updates L that follow, it uses
 
     - fidelity of $(\hat p, \hat p)$ under a, then of $(\hat p[a], \hat p e^{-a})$ under b, and the
       same with a and b exchanged;

@@ -1,13 +1,14 @@
-r"""Discrepancies D(p, q) between weighted particle sets, each obeying the triangle inequality.
+r"""Discrepancies D(p, q) between weighted particle sets; each satisfies the triangle inequality.
 
-The proofs add discrepancies along chains of sets, so D must be symmetric, zero for p = q, and obey
-D(p, q) <= D(p, r) + D(r, q). Root energy distance, root MMD and Wasserstein-1 do. The *squares* of
-the first two, under which names they are often printed, do not. The two sets may differ in size.
+The proofs add discrepancies along chains of sets, so D must be symmetric, zero for p = q, and
+satisfy D(p, q) <= D(p, r) + D(r, q). Root energy distance, root MMD and Wasserstein-1 do; the
+*squares* of the first two, often called energy distance and MMD, do not. The two sets may differ in
+size.
 
-How fast D vanishes as particles approach each other differs: Wasserstein-1 and the MMD of a smooth
-kernel are linear in a small displacement h, the root energy distance goes with the root of h. (The
-energy distance between two single points is 2h, its root sqrt(2h).) Differences of sqrt(1e-16) in
-a root energy distance or MMD in several dimensions can therefore be rounding.
+For a small displacement h of the particles, Wasserstein-1 and the MMD of a smooth kernel are linear
+in h, and the root energy distance is proportional to its root. (The energy distance between two
+single points is 2h, its root sqrt(2h).) Differences of sqrt(1e-16) in a root energy distance or MMD
+in several dimensions can therefore be rounding errors.
 """
 
 from collections.abc import Callable
@@ -24,7 +25,7 @@ Kernel = Callable[[Tensor, Tensor], Tensor]
 def root_energy_distance(p: WeightedSet, q: WeightedSet) -> float:
     r"""$D^2 = 2\,E|X - Y| - E|X - X'| - E|Y - Y'|$ with X, X' ~ p and Y, Y' ~ q; returns D.
 
-    In one dimension $D^2 = 2 \int (F_p - F_q)^2$, which loses nothing to cancellation.
+    In one dimension $D^2 = 2 \int (F_p - F_q)^2$, which has no cancellation.
     """
     if _dimension(p, q) == 1:
         gaps, widths = _cumulative_gaps(p, q)
@@ -81,8 +82,8 @@ def _dimension(p: WeightedSet, q: WeightedSet) -> int:
 def _difference(p: WeightedSet, q: WeightedSet) -> tuple[Tensor, Tensor]:
     """p - q as one signed set: distinct points `[K, d]` and masses `[K]`.
 
-    Points in both sets are merged, so equal sets give masses of zero and not a small remainder
-    whose root is large.
+    Points in both sets are merged, so that equal sets have masses of exactly zero: the root of a
+    small remainder would be large.
     """
     _dimension(p, q)
     (x, w), (y, v) = checked(p), checked(q)

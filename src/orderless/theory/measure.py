@@ -1,4 +1,4 @@
-"""How much a filter minds the order: discrepancy against number of adjacent swaps, measured."""
+"""The measured order dependence of a filter: discrepancy against number of adjacent swaps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ParticleLoss = Callable[[Ensemble], Tensor]
 
 @dataclass(frozen=True)
 class OrderDependence:
-    """Discrepancy between the result in the given order 0 ... T-1 and in other orders.
+    """The discrepancy between the results in the given order 0 ... T-1 and in other orders.
 
     `orders` `[K, T]`, `swaps` `[K]` (adjacent swaps from the given order), `discrepancy` `[K]`.
     """
@@ -46,12 +46,12 @@ def measure_order_dependence(
     orders: Sequence[Sequence[int]],
     discrepancy: Discrepancy = root_energy_distance,
 ) -> OrderDependence:
-    """Run a filter over `losses` in the given order and in each of `orders`, and compare the ends.
+    """Run a filter over `losses` in the given order and in each of `orders`, and compare results.
 
     Args:
-        make_filter: makes the filter, the same one each time it is called (same seed).
+        make_filter: returns a new filter; the same one in every call (same seed).
         losses: L_1 ... L_T, each `loss(particles) -> [N]`, used as the closure of one step.
-        orders: permutations of 0 ... T-1, say from `order_at_distance`.
+        orders: permutations of 0 ... T-1, for example from `order_at_distance`.
         discrepancy: D between weighted sets whose positions are all parameters of a particle.
     """
     places = list(range(len(losses)))
@@ -77,8 +77,8 @@ def _result(
     particle_filter = make_filter()
     if not all(map(torch.equal, start, filter_set(particle_filter))):
         raise ValueError(
-            "make_filter must make the same particles every time it is called, or the results "
-            "differ for other reasons than the order: give the ensemble a fixed seed"
+            "make_filter must make the same particles in every call, or the results differ for "
+            "other reasons than the order: give the ensemble a fixed seed"
         )
     for place in order:
         loss = losses[place]
@@ -94,9 +94,9 @@ def plot_order_dependence(
     floor: float = 1e-18,
     axes: Any = None,
 ) -> Figure:
-    """Discrepancy against adjacent swaps, on a logarithmic axis: means as lines, orders as dots.
+    """Plot discrepancy against adjacent swaps, logarithmic: means as lines, orders as dots.
 
-    `floor`: a discrepancy of 0 is drawn here. `axes`: matplotlib axes to draw into, of any figure.
+    `floor`: where a discrepancy of 0 is drawn. `axes`: the matplotlib axes to draw into.
     """
     from matplotlib.figure import Figure
 

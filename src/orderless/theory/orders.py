@@ -1,7 +1,7 @@
-"""How far apart two orders are, counted in swaps of neighbours (the N of Theorem 1).
+"""The distance between two orders in swaps of neighbours (the N of Theorem 1).
 
-The fewest swaps of adjacent elements that turn one order into another is the number of pairs that
-the two orders rank differently: the Kendall tau distance, between 0 and T (T - 1) / 2.
+The smallest number of swaps of adjacent elements that turns one order into another is the number of
+pairs that the two orders rank differently: the Kendall tau distance, from 0 to T (T - 1) / 2.
 """
 
 from bisect import bisect_left
@@ -12,15 +12,16 @@ import numpy as np
 
 
 def adjacent_swaps(order_a: Sequence[Any], order_b: Sequence[Any] | None = None) -> int:
-    """Fewest swaps of neighbours that turn `order_a` into `order_b`, by O(T log T) comparisons.
+    """The smallest number of swaps of neighbours from `order_a` to `order_b`, in O(T log T)
+    comparisons.
 
-    Without `order_b`: into ascending order. Elements are any hashable values, each once.
+    The default of `order_b` is ascending order. Elements are distinct hashable values.
     """
     sorted_so_far: list[int] = []
     swaps = 0
     for rank in _ranks(order_a, sorted(order_a) if order_b is None else order_b):
         place = bisect_left(sorted_so_far, rank)
-        swaps += len(sorted_so_far) - place  # these stand before it and belong after it
+        swaps += len(sorted_so_far) - place  # these come before it and belong after it
         sorted_so_far.insert(place, rank)
     return swaps
 
@@ -28,9 +29,9 @@ def adjacent_swaps(order_a: Sequence[Any], order_b: Sequence[Any] | None = None)
 def order_at_distance(length: int, swaps: int, seed: int = 0) -> list[int]:
     """A random order of 0 ... T-1 at exactly `swaps` adjacent swaps from the ascending one.
 
-    From the ascending order, `swaps` times: two neighbours, drawn at random among those that still
-    ascend, change places. Each such swap puts exactly one more pair out of order, so the distance
-    grows by one. Every order at that distance can come out, not all with the same probability.
+    Starting from the ascending order, two random neighbours that still ascend are swapped, `swaps`
+    times. Each swap puts one more pair out of order, so the distance grows by one. Every order at
+    that distance is possible, but not all are equally likely.
     """
     if length < 1:
         raise ValueError(f"length must be at least 1, got {length}")
@@ -38,20 +39,18 @@ def order_at_distance(length: int, swaps: int, seed: int = 0) -> list[int]:
     if not 0 <= swaps <= most:
         raise ValueError(f"swaps must lie between 0 and {most} for length {length}, got {swaps}")
     generator = np.random.default_rng(seed)
-    order = list(range(length))
-    ascending = list(range(length - 1))  # places t, sorted, with order[t] < order[t + 1]
+    order = np.arange(length)
     for _ in range(swaps):
+        ascending = np.flatnonzero(order[:-1] < order[1:])
         place = ascending[generator.integers(len(ascending))]
-        order[place], order[place + 1] = order[place + 1], order[place]
-        for near in range(max(place - 1, 0), min(place + 2, length - 1)):
-            _keep(ascending, near, order[near] < order[near + 1])
-    return order
+        order[[place, place + 1]] = order[[place + 1, place]]
+    return order.tolist()
 
 
 def swap_path(order_a: Sequence[Any], order_b: Sequence[Any] | None = None) -> list[int]:
-    """Places p_1, p_2, ...: swapping elements p and p + 1 (from 0) in turn leads from a to b.
+    """Places p_1, p_2, ... from 0: swapping the elements p and p + 1 in turn leads from a to b.
 
-    Its length is `adjacent_swaps(order_a, order_b)`: each swap mends one pair (insertion sort).
+    Its length is `adjacent_swaps(order_a, order_b)`: each swap corrects one pair (insertion sort).
     """
     ranks = _ranks(order_a, sorted(order_a) if order_b is None else order_b)
     path = []
@@ -65,23 +64,13 @@ def swap_path(order_a: Sequence[Any], order_b: Sequence[Any] | None = None) -> l
 
 
 def _ranks(order_a: Sequence[Hashable], order_b: Sequence[Hashable]) -> list[int]:
-    """Where each element of `order_a` stands in `order_b`."""
+    """The places in `order_b` of the elements of `order_a`."""
     place = {element: rank for rank, element in enumerate(order_b)}
     if len(place) != len(order_b):
-        raise ValueError("an order holds every element once; this one repeats some")
+        raise ValueError("an order holds every element once, but elements are repeated")
     if len(order_a) != len(order_b) or set(order_a) != place.keys():
         raise ValueError(
             f"the two orders must hold the same elements, got {len(order_a)} and {len(order_b)} "
             f"of which {len(place.keys() & set(order_a))} are common"
         )
     return [place[element] for element in order_a]
-
-
-def _keep(sorted_places: list[int], place: int, wanted: bool) -> None:
-    """Put `place` into the sorted list, or take it out."""
-    at = bisect_left(sorted_places, place)
-    there = at < len(sorted_places) and sorted_places[at] == place
-    if wanted and not there:
-        sorted_places.insert(at, place)
-    elif there and not wanted:
-        del sorted_places[at]

@@ -1,8 +1,8 @@
-r"""Weighted particle sets $\hat p = \sum_i w^{(i)} \delta(x - x^{(i)})$ and what is done to them.
+r"""Weighted particle sets $\hat p = \sum_i w^{(i)} \delta(x - x^{(i)})$ and their updates.
 
-A set is positions `[N, d]` and log-weights `[N]`; a grid with a density on it is such a set too, so
-one Bayes update and one discrepancy serve both. A loss here is a function of positions, `[N, d]` to
-`[N]`, so that it can be evaluated at particles and on grids alike.
+A set is positions `[N, d]` and log-weights `[N]`. A density on a grid is such a set as well, so
+that Bayes updates and discrepancies apply to both. A loss is a function of positions, `[N, d]` to
+`[N]`, which can be evaluated at particles and on grids.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from ..particles import Ensemble
 
 
 class WeightedSet(NamedTuple):
-    """`positions` `[N, d]` and `log_weights` `[N]` (any constant may be added to all of them)."""
+    """`positions` `[N, d]` and `log_weights` `[N]`, which need not be normalised."""
 
     positions: Tensor
     log_weights: Tensor
@@ -37,14 +37,14 @@ def checked(p: WeightedSet | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
             f"{tuple(positions.shape)} and {tuple(log_weights.shape)}"
         )
     if not positions.isfinite().all():
-        raise ValueError("a weighted set has finite positions, got some that are not")
+        raise ValueError("the positions of a weighted set must be finite")
     if log_weights.isnan().any() or not log_weights.max().isfinite():
         raise ValueError("log_weights must be below infinity, with at least one above -infinity")
     return positions, log_weights.softmax(0)
 
 
 def bayes_update(p: WeightedSet, loss: Loss) -> WeightedSet:
-    r"""The true posterior $p(x) e^{-L(x)} / \int p e^{-L}$: nothing moves, log w -= L(x)."""
+    r"""The true posterior $p(x) e^{-L(x)} / \int p e^{-L}$: log w -= L(x), positions are kept."""
     with torch.no_grad():
         log_weights = p.log_weights.double() - loss(p.positions).double()
     return WeightedSet(p.positions, log_weights.log_softmax(0))
@@ -57,16 +57,13 @@ def expected_loss(p: WeightedSet, loss: Loss) -> float:
         return float(weights @ loss(positions).double())
 
 
-# ---------------------------------------------------------------------- filters as sets
-
-
 def positions_of(particles: Ensemble) -> Tensor:
     """All parameters of each particle in one row, `[N, d]`; gradients flow through."""
     return torch.cat([parameter.flatten(1) for parameter in particles.parameters()], 1)
 
 
 def filter_set(particle_filter: ParticleFilter) -> WeightedSet:
-    """The weighted set that a filter holds now, as float64 copies."""
+    """The current weighted set of a filter, as float64 copies."""
     positions = positions_of(particle_filter.particles).detach().double().clone()
     return WeightedSet(positions, particle_filter.log_weights)
 
@@ -74,11 +71,10 @@ def filter_set(particle_filter: ParticleFilter) -> WeightedSet:
 class FilterUpdate:
     r"""A filter's update as the paper's map $(\hat p, L) \mapsto \hat p[L]$.
 
-    Every call puts the filter back to the state it was given in, with the positions and weights of
-    the set in place, and takes one step. So the map depends on the set and the loss alone: momentum
-    starts at zero, and a random filter (resampling, noise) draws the same numbers each time. It
-    takes sets of the filter's own N; networks with buffers, whose state is more than a set, are
-    refused.
+    Every call restores the filter's initial state, sets the positions and weights of the set, and
+    takes one step. The map therefore depends on the set and the loss only: the optimizer's state is
+    the same in each call, and a random filter (resampling, noise) draws the same numbers. Sets must
+    have the filter's own N. Networks with buffers are refused, as their state is more than a set.
     """
 
     def __init__(self, particle_filter: SteppedFilter) -> None:
@@ -86,7 +82,7 @@ class FilterUpdate:
             raise ValueError("a network with buffers is more than its position: use one without")
         self.filter = particle_filter
         self._state = particle_filter.state_dict()
-        # Some state dicts share tensors with the filter, which the steps below will change.
+        # Some state dicts share tensors with the filter, which its steps change.
         self._state["particles"] = {k: v.clone() for k, v in self._state["particles"].items()}
 
     def __call__(self, p: WeightedSet, loss: Loss) -> WeightedSet:
@@ -108,9 +104,6 @@ class FilterUpdate:
         return filter_set(self.filter)
 
 
-# ---------------------------------------------------------------------- grids
-
-
 def grid(low: float, high: float, points: int, dimension: int = 1) -> Tensor:
     """`points` per axis, evenly from `low` to `high`: `[points ** dimension, dimension]`."""
     if not (low < high and points >= 2 and dimension >= 1):
@@ -125,9 +118,9 @@ def grid(low: float, high: float, points: int, dimension: int = 1) -> Tensor:
 class GridMixture:
     r"""The density $\tilde p(x) = Z \sum_i w^{(i)} e^{-|x - x^{(i)}|^2 / 2\sigma^2}$ on a grid.
 
-    This is what the weighted particle filter's particles stand for (section 3.4): the filter's
+    The particles of the weighted particle filter represent this density (section 3.4): the filter's
     update approximates the Bayes update of $\tilde p$, not of the points $\hat p$, whose Bayes
-    update moves nothing.
+    update does not change positions.
     """
 
     def __init__(self, nodes: Tensor, sigma2: float) -> None:

@@ -1,4 +1,4 @@
-"""The report as one HTML page that works from disk and never asks the network for anything."""
+"""The report as one HTML page that opens from disk and makes no network requests."""
 
 from .audit import write_audit_page
 from .data import page_data

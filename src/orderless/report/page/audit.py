@@ -1,7 +1,7 @@
-"""The page of an audit: anybody's learner in the places of methods, and what was found."""
+"""The page of an audit, with the audited learners as its methods."""
 
 import platform
-from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 
 from ... import metrics
@@ -12,11 +12,11 @@ from ..charts import Spot, method_styles
 from ..columns import STEADIEST, Column
 from ..summary import ReportError
 from .charts import range_chart, scatter_charts
-from .data import Finding, Page, Result, looks, rounded
+from .data import Page, Result, looks, rounded
 from .render import write_page
 from .table import build_table
 
-# How a verdict is coloured, and which way the column sorts.
+# verdict -> CSS class, in the order in which the column sorts
 KINDS = {
     "none": "holds",
     "not shown": "open",
@@ -32,7 +32,7 @@ def write_audit_page(result: OrderSensitivity, folder: Path | str, command: str 
 
 
 def audit_page(audit: OrderSensitivity, folder: Path, command: str = "") -> Page:
-    """What the page shows; without matplotlib it has no charts, and says so."""
+    """The page of an audit; without matplotlib it has no charts, and `problems` says why."""
     learners = {each.name: each for each in audit.learners}
     orders, runs = audit.orders, audit.seeds * len(audit.orders)
     normalized = all(each.scores.mean(axis=(0, 1)).all() for each in audit.learners)
@@ -54,9 +54,13 @@ def audit_page(audit: OrderSensitivity, folder: Path, command: str = "") -> Page
             for name, each in learners.items()
         },
         findings=[
-            Finding(name, f"{name}: {VERDICTS[v]}", KINDS[v], findings(audit, each))
+            {
+                "method": name,
+                "verdict": f"{name}: {VERDICTS[each.verdict]}",
+                "kind": KINDS[each.verdict],
+                "sentences": findings(audit, each),
+            }
             for name, each in learners.items()
-            for v in [each.verdict]
         ],
         notes=list(filter(None, [scale(audit), comparison_note(audit)])),
         command=command or None,
@@ -82,7 +86,7 @@ def _charts(audit: OrderSensitivity, normalized: bool) -> dict[str, str]:
 
 
 def audit_spot(learner: LearnerAudit, normalized: bool) -> Spot:
-    """A learner's average and variances, and each order's share of them."""
+    """The average and variances of a learner, and the contributions of its orders."""
     name, scores = learner.name, learner.scores
     average = metrics.average(scores)
     if not normalized:
@@ -94,28 +98,22 @@ def audit_spot(learner: LearnerAudit, normalized: bool) -> Spot:
 
 
 MATTERS = (
-    "yes: more than another seed does, and by no chance. less than seed: by no chance, but another "
-    "seed matters as much. not shown: it may be chance. not at all: every order gave the same "
-    "bits. undecided: too few runs to tell."
+    "yes: significant, and more than the seed. less than seed: significant, but the seed matters "
+    "as much. not shown: not significant. not at all: every order gave the same bits. undecided: "
+    "too few runs to tell."
 )
 AVERAGE = "Mean score over tasks, orders and seeds after the last task."
-WORST = "The average under the order that suited the learner least."
-ORDER = "Variance over orders while the seed is held fixed: order effect + interaction."
-SEED = "Variance over seeds while the order is held fixed: seed effect + interaction."
+WORST = "The lowest average of an order."
+ORDER = "Variance over orders with a fixed seed: order effect + interaction."
+SEED = "Variance over seeds in a fixed order: seed effect + interaction."
 TEST = "Permutation test of “the order has no effect”: order labels shuffled within each seed."
 DISAGREE = "Share of test samples on which two orders, on average, predict different labels."
 PARTS = {
-    "total variance": ("variance", "The sum of the next three."),
-    "order effect": ("order_effect", "What an order does with every seed alike."),
-    "seed effect": ("seed_effect", "What a seed does in every order alike."),
-    "interaction": ("interaction", "What an order does with one seed only."),
+    "total variance": ("variance", "The sum of the next three columns."),
+    "order effect": ("order_effect", "Variance of the order's effect that all seeds share."),
+    "seed effect": ("seed_effect", "Variance of the seed's effect that all orders share."),
+    "interaction": ("interaction", "Variance of the effects of single orders with single seeds."),
 }
-
-
-def _part(name: str) -> Callable[[LearnerAudit], float | None]:
-    return lambda each: getattr(each.parts, name)
-
-
 COLUMNS: list[Column[LearnerAudit]] = [
     Column(
         "order matters",
@@ -124,11 +122,14 @@ COLUMNS: list[Column[LearnerAudit]] = [
         MATTERS,
         write=lambda e: VERDICTS[e.verdict],
     ),
-    Column("order variance", lambda e: e.order_variance, "variance", ORDER, "low", STEADIEST),
-    Column("average", _part("average"), "score", AVERAGE, "high", "highest average"),
+    Column("order variance", attrgetter("order_variance"), "variance", ORDER, "low", STEADIEST),
+    Column("average", attrgetter("parts.average"), "score", AVERAGE, "high", "highest average"),
     Column("worst order", lambda e: float(e.order_averages.min()), "score", WORST, "high"),
-    Column("p", lambda e: e.p_value, "number", TEST, write=lambda e: probability(e.p_value)),
-    Column("seed variance", lambda e: e.seed_variance, "variance", SEED, "low"),
-    *(Column(h, _part(name), "variance", words, "low") for h, (name, words) in PARTS.items()),
-    Column("disagreement", lambda e: e.mean_disagreement, "score", DISAGREE, "low"),
+    Column("p", attrgetter("p_value"), "number", TEST, write=lambda e: probability(e.p_value)),
+    Column("seed variance", attrgetter("seed_variance"), "variance", SEED, "low"),
+    *(
+        Column(h, attrgetter(f"parts.{name}"), "variance", words, "low")
+        for h, (name, words) in PARTS.items()
+    ),
+    Column("disagreement", attrgetter("mean_disagreement"), "score", DISAGREE, "low"),
 ]

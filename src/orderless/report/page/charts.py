@@ -1,4 +1,4 @@
-"""The page's charts: each at two widths, so that text keeps its size on a phone."""
+"""The charts of the page, each drawn at two widths so that text is readable on a phone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def icon(style: Style) -> str:
     """The outline of a method's mark, as the path of an SVG."""
     try:
         from matplotlib.markers import MarkerStyle
-    except ImportError:  # then there is no chart to explain either
+    except ImportError:  # the page has no charts then
         return ""
     marker = MarkerStyle(style.marker)
     outline = marker.get_path().transformed(marker.get_transform())
@@ -85,7 +85,7 @@ def scatter_charts(
 def series_chart(
     key: str, data: Series, styles: dict[str, Style], labels: Mapping[str, str]
 ) -> dict[str, str]:
-    """A line per method; the script reads values at a step, so the axes' place is told."""
+    """A line per method, from which the page's script reads the values at a step."""
     over = {"step": "training step", "place": "place in the order"}[data.unit]
 
     def draw(axes: Axes) -> None:
@@ -114,8 +114,8 @@ def series_chart(
 
 
 def range_chart(audit: OrderSensitivity, styles: dict[str, Style]) -> dict[str, str]:
-    """A line per task and learner, from its score in the worst order to that in the best, with a
-    mark at the mean; a dashed line at chance.
+    """A line per task and learner from the score in the worst order to that in the best, with a
+    mark at the mean, and a dashed line at chance.
     """
     tasks, names = audit.tasks, list(styles)
     by_order = [
@@ -158,7 +158,7 @@ def range_chart(audit: OrderSensitivity, styles: dict[str, Style]) -> dict[str, 
             )
         axes.invert_yaxis()
         charts.tidy(axes)
-        low, high = axes.get_xlim()  # less than two points apart, ticks would all read alike
+        low, high = axes.get_xlim()  # at least two points apart, so that tick labels differ
         spare = max(0.0, 2.0 - (high - low)) / 2
         axes.set_xlim(low - spare, min(high + spare, 101.0))
         short = [charts.plain(name if len(name) < 16 else f"{name[:15]}…") for name in tasks]
@@ -194,7 +194,7 @@ def _both(
     wide: int = 700,
     left: int = 66,
 ) -> dict[str, str]:
-    """The chart for a page and for a phone; `height` from its width."""
+    """The chart for wide and narrow screens; `height` computes its height from its width."""
     found = {}
     for size, width in {"wide": wide, "narrow": 340}.items():
         tall = height(width)

@@ -1,7 +1,7 @@
-"""What the page shows: numbers and words as plain data, charts as SVG.
+"""The content of the page: numbers and text as plain data, charts as SVG.
 
-Everything is small on purpose: a matrix is the mean over seeds with three decimals, a density a
-picture of 64 x 64 bytes. The page of a full run stays below half a megabyte.
+The data is kept small: a matrix is the mean over seeds with three decimals, a density an image of
+64 x 64 bytes. The page of a full run has less than half a megabyte.
 """
 
 import base64
@@ -23,60 +23,21 @@ from ..reading import UPPER_BOUND, competing, headline, readable, telling_pair
 from ..summary import Claim, ReportError, Summary
 from .charts import icon, scatter_charts, series_chart
 from .svg import variable
-from .table import TableData, build_table
+from .table import build_table
 
 DENSITY = 64  # pixels across
 
 Matrix = list[list[float | None]]
-
-
-@dataclass(frozen=True)
-class Look:
-    """How a method is called and drawn in legends."""
-
-    label: str
-    colour: str
-    icon: str
-    filled: bool
-    dashes: str
-
-
-@dataclass(frozen=True)
-class Values:
-    """What a chart over time can be asked: the mean of each method at each step."""
-
-    title: str
-    steps: list[float]
-    lines: dict[str, list[float]]
-    unit: str
-
-
-@dataclass(frozen=True)
-class Moment:
-    """One frame of a density: bytes, row by row from above, and where the particles are."""
-
-    step: int
-    stage: str
-    ess: float
-    largest: float
-    density: str
-    places: list[list[float]]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Of an audit: what may be claimed of a learner, and the sentences behind it."""
-
-    method: str
-    verdict: str
-    kind: str
-    sentences: list[str]
+Part = dict[str, Any]  # as the page's script reads it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One table's part of the page; what is empty is not shown. `pair`: whose matrices stand
-    side by side at first.
+    """The part of the page about one table; empty fields are not shown.
+
+    `pair`: the methods whose matrices are shown first. `methods`: labels and symbols for legends.
+    `values`: of each chart over time, the mean of each method at each step. `density`: run -> its
+    snapshots. `findings`: of an audit, the verdict on each learner and its explanation.
     """
 
     benchmark: str
@@ -88,13 +49,13 @@ class Result:
     score: str
     tasks: list[str]
     orders: dict[str, list[int]]
-    methods: dict[str, Look]
-    table: TableData
+    methods: dict[str, Part]
+    table: Part
     dots: bool = False
     matrices: dict[str, dict[str, Matrix]]
-    values: dict[str, Values] = field(default_factory=dict)
-    density: dict[str, list[Moment]] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    values: dict[str, Part] = field(default_factory=dict)
+    density: dict[str, list[Part]] = field(default_factory=dict)
+    findings: list[Part] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     notes: list[str]
     command: str | None
@@ -108,7 +69,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Page:
-    """All results, and beside each the SVG of its charts by name and width."""
+    """All results, and for each the SVG of its charts by name and width."""
 
     directory: str
     results: list[Result]
@@ -122,13 +83,13 @@ def page_data(
     frames: Sequence[Frames] = (),
     problems: Sequence[str] = (),
 ) -> Page:
-    """The page of a run; without matplotlib it has no charts, and says so."""
+    """The page of a run; without matplotlib it has no charts, and `problems` says why."""
     tables, found = run.tables(), list(problems)
     results, charts = [], []
     for summary in map(readable, summaries):
         cells = tables[summary.table]
         result = _result(summary, cells)
-        # Particles that belong to no cell of the run are shown with every result.
+        # Snapshots that belong to no cell of the run are shown with every result.
         names = {cell.name: cell for cell in cells}
         known = {cell.name for cell in run.cells} - names.keys()
         density = [_moments(f, names.get(f.name), result) for f in frames if f.name not in known]
@@ -169,8 +130,8 @@ def _result(summary: Summary, cells: list[CellRecord]) -> Result:
     )
 
 
-def summary_table(summary: Summary) -> TableData:
-    """The table of a summary; a chart shows the normalized variances."""
+def summary_table(summary: Summary) -> Part:
+    """The table of a summary without normalized variances, which a chart shows."""
     columns = [c for c in columns_of(summary) if not c.heading.startswith("norm.")]
     runs = {name: (entry.died, entry.cells) for name, entry in summary.methods.items()}
     return build_table(columns, summary.methods, runs, competing(summary), bound=UPPER_BOUND)
@@ -180,8 +141,8 @@ def _with_charts(
     result: Result, summary: Summary, cells: list[CellRecord]
 ) -> tuple[Result, dict[str, str]]:
     styles = method_styles(list(summary.methods))
-    labels = {name: look.label for name, look in result.methods.items()}
-    # They cannot be normalized for returns, nor where somebody has a mean of 0 on a task.
+    labels = {name: look["label"] for name, look in result.methods.items()}
+    # Variances are not normalized for returns, or if a method has a mean of 0 on a task.
     normalized = not summary.returns and all(
         entry.normalized_variance is not None for entry in summary.methods.values()
     )
@@ -200,29 +161,35 @@ def _with_charts(
     for key, data in found.items():
         if data is not None:
             charts |= series_chart(key, data, styles, labels)
-            lines = {name: [_short(v) for v in band.mean] for name, band in data.lines.items()}
-            values[key] = Values(data.title, [_short(s, 4) for s in data.steps], lines, data.unit)
+            values[key] = {
+                "title": data.title,
+                "steps": [_short(step, 4) for step in data.steps],
+                "lines": {
+                    name: [_short(v) for v in band.mean] for name, band in data.lines.items()
+                },
+                "unit": data.unit,
+            }
     return replace(result, dots=normalized, values=values), charts
 
 
-def looks(labels: Mapping[str, str]) -> dict[str, Look]:
-    """How each method is called and drawn: the same colours and shapes as in the charts."""
+def looks(labels: Mapping[str, str]) -> dict[str, Part]:
+    """The label and symbol of each method, with the colours and shapes of the charts."""
     return {
-        name: Look(
-            labels[name],
-            variable(style.colour),
-            icon(style),
-            style.filled,
-            " ".join(map(str, style.dashes)),
-        )
+        name: {
+            "label": labels[name],
+            "colour": variable(style.colour),
+            "icon": icon(style),
+            "filled": style.filled,
+            "dashes": " ".join(map(str, style.dashes)),
+        }
         for name, style in method_styles(list(labels)).items()
     }
 
 
 def _matrices(summary: Summary, cells: list[CellRecord]) -> dict[str, dict[str, Matrix]]:
-    """method -> order index -> R `[T + 1, T]`, the mean over the seeds that finished it.
+    """method -> order index -> R `[T + 1, T]`, the mean over its finished seeds.
 
-    Nothing where every run has its last row only: scores of what was learned on the way.
+    Empty if no run has scores before its last row.
     """
     earlier = [row for cell in cells for row in cell.scores["accuracy"][:-1]]
     if all(value is None for row in earlier for value in row):
@@ -238,17 +205,17 @@ def _matrices(summary: Summary, cells: list[CellRecord]) -> dict[str, dict[str, 
 
 
 def rounded(matrix: NDArray[np.float64]) -> Matrix:
-    """Three decimals; None where there is no number."""
+    """The matrix with three decimals; None for values that are not finite."""
     return [[round(float(v), 3) if np.isfinite(v) else None for v in row] for row in matrix]
 
 
 def _short(value: float, digits: int = 3) -> float:
-    """More digits than these no picture shows."""
+    """The value with as many digits as a chart can show."""
     return float(f"{value:.{digits}g}")
 
 
-def _moments(frames: Frames, cell: CellRecord | None, result: Result) -> tuple[str, list[Moment]]:
-    """What the run is called, and its frames."""
+def _moments(frames: Frames, cell: CellRecord | None, result: Result) -> tuple[str, list[Part]]:
+    """The label of a run, and its snapshots; a density is an image of bytes, top row first."""
     label, stages = frames.name, ["–"] * frames.moments
     if cell is not None:
         label = f"{method_label(cell.method)}, order {cell.order_index}, seed {cell.seed}"
@@ -258,13 +225,13 @@ def _moments(frames: Frames, cell: CellRecord | None, result: Result) -> tuple[s
     for frame, step in enumerate(frames.steps):
         picture = np.round(255 * frames.density(frame, DENSITY)[::-1]).astype(np.uint8)
         moments.append(
-            Moment(
-                int(step),
-                stages[frames.chosen[frame]],
-                frames.ess(frame),
-                float(frames.weights[frame].max()),
-                base64.b64encode(picture.tobytes()).decode(),
-                np.round(frames.places[frame], 3).tolist(),
-            )
+            {
+                "step": int(step),
+                "stage": stages[frames.chosen[frame]],
+                "ess": frames.ess(frame),
+                "largest": float(frames.weights[frame].max()),
+                "density": base64.b64encode(picture.tobytes()).decode(),
+                "places": np.round(frames.places[frame], 3).tolist(),
+            }
         )
     return label, moments

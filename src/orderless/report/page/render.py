@@ -1,9 +1,9 @@
-"""Puts data, charts, style sheet and scripts into one file.
+"""Rendering of data, charts, style sheet and scripts into one file.
 
-Whatever a user can name (methods, tasks, directories, commands) reaches the page as data: a JSON
-block in which no character can end the block, written into the document through `textContent`, or
-text and attributes of an SVG, escaped by the XML writer. The content security policy admits exactly
-the style sheet and the script of this package, by their hashes, and no network at all.
+Names that users choose (methods, tasks, directories, commands) enter the page in two ways only: in
+a JSON block in which no character can end the block, and which the script shows by `textContent`;
+or as text and attributes of an SVG, escaped by the XML writer. The content security policy admits
+the style sheet and the script of this package, by their hashes, and no network requests.
 """
 
 import base64
@@ -50,15 +50,15 @@ def render(page: Page) -> str:
         ),
     }
     template = (assets / "page.html").read_text(encoding="utf-8")
-    # One pass over the template: braces inside the data are never taken for a place to fill.
+    # One pass over the template, so that braces in the data are not taken for placeholders.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)
 
 
 def as_script_data(data: Json) -> str:
-    """JSON that can stand inside a script element, whatever strings it holds.
+    """JSON that is safe inside a script element, whatever strings it contains.
 
-    `ensure_ascii` takes care of U+2028, U+2029 and lone surrogates; the other three characters
-    could end the element or begin a comment or an entity.
+    `ensure_ascii` escapes U+2028, U+2029 and lone surrogates. `<`, `>` and `&` could end the
+    element or begin a comment or an entity.
     """
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character in "<>&":

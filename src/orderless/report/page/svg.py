@@ -1,9 +1,9 @@
-"""A matplotlib figure as a part of the page.
+"""Matplotlib figures as SVG elements of the page.
 
-matplotlib styles every element by a `style` attribute, which the page's content security policy
-forbids. Here these become presentation attributes, colours become the style sheet's variables (each
-has a twin for dark mode), ids that nothing refers to go, and coordinates keep one decimal. Elements
-behind a `gid` get the attributes that the page's script needs.
+matplotlib sets a `style` attribute on every element, which the page's content security policy
+forbids. It is converted to presentation attributes, and colours to variables of the style sheet,
+which differ in dark mode. Unused ids are removed and coordinates rounded to one decimal. Elements
+with a `gid` get the attributes that the page's script needs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DROPPED = ("font-family", "font-weight", "font-style", "font")
 
 
 def variable(colour: str) -> str:
-    """The style sheet's name of a colour."""
+    """The variable of the style sheet for a colour, or the colour if it has none."""
     name = COLOURS.get(colour.lower())
     return f"var(--{name})" if name else colour
 
@@ -54,7 +54,7 @@ def embedded(
 
     Args:
         root: attributes of the element itself.
-        tags: gid -> attributes of the shapes drawn under it, one after another.
+        tags: gid -> attributes of each of its shapes, in the order of drawing.
     """
     import matplotlib
 
@@ -80,7 +80,7 @@ def embedded(
 
 
 def _shapes(picture: ElementTree.Element, gid: str) -> list[ElementTree.Element]:
-    """What is drawn under a gid; a line with its marker counts as one shape, the whole group."""
+    """The shapes of a gid: every dot or mark; for other kinds the whole group."""
     group = picture.find(f".//{SVG}g[@id='{gid}']")
     if group is None:
         return []
@@ -105,7 +105,7 @@ def _cleaned(element: ElementTree.Element, *, kept: bool) -> None:
 
 
 def _hoisted(group: ElementTree.Element) -> None:
-    """What all of many shapes share stands once, at their group."""
+    """Move attributes that all shapes share to their group."""
     shapes = list(group)
     if len(shapes) > 2 and all(shape.tag == f"{SVG}use" for shape in shapes):
         for name, value in list(shapes[0].attrib.items()):

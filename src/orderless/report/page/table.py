@@ -1,42 +1,12 @@
-"""The page's table: texts to print, values to sort by, and which entries are the best."""
+"""The table of the page: texts, values to sort by, and the best entries of each column."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from ...writing import MISSING
 from ..columns import Column, R
 
 UNITS = {"score": "%", "variance": "× 10⁻³"}
-
-
-@dataclass(frozen=True)
-class Head:
-    """One column, as `Column` says."""
-
-    heading: str
-    explanation: str
-    better: str | None
-    honour: str | None
-    unit: str
-
-
-@dataclass(frozen=True)
-class Row:
-    """One method; `bound`: it is not ranked."""
-
-    method: str
-    values: list[float | None]
-    texts: list[str]
-    best: list[bool]
-    died: int
-    cells: int
-    bound: bool
-
-
-@dataclass(frozen=True)
-class TableData:
-    columns: list[Head]
-    rows: list[Row]
 
 
 def build_table(
@@ -45,10 +15,11 @@ def build_table(
     runs: Mapping[str, tuple[int, int]],
     rivals: Collection[str],
     bound: str | None = None,
-) -> TableData:
-    """Columns and rows; `best` says per column whether none of the `rivals` is better.
+) -> dict[str, Any]:
+    """The columns and rows as the page's script reads them.
 
-    `runs`: method -> (runs that broke down, runs).
+    An entry is `best` if none of the `rivals` is better. `runs`: method -> (runs that broke down,
+    runs). `bound`: a method that is an upper bound and is not ranked.
     """
     texts = {n: [c.text(e, variance=thousandths) for c in columns] for n, e in entries.items()}
     values = {name: [column.value(entry) for column in columns] for name, entry in entries.items()}
@@ -56,27 +27,34 @@ def build_table(
     for place, column in enumerate(columns):
         known = [(v, texts[n][place]) for n in rivals if (v := values[n][place]) is not None]
         choose = max if column.better == "high" else min
-        # Equal as printed is equal: a difference nobody can see crowns nobody.
+        # Entries are compared as printed: a difference that is not shown decides nothing.
         winners.append(choose(known)[1] if column.better and len(known) > 1 else None)
-    heads = [
-        Head(c.heading, c.explanation, c.better, c.honour, UNITS.get(c.kind, "")) for c in columns
-    ]
-    rows = [
-        Row(
-            name,
-            values[name],
-            texts[name],
-            [name in rivals and t == w for t, w in zip(texts[name], winners, strict=True)],
-            *runs[name],
-            bound=name == bound,
-        )
-        for name in entries
-    ]
-    return TableData(heads, rows)
+    shown = ("heading", "explanation", "better", "honour")
+    return {
+        "columns": [
+            {"unit": UNITS.get(column.kind, ""), **{name: getattr(column, name) for name in shown}}
+            for column in columns
+        ],
+        "rows": [
+            {
+                "method": name,
+                "values": values[name],
+                "texts": texts[name],
+                "best": [
+                    name in rivals and text == winner
+                    for text, winner in zip(texts[name], winners, strict=True)
+                ],
+                "died": runs[name][0],
+                "cells": runs[name][1],
+                "bound": name == bound,
+            }
+            for name in entries
+        ],
+    }
 
 
 def thousandths(value: float | None) -> str:
-    """A variance in units of 1/1000, so that the column aligns; exactly nothing is a plain 0."""
+    """A variance in units of 1/1000, so that the column aligns; exactly 0 is written as 0."""
     if value is None:
         return MISSING
     if value == 0:

@@ -1,7 +1,7 @@
-// Charts come drawn, each at two widths; here they are put into place, explained and read.
+// Places the charts, which are drawn at two widths, and adds tooltips, legends and cross-hairs.
 
 const narrow = matchMedia("(max-width: 48rem)");
-const placed = new Map(); // container -> how to fill it anew
+const placed = new Map(); // container -> function that fills it again
 
 function chart(container, number, name, prepare = () => {}) {
   const place = () => {
@@ -15,8 +15,6 @@ function chart(container, number, name, prepare = () => {}) {
 }
 narrow.addEventListener("change", () => placed.forEach((place) => place()));
 
-// ---------------------------------------------------------------------- what has something to say
-
 function explain(node) {
   for (const other of document.querySelectorAll(".near")) other.classList.remove("near");
   if (!node) return tooltip.hide();
@@ -25,7 +23,7 @@ function explain(node) {
   tooltip.show([...ofOrder(node), ...node.dataset.tip.split("\n")], left + width / 2, top + height / 2);
 }
 
-// A dot stands for one order of one method; both have long names, which it does not carry.
+// The first lines of a dot's tooltip: its method, and its order with the names of the tasks.
 function ofOrder(node) {
   const { order } = node.dataset;
   if (order === undefined) return [];
@@ -41,9 +39,7 @@ for (const kind of ["pointerover", "focusin"]) {
   });
 }
 
-// ---------------------------------------------------------------------- legends
-
-// Choosing a method in the legend fades the others in every chart that it belongs to.
+// A legend; choosing a method fades the others in all its charts.
 function legend(list, names, methods, containers, sample) {
   let pinned = null;
   const show = (name) => {
@@ -82,8 +78,6 @@ function lineSample({ colour, dashes }) {
   return drawing("path", { d: "M-14 0H14", stroke: colour, "stroke-width": 2, "stroke-dasharray": dashes });
 }
 
-// ---------------------------------------------------------------------- average against variance
-
 function showScatter(result, number) {
   const container = byId("scatter");
   const place = () => chart(container, number, `scatter-${document.querySelector("input[name=variance]:checked").value}`);
@@ -95,7 +89,7 @@ function showScatter(result, number) {
   legend(byId("scatter-legend"), Object.keys(result.methods), result.methods, [container], markSample);
 }
 
-// From a mark, the arrow keys go round its orders.
+// On a mark, the arrow keys move through its orders.
 function walk(event) {
   const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
   const { method } = event.target.dataset;
@@ -112,8 +106,6 @@ function showTasks(result, number) {
   legend(byId("tasks-legend"), Object.keys(result.methods), result.methods, [container], markSample);
 }
 
-// ---------------------------------------------------------------------- over time
-
 function showSeries(section, list, result, number, places) {
   const shown = Object.entries(places).filter(([id, name]) => chart(byId(id), number, name, (picture) => readable(picture, result, result.values[name])));
   byId(section).hidden = shown.length === 0;
@@ -126,7 +118,7 @@ function brief(value) {
   return value === 0 || (size >= 1e-3 && size < 1e5) ? String(Number(value.toPrecision(3))) : value.toExponential(1);
 }
 
-// A line across the chart names all values at one step, by pointer or by arrow keys.
+// A vertical line and a tooltip show all values at one step, chosen by pointer or arrow keys.
 function readable(picture, result, { title, steps, lines, unit }) {
   const last = steps.length - 1;
   const stride = last < 20 ? 1 : 2;

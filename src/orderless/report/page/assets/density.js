@@ -1,4 +1,4 @@
-// The paper's figure 1 in motion: densities come as pictures of one byte a pixel.
+// The paper's figure 1 as an animation; a density is an image with one byte per pixel.
 
 const SIZE = 64;
 const MARGIN = 0.12; // of the unit square that holds all particles
@@ -57,14 +57,14 @@ function showDensity(result) {
     frames = runs[select.value][1];
     for (const frame of frames) frame.bytes ??= Uint8Array.from(atob(frame.density), (letter) => letter.charCodeAt(0));
     slider.max = frames.length - 1;
-    show(frames.length - 1); // at first all particles weigh the same, which says nothing
+    show(frames.length - 1); // the last snapshot: in the first all weights are equal
   };
   options(select, runs.map(([label], k) => [String(k), label]), "0");
   byId("density-choice").hidden = runs.length < 2;
   select.onchange();
 }
 
-// Between two snapshots one picture fades into the other.
+// Draws two snapshots, interpolated by share.
 function paint(canvas, before, after, share) {
   const mix = (from, to) => from + (to - from) * share;
   const pixels = new ImageData(SIZE, SIZE);

@@ -1,4 +1,4 @@
-// Building the document. Text enters through textContent alone, so no name can become markup.
+// Helpers that build the document. Text is only set as text nodes, so that no name becomes markup.
 
 const byId = (id) => document.getElementById(id);
 
@@ -26,7 +26,7 @@ function terms(list, pairs) {
   return fill(list, ...items);
 }
 
-// As terms, but each term stands together with its text.
+// Like terms, with each term and its text in one element.
 function pairs(list, entries) {
   const items = entries.map(([term, text]) => element("div", {}, element("dt", {}, term), element("dd", {}, text)));
   return fill(list, ...items);
@@ -37,7 +37,7 @@ function options(select, entries, chosen) {
   select.value = chosen;
 }
 
-// One box for all charts. It is a status region, so a screen reader says what it shows.
+// One box for all charts. It is a status region, so that screen readers read it.
 const tooltip = {
   show(lines, x, y) {
     const box = byId("tooltip");

@@ -1,4 +1,4 @@
-// What is said in words: the heading, the claims, the settings and the command.
+// The parts in words: heading, claims, findings, settings and command.
 
 function duration(seconds) {
   if (seconds < 90) return `${seconds.toFixed(0)} s`;
@@ -57,7 +57,7 @@ function claimItem(claim) {
   );
 }
 
-// Of an audit: what may be claimed of each learner, and the sentences behind it.
+// The verdicts of an audit on each learner, with their explanations.
 function showFindings(result) {
   byId("findings").hidden = result.findings.length === 0;
   byId("ranked").hidden = result.findings.length > 0; // an audit begins with the learner audited

@@ -1,4 +1,4 @@
-// Reads the data and shows one result; the choice at the top appears when there are several.
+// Reads the data and shows one result; with several results, a menu at the top selects one.
 
 const data = JSON.parse(byId("data").textContent);
 

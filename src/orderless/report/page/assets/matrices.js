@@ -1,6 +1,6 @@
 // Score matrices R as tables: rows are moments of training, columns tasks by identity.
 
-// Cividis looks the same to every kind of colour vision.
+// Cividis is readable with colour vision deficiency.
 const CIVIDIS = [
   [0, 34, 78], [18, 53, 112], [59, 73, 108], [87, 93, 109], [112, 113, 115],
   [138, 134, 120], [165, 156, 116], [195, 179, 105], [225, 204, 85], [254, 232, 56],
