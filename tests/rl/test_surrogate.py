@@ -99,3 +99,27 @@ def test_rows_follow_the_lineage() -> None:
     own = Surrogate(particles, SETTINGS)(*batch)
     traced = Surrogate(particles, SETTINGS, lineage=lineage)(*batch)
     torch.testing.assert_close(traced, own[lineage])
+
+
+def test_an_action_that_a_network_rules_out_adds_nothing_to_the_entropy() -> None:
+    """With a logit of -inf: 0 log 0 = 0, and the gradient is that of the other two actions."""
+
+    class Two(Walker):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            logits, value = super().forward(x)
+            return logits.index_fill(-1, torch.tensor([2]), -torch.inf), value
+
+    class Left(Walker):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            logits, value = super().forward(x)
+            return logits[..., :2], value
+
+    batch = minibatch()
+    batch[1] = batch[1].clamp(max=1)
+    found = []
+    for kind in (Two, Left):
+        particles = ol.Ensemble(kind, N, seed=0).double()
+        losses = Surrogate(particles, SETTINGS)(*batch)
+        found.append([losses, *torch.autograd.grad(losses.sum(), list(particles.parameters()))])
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected)

@@ -97,7 +97,9 @@ class Surrogate:
             near = old + (values - old).clamp(-s.clip, s.clip)
             errors = torch.maximum(errors, (near - targets).square())
         value = s.value_coefficient * 0.5 * mean(errors, valid)
-        randomness = -(log_policies.exp() * log_policies).sum(-1)
+        # an action that a network rules out by a logit of -inf adds 0, not 0 * -inf
+        bounded_below = log_policies.clamp(min=torch.finfo(log_policies.dtype).min)
+        randomness = -(log_policies.exp() * bounded_below).sum(-1)
         entropy = -s.entropy_coefficient * mean(randomness, valid)
 
         with torch.no_grad():
