@@ -22,11 +22,18 @@ from tests.rl.walking import make_walker, walk
 
 import orderless as ol
 from orderless.experiments import policy
-from orderless.experiments.policy import binned_returns
+from orderless.experiments.policy import _figures, binned_returns
 from orderless.methods import METHODS
 from orderless.methods.learners.continual import heaviest_representation
 from orderless.methods.learners.policy import PolicyLearner
-from orderless.rl import PPO, Compact, LineageBootstrapFilter, PPOSettings, ProcgenLevels
+from orderless.rl import (
+    PPO,
+    Compact,
+    LineageBootstrapFilter,
+    PPOSettings,
+    ProcgenLevels,
+    UpdateInfo,
+)
 from orderless.rl.cloning import BehaviourCloning, play
 from orderless.rl.transitions import read_transitions
 from orderless.storage.typed import as_json
@@ -235,6 +242,15 @@ def test_every_kind_of_filter_plays(method: str, tmp_path: Path) -> None:
     assert record["particles"] == 2 and record["died_at"] is None
     assert np.isfinite(record["scores"]["accuracy"][-1]).all()
     assert len(record["trace"]["log_weight_value"]) == len(record["trace"]["step"])
+
+
+def test_the_spread_of_log_weights_is_that_of_the_particles_left() -> None:
+    parts = torch.tensor([[1.0, 3.0, torch.nan], [-5.0, -5.0, 2.0], [0.0, 4.0, 0.0]])
+    alive = torch.tensor([True, True, False])
+    log_weights = torch.where(alive, 0.5, 0.0).log().double()
+    info = UpdateInfo(*[torch.zeros(3)] * 7, parts.double(), log_weights, alive)
+    spread = [_figures(info)[f"log_weight_{term}"] for term in ("policy", "value", "entropy")]
+    assert spread == [1.0, 0.0, 2.0]
 
 
 def test_weights_by_policy_can_be_asked_for(tmp_path: Path) -> None:

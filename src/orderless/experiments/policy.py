@@ -232,7 +232,7 @@ def _figures(info: UpdateInfo) -> dict[str, float]:
     """What an update tells: importance weights, and what moved the weights apart."""
     summary = info.summary()
     names = ("entropy", "importance", "truncated", "clipped", "divergence")
-    parts = torch.where(info.alive, info.log_weight_parts, 0.0).std(1, correction=0).tolist()
+    parts = info.log_weight_parts[:, info.alive].std(1, correction=0).tolist()
     terms = ("policy", "value", "entropy")
     spread = {f"log_weight_{term}": value for term, value in zip(terms, parts, strict=True)}
     return {**{name: summary[name] for name in names}, **spread}
