@@ -92,7 +92,7 @@ def headline(result: OrderSensitivity) -> str:
     """The answer in a sentence, with how far the orders tried are apart."""
     learner, tails = result.learner, result.tails
     ends, found = [learner.order_averages.min(), learner.order_averages.max()], "tried"
-    if tails is not None:  # runs of one seed
+    if tails is not None and tails.runs:  # runs of one seed
         ends, found = [tails.worst.again, tails.best.again], "found"
     low, high = map(percent, ends)
     scores = f"{low} % in the worst order {found}, {high} % in the best"
@@ -178,7 +178,7 @@ def findings(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
             f"Worst order: {result.order_name(worst)} ({percent(averages[worst])} %); best: "
             f"{result.order_name(best)} ({percent(averages[best])} %)."
         )
-    if learner is result.learner and result.tails:
+    if learner is result.learner and result.tails and result.tails.runs:
         said += _about_tails(result, result.tails)
     if learner.verdict in ("sensitive", "below reseeding"):
         task = learner.suffering_task
