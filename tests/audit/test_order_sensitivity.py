@@ -331,6 +331,17 @@ def test_data_of_any_scale_and_colour_images_fit_the_comparison(scale: float) ->
     assert result["rb"].verdict == "none"
 
 
+def test_yes_and_no_are_inputs_of_the_comparison_like_0_and_1() -> None:
+    tasks = [ol.Task(t.x > 0, t.y, t.x_test > 0, t.y_test, t.name) for t in toy_tasks(2)]
+    numbers = [ol.Task(t.x.float(), t.y, t.x_test.float(), t.y_test, t.name) for t in tasks]
+    found = [
+        ol.order_sensitivity(Guess, data, 2, 2, compare=("wpf", "rb"), settings=SMALL)
+        for data in (tasks, numbers)
+    ]
+    for name in ("wpf", "rb"):
+        np.testing.assert_array_equal(found[0][name].scores, found[1][name].scores)
+
+
 def test_progress_counts_every_run() -> None:
     told: list[tuple[int, int, str]] = []
     audit(LastTask, 2, 3, progress=lambda *what: told.append(what))

@@ -62,7 +62,7 @@ class _Scaling:
         self.scale: Tensor | float = 1.0
         if all(task.x.dtype == torch.uint8 for task in tasks):
             self.scale = 255.0
-        elif max(float(task.x.abs().max()) for task in tasks) > _INPUT_LIMIT:
+        elif max(float(task.x.double().abs().max()) for task in tasks) > _INPUT_LIMIT:
             everything = torch.cat([task.x for task in tasks]).double()
             deviation = everything.std(0, correction=0)
             self.mean = everything.mean(0).float()
