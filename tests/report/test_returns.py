@@ -229,6 +229,27 @@ def test_plasticity_is_told_by_place_and_judged_late_in_the_order(write_cells: A
     assert "plasticity-effective_rank-wide" not in page.charts[0]
 
 
+def test_seeds_of_one_order_are_not_independent_runs(write_cells: Any) -> None:
+    """Three seeds that say the same leave the interval of plasticity as wide as one does."""
+    found = []
+    for seeds in (1, 3):
+        cells = [
+            make_cell(method, order, "procgen-lifelong", "starpilot")
+            | {"seed": seed, "plasticity": {"dormant": [0.5, level + order * slope]}}
+            for method, level, slope in (("ppo", 0.6, 0.1), ("ppo+wpf", 0.5, 0.02))
+            for order in range(3)
+            for seed in range(seeds)
+        ]
+        (summary,) = summarize(load_run(write_cells(cells)))
+        [claim] = [
+            c
+            for c in summary.claims
+            if "than PPO" in c.claim and "dormant" in c.measure and c.interval
+        ]
+        found.append(claim.interval)
+    assert found[1] == pytest.approx(found[0])
+
+
 def test_clones_are_measured_from_random_play_to_the_expert(write_cells: Any) -> None:
     cells = [make_cell("bc", order, "procgen-bc", "fruitbot") for order in range(3)]
     for cell in cells:
