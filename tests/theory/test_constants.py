@@ -21,6 +21,7 @@ from orderless.theory import (
     filter_set,
     grid,
     order_at_distance,
+    positions_of,
     root_energy_distance,
     root_mmd,
     theorem_1,
@@ -210,3 +211,20 @@ def test_bad_arguments_are_refused_in_a_sentence():
         FilterUpdate(
             ol.WeightedParticleFilter(normed, torch.optim.SGD(normed.parameters(), lr=0.1))
         )
+
+
+def test_the_map_of_a_filter_does_not_change_when_the_filter_steps_on():
+    """Adam's moments are a part of the state in which the map was made."""
+    [loss] = logistic_losses(1)
+
+    def stepped():
+        particles = ol.Ensemble(lambda: nn.Linear(1, 1, bias=False), 3, seed=0).double()
+        pf = ol.WeightedParticleFilter(particles, torch.optim.Adam(particles.parameters(), lr=0.1))
+        pf.step(lambda: loss(positions_of(particles)))
+        return pf
+
+    pf, start = stepped(), filter_set(stepped())
+    expected, update = FilterUpdate(stepped()), FilterUpdate(pf)
+    pf.step(lambda: loss(positions_of(pf.particles)))
+    for found, wanted in zip(update(start, loss), expected(start, loss), strict=True):
+        assert torch.equal(found, wanted)

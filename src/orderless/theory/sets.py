@@ -6,6 +6,7 @@ that Bayes updates and discrepancies apply to both. A loss is a function of posi
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import NamedTuple
 
 import torch
@@ -81,9 +82,8 @@ class FilterUpdate:
         if particle_filter.particles.particle_buffers():
             raise ValueError("a network with buffers is more than its position: use one without")
         self.filter = particle_filter
-        self._state = particle_filter.state_dict()
-        # Some state dicts share tensors with the filter, which its steps change.
-        self._state["particles"] = {k: v.clone() for k, v in self._state["particles"].items()}
+        # A state dict shares tensors with particles and optimizer, which the filter's steps change.
+        self._state = deepcopy(particle_filter.state_dict())
 
     def __call__(self, p: WeightedSet, loss: Loss) -> WeightedSet:
         particles = self.filter.particles
