@@ -168,8 +168,12 @@ def paired_difference(
 
     Both are ``S[seed, order, task]`` over the *same* seeds and orders, and each resample draws the
     same ones for both: an effect of an order or a seed on both cancels. With one seed the interval
-    is conditional on that seed. A resampled variance is (O - 1)/O of the true one on average, which
-    shrinks the interval towards 0 by that factor and never changes its sign.
+    is conditional on that seed.
+
+    A resampled order variance is (O - 1)/O of that of the runs on average, which shrinks the
+    interval towards 0 and never changes its sign. In a resampled total variance the effect of
+    orders is (O - 1)/O and that of seeds (S - 1)/S of what it was: with few seeds a difference in
+    the variance *between seeds* is seldom shown, and the interval need not hold the value itself.
     """
     first, second = _paired_grids(scores_a, scores_b)
     statistics = {"mean": average, "order_variance": order_variance, "variance": variance}
