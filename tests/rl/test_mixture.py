@@ -37,6 +37,12 @@ def test_one_particle_is_its_own_mixture_bit_for_bit() -> None:
     assert torch.equal(mixture, log_policies[0])
 
 
+def test_a_part_of_the_particles_is_no_mixture() -> None:
+    """As on one of two ranks; one particle would be broadcast over all weights."""
+    with pytest.raises(ValueError, match="1 of 2 particles are in this process.*without a group"):
+        mixture_log_probabilities(torch.zeros(1, 5, 3), torch.zeros(2, dtype=torch.float64))
+
+
 @pytest.mark.parametrize("act", ["mixture", "episode"])
 def test_actions_come_from_the_mixture_with_the_reported_probabilities(act: str) -> None:
     filter = weighted(3, [0.7, 0.3, 0.0])

@@ -28,6 +28,11 @@ def mixture_log_probabilities(log_policies: Tensor, log_weights: Tensor) -> Tens
 
     A particle of weight 0 may hold NaN. With one particle the result is its policy, bit for bit.
     """
+    if len(log_policies) != len(log_weights):
+        raise ValueError(
+            f"{len(log_policies)} of {len(log_weights)} particles are in this process, but a "
+            "mixture that acts needs all of them: make the ensemble without a group"
+        )
     shares = log_weights.to(log_policies.dtype).view(-1, *[1] * (log_policies.dim() - 1))
     terms = torch.where(shares.isneginf(), -torch.inf, shares + log_policies)
     return torch.logsumexp(terms, 0)
