@@ -191,6 +191,18 @@ def test_across_tasks_alone_it_is_students_interval():
         assert quantile == pytest.approx(scipy.stats.t.ppf(0.975, freedom), abs=5e-4)
 
 
+@pytest.mark.parametrize(("orders", "share"), [(5, 0.17), (10, 0.11)])
+def test_intervals_of_few_orders_miss_as_often_as_they_say(orders, share):
+    """Independent differences around 0: how often 0 lies outside of the 95 % interval."""
+    draw, nothing = np.random.default_rng(0), np.zeros((1, orders, 1))
+    found = [
+        metrics.paired_difference(draw.normal(size=nothing.shape), nothing, resamples=500, seed=s)
+        for s in range(1000)
+    ]
+    missed = np.mean([one.low > 0 or one.high < 0 for one in found])
+    assert missed == pytest.approx(share, abs=0.03)  # two standard errors are 0.024
+
+
 def test_paired_difference_refuses_grids_that_do_not_match():
     with pytest.raises(ValueError, match="same seeds, orders and tasks"):
         metrics.paired_difference(random_scores(), random_scores()[:, :5])

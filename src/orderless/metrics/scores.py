@@ -174,6 +174,9 @@ def paired_difference(
     interval towards 0 and never changes its sign. In a resampled total variance the effect of
     orders is (O - 1)/O and that of seeds (S - 1)/S of what it was: with few seeds a difference in
     the variance *between seeds* is seldom shown, and the interval need not hold the value itself.
+
+    Percentile intervals of few values are too narrow. With one seed and no true difference of the
+    means, a 95 % interval leaves out 0 in about 17 % of cases with 5 orders and 11 % with 10.
     """
     first, second = _paired_grids(scores_a, scores_b)
     statistics = {"mean": average, "order_variance": order_variance, "variance": variance}
