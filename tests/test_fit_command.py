@@ -298,7 +298,7 @@ def test_a_stopped_fit_goes_on(tables, tmp_path, monkeypatch):
 
     monkeypatch.setattr(ol.RaoBlackwellizedFilter, "update", counted)
     words = ["fit", "--data", tables, "--out", head, "--label", "kind", "--workers", 1]
-    assert "the same command goes on" in run(*words, code=130).stderr
+    assert "the same command resumes" in run(*words, code=130).stderr
     assert not head.exists() and len(list(tmp_path.glob("head.st.parts/parts/*"))) == 1
     run(*words)
     assert seen == [250, "stopped", 350]
@@ -319,7 +319,7 @@ def test_mistakes_are_sentences(tables, images, tmp_path):
     assert "must be one of auto" in refused(*words, "--features", "magic")
     assert "a multiple of 8" in refused("fit", "--data", images, *out, "--count", 63)
     said = refused("fit", "--data", images / "above", *out)
-    assert "above has 0 classes: there must be at least two, a folder for each" in said
+    assert "above must have at least two classes, a folder for each, got none" in said
     (images / "above" / "0.jpg").write_bytes(b"no image")
     assert "0.jpg cannot be read as an image" in refused("fit", "--data", images, *out)
     frame = table(20)
@@ -338,6 +338,26 @@ def test_mistakes_are_sentences(tables, images, tmp_path):
     ol.save(tmp_path / "plain.st", {"a": torch.zeros(1)})
     said = refused("predict", tmp_path / "plain.st", "--data", tables)
     assert "was not written by `orderless fit`" in said
+
+
+def test_options_that_would_be_ignored_are_refused(tables, images, tmp_path):
+    fit(tables, tmp_path / "head.st", "--count", 16)
+    words = ["fit", "--data", tables, "--out", tmp_path / "new.st", "--like", tmp_path / "head.st"]
+    assert "has count 16, not 32: leave out --count" in refused(*words, "--count", 32)
+    assert "has features relu, not lite0" in refused(*words, "--features", "lite0")
+    assert "has maps 1, not 2" in refused(*words, "--maps", 2)
+    assert "has target None, not a" in refused(*words, "--target", "a")
+    assert "has columns ['a', 'b', 'c', 'd'], not ['a']" in refused(*words, "--columns", "a")
+    run(*words, "--count", 16, "--columns", "a, b,c,d", "--workers", 1)
+    words = ["fit", "--out", tmp_path / "other.st"]
+    assert "--size is for images" in refused(*words, "--data", tables, "--size", 32)
+    assert "--columns is for tables" in refused(*words, "--data", images, "--columns", "a")
+
+
+def test_predict_makes_the_folder_of_its_file(tables, tmp_path):
+    fit(tables, tmp_path / "head.st", "--count", 16)
+    _, rows = predictions(tmp_path / "head.st", tables, tmp_path / "new" / "folder" / "p.csv")
+    assert len(rows) == 600
 
 
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ LARGEST = 1e100  # number in a table: its square is finite, too
 
 
 class Files(NamedTuple):
-    """All files of one kind below a folder, in the order of their names."""
+    """All images or all tables below a folder, sorted by name, or a single file."""
 
     root: Path
     images: bool
@@ -37,7 +37,7 @@ def find_files(data: Path) -> Files:
         raise DataError(
             f"{data} holds neither images ({', '.join(IMAGES)}) nor tables ({', '.join(TABLES)})"
         )
-    return Files(data if data.is_dir() else data.parent, bool(images), images or tables)
+    return Files(data, bool(images), images or tables)
 
 
 def check_output(out: Path, *inputs: Path) -> None:
