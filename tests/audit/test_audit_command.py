@@ -130,7 +130,7 @@ def test_the_report_command_says_where_the_report_of_an_audit_is(tmp_path: Path)
         (["tests.audit.toys:LastTask", "--tasks", "tests.audit.toys:single"], "at least two tasks"),
         (
             ["tests.audit.toys:LastTask", "--tasks", "tests.audit.toys:tasks", "--compare", "gd"],
-            "compare knows",
+            "compare must name wpf, averaging, product, rb",
         ),
     ],
 )

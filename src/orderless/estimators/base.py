@@ -102,8 +102,7 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         try:
             yield
         except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
+            self.__dict__ = before
             raise
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:

@@ -79,7 +79,7 @@ def _decode(kind: Any, value: Any) -> Any:
         return {key: _decode_at(key, arguments[1], item) for key, item in value.items()}
     if origin is Literal and value in arguments:
         return value
-    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+    if origin is None and isinstance(value, dict):  # a dataclass
         return kind(
             **{
                 name: _decode_at(name, hint, value.get(name))
