@@ -154,7 +154,8 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable label of each row `[n]`."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+        places = self.predict_proba(X).argmax(axis=1)  # first: it checks that this is fitted
+        return self.classes_[places]
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithms of `predict_proba`; -inf for a class without data."""
