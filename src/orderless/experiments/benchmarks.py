@@ -71,6 +71,10 @@ def maker(
 def mlp_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Module]:
     from ..networks import mlp
 
+    if settings.network != "mlp":
+        known = {"released": "splitmnist and splitcifar100", "wide": "splitcifar100"}
+        where = known[settings.network]
+        raise ValueError(f"network={settings.network} is for {where}: use network=mlp")
     return maker(mlp, math.prod(scenario.input_shape), settings.hidden, scenario.outputs)
 
 
@@ -79,8 +83,6 @@ def mnist_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Mod
 
     if settings.network == "released":
         return maker(released_mnist, scenario.outputs)
-    if settings.network == "wide":
-        raise ValueError("network=wide is for splitcifar100: use mlp with a larger hidden")
     return mlp_network(scenario, settings)
 
 

@@ -135,7 +135,7 @@ class GridWork:
     def refuse(self, directory: Path, name: str, record: Any, cell: Cell | None) -> str | None:
         reason: str | None = self.grid.refuse(directory, name, record, cell)
         if reason is None and cell is not None:
-            digest = getattr(self.here[cell.seed], "digest", None)
+            digest = getattr(self.here[0], "digest", None)  # a user's tasks are those of any seed
             if record.get("data") != digest:
                 return f"{directory} holds {name} of other data: choose another --out"
         return reason

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from .benchmarks import find_benchmark
 from .engine import Report
-from .evaluation import COMBINES
-from .grid import Grid, run_grid
+from .grid import RUNNERS, Grid, run_grid
 from .record import load_run
 from .store import Store
 
@@ -40,8 +40,9 @@ def sweep(
     name = grid.settings.held_out.partition("=")[0]
     if not getattr(grid.settings, name):
         raise ValueError(f"a sweep must not see what is reported: set {grid.settings.held_out}")
-    if combine not in COMBINES:
-        raise ValueError(f"combine must be one of {', '.join(COMBINES)}, got {combine!r}")
+    combines = RUNNERS[find_benchmark(grid.benchmark).kind].combines
+    if combine not in combines:
+        raise ValueError(f"combine must be one of {', '.join(combines)}, got {combine!r}")
     if not values:
         raise ValueError(f"name at least one value of {key} to try")
 
@@ -76,7 +77,7 @@ def sweep(
 def beyond(results: list[tuple[str, float]]) -> str | None:
     """What comes after the end of the grid where its best value lies there; None: nothing."""
     try:
-        points = sorted((float(value), score) for value, score in results)
+        points = sorted({float(value): score for value, score in results}.items())
     except ValueError:  # not numbers
         return None
     for (end, at_end), (inner, _) in (points[:2], points[:-3:-1]) if points[1:] else ():

@@ -40,6 +40,9 @@ Positive = Annotated[float, Range(0, above=True)]
 Number = Annotated[float, Range(0)]
 """0 or larger."""
 
+BOOLEANS = {"true": True, "false": False}
+NEEDED = {int: "a whole number", float: "a number", bool: "true or false"}
+
 
 @dataclass(frozen=True)
 class Allowed:
@@ -68,16 +71,14 @@ class Allowed:
         """A value from the command line."""
         if text.lower() == "none" and self.optional:
             return None
-        if self.base is bool and text.lower() in ("true", "false"):
-            return text.lower() == "true"
         try:
-            return self.base(text)
-        except ValueError:
+            return BOOLEANS[text.lower()] if self.base is bool else self.base(text)
+        except (KeyError, ValueError):
             raise ValueError(f"--set {key} needs {self.needed}, got {text!r}") from None
 
     @property
     def needed(self) -> str:
-        return {int: "a whole number", float: "a number"}.get(self.base, self.base.__name__)
+        return NEEDED.get(self.base, self.base.__name__)
 
 
 def allowed(config: Any) -> dict[str, Allowed]:
