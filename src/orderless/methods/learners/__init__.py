@@ -1,4 +1,4 @@
-"""Filters at work in a scenario: what the experiments train, task after task."""
+"""Learners: filters that learn the tasks of a scenario one after another."""
 
 from .continual import ContinualLearner
 from .exact import ExactLearner
