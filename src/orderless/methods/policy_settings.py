@@ -81,7 +81,6 @@ class PolicySettings(SharedSettings):
         return self.envs * self.rollout
 
     def seed_of(self, seed: int, order_index: int) -> int:
-        """The seed of the networks and actions of a cell."""
         own = 1000 * order_index if self.seeds_by == "order" else 0
         return self.first_seed + seed + own
 

@@ -167,6 +167,10 @@ class SharedSettings(Config):
 
         return orders(tasks, permutations, self.order_seed)
 
+    def seed_of(self, seed: int, order_index: int) -> int:
+        """The seed of the networks of a cell; in ProcGen also of the actions."""
+        return seed
+
     def seed_of_batches(self, seed: int) -> int:
         """The seed of the batches of a cell."""
         return seed if self.batch_seed is None else self.batch_seed
