@@ -15,15 +15,15 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..filters.base import ParticleFilter
 from ..filters.weights import effective_sample_size, normalize, temper, temperature_for
 from ..methods.learners import ContinualLearner
 from ..methods.supervised import GaussianSumSettings
 from .cell import Cell
-from .evaluation import COMBINES, displacement
+from .evaluation import COMBINES, count_correct, displacement
 from .record import Reading, ReadingRecord, TrainingRecord
 from .supervised import UnscoredRunner
 
@@ -63,37 +63,28 @@ def read(
     Each particle alone is gradient descent, whose scores are their mean.
     """
     chosen = [weigh(reading, log_weights) for reading in readings]
-    scores: list[dict[str, list[float]]] = [{name: [] for name in COMBINES} for _ in readings]
+    scores = np.zeros((len(readings), len(COMBINES), len(learner.scenario)))
     for task in range(len(learner.scenario)):
-        counts = [dict.fromkeys(COMBINES, 0.0) for _ in readings]
         x, y = learner.scenario.test_set(task)
         for xs, ys in zip(x.split(test_batch), y.split(test_batch), strict=True):
             outputs = learner.outputs(xs, task)
-            own = (outputs.argmax(-1) == ys).double().sum(1)
-            probabilities = outputs.softmax(-1)
-            for reading, (own_weights, _), count in zip(readings, chosen, counts, strict=True):
+            single = float((outputs.argmax(-1) == ys).double().sum(1).mean())
+            for own, reading, (own_weights, _) in zip(scores, readings, chosen, strict=True):
                 if reading.method == "gd":
-                    for name in COMBINES:
-                        count[name] += float(own.mean())
-                    continue
-                weights, n = own_weights.exp(), len(own_weights)
-                votes = ParticleFilter.average(outputs[:n].nan_to_num(neginf=-1e30), weights)
-                mixture = ParticleFilter.average(probabilities[:n], weights)
-                count["accuracy"] += float(ParticleFilter.average(own[:n], weights))
-                count["logits"] += float((votes.argmax(-1) == ys).sum())
-                count["probs"] += float((mixture.argmax(-1) == ys).sum())
-        for count, rows in zip(counts, scores, strict=True):
-            for name in COMBINES:
-                rows[name].append(count[name] / len(y))
+                    own[:, task] += single
+                else:
+                    some, weights = outputs[: reading.n], own_weights.exp()
+                    own[:, task] += count_correct(learner.filter, some, ys, weights)[0]
+        scores[..., task] /= len(y)
     return [
         ReadingRecord(
             **asdict(reading),
             power=power,
             ess=float(effective_sample_size(own_weights)),
             moved=fmean(moved if reading.method == "gd" else moved[: reading.n]),
-            scores=rows,
+            scores=dict(zip(COMBINES, own.tolist(), strict=True)),
         )
-        for reading, (own_weights, power), rows in zip(readings, chosen, scores, strict=True)
+        for reading, (own_weights, power), own in zip(readings, chosen, scores, strict=True)
     ]
 
 
