@@ -2,8 +2,7 @@
 
 from .continual import ContinualLearner
 from .exact import ExactLearner
-from .filtered import Learner
-from .gaussian_sum import GaussianSumLearner
+from .filtered import GaussianSumLearner, Learner
 from .product import ProductLearner
 from .replay import Reservoir
 
