@@ -220,7 +220,7 @@ def test_what_does_not_fit_is_not_merged(iris) -> None:
         ({"random_state": 1}, y, "the same random_state"),
         ({"input_scale": 2.0}, y, "input_scale differs"),
         ({"class_weight": "balanced"}, y, "balanced"),
-        ({}, numbers, "labels are of two kinds"),
+        ({}, numbers, "labels must be all numbers or all texts"),
     ]
     for changes, labels, words in others:
         b = ParticleClassifier(**{**FIXED, **changes}).fit(X, labels)
@@ -258,7 +258,7 @@ def test_what_a_classifier_forgets_was_never_there(iris) -> None:
     model = ParticleClassifier(**FIXED).fit(X, y).forget(X[gone], y[gone])
     assert same_answers(model, ParticleClassifier(**FIXED).fit(X[~gone], y[~gone]), X)
     scaled = ParticleClassifier(n_features=32, random_state=0).fit(X, y)
-    with pytest.warns(UserWarning, match="keep a trace of what is forgotten"):
+    with pytest.warns(UserWarning, match="keep a trace of forgotten samples"):
         scaled.forget(X[gone], y[gone])
 
 
@@ -402,7 +402,7 @@ def test_mistakes_are_sentences(iris) -> None:
         (lambda: ParticleClassifier("wpf").partial_fit(X, y), "first call"),
         (
             lambda: ParticleClassifier("wpf").partial_fit(X, y, classes=["setosa"]),
-            r"y holds 'versicolor', which is none of \['setosa'\]",
+            r"y must hold labels of \['setosa'\], got 'versicolor'",
         ),
         (lambda: ParticleClassifier("wpf", hidden=8).fit(X, y), "hidden must be a tuple"),
         (lambda: ParticleClassifier(n_features=8).fit(X, y).predict(X[:0]), "0 sample"),
@@ -415,7 +415,7 @@ def test_mistakes_are_sentences(iris) -> None:
         with pytest.raises(ValueError, match=words):
             call()
     model = ParticleClassifier("wpf", n_particles=1).partial_fit(X, y, classes=np.unique(y))
-    with pytest.raises(ValueError, match="before"):
+    with pytest.raises(ValueError, match="must stay as in the first call"):
         model.partial_fit(X, y, classes=["a", "b"])
     with pytest.raises(ValueError, match="only estimators with method='rb' can forget"):
         model.forget(X, y)
@@ -436,3 +436,37 @@ def test_the_library_imports_without_scikit_learn_and_says_what_is_missing() -> 
     assert "need scikit-learn" in done.stdout
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = ol.Nothing
+
+
+def test_a_stream_whose_first_call_failed_can_begin_again() -> None:
+    X, y = np.zeros((3, 2)), np.array([100.0, 101.0, 102.0])
+    model = ParticleRegressor(n_features=16, random_state=0)
+    with pytest.raises(ValueError, match="set both to fit y"):
+        model.partial_fit(X, y)
+    assert not hasattr(model, "filter_")
+    model.set_params(target_mean=100.0, target_scale=10.0).partial_fit(X, y)
+    assert model.target_scale_ == 10.0
+
+
+def test_a_call_that_fails_leaves_a_fitted_estimator_as_it_was() -> None:
+    X, y = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2
+    model = ParticleClassifier(n_features=16, random_state=0).fit(X, y)
+    before = model.predict_proba(X)
+    with pytest.raises(ValueError, match="sample_weight"):
+        model.partial_fit(X, y + 5, sample_weight=np.full(20, 0.3))
+    with pytest.raises(ValueError, match="class_weight must not be negative"):
+        model.set_params(class_weight={0: -1.0}).fit(np.zeros((4, 3)), [0, 1, 2, 3])
+    state = {**model.state_dict(), "n_features_in_": 7}
+    with pytest.raises(ValueError):
+        model.load_state_dict(state)
+    assert model.classes_.tolist() == [0, 1] and model.n_features_in_ == 2
+    assert np.array_equal(model.predict_proba(X), before)
+
+
+@pytest.mark.parametrize("weights", [{}, {0: 0.0}, {0: 0.0, 1: 64.0}])
+def test_class_weights_are_rounded_to_sixteenths(weights) -> None:
+    X, y = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2
+    model = ParticleClassifier(n_features=16, class_weight=weights, random_state=0).fit(X, y)
+    assert model.class_weight_ == {
+        label: 1 / 16 if w == 0 else 16.0 for label, w in weights.items()
+    }

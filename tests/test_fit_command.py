@@ -190,9 +190,9 @@ def test_what_is_read_is_not_written_over(tables, tmp_path):
     before = head.read_bytes(), data.read_bytes()
     (tmp_path / "link.csv").symlink_to(data)
     for out in (data, tmp_path / "link.csv"):
-        assert "would write over" in refused("fit", "--data", tables, "--out", out)
-        assert "would write over" in refused("predict", head, "--data", tables, "--out", out)
-    assert "would write over" in refused("predict", head, "--data", tables, "--out", head)
+        assert "would overwrite" in refused("fit", "--data", tables, "--out", out)
+        assert "would overwrite" in refused("predict", head, "--data", tables, "--out", out)
+    assert "would overwrite" in refused("predict", head, "--data", tables, "--out", head)
     assert (head.read_bytes(), data.read_bytes()) == before
 
 
@@ -202,7 +202,7 @@ def test_the_answer_is_no_input_numbers_are_finite_and_tables_have_rows(tmp_path
     data.write_text("a,label\n" + "1,0\n2,1\n" * 4)
     for answer in ("--label", "--target"):
         said = refused(*words, answer, "label", "--columns", "a,label")
-        assert "'label' is what is to be predicted: leave it out of --columns" in said
+        assert "column 'label' is to be predicted: leave it out of --columns" in said
     data.write_text("a,label\n1,0\n1e200,1\n")
     assert "no finite number in column 'a', line 3" in refused(*words)
     data.write_text("a,label\n")
@@ -234,11 +234,11 @@ def test_columns_that_are_no_numbers_are_named(tmp_path):
 def test_pipes_are_not_waited_for_and_names_do_not_move_the_cursor(tables, tmp_path):
     pipe = tmp_path / "pipe.csv"
     os.mkfifo(pipe)
-    assert "there is no" in refused("fit", "--data", pipe, "--out", tmp_path / "x.st")
+    assert "is not a file or folder" in refused("fit", "--data", pipe, "--out", tmp_path / "x.st")
     fit(tables, tmp_path / "head.st")
-    assert "there is no" in refused("predict", tmp_path / "head.st", "--data", pipe)
-    assert "is no file" in refused("predict", pipe, "--data", tables)
-    assert "is no file" in refused("verify-deletion", pipe, tmp_path / "head.st")
+    assert "is not a file or folder" in refused("predict", tmp_path / "head.st", "--data", pipe)
+    assert "is not a file written by" in refused("predict", pipe, "--data", tables)
+    assert "is not a file written by" in refused("verify-deletion", pipe, tmp_path / "head.st")
     table(5).rename(columns={"a": "\x1b[31ma"}).to_csv(tmp_path / "red.csv", index=False)
     said = refused("predict", tmp_path / "head.st", "--data", tmp_path / "red.csv")
     assert "it has \\x1b[31ma, b" in said and "\x1b" not in said
@@ -298,7 +298,7 @@ def test_a_stopped_fit_goes_on(tables, tmp_path, monkeypatch):
 
     monkeypatch.setattr(ol.RaoBlackwellizedFilter, "update", counted)
     words = ["fit", "--data", tables, "--out", head, "--label", "kind", "--workers", 1]
-    assert "the same command goes on" in run(*words, code=130).stderr
+    assert "the same command resumes" in run(*words, code=130).stderr
     assert not head.exists() and len(list(tmp_path.glob("head.st.parts/parts/*"))) == 1
     run(*words)
     assert seen == [250, "stopped", 350]
@@ -307,19 +307,19 @@ def test_a_stopped_fit_goes_on(tables, tmp_path, monkeypatch):
 
 def test_mistakes_are_sentences(tables, images, tmp_path):
     out = ["--out", tmp_path / "x.st"]
-    assert "there is no" in refused("fit", "--data", tmp_path / "none", *out)
+    assert "is not a file or folder" in refused("fit", "--data", tmp_path / "none", *out)
     assert "holds neither images" in refused("fit", "--data", make(tmp_path / "empty"), *out)
     assert "holds images (" in refused("fit", "--data", tmp_path, *out)
     assert "no column 'label' for the labels; it has a, b" in refused("fit", "--data", tables, *out)
     words = ["fit", "--data", tables, *out, "--label", "a"]
-    assert "column 'kind' of" in refused(*words) and "which is no number" in refused(*words)
+    assert "column 'kind' of" in refused(*words) and "which is not a number" in refused(*words)
     words = ["fit", "--data", tables, *out, "--label", "kind"]
     assert "has no column 'z'; it has a" in refused(*words, "--columns", "a,z")
     assert "is for images: tables take relu" in refused(*words, "--features", "leaves")
     assert "must be one of auto" in refused(*words, "--features", "magic")
     assert "a multiple of 8" in refused("fit", "--data", images, *out, "--count", 63)
     said = refused("fit", "--data", images / "above", *out)
-    assert "above has 0 classes: there must be at least two, a folder for each" in said
+    assert "above must have at least two classes, a folder for each, got none" in said
     (images / "above" / "0.jpg").write_bytes(b"no image")
     assert "0.jpg cannot be read as an image" in refused("fit", "--data", images, *out)
     frame = table(20)
@@ -338,6 +338,26 @@ def test_mistakes_are_sentences(tables, images, tmp_path):
     ol.save(tmp_path / "plain.st", {"a": torch.zeros(1)})
     said = refused("predict", tmp_path / "plain.st", "--data", tables)
     assert "was not written by `orderless fit`" in said
+
+
+def test_options_that_would_be_ignored_are_refused(tables, images, tmp_path):
+    fit(tables, tmp_path / "head.st", "--count", 16)
+    words = ["fit", "--data", tables, "--out", tmp_path / "new.st", "--like", tmp_path / "head.st"]
+    assert "has count 16, not 32: leave out --count" in refused(*words, "--count", 32)
+    assert "has features relu, not lite0" in refused(*words, "--features", "lite0")
+    assert "has maps 1, not 2" in refused(*words, "--maps", 2)
+    assert "has target None, not a" in refused(*words, "--target", "a")
+    assert "has columns ['a', 'b', 'c', 'd'], not ['a']" in refused(*words, "--columns", "a")
+    run(*words, "--count", 16, "--columns", "a, b,c,d", "--workers", 1)
+    words = ["fit", "--out", tmp_path / "other.st"]
+    assert "--size is for images" in refused(*words, "--data", tables, "--size", 32)
+    assert "--columns is for tables" in refused(*words, "--data", images, "--columns", "a")
+
+
+def test_predict_makes_the_folder_of_its_file(tables, tmp_path):
+    fit(tables, tmp_path / "head.st", "--count", 16)
+    _, rows = predictions(tmp_path / "head.st", tables, tmp_path / "new" / "folder" / "p.csv")
+    assert len(rows) == 600
 
 
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch):

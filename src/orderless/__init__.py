@@ -28,7 +28,7 @@ if _typing.TYPE_CHECKING:
     from .scenarios import Task
     from .storage import load, save
 
-# Without what needs scikit-learn: `from orderless import *` works where that is not installed.
+# without the estimators, so that `from orderless import *` does not need scikit-learn
 __all__ = [
     "EWC", "SI", "TRAC", "AveragingParticles", "BootstrapParticleFilter", "Ensemble",
     "GaussianSumFilter", "GradientDescent", "LwF", "ParticleFilter", "ParticleParameter", "Perturb",

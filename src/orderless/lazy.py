@@ -1,7 +1,7 @@
-"""Packages whose names are imported when they are first used (PEP 562).
+"""Lazy imports of a package's names (PEP 562).
 
-A package says in `if TYPE_CHECKING:` where its names come from. Type checkers and editors read that
-block, and so does `on_first_use`: each name is written down once.
+A package imports its names under `if TYPE_CHECKING:`. Type checkers, editors and `on_first_use`
+read that block, so that each name is written once.
 """
 
 import ast
@@ -13,11 +13,11 @@ from typing import Any
 
 
 def on_first_use(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` for the package of this name."""
+    """`__getattr__` and `__dir__` of a package, which import its names on first use."""
 
     @cache
     def homes() -> dict[str, str]:
-        """The module of each name; a module that is itself a name has none."""
+        """The module that defines each name; empty if the name is a module itself."""
         source = sys.modules[package].__spec__.loader.get_source(package)  # type: ignore[union-attr]
         return {
             alias.name: node.module or ""
@@ -34,7 +34,7 @@ def on_first_use(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
         home = homes()[name]
         found = import_module(f"{package}.{home or name}")
         value = getattr(found, name) if home else found
-        setattr(sys.modules[package], name, value)  # the next use does not come here
+        setattr(sys.modules[package], name, value)  # the next use finds the attribute
         return value
 
     def names() -> list[str]:

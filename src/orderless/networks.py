@@ -4,7 +4,7 @@ from torch import nn
 
 
 def mlp(inputs: int, hidden: int, outputs: int) -> nn.Module:
-    """Two hidden layers of the same width."""
+    """A network with two hidden layers of the same width."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(inputs, hidden),
@@ -16,7 +16,7 @@ def mlp(inputs: int, hidden: int, outputs: int) -> nn.Module:
 
 
 def released_mnist(outputs: int) -> nn.Module:
-    """The network of the paper's code, with a linear output instead of its Linear + ReLU."""
+    """The network of the paper's code, with a linear output instead of Linear + ReLU."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.BatchNorm2d(16),
@@ -26,7 +26,7 @@ def released_mnist(outputs: int) -> nn.Module:
 
 
 def wide_cifar(channels: int, outputs: int) -> nn.Module:
-    """One convolution with many channels, averaged over quarters of the image, and a head."""
+    """One wide convolution, averaged over quarters of the image, and a linear head."""
     return nn.Sequential(
         nn.Conv2d(3, channels, 6, stride=3),
         nn.ReLU(),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from orderless.cli.errors import Terminated
 from orderless.cli.main import app
 
 HERE = Path(__file__).parent
@@ -56,7 +58,7 @@ def test_a_stopped_audit_says_how_to_go_on_and_goes_on(tmp_path: Path, monkeypat
     stopped = run("tests.audit.toys:StopsOnce", *FEW, "--out", str(tmp_path))
     assert stopped.exit_code == 130
     assert (
-        stopped.stderr.strip() == "orderless: stopped; the same command goes on from what was saved"
+        stopped.stderr.strip() == "orderless: stopped; the same command resumes from what was saved"
     )
     assert len(list((tmp_path / "cells").iterdir())) == 2
     result = run("tests.audit.toys:StopsOnce", *FEW, "--out", str(tmp_path))
@@ -70,7 +72,14 @@ def test_an_audit_that_keeps_nothing_says_how_to_keep(monkeypatch) -> None:
     monkeypatch.setattr("tests.audit.toys.StopsOnce.made", 0)
     stopped = run("tests.audit.toys:StopsOnce", *FEW)
     assert stopped.exit_code == 130, stopped.output
-    assert "nothing was kept: with --out DIR the same command goes on" in stopped.stderr
+    assert "nothing was saved: with --out DIR an audit can be resumed" in stopped.stderr
+
+
+def test_an_audit_that_a_scheduler_stops_exits_with_its_signal(monkeypatch) -> None:
+    monkeypatch.setattr("tests.audit.toys.StopsOnce.made", 0)
+    monkeypatch.setattr("tests.audit.toys.StopsOnce.stop", Terminated)
+    stopped = run("tests.audit.toys:StopsOnce", *FEW)
+    assert stopped.exit_code == 128 + signal.SIGTERM, stopped.output
 
 
 def test_runs_of_a_changed_module_are_refused(tmp_path: Path, monkeypatch) -> None:
@@ -121,7 +130,7 @@ def test_the_report_command_says_where_the_report_of_an_audit_is(tmp_path: Path)
         (["tests.audit.toys:LastTask", "--tasks", "tests.audit.toys:single"], "at least two tasks"),
         (
             ["tests.audit.toys:LastTask", "--tasks", "tests.audit.toys:tasks", "--compare", "gd"],
-            "compare knows",
+            "compare must name wpf, averaging, product, rb",
         ),
     ],
 )

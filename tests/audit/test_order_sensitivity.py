@@ -170,8 +170,11 @@ def test_a_regression_is_scored_by_r_squared() -> None:
     assert result.sensitive and "R^2" in str(result) and "standard deviation apart" in str(result)
     assert result["rb"].verdict == "none" and result["rb"].parts.average > 0.2
     assert result["wpf"].order_variance > 0
-    with pytest.raises(ValueError, match="product learns labels"):
+    with pytest.raises(ValueError, match="product learns classes"):
         ol.order_sensitivity(make_learner, tasks, compare="product")
+    single = [ol.Task(t.x, t.y, t.x_test[:1], t.y_test[:1], t.name) for t in tasks]
+    with pytest.raises(ValueError, match="test values that differ, got equal ones in 'day 0'"):
+        ol.order_sensitivity(make_learner, single)
 
 
 # --- fair runs -----------------------------------------------------------------------------------
@@ -383,7 +386,7 @@ def test_what_cannot_be_audited_is_refused_in_a_sentence() -> None:
         (lambda: audit(3), "function from a seed"),
         (lambda: audit(LastTask, orders=1), "orders must be at least 2"),
         (lambda: audit(LastTask, seeds=1), "seeds must be at least 2"),
-        (lambda: audit(LastTask, compare=("gd",)), "compare knows"),
+        (lambda: audit(LastTask, compare=("gd",)), "compare must name"),
         (lambda: audit(LastTask, name="rb", compare=("rb",)), "another name"),
         (lambda: ol.order_sensitivity(LastTask, tasks[:1]), "at least two tasks"),
         (lambda: ol.order_sensitivity(LastTask, [1, 2]), "list of int"),
@@ -403,7 +406,7 @@ def test_what_cannot_be_audited_is_refused_in_a_sentence() -> None:
     [
         (lambda x: x[:1, 0] > 0, "labels \\[B\\] or scores"),
         (lambda x: x[:, :1], "at least two classes"),
-        (lambda x: x[:, 0], "no labels"),
+        (lambda x: x[:, 0], "must give integer labels"),
         (lambda x: ["a"] * len(x), "labels \\[B\\] or scores"),
         (lambda x: 1 / 0, "while predicting task 'day 0' in order 0 with seed 0: ZeroDivision"),
     ],

@@ -102,9 +102,10 @@ class StopsOnce(LastTask):
     """Ctrl-C is pressed when the fourth of them is made, in the third run."""
 
     made = 0
+    stop = KeyboardInterrupt
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         StopsOnce.made += 1
         if StopsOnce.made == 4:
-            raise KeyboardInterrupt
+            raise self.stop

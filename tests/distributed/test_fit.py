@@ -99,13 +99,13 @@ def test_one_fit_at_a_time(tmp_path):
 
 
 def test_what_cannot_be_fitted_is_a_sentence():
-    with pytest.raises(TypeError, match="a list of shards and read= what reads one, got list"):
+    with pytest.raises(TypeError, match="a list of shards with a function read=, got list"):
         fit(make_filter, cut(500))
     with pytest.raises(TypeError, match="an exact filter without data, got Rao"):
         fit(whole, cut(500), read=read)
     with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
         fit(make_filter, cut(500), read=read, workers=0)
-    with pytest.raises(TypeError, match="make them functions of a module, or use workers=1"):
+    with pytest.raises(TypeError, match="define them in a module, or use workers=1"):
         fit(lambda: make_filter(), cut(500), read=read, workers=2)
     for wrong in (None, X, (X, Y, Y), [X]):
         with pytest.raises(TypeError, match="read must give a pair"):

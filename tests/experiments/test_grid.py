@@ -11,10 +11,10 @@ from concurrent.futures import Future
 
 import pytest
 import torch
-from tests.experiments.tiny import SETTINGS, tiny_grid, without_time
+from tests.experiments.tiny import SETTINGS, tiny_grid, tiny_scenario, without_time
 
 from orderless.experiments import Grid, Store, StoreError, run_grid
-from orderless.experiments.benchmarks import Scenarios
+from orderless.experiments.benchmarks import BENCHMARKS, Scenarios
 from orderless.experiments.engine import Report
 from orderless.experiments.grid import GridWork
 from orderless.experiments.launch.local import automatic_workers, compute, deterministic
@@ -50,6 +50,21 @@ def test_a_grid_is_every_method_in_every_order_from_every_seed(store):
     orders = {r["order_index"]: r["order"] for r in store.finished().values()}
     assert orders[0] == [0, 1, 2] and len({tuple(order) for order in orders.values()}) == 3
     assert list((store.directory / "checkpoints").iterdir()) == []
+
+
+def test_finished_cells_are_compared_without_loading_the_tasks_of_every_seed(store, monkeypatch):
+    loaded = []
+
+    def scenario(kind, settings, seed, root, device):
+        loaded.append(seed)
+        return tiny_scenario(kind)
+
+    counted = dataclasses.replace(BENCHMARKS["tiny"], scenario=scenario)
+    monkeypatch.setitem(BENCHMARKS, "tiny", counted)
+    grid = Grid("tiny", "domain", "demo", BOTH, 1, 3, SETTINGS.changed(assign="random"))
+    run_grid(grid, store)
+    loaded.clear()
+    assert run_grid(grid, store) == 0 and loaded == [0]
 
 
 def test_a_second_run_computes_nothing(store):

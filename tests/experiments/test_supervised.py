@@ -184,7 +184,7 @@ def test_a_penalty_too_strong_ends_learning_and_the_cell_says_when(tmp_path):
     assert record["scores"]["accuracy"][-1] == record["scores"]["accuracy"][-2]
     network = run.learner.filter.particles[0].eval()  # frozen where it stood, and finite
     for task in range(3):
-        x, y = run.scenario.test_set(task)
+        x, y = run.tasks.test_set(task)
         right = float((network(x).argmax(-1) == y).double().mean())
         assert record["scores"]["accuracy"][-1][task] == pytest.approx(right, abs=1e-12)
 

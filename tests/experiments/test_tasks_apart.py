@@ -14,7 +14,7 @@ def learn_part(cell, task, folder, **options):
     """What another process does; the order of the scenario's tasks stays."""
     (part,) = (each for each in cell.parts() if each.order == (task,))
     whole = make_run(cell, folder)
-    return TaskRunner(part, whole.scenario, whole.store, **options).run()
+    return TaskRunner(part, whole.tasks, whole.store, **options).run()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from tests.experiments.tiny import tiny_grid, tiny_scenario
 
 from orderless.experiments import BENCHMARKS, Store, run_grid
 from orderless.experiments.estimate import estimate
-from orderless.experiments.tuning import sweep
+from orderless.experiments.plan import plan
+from orderless.experiments.tuning import beyond, sweep
 
 
 @pytest.fixture
@@ -47,6 +48,21 @@ def test_a_sweep_chooses_by_the_scoring_it_is_told(held_out, tmp_path):
     assert found["accuracy"] != found["logits"]
     with pytest.raises(ValueError, match="combine must be one of accuracy, logits, probs, got 'x'"):
         sweep(grid, "lr", ["0.01"], tmp_path, combine="x")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "known"), [("bc", "accuracy, probs"), ("lifelong", "accuracy")]
+)
+def test_a_sweep_refuses_a_scoring_that_the_benchmark_does_not_record(benchmark, known, tmp_path):
+    (grid,) = plan(f"procgen-{benchmark}", preset="demo", changes=["first_seed=100"])
+    with pytest.raises(ValueError, match=f"combine must be one of {known}, got 'logits'"):
+        sweep(grid, "adam_lr", ["1e-3"], tmp_path, combine="logits")
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_number_written_twice_has_no_end_to_go_beyond():
+    assert beyond([("0.1", 0.5), ("0.10", 0.5)]) is None
+    assert beyond([("0.1", 0.5), ("0.10", 0.5), ("1", 0.7)]) == "10"
 
 
 def test_a_sweep_reads_its_own_cells_only(held_out, tmp_path):

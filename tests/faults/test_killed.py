@@ -98,7 +98,7 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(whole, tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130, err
-    assert err.endswith("orderless: stopped; the same command goes on from what was saved\n")
+    assert err.endswith("orderless: stopped; the same command resumes from what was saved\n")
     assert "Traceback" not in err
     assert len(Store(tmp_path / "run").finished()) < 3
 
@@ -120,7 +120,7 @@ def test_what_a_scheduler_ends_is_told_like_what_ctrl_c_ends(workers, tmp_path):
     os.kill(process.pid, signal.SIGTERM)  # as `timeout` and kubelet do: the parent only
     _, err = process.communicate()
     assert process.returncode == 128 + signal.SIGTERM, err
-    assert err.endswith("orderless: stopped; the same command goes on from what was saved\n")
+    assert err.endswith("orderless: stopped; the same command resumes from what was saved\n")
     assert "Traceback" not in err
     wait_for_end(process)
 
@@ -131,7 +131,7 @@ def test_workers_stop_with_ctrl_c_die_with_their_parent_and_compute_the_same(who
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130, err
-    assert "Traceback" not in err and "goes on from what was saved" in err
+    assert "Traceback" not in err and "resumes from what was saved" in err
     wait_for_end(process)
 
     seen = {path: path.stat().st_mtime_ns for path in checkpoints(tmp_path / "run")}

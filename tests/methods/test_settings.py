@@ -1,8 +1,11 @@
 """Settings: what they may be, how the command line writes them, and the presets."""
 
+from dataclasses import dataclass
+
 import pytest
 
-from orderless.methods import METHODS
+from orderless.methods import METHODS, Config
+from orderless.methods.config import allowed
 from orderless.methods.policy_settings import PolicySettings
 from orderless.methods.presets import GRIDS, PRESETS, find_preset
 from orderless.methods.settings import Settings
@@ -67,6 +70,18 @@ def test_texts_become_values():
     assert (settings.lr, settings.iterations, settings.min_ess) == (3e-4, 7, 5.0)
     assert settings.of(EWCSettings).fisher_samples is None and settings.network == "released"
     assert Settings().with_text([]) == Settings()
+
+
+def test_a_switch_is_true_or_false_and_nothing_else():
+    @dataclass(frozen=True)
+    class Switch(Config):
+        on: bool = True
+
+    values = allowed(Switch)["on"]
+    assert values.parse("on", "True") is True and values.parse("on", "false") is False
+    for text in ("0", "no", "off", ""):
+        with pytest.raises(ValueError, match=f"--set on needs true or false, got '{text}'"):
+            values.parse("on", text)
 
 
 def test_a_whole_number_will_do_where_any_number_does():

@@ -292,7 +292,7 @@ def test_a_learner_says_what_is_missing() -> None:
     particles = learner.filter.particles
     drifting = LineageBootstrapFilter(particles, perturbation=0.1)
     ewc = ol.EWC(particles, 1.0)
-    with pytest.raises(TypeError, match="LineageBootstrapFilter has no gradients that a consolida"):
+    with pytest.raises(TypeError, match="LineageBootstrapFilter takes no gradient steps"):
         PolicyLearner(learner.env, drifting, learner.ppo.settings, consolidation=ewc)
     with pytest.raises(TypeError, match="returns a tuple: pass logits=..., a function that picks"):
         ewc.end_task((torch.eye(6), torch.zeros(6).long()))

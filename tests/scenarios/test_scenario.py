@@ -298,9 +298,11 @@ def test_wrong_input_is_named_in_the_error():
         Task(x, y[:3], x, y, "a")
     with pytest.raises(ValueError, match=r"labels must be integers of shape .* test data"):
         Task(x, y, x, y.float())
-    with pytest.raises(ValueError, match="values must be finite, got others in the training"):
+    with pytest.raises(
+        ValueError, match="values must be finite, got NaN or infinity in the training"
+    ):
         Task(x, y / 0.0, x, y.float())
-    with pytest.raises(ValueError, match="a scenario is about classes"):
+    with pytest.raises(ValueError, match="labels of a scenario must be integers"):
         Scenario([Task(x, y.float(), x, y.float())])
     for x_test, y_test in ((x.numpy(), y), (x, y.tolist())):
         with pytest.raises(TypeError, match="must be tensors, got (ndarray|list) in the test data"):

@@ -120,7 +120,7 @@ def test_a_rank_that_is_lost_while_a_file_is_written_says_nothing_about_the_disk
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
     before = signal.getsignal(signal.SIGTERM)
     try:
-        with pytest.raises(RankLost, match="the same command goes on"), joined(torch.device("cpu")):
+        with pytest.raises(RankLost, match="the same command resumes"), joined(torch.device("cpu")):
             Store(tmp_path).save_checkpoint("x", {})
         os.kill(os.getpid(), signal.SIGTERM)  # torchrun's comes late: there is time to say so
     finally:
@@ -189,7 +189,7 @@ def test_a_rank_is_killed_and_the_same_command_goes_on_with_another_number(
     assert process.returncode == 1
     ours = [line for line in err.splitlines() if line.startswith("orderless: ")]
     assert ours and all("another rank has ended" in line for line in ours)
-    assert all("the same command goes on from the last checkpoint" in line for line in ours)
+    assert all("the same command resumes from the last checkpoint" in line for line in ours)
     assert len(Store(folder).finished()) == 1
 
     process = torchrun(2, folder, "60")

@@ -1,4 +1,4 @@
-"""The audit: how much the order of the data matters to anybody's learner."""
+"""The audit: measure how much the order of the data matters to any learner."""
 
 from .answers import LearnerError
 from .comparison import ComparisonSettings, comparisons

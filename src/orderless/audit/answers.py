@@ -1,9 +1,10 @@
-"""What `predict` gave: labels that are right or wrong, or values of a regression.
+"""Answers of a learner: class labels, or values of a regression.
 
-    accuracy = share of right labels        R^2 = 1 - mean (f - y)^2 / Var y, at least -1
+    accuracy = fraction of right labels     R^2 = 1 - mean (f - y)^2 / Var y, at least -1
 
-Chance is what the best constant answer scores. Two sets of answers differ by the share of samples
-with other labels, or by the root mean square of f - g in standard deviations of y.
+Chance is the score of the best constant answer. The difference of two sets of answers f and g is
+the fraction of samples with different labels, or the root mean square of f - g in standard
+deviations of y.
 """
 
 from collections.abc import Sequence
@@ -16,11 +17,11 @@ from torch import Tensor
 from ..scenarios import Task
 
 Answers = NDArray[Any]  # `[B]`, int64 labels or float64 values
-LOWEST = -1.0  # R^2 has no end below: one run that diverges would be all there is to see
+LOWEST = -1.0  # R^2 has no lower bound: a single run that diverges would dominate all averages
 
 
 class LearnerError(ValueError):
-    """The audited learner failed, or is none; the message says where."""
+    """The audited learner failed or is not a learner; the message names the place."""
 
 
 def as_array(values: Any) -> NDArray[Any]:
@@ -28,7 +29,7 @@ def as_array(values: Any) -> NDArray[Any]:
 
 
 def read_answers(name: str, given: NDArray[Any], y: NDArray[Any]) -> tuple[Answers, bool]:
-    """What is compared with y, and whether all of it is finite."""
+    """The answers to compare with y, and whether all of them are finite."""
     fits = given.ndim in (1, 2) and len(given) == len(y) and given.dtype.kind in "biuf"
     if y.dtype.kind == "f":
         if not fits or given.size != len(y):
@@ -36,7 +37,7 @@ def read_answers(name: str, given: NDArray[Any], y: NDArray[Any]) -> tuple[Answe
                 f"predict of {name!r} must give values [B] for B={len(y)}, got {given.dtype} "
                 f"{list(given.shape)}"
             )
-        # what lies beyond the test values by more than their range is wrong in any case
+        # clip values that lie beyond the test values by more than their range
         low, high, values = 2 * y.min() - y.max(), 2 * y.max() - y.min(), given.reshape(-1)
         finite = bool(np.isfinite(values).all())
         return np.nan_to_num(values.astype(np.float64), nan=high).clip(low, high), finite
@@ -45,7 +46,7 @@ def read_answers(name: str, given: NDArray[Any], y: NDArray[Any]) -> tuple[Answe
             f"predict of {name!r} must give labels [B] or scores [B, C] of at least two classes "
             f"for B={len(y)}, got {given.dtype} {list(given.shape)}"
         )
-    if given.ndim == 2:  # log-probabilities of -inf are fine where another is finite
+    if given.ndim == 2:  # log-probabilities may be -inf if another class is finite
         comparable = ~np.isnan(given).any(axis=1) & np.isfinite(given.max(axis=1))
         return np.where(comparable, given.argmax(axis=1), -1), bool(comparable.all())
     finite_labels = np.isfinite(given)
@@ -53,8 +54,8 @@ def read_answers(name: str, given: NDArray[Any], y: NDArray[Any]) -> tuple[Answe
     if (labels != labels.astype(np.int64)).any():
         wrong = labels[labels != labels.astype(np.int64)][0]
         raise LearnerError(
-            f"predict of {name!r} gave numbers that are no labels, such as {wrong}: labels are "
-            "whole, and scores have shape [B, C]"
+            f"predict of {name!r} must give integer labels [B] or scores [B, C], got labels such "
+            f"as {wrong}"
         )
     return labels.astype(np.int64), bool(finite_labels.all())
 
@@ -67,7 +68,7 @@ def score(answers: Answers, y: NDArray[Any]) -> float:
 
 
 def chance(tasks: Sequence[Task]) -> float:
-    """What the best constant answer scores on average over these tasks."""
+    """The score of the best constant answer, averaged over these tasks."""
     tests = [task.y_test.cpu().numpy() for task in tasks]
     everything = np.concatenate(tests)
     constants = [everything.mean()] if tasks[0].values else np.unique(everything)
@@ -75,7 +76,7 @@ def chance(tasks: Sequence[Task]) -> float:
 
 
 def differences(answers: Answers, y: NDArray[Any]) -> NDArray[np.float64]:
-    """`[K, K]`: how far each two of K sets of answers `[K, B]` are apart."""
+    """`[K, K]`: the difference of each two of K sets of answers `[K, B]`."""
     if y.dtype.kind != "f":
         return np.stack([(answers != row).mean(axis=1) for row in answers])
     return np.stack([np.sqrt(np.square(answers - row).mean(axis=1) / y.var()) for row in answers])

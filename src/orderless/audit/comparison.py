@@ -1,4 +1,4 @@
-"""This library's own learners on the same tasks, built from the shape of the data alone."""
+"""This library's learners to compare with, built from the shape of the data alone."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -24,37 +24,37 @@ from ..scenarios import Task
 from .learners import Batches, MakeLearner, batches_of
 
 COMPARISONS = ("wpf", "averaging", "product", "rb")
-_INPUT_LIMIT = 4.0  # of the random features: what is larger is clipped
+_INPUT_LIMIT = 4.0  # larger inputs of the random features are clipped
 
 
 @dataclass(frozen=True)
 class ComparisonSettings:
-    """How the learners beside the audited one are built."""
+    """Settings of the learners to compare with."""
 
     particles: int = 20
     """N of wpf and averaging."""
     hidden: int = 100
-    """Width of the two hidden layers of their networks, and of product's."""
+    """Width of the two hidden layers of wpf, averaging and product."""
     lr: float = 0.01
-    """Their learning rate, sigma^2."""
+    """Learning rate sigma^2 of wpf and averaging."""
     batch_size: int = 32
-    """Samples per step, of product too."""
+    """Samples per step of wpf, averaging and product."""
     epochs: int = 1
-    """Passes over each task, likewise."""
+    """Passes over each task of wpf, averaging and product."""
     product_lr: float = 0.1
     """Learning rate of product."""
     maps: int = 4
     """N of rb."""
     features: int = 512
-    """Random features of each of its maps."""
+    """Random features per map of rb."""
 
 
 class _Scaling:
-    """Inputs as networks like them: flat data and images alike about within +-4.
+    """Scales inputs to about +-4.
 
-    Bytes are divided by 255. Data within +-4 stays as it is. Other data is standardised by the mean
-    and standard deviation of each input over the training data of *all* tasks: numbers that are
-    fixed before the first order begins, hence the same in all of them.
+    Bytes are divided by 255. Data within +-4 is not scaled. Other data is standardised by the mean
+    and standard deviation of each input over the training data of *all* tasks, which are the same
+    for every order.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -73,7 +73,7 @@ class _Scaling:
 
 
 class _Targets:
-    """Labels as they are; values standardised by the training data of all tasks, likewise."""
+    """Passes labels on; standardises values by the training data of all tasks."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.values = tasks[0].values
@@ -96,7 +96,7 @@ def _squared_error(outputs: Tensor, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A filter at work on whole tasks: batch by batch where it has a `step`, else at once."""
+    """A filter as a learner of tasks: batch by batch if it has a `step`, else at once."""
 
     filter: Any
     step: Any
@@ -106,7 +106,7 @@ class Comparison:
 
     def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> None:
         x, y = self.scaling(x), self.targets(y)
-        if self.step is None:  # a head per task, all competing for each label; one for values
+        if self.step is None:  # classes: a head per task, which compete; values: one head
             self.filter.update(x, y, task=None if self.targets.values else task)
             return
         for batch in self.batches(x, y, task):
@@ -122,14 +122,14 @@ class Comparison:
 def comparisons(
     names: Sequence[str], tasks: Sequence[Task], settings: ComparisonSettings | None = None
 ) -> dict[str, MakeLearner]:
-    """`make_learner` for each of `names`, of those in `COMPARISONS`, fit for these tasks."""
+    """`make_learner` of each of `names`, a subset of `COMPARISONS`, for these tasks."""
     for name in names:
         if name not in COMPARISONS:
-            raise ValueError(f"compare knows {', '.join(COMPARISONS)}, got {name!r}")
+            raise ValueError(f"compare must name {', '.join(COMPARISONS)}, got {name!r}")
     if not names:
         return {}
     if "product" in names and tasks[0].values:
-        raise ValueError("product learns labels, and these tasks have values: compare wpf or rb")
+        raise ValueError("product learns classes, but these tasks have values: compare wpf or rb")
     x, s = tasks[0].x, settings or ComparisonSettings()
     scaling, targets = _Scaling(tasks), _Targets(tasks)
 
@@ -149,7 +149,7 @@ def _make_filter(
     seed: int,
     device: torch.device,
 ) -> tuple[Any, Any]:
-    """A filter, and what learns a batch."""
+    """A filter, and its function that learns a batch."""
     if name == "rb":
         maps = Ensemble(_feature_map(shape, s.features), s.maps, seed=seed, device=device)
         kind: Any = {"targets": "values"} if targets.values else {"classes": targets.outputs}
@@ -157,7 +157,7 @@ def _make_filter(
     make_model = partial(mlp, math.prod(shape), s.hidden, targets.outputs)
     count = 1 if name == "product" else s.particles
     particles = Ensemble(make_model, count, seed=seed, device=device)
-    if name == "product":  # squared error, from a head of zeros
+    if name == "product":  # squared error, and a head that starts at zero
         zero_head(particles)
         product = PosteriorProduct(particles, partial(torch.optim.SGD, lr=s.product_lr))
         return product, product.compile(lambda x, y: squared_errors(particles(x), y).mean(1))
@@ -168,7 +168,7 @@ def _make_filter(
 
 
 def _feature_map(shape: tuple[int, ...], features: int) -> Callable[[], nn.Module]:
-    """Convolutional for colour images of 8 to 36 pixels, else ReLU."""
+    """A convolutional map for square colour images of 8 to 36 pixels, else a ReLU map."""
     if len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2] and 8 <= shape[1] <= 36:
         return partial(RandomConvolution, 3, shape[1], max(1, features // 4), regions=2)
     return partial(RandomReLU, math.prod(shape), features)

@@ -1,4 +1,4 @@
-r"""How much of the spread of scores is the order's, how much the seed's, and is it chance?
+r"""Decompose the variance of scores into order, seed and interaction, and test the order effect.
 
 Scores are S[s, o, t]: seed s, order o, task t. Per task, with S seeds and O orders,
 
@@ -6,16 +6,16 @@ Scores are S[s, o, t]: seed s, order o, task t. Per task, with S seeds and O ord
 
     order_effect = mean_o a_o^2      seed_effect = mean_s b_s^2      interaction = mean_so e_so^2
 
-and the variance over everything is exactly their sum. The two variances that the experiments report
-contain the interaction as well, because a run meets one order with one seed:
+and the total variance is exactly their sum. The two variances that the experiments report contain
+the interaction as well, because a run has one order and one seed:
 
     order_variance = mean_s Var_o S[s, o] = order_effect + interaction
     seed_variance  = mean_o Var_s S[s, o] = seed_effect  + interaction
 
 All are population variances, per task and then averaged over tasks. A population variance of k
-values is (k - 1)/k of the true one on average, and seeds are few: where the two are compared, each
-is divided by that factor (`fair_order_variance`, `fair_seed_variance`). Without any effect of order
-or seed both then have the same expectation.
+values is (k - 1)/k of the true one on average, and seeds are few: to compare the two, each is
+divided by that factor (`fair_order_variance`, `fair_seed_variance`). Without any effect of order or
+seed, both then have the same expectation.
 """
 
 import itertools
@@ -54,7 +54,7 @@ class Decomposition:
 def decompose(scores: Array, *, permutations: int = PERMUTATIONS, seed: int = 0) -> Decomposition:
     """Variance components of scores `[S, O, T]`, and the permutation test of the order effect."""
     seeds, orders, _ = scores.shape
-    # Measured from the first order of each seed, equal orders have a variance of exactly 0.
+    # relative to the first order of each seed, so that equal orders have a variance of exactly 0
     shifted = scores - scores[:, :1]
     order_means, seed_means = shifted.mean(axis=0), shifted.mean(axis=1, keepdims=True)
     rest = shifted - order_means - seed_means + shifted.mean(axis=(0, 1))
@@ -77,23 +77,23 @@ def decompose(scores: Array, *, permutations: int = PERMUTATIONS, seed: int = 0)
 
 
 def smallest_p_value(seeds: int, orders: int, permutations: int = PERMUTATIONS) -> float:
-    """The smallest p-value that this many runs can give: 1 / number of different relabellings."""
+    """The smallest possible p-value, 1 / number of different relabellings."""
     return 1.0 / min(math.factorial(orders) ** (seeds - 1), permutations + 1)
 
 
 def order_p_value(scores: Array, *, permutations: int = PERMUTATIONS, seed: int = 0) -> float:
     """p-value of "the order has no effect", by permuting orders within each seed.
 
-    Null hypothesis: given the seed, the runs are exchangeable, whatever orders they were given.
-    Then the labels of the orders can be shuffled within each seed, independently between seeds.
-    Statistic: the variance of the orders' means over seeds, mean_t Var_o mean_s S[s, o, t], the
-    `order_effect`: large where the *same* orders do well or badly with every seed. The scores of
-    all tasks of one run stay together. Relabelling all seeds alike changes nothing, so the first
-    stays as it is: (O!)^(S-1) cases, all of them where that is at most `permutations`, else
-    this many drawn at random with p = (1 + count) / (1 + permutations).
+    Null hypothesis: given the seed, the runs are exchangeable, whatever their orders. Then the
+    labels of the orders can be shuffled within each seed, independently between seeds. Statistic:
+    the variance of the orders' means over seeds, mean_t Var_o mean_s S[s, o, t], the
+    `order_effect`: large if the *same* orders do well or badly with every seed. The scores of all
+    tasks of one run stay together. Relabelling all seeds alike changes nothing, so the first seed
+    is not relabelled: (O!)^(S-1) cases. All of them are enumerated if they are at most
+    `permutations`; else that many are drawn, and p = (1 + count) / (1 + permutations).
     """
     seeds, orders, tasks = scores.shape
-    # From the first order, as in `decompose`; then each seed's own mean, which no relabelling moves
+    # relative to the first order, as in `decompose`, then to the mean of the seed's orders
     centred = scores - scores[:, :1]
     centred = centred - centred.mean(axis=1, keepdims=True)
     # products[s, o, r, q] = mean_t centred[s, o, t] centred[r, q, t]: all that the statistic needs
@@ -110,15 +110,16 @@ def order_p_value(scores: Array, *, permutations: int = PERMUTATIONS, seed: int 
     same = np.broadcast_to(np.arange(orders), (len(labels), 1, orders))
     statistics = _agreement(products, np.concatenate([same, labels], axis=1))
     observed = _agreement(products, np.broadcast_to(np.arange(orders), (1, seeds, orders)))[0]
-    # Sums in another order may differ in their last bits: what is equal must count as equal.
+    # sums in another order may differ in their last bits, and equal statistics must count as equal
     slack = 1e-10 * float(np.trace(products.reshape(seeds * orders, -1)))
     count = int((statistics >= observed - slack).sum())
     return count / cases if cases <= permutations else (1 + count) / (1 + permutations)
 
 
 def _agreement(products: Array, labels: NDArray[np.int64]) -> Array:
-    """The statistic, up to constants, for each of the relabellings `[P, S, O]`: sums over pairs of
-    seeds of the products of what they scored under the same label.
+    """The statistic, up to constants, for each of the relabellings `[P, S, O]`.
+
+    It is the sum over pairs of seeds of the products of their scores under the same label.
     """
     total = np.zeros(len(labels))
     for first, second in itertools.combinations(range(products.shape[0]), 2):

@@ -1,4 +1,4 @@
-"""What can be audited, and adapters that make a network or an estimator into it."""
+"""The interface of audited learners, and adapters for networks and estimators."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,9 +21,8 @@ class TaskLearner(Protocol):
     """Anything that learns task by task and predicts.
 
     `learn` gets all training data of one task, x `[n, ...]` and labels or values y `[n]`, and the
-    task's number; `predict` gives labels `[B]`, one score per class `[B, C]` or, of a regression,
-    values `[B]`, as tensors or arrays, and leaves the learner as it is: it is asked after every
-    task.
+    task's number. `predict` returns labels `[B]`, one score per class `[B, C]` or values `[B]` of a
+    regression, as tensors or arrays. It is called after every task and must not change the learner.
     """
 
     def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> Any: ...
@@ -34,7 +33,7 @@ class TaskLearner(Protocol):
 def batches_of(
     x: Tensor, y: Tensor, task: int | None, *, seed: int, batch_size: int, epochs: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Shuffled batches that depend on (seed, task) and never on the task's place in the order."""
+    """Shuffled batches that depend on (seed, task) and never on the task's position."""
     chosen = shuffled_batches(
         "audit",
         (seed, -1 if task is None else task),
@@ -58,7 +57,7 @@ class TorchLearner:
     seed: int
 
     def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> None:
-        """The passes over one task; batches and dropout depend on (seed, task) alone."""
+        """Train on one task; batches and dropout depend on (seed, task) alone."""
         key = self.seed, -1 if task is None else task
         torch.manual_seed(keyed_generator("audit", *key).initial_seed())
         self.module.train()
@@ -85,12 +84,12 @@ def from_torch(
     """`make_learner` for a plain network and optimizer.
 
     Args:
-        make_module: makes one network; called with torch's generator set by the seed, so that the
-            seed decides the initialisation and every order starts from the same network.
-        make_optimizer: from parameters to an optimizer, `lambda p: torch.optim.SGD(p, lr=0.1)`.
+        make_module: makes one network, after torch's generator was seeded; every order starts from
+            the same network.
+        make_optimizer: maps parameters to an optimizer, `lambda p: torch.optim.SGD(p, lr=0.1)`.
         loss: `(outputs, labels) -> scalar`.
-        batch_size, epochs: passes over each task. Batches depend on (seed, task); the short batch
-            at the end of a pass is dropped.
+        batch_size, epochs: of the passes over each task. Batches depend on (seed, task); the
+            incomplete batch at the end of a pass is dropped.
     """
     for name, value in (("make_module", make_module), ("make_optimizer", make_optimizer)):
         if not callable(value) or isinstance(value, nn.Module):
@@ -99,7 +98,7 @@ def from_torch(
                 f"{type(value).__name__}"
             )
 
-    def network(seed: int) -> TorchLearner:
+    def network(seed: int) -> TorchLearner:  # the learner's name in the report
         torch.manual_seed(seed)
         module = make_module()
         batches = partial(batches_of, seed=seed, batch_size=batch_size, epochs=epochs)
@@ -108,19 +107,16 @@ def from_torch(
     return network
 
 
+@dataclass(eq=False)
 class PartialFitLearner:
     """An estimator with `partial_fit`. See `from_partial_fit`."""
 
-    def __init__(self, estimator: Any, batches: Batches, classes: Sequence[int] | None) -> None:
-        if not hasattr(estimator, "partial_fit"):
-            raise ValueError(
-                f"{type(estimator).__name__} has no partial_fit, so it cannot learn task by task"
-            )
-        self.estimator, self.batches = estimator, batches
-        self.known = {} if classes is None else {"classes": np.asarray(classes)}
+    estimator: Any
+    batches: Batches
+    known: dict[str, Any]
 
     def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> None:
-        """The passes of `partial_fit` over one task."""
+        """Call `partial_fit` with the batches of one task."""
         for inputs, labels in self.batches(x, y, task):
             self.estimator.partial_fit(_rows(inputs), labels.cpu().numpy(), **self.known)
 
@@ -139,19 +135,25 @@ def from_partial_fit(
     """`make_learner` for a scikit-learn estimator with `partial_fit`.
 
     Args:
-        make_estimator: from a seed to an estimator, `lambda seed: SGDClassifier(random_state=seed)`
+        make_estimator: maps a seed to an estimator, `lambda seed: SGDClassifier(random_state=seed)`
             (without `random_state` the seed sets numpy's generator).
-        classes: all labels that will come, or how many, as `partial_fit` itself wants to know;
-            None for a regressor, whose `partial_fit` takes none.
+        classes: all labels, or their number, which `partial_fit` of a classifier needs; None for a
+            regressor.
         batch_size, epochs: as for `from_torch`. Inputs are flattened to `[B, d]`.
     """
-    known = list(range(classes)) if isinstance(classes, int) else classes
-    if known is not None and len(known) < 2:
+    labels = range(classes) if isinstance(classes, int) else classes
+    if labels is not None and len(labels) < 2:
         raise ValueError(f"classes must be at least 2, got {classes}")
+    known = {} if labels is None else {"classes": np.asarray(labels)}
 
-    def estimator(seed: int) -> PartialFitLearner:
+    def estimator(seed: int) -> PartialFitLearner:  # the learner's name in the report
+        made = make_estimator(seed)
+        if not hasattr(made, "partial_fit"):
+            raise ValueError(
+                f"{type(made).__name__} has no partial_fit, so it cannot learn task by task"
+            )
         batches = partial(batches_of, seed=seed, batch_size=batch_size, epochs=epochs)
-        return PartialFitLearner(make_estimator(seed), batches, known)
+        return PartialFitLearner(made, batches, known)
 
     return estimator
 

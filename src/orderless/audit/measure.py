@@ -1,8 +1,8 @@
-"""`order_sensitivity`: train anybody's learner in many orders with many seeds, and compare."""
+"""`order_sensitivity`: train a learner in many orders with many seeds, and compare the scores."""
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -42,35 +42,34 @@ def order_sensitivity(
     out: Path | str | None = None,
     key: str = "",
 ) -> OrderSensitivity:
-    """How much the order of the tasks matters to a learner, and whether that is more than chance.
+    """Measure how much the order of the tasks matters to a learner, and test against chance.
 
-    The learner is made and trained `orders` x `seeds` times. Every run starts with the generators
-    of Python, numpy and torch set by its seed, gets copies of the same data, and differs from the
-    others in the order of the tasks and in the seed alone. `predict` is asked about every task's
-    test data after each task, with generators of its own; scores are the accuracies after the last
-    one, or R^2 where labels are floats. `decomposition.py` has the formulas of the variances and
-    the test, `LearnerAudit.verdict` the rule by which a learner is called sensitive.
+    The learner is made and trained `orders` x `seeds` times. Every run seeds the generators of
+    Python, numpy and torch, gets copies of the same data, and differs from the others in the order
+    of the tasks and in the seed alone. `predict` is called with every task's test data after each
+    task, with its own generators. Scores are the accuracies after the last task, or R^2 if labels
+    are floats. `decomposition.py` has the formulas of the variances and the test,
+    `LearnerAudit.verdict` the rule by which a learner is called sensitive.
 
     Args:
-        make_learner: from a seed to a new learner with `learn(x, y, task=None)` and `predict(x)`;
+        make_learner: maps a seed to a new learner with `learn(x, y, task=None)` and `predict(x)`;
             see `ol.audit.from_torch` and `ol.audit.from_partial_fit`.
-        tasks: `ol.Task(x, y, x_test, y_test, name)` for each, at least two; or a `Scenario`, whose
-            data is then transformed by it.
-        orders: how many; the first is that of `tasks`, the others are drawn by `order_seed`. All
-            where there are no more: three tasks have six.
-        seeds: how many, 0, 1, ...; at least two.
-        search: this many more runs, of the learner alone, look for its worst and its best order;
-            see `search.py`. The two found are then tried with another seed. Fewer where all orders
-            were tried.
-        compare: names of this library's learners to run beside it ("wpf", "averaging", "product",
-            "rb"), or your own as {name: make_learner}; () for none.
-        settings: how those of this library are built.
-        name: of the learner, for the report.
+        tasks: at least two of `ol.Task(x, y, x_test, y_test, name)`, or a `Scenario`, which then
+            transforms its data.
+        orders: number of orders. The first is that of `tasks`, the others are drawn by
+            `order_seed`. All orders if there are no more: three tasks have six.
+        seeds: number of seeds, 0, 1, ...; at least two.
+        search: number of additional runs of the learner that search its worst and best order; see
+            `search.py`. Both are then repeated with another seed.
+        compare: names of this library's learners to compare with ("wpf", "averaging", "product",
+            "rb"), or your own as {name: make_learner}.
+        settings: settings of this library's learners.
+        name: the learner's name in the report.
         progress: called as `progress(done, total, text)` before each run, and once at the end.
-        out: a folder in which every finished run is kept; the same call with the same folder
-            computes only what is missing. Another learner, other tasks: another folder.
-        key: any text that tells versions of the learner apart; a folder that holds runs with
-            another key is refused.
+        out: a folder for finished runs; the same call with the same folder computes only what is
+            missing. Each learner and each list of tasks needs its own folder.
+        key: any text that identifies the version of the learner; a folder with runs of another key
+            is refused.
 
     >>> from orderless.audit import from_torch
     >>> x, truth = torch.randn(2, 40, 3), lambda t: (x[t, :, t] > 0).long()
@@ -89,8 +88,8 @@ def order_sensitivity(
     for what, value in (("orders", orders), ("seeds", seeds)):
         if not isinstance(value, int) or value < 2:
             raise ValueError(
-                f"{what} must be at least 2, got {value!r}: with fewer, order and chance cannot be "
-                "told apart"
+                f"{what} must be at least 2, got {value!r}: with fewer, an effect of the order "
+                "cannot be distinguished from chance"
             )
     if not isinstance(search, int) or search < 0 or 0 < search < SMALLEST_SEARCH:
         raise ValueError(f"search must be 0 or at least {SMALLEST_SEARCH} runs, got {search!r}")
@@ -103,7 +102,7 @@ def order_sensitivity(
     ours = (ours,) if isinstance(ours, str) else tuple(ours)
     others = {**comparisons(ours, checked, settings), **theirs}
     if own in others:
-        raise ValueError(f"two learners are called {own!r}: give yours another name")
+        raise ValueError(f"two learners have the name {own!r}: give yours another name")
     makers = {own: make_learner, **others}
     data = fingerprint(checked)
     made_by = {n: Maker(data, settings=settings) if n in ours else Maker(data, key) for n in makers}
@@ -151,9 +150,8 @@ def order_sensitivity(
 def _search(
     own: str, learner: LearnerAudit, orders: Sequence[Order], runs: Runs, budget: int
 ) -> Tails:
-    """The worst and the best order with seed 0, each then tried with seed 1."""
-
-    made = 0  # few tasks have fewer orders than the budget
+    """Search the worst and the best order with seed 0, and repeat each with seed 1."""
+    made = 0
 
     def score(order: Order, seed: int = 0) -> float:
         nonlocal made
@@ -171,10 +169,12 @@ def _search(
 
 
 def _checked(tasks: Any) -> list[Task]:
-    """Tasks as a list, named, or a sentence that says what is wrong with them."""
+    """The tasks as a list, each with a name; raise `ValueError` if they cannot be audited."""
     if isinstance(tasks, Scenario):
         if tasks.kind == "task":
-            raise ValueError("predict is not told the task: use a scenario of kind domain or class")
+            raise ValueError(
+                "predict does not get the task: use a scenario of kind domain or class"
+            )
         sets = [(*tasks.train_set(t), *tasks.test_set(t)) for t in range(len(tasks))]
         tasks = [Task(*data, name) for data, name in zip(sets, tasks.task_names, strict=True)]
     if not isinstance(tasks, Sequence) or not all(isinstance(task, Task) for task in tasks):
@@ -186,32 +186,26 @@ def _checked(tasks: Any) -> list[Task]:
             f"{found}"
         )
     named = [replace(task, name=task.name or f"task {number}") for number, task in enumerate(tasks)]
-    for problem in _problems(named):
-        raise ValueError(problem)
-    return named
-
-
-def _problems(tasks: Sequence[Task]) -> Iterator[str]:
-    """Why these tasks cannot be audited."""
-    if len(tasks) < 2:
-        yield f"an audit needs at least two tasks to reorder, got {len(tasks)}"
-    for task in tasks:
+    if len(named) < 2:
+        raise ValueError(f"an audit needs at least two tasks to reorder, got {len(named)}")
+    for task in named:
         for x, part in ((task.x, "training"), (task.x_test, "test")):
             if x.is_floating_point() and not x.isfinite().all():
-                yield (
+                raise ValueError(
                     f"the {part} inputs of task {task.name!r} hold values that are not finite: "
                     "clean the data first"
                 )
-    if len({task.values for task in tasks}) > 1:
-        yield "some tasks have labels and some have values: audit each kind alone"
-    if any(task.values and task.y_test.double().var() == 0 for task in tasks):
-        yield "R^2 needs test values that differ, and those of a task are all equal"
-    if len({task.name for task in tasks}) < len(tasks):
-        yield "two tasks have the same name: a report could not tell them apart"
+        if task.values and task.y_test.double().var(correction=0) == 0:
+            raise ValueError(f"R^2 needs test values that differ, got equal ones in {task.name!r}")
+    if len({task.values for task in named}) > 1:
+        raise ValueError("some tasks have labels and some have values: audit each kind alone")
+    if len({task.name for task in named}) < len(named):
+        raise ValueError("two tasks have the same name: give them different names")
+    return named
 
 
 def _audit(name: str, rows: list[list[Run]], tasks: Sequence[Task]) -> LearnerAudit:
-    """One learner's runs `[S, O]`."""
+    """The audit of one learner from its runs `[S, O]`."""
     y = np.concatenate([as_array(task.y_test) for task in tasks])
     answers = np.stack([[run.answers for run in row] for row in rows])  # [S, O, B]
     bits = np.array([[run.record.bits for run in row] for row in rows])

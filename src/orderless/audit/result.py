@@ -1,4 +1,4 @@
-"""What an audit found: numbers, and what may be claimed from them."""
+"""The result of an audit: scores, variances and verdicts."""
 
 import json
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ Verdict = Literal["sensitive", "below reseeding", "not shown", "none", "undecide
 class LearnerAudit:
     """One learner's runs over S seeds and O orders of T tasks.
 
-    `matrices` `[S, O, T, T]` are accuracies: the k-th row holds those on all tasks after k + 1 of
-    them were learned; `scores` `[S, O, T]` is the last row. `disagreement` `[O, O]` is the share of
-    test samples on which two orders predict different labels, averaged over seeds;
-    `seed_disagreement` the same between two seeds of one order, averaged. `ignores_seed`: every
-    seed gave bit-identical predictions in every order. `same_in_every_order`: every order gave
-    bit-identical predictions with every seed. `broken_runs`: runs with predictions that are not
-    finite, which count as wrong. `seconds`: what learning and predicting took.
-    `changed_by_predict`: asked at other times, the learner gave other answers.
+    `matrices` `[S, O, T, T]` are accuracies: row k holds those on all tasks after k + 1 tasks were
+    learned; `scores` `[S, O, T]` is the last row. `disagreement` `[O, O]` is the fraction of test
+    samples on which two orders predict different labels, averaged over seeds; `seed_disagreement`
+    the same between two seeds of one order, averaged. `ignores_seed`: every seed gave bit-identical
+    predictions in every order. `same_in_every_order`: every order gave bit-identical predictions
+    with every seed. `broken_runs`: number of runs with predictions that are not finite, which count
+    as wrong. `seconds`: time of learning and predicting. `changed_by_predict`: the answers depend
+    on when `predict` is called.
     """
 
     name: str
@@ -65,20 +65,20 @@ class LearnerAudit:
 
     @property
     def p_value(self) -> float | None:
-        """Of "the order has no effect"; None where seeds are no replicates, or all is equal."""
+        """Of "the order has no effect"; None if seeds or orders make no difference at all."""
         return None if self.ignores_seed or self.same_in_every_order else self.parts.p_value
 
     @property
     def verdict(self) -> Verdict:
-        """What may be claimed.
+        """What the runs show.
 
         - `"none"`: every order gave the same predictions to the bit.
         - `"sensitive"`: the scores vary more between orders than between seeds (each corrected for
-          how many there are), *and* the permutation test rejects "no effect" at 5 %. For a learner
-          that ignores its seed: they vary at all.
-        - `"below reseeding"`: the test rejects, but another seed matters as much or more.
+          its number), *and* the permutation test rejects "no effect" at 5 %. For a learner that
+          ignores its seed: the scores vary at all.
+        - `"below reseeding"`: the test rejects, but the seed matters as much or more.
         - `"not shown"`: the test does not reject.
-        - `"undecided"`: so few runs that the test could never reject.
+        - `"undecided"`: there are too few runs for the test to reject.
         """
         if self.same_in_every_order:
             return "none"
@@ -97,12 +97,12 @@ class LearnerAudit:
 
     @property
     def order_averages(self) -> Array:
-        """`[O]`: the average over seeds and tasks."""
+        """`[O]`: scores averaged over seeds and tasks."""
         return self.scores.mean(axis=(0, 2))
 
     @property
     def worst_order(self) -> int:
-        """Which order does worst on average."""
+        """The index of the order with the lowest average."""
         return int(self.order_averages.argmin())
 
     @property
@@ -110,7 +110,7 @@ class LearnerAudit:
         return int(self.order_averages.argmax())
 
     def just_learned(self, orders: Sequence[tuple[int, ...]]) -> float:
-        """The average score on a task right after it was learned."""
+        """The average score on a task directly after it was learned."""
         places = range(self.matrices.shape[-1])
         return float(np.mean([self.matrices[:, o, places, s] for o, s in enumerate(orders)]))
 
@@ -121,7 +121,7 @@ class LearnerAudit:
 
     @property
     def mean_disagreement(self) -> float:
-        """Over all pairs of different orders."""
+        """The disagreement averaged over all pairs of different orders."""
         count = len(self.disagreement)
         return float(self.disagreement.sum() / (count * (count - 1)))
 
@@ -143,7 +143,7 @@ REPORTED = (
 
 @dataclass(frozen=True)
 class Tail:
-    """An order that a search found: its average with the seed of the search, and with another."""
+    """An order found by a search: its average with the seed of the search, and with another."""
 
     order: tuple[int, ...]
     average: float
@@ -154,7 +154,8 @@ class Tail:
 class Tails:
     """The worst and the best order that `runs` more runs found.
 
-    `random_worst`, `random_best`: what the audit's own orders said with the same seed.
+    `random_worst`, `random_best`: the averages of the worst and the best of the audit's own orders
+    with the same seed.
     """
 
     worst: Tail
@@ -166,10 +167,10 @@ class Tails:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OrderSensitivity:
-    """The audit: the learner, and others on the same tasks, orders and seeds.
+    """An audit of a learner, and of others on the same tasks, orders and seeds.
 
-    `str(result)` and `print(result)` give the table and the findings in words, `markdown()` the
-    whole report, `as_dict()` and `json()` every number, `save(folder)` report.md and report.json.
+    `str(result)` is the table with the findings, `markdown()` the whole report, `as_dict()` and
+    `json()` hold every number, and `save(folder)` writes report.md and report.json.
     """
 
     learner: LearnerAudit
@@ -193,7 +194,7 @@ class OrderSensitivity:
         return self.learner, *self.comparisons
 
     def __getitem__(self, name: str) -> LearnerAudit:
-        """A learner of this audit by its name."""
+        """The learner of this name."""
         for each in self.learners:
             if each.name == name:
                 return each
@@ -201,7 +202,7 @@ class OrderSensitivity:
         raise KeyError(f"this audit has {names}, not {name!r}")
 
     def order_name(self, order: int | tuple[int, ...]) -> str:
-        """An order in words: the tasks' names in the order in which they were learned."""
+        """The names of the tasks in this order."""
         sequence = self.orders[order] if isinstance(order, int) else order
         return " > ".join(self.tasks[task] for task in sequence)
 
@@ -234,7 +235,7 @@ class OrderSensitivity:
     __str__, _repr_markdown_ = text, markdown
 
     def save(self, folder: Path | str) -> list[Path]:
-        """Write report.md and report.json into `folder`, made if need be; returns their paths."""
+        """Write report.md and report.json into `folder`, which is created; return their paths."""
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         paths = [place / "report.md", place / "report.json"]

@@ -1,4 +1,4 @@
-"""The runs of an audit: cells of a grid, each one learner in one order from one seed."""
+"""The runs of an audit: each is a cell, one learner in one order with one seed."""
 
 import base64
 import hashlib
@@ -29,7 +29,7 @@ Order = tuple[int, ...]
 
 
 class Place(NamedTuple):
-    """Which run of an audit; `number` of its order among those drawn, None of one searched for."""
+    """Identifies a run; `number` is the index of its order, None for an order of a search."""
 
     learner: str
     seed: int
@@ -57,10 +57,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Maker:
-    """What a run depends on beside order and seed.
+    """What a run depends on apart from order and seed.
 
-    `tasks`: a fingerprint; `key`: what tells versions of a user's learner apart; `settings`: of
-    this library's own.
+    `tasks` is a fingerprint, `key` identifies the version of a user's learner, and `settings` are
+    those of this library's learners.
     """
 
     tasks: str
@@ -70,7 +70,7 @@ class Maker:
 
 @dataclass(frozen=True)
 class Record:
-    """A run as its file has it."""
+    """The record of a run."""
 
     learner: str
     seed: int
@@ -78,21 +78,21 @@ class Record:
     order: list[int]
     maker: Maker
     labels: str
-    """Answers about the test samples of all tasks one after another, 8 bytes each, compressed."""
+    """The answers for the test samples of all tasks in turn, 8 bytes each, compressed."""
     bits: str
-    """A hash of what `predict` gave in the end."""
+    """A hash of the last predictions."""
     broken: bool
-    """Whether some of that was not finite."""
+    """Whether some of them were not finite."""
     matrix: list[list[float]]
     """`[T, T]`: score on task t after k + 1 tasks."""
     duration: float
     versions: dict[str, str]
     changes: bool = False
-    """Whether the learner answered otherwise when it was asked at other times; tried once."""
+    """Whether the answers depend on when `predict` is called; tested in one run."""
 
 
 class Run(NamedTuple):
-    """A record, and of what it holds the answers `[B]` and the matrix `[T, T]` as arrays."""
+    """A record, with its answers `[B]` and its matrix `[T, T]` as arrays."""
 
     record: Record
     answers: Answers
@@ -101,11 +101,11 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class AuditWork:
-    """How the runs of an audit are computed.
+    """Computes and checks the runs of an audit.
 
     Args:
-        makers: per learner `make_learner`.
-        made_by: per learner; runs that were made by anything else are refused, never mixed in.
+        makers: `make_learner` of each learner.
+        made_by: the `Maker` of each learner; runs of another one are refused.
     """
 
     makers: Mapping[str, MakeLearner]
@@ -121,10 +121,10 @@ class AuditWork:
         return 0
 
     def compute(self, place: Place, store: Directory, tick: Tick) -> None:
-        """Train a learner on the tasks in an order, and ask about all of them after each.
+        """Train a learner on the tasks in an order, and predict all of them after each.
 
-        `predict` must leave the learner as it is. The first run tests that: another learner, asked
-        twice at the end and never before, must give the same bits both times.
+        `predict` must not change the learner. The first run tests this: another learner, which
+        predicts twice at the end and never before, must give the same bits both times.
         """
         begun, tasks = time.monotonic(), self.tasks
         make_learner = self.makers[place.learner]
@@ -154,9 +154,9 @@ class AuditWork:
         store.write_cell(place.name, record)
 
     def read(self, cell: object) -> Run:
-        """What a kept run holds."""
+        """Decode the record of a run."""
         record, samples = decode(Record, cell), sum(len(task.y_test) for task in self.tasks)
-        # no more than there should be, whatever a small file unpacks to
+        # at most the expected size, because a small file may unpack to a huge one
         unpack = zlib.decompressobj()
         try:
             packed = unpack.decompress(base64.b64decode(record.labels), 8 * samples + 1)
@@ -167,17 +167,17 @@ class AuditWork:
         return Run(record, answers.reshape(samples), matrix)
 
     def refuse(self, directory: Path, name: str, record: Any, cell: Place | None) -> str | None:
-        """Why a run does not belong to this audit."""
+        """The reason why a run does not belong to this audit, or None."""
         elsewhere = "choose another folder (--out)"
         if "maker" not in record or (cell is not None and record["learner"] != cell.learner):
             return f"{directory} holds no audit: {elsewhere}"
-        if cell is None:  # another learner's, or of more orders
+        if cell is None:  # of another learner, or of more orders
             return None
         found, ours = decode(Record, record), self.made_by[cell.learner]
         if found.maker.tasks != ours.tasks:
             return (
-                f"{directory} holds an audit on other tasks: {elsewhere}; tasks that are drawn at "
-                "random must be drawn with a fixed seed"
+                f"{directory} holds an audit on other tasks: {elsewhere}; random tasks need a "
+                "fixed seed"
             )
         if found.maker != ours:
             return f"{directory} holds runs of another version of {cell.learner}: {elsewhere}"
@@ -188,7 +188,7 @@ class AuditWork:
 
 
 def fingerprint(tasks: Sequence[Task]) -> str:
-    """Of names and all data: an audit goes on only with the tasks it began with."""
+    """A hash of the names and data of all tasks; an audit is resumed only with the same tasks."""
     digest = hashlib.sha256()
     for task in tasks:
         digest.update(repr(task.name).encode())
@@ -205,8 +205,9 @@ Asked = tuple[list[Answers], str, bool]
 def _train(
     place: Place, make_learner: MakeLearner, tasks: Sequence[Task], times: Sequence[int] = ()
 ) -> list[Asked]:
-    """Train a new learner on the tasks in turn; its answers about all of them after each task,
-    asked once, or as often as `times` says.
+    """Train a new learner on the tasks in turn and return its answers for all tasks.
+
+    After each task it predicts once, or as often as `times` says.
     """
     name, asked = place.learner, []
     where = f"in {place.kind} with seed {place.seed}"
@@ -215,19 +216,19 @@ def _train(
             learner = make_learner(place.seed)
         _check_learner(name, learner)
         for task, often in zip(place.order, times or [1] * len(tasks), strict=True):
-            # copies, so that a learner that works in place cannot change the data of the next run
+            # copies, because a learner may change its data in place
             x, y = tasks[task].x.clone(), tasks[task].y.clone()
             with _failures(name, f"while learning task {tasks[task].name!r} {where}"):
                 learner.learn(x, y, task=task)
             for _ in range(often):
-                # what a question draws at random must not change what is learned next
+                # random numbers of `predict` must not change what is learned next
                 with _generators_set_by(place.seed):
                     asked.append(_ask(name, learner, tasks, where))
     return asked
 
 
 def _ask(name: str, learner: Any, tasks: Sequence[Task], where: str) -> Asked:
-    """Answers per task, a hash of them as given, and whether some of them are not finite."""
+    """Answers per task, a hash of the raw predictions, and whether some are not finite."""
     answers, digest, broken = [], hashlib.sha256(), False
     for each in tasks:
         with _failures(name, f"while predicting task {each.name!r} {where}"):
@@ -256,7 +257,7 @@ def _check_learner(name: str, learner: Any) -> None:
 
 @contextmanager
 def _failures(name: str, when: str) -> Iterator[None]:
-    """What goes wrong inside a learner, with the place where it did."""
+    """Convert an error inside a learner to a `LearnerError` with its file and line."""
     try:
         yield
     except Exception as error:
@@ -269,7 +270,7 @@ def _failures(name: str, when: str) -> Iterator[None]:
 
 @contextmanager
 def _generators_set_by(seed: int) -> Iterator[None]:
-    """The global generators set by the seed; afterwards as they were."""
+    """Seed the global generators, and restore them afterwards."""
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         random.seed(seed)

@@ -1,16 +1,16 @@
-"""The worst and the best order of tasks, found with few runs.
+"""Search the worst and the best order of tasks with few runs.
 
-Random orders miss the tails. Scores of orders that were tried are standardised and taken for draws
-of a Gaussian process over orders o of T tasks, with noise of variance 0.05 and the kernel
+Random orders miss the tails. The standardised scores of the orders tried are modelled by a Gaussian
+process over orders o of T tasks, with noise of variance 0.05 and the kernel
 
     k(o, o') = (exp(-d(o, o') / 4) + phi(o).phi(o')) / 2
 
-d is Kendall's distance, the number of pairs of tasks that o and o' put in a different order. phi
-says what usually matters: which task of each pair comes first (+-1 / sqrt(pairs)), and which tasks
-are first (1/2), last but one and last (1), all divided by sqrt(3.25), so that phi.phi = 1. The next
-order to try is the one with the lowest mean - 2 sd, and every third time that with the highest
-mean + 2 sd. Up to seven tasks every order is a candidate; beyond, those found by climbing from the
-most extreme order so far, moving one task at a time.
+d is Kendall's distance, the number of pairs of tasks that o and o' put in a different order. The
+features phi are what usually matters: which task of each pair comes first (+-1 / sqrt(pairs)), and
+which tasks are first (1/2), last but one and last (1), all divided by sqrt(3.25), so that
+phi.phi = 1. The next order to try has the lowest mean - 2 sd, and every third time the highest
+mean + 2 sd. Up to seven tasks every order is a candidate; with more tasks, hill climbing starts at
+the most extreme order so far and moves one task at a time.
 """
 
 import itertools
@@ -24,15 +24,15 @@ from ..scenarios import orders as draw_orders
 
 Order = tuple[int, ...]
 Array = NDArray[np.float64]
-FIRST = 10  # orders drawn at random before the first guess
+FIRST = 10  # orders drawn at random before the first prediction
 NOISE = 0.05
-ALL = 7  # tasks, up to which every order is a candidate
+ALL = 7  # largest number of tasks for which every order is a candidate
 
 
 def search(
     score: Callable[[Order], float], known: Mapping[Order, float], budget: int
 ) -> dict[Order, float]:
-    """Scores of all orders tried: those `known`, and `budget` more (or all that there are)."""
+    """Scores of all orders tried: those `known` and `budget` more, or as many as exist."""
     found = dict(known)
     tasks = len(next(iter(found)))
     every = math.factorial(tasks)
@@ -47,7 +47,7 @@ def search(
 
 
 def _next(found: Mapping[Order, float], sign: float) -> Order:
-    """Of the orders not tried, the one with the largest acquisition in the direction of `sign`."""
+    """The untried order with the largest acquisition in the direction of `sign`."""
     acquisition = _acquisition(list(found), sign * np.array(list(found.values())))
     tasks = len(next(iter(found)))
     if tasks <= ALL:
@@ -65,7 +65,7 @@ def _next(found: Mapping[Order, float], sign: float) -> Order:
 
 
 def _moves(order: Order) -> Iterator[Order]:
-    """All orders in which one task stands elsewhere."""
+    """All orders that differ by moving one task."""
     for place, task in enumerate(order):
         rest = order[:place] + order[place + 1 :]
         for other in range(len(order)):
@@ -74,7 +74,7 @@ def _moves(order: Order) -> Iterator[Order]:
 
 
 def _acquisition(tried: Sequence[Order], scores: Array) -> Callable[[Sequence[Order]], Array]:
-    """mean + 2 sd of the Gaussian process at any orders, given those tried."""
+    """A function that gives mean + 2 sd of the Gaussian process, given the orders tried."""
     y = (scores - scores.mean()) / (scores.std() or 1.0)
     factor = np.linalg.cholesky(kernel(tried, tried) + NOISE * np.eye(len(tried)))
     whitened = np.linalg.solve(factor, y)
@@ -88,7 +88,7 @@ def _acquisition(tried: Sequence[Order], scores: Array) -> Callable[[Sequence[Or
 
 
 def kernel(some: Sequence[Order], others: Sequence[Order]) -> Array:
-    """`[K, L]`; 1 for equal orders."""
+    """The kernel matrix `[K, L]`; 1 for equal orders."""
     (signs, ends), (other_signs, other_ends) = _features(some), _features(others)
     agreement = signs @ other_signs.T / signs.shape[1]  # 1 - 2 d / pairs
     kendall = (1.0 - agreement) / 2.0 * signs.shape[1]
@@ -96,7 +96,7 @@ def kernel(some: Sequence[Order], others: Sequence[Order]) -> Array:
 
 
 def _features(orders: Sequence[Order]) -> tuple[Array, Array]:
-    """Which task of each pair comes first `[K, pairs]`, and which stand at the ends `[K, 3 T]`."""
+    """Which task of each pair comes first `[K, pairs]`, and which are at the ends `[K, 3 T]`."""
     sequence = np.array(orders)
     places, tasks = sequence.argsort(axis=1), sequence.shape[1]
     first, second = np.triu_indices(tasks, 1)

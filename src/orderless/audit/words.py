@@ -1,4 +1,4 @@
-"""An audit as text and Markdown."""
+"""Format an audit as text and Markdown."""
 
 from __future__ import annotations
 
@@ -17,16 +17,13 @@ if TYPE_CHECKING:
 
 
 def text(result: OrderSensitivity) -> str:
-    """Table and findings, for a terminal."""
+    """The table and the findings, for a terminal."""
     headings, rows = _summary(result, printable)
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
-        first, *rest = (
-            cell.rjust(width) if place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        return "  ".join([first, *rest]).rstrip()
+        right = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
+        return "  ".join([cells[0].ljust(widths[0]), *right]).rstrip()
 
     table = [line(headings), "  ".join("-" * width for width in widths), *map(line, rows)]
     words = [sentence for each in result.learners for sentence in (*findings(result, each), "")]
@@ -89,10 +86,10 @@ HEADLINES = {
 
 
 def headline(result: OrderSensitivity) -> str:
-    """The answer in a sentence, with how far the orders tried are apart."""
+    """The verdict in one sentence, with the worst and the best order."""
     learner, tails = result.learner, result.tails
     ends, found = [learner.order_averages.min(), learner.order_averages.max()], "tried"
-    if tails is not None and tails.runs:  # runs of one seed
+    if tails is not None:  # runs of one seed
         ends, found = [tails.worst.again, tails.best.again], "found"
     low, high = map(percent, ends)
     scores = f"{low} % in the worst order {found}, {high} % in the best"
@@ -102,13 +99,13 @@ def headline(result: OrderSensitivity) -> str:
 
 
 def scale(result: OrderSensitivity) -> str:
-    """What scores are, and what chance is."""
+    """A sentence on the unit of the scores and on chance."""
     what = "accuracies" if result.score == "accuracy" else f"{result.score}, at least -100,"
     return f"Scores are {what} in percent; the best constant answer has {percent(result.chance)}."
 
 
 def comparison_note(result: OrderSensitivity) -> str:
-    """What the rows beside the learner can tell, and what not; empty without one."""
+    """A note on the rows of this library's learners; empty without them."""
     beside = " and ".join(each.name for each in result.comparisons if each.name in COMPARISONS)
     return beside and (
         f"The package's own learners ({beside}) were set up from the shape of the data alone: they "
@@ -151,17 +148,17 @@ VERDICTS = {
 
 
 def findings(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
-    """What was found about one learner, one sentence after another."""
+    """The findings about one learner, one sentence each."""
     name, said = learner.name, [_claim(learner), *_about_chance(result, learner)]
     if learner.changed_by_predict:
         said.append(
-            f"{name} gives other answers when it is asked at other times: `predict` changes it, or "
-            "its training does not repeat. Its figures depend on when it was asked."
+            f"{name} gives other answers when it predicts at other times: `predict` changes it, or "
+            "its training is not deterministic. Its figures depend on these calls."
         )
     if learner.ignores_seed and not learner.same_in_every_order:
         said.append(
             f"{name} gave the same predictions with every seed: it ignores `seed`, or the seed has "
-            "no effect on this data. Seeds are then no replicates, and the order variance is "
+            "no effect on this data. Seeds are then not replicates, and the order variance is "
             "compared with 0."
         )
     if learner.broken_runs:
@@ -178,7 +175,7 @@ def findings(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
             f"Worst order: {result.order_name(worst)} ({percent(averages[worst])} %); best: "
             f"{result.order_name(best)} ({percent(averages[best])} %)."
         )
-    if learner is result.learner and result.tails and result.tails.runs:
+    if learner is result.learner and result.tails:
         said += _about_tails(result, result.tails)
     if learner.verdict in ("sensitive", "below reseeding"):
         task = learner.suffering_task
@@ -201,7 +198,7 @@ def findings(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
 
 
 def _about_chance(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
-    """A sentence where a learner does no better than a constant answer, if only in the end."""
+    """A sentence if a learner is no better than a constant answer, at once or in the end."""
     margin = 1.0 / math.sqrt(result.samples)  # at least two standard errors of an accuracy
     at_once = learner.just_learned(result.orders)
     if at_once <= result.chance_in_task + margin:
@@ -220,7 +217,9 @@ def _about_chance(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
 
 
 def _about_tails(result: OrderSensitivity, tails: Tails) -> list[str]:
-    said = []
+    said: list[str] = []
+    if not tails.runs:  # all orders had been tried
+        return said
     ends = ("worst", tails.worst, tails.random_worst), ("best", tails.best, tails.random_best)
     for kind, tail, drawn in ends:
         said.append(
@@ -269,7 +268,7 @@ def _claim(learner: LearnerAudit) -> str:
 
 
 def probability(value: float | None) -> str:
-    """Digits enough to see on which side of 0.05 it lies."""
+    """A p-value with enough digits to compare it with 0.05."""
     if value is None:
         return MISSING
     return f"{value:.4f}" if value < 0.01 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"

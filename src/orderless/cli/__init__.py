@@ -4,7 +4,7 @@ import sys
 
 
 def app() -> None:
-    """The command `orderless`; where its extra is not installed, a sentence that names it."""
+    """Run the command `orderless`; if the extra `cli` is not installed, name it and exit."""
     try:
         from .main import app as commands
     except ModuleNotFoundError as error:

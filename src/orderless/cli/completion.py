@@ -1,4 +1,4 @@
-"""What the shell offers after a press of Tab."""
+"""Shell completion of arguments and options."""
 
 from collections.abc import Callable, Iterable
 
@@ -14,12 +14,12 @@ Completion = Callable[[str], list[str]]
 
 
 def one_of(*words: str) -> Completion:
-    """Words that begin with what was typed."""
+    """Complete to one of `words`."""
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
 def several_of(words: Iterable[str]) -> Completion:
-    """The last of comma-separated words; those that stand there already are not offered again."""
+    """Complete the last of comma-separated words, without those already typed."""
 
     def offered(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
@@ -31,7 +31,7 @@ def several_of(words: Iterable[str]) -> Completion:
 
 
 def settings(incomplete: str) -> list[str]:
-    """`key=` of a setting."""
+    """Complete to `key=` of a setting."""
     keys = sorted({*Settings.keys(), *PolicySettings.keys()})
     return [f"{key}=" for key in keys if key.startswith(incomplete)]
 

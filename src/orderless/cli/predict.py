@@ -1,4 +1,4 @@
-"""`orderless predict`: what a head of `orderless fit` says about a user's images or tables."""
+"""`orderless predict`: apply a head of `orderless fit` to a user's images or tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..escaping import csv_cell
-from .errors import problems_as_sentences
 from .fit import Data, check
 from .options import option, word
 
@@ -23,18 +22,17 @@ if TYPE_CHECKING:
     from ..distributed.head import Head
 
 
-@problems_as_sentences("smaller files")
 def predict(
     head: Annotated[Path, word("A file written by orderless fit.")],
     data: Data,
-    out: Annotated[Path | None, option("A CSV file [the terminal].")] = None,
+    out: Annotated[Path | None, option("CSV file [the terminal].")] = None,
     probabilities: Annotated[
-        bool, option("A column for every class.", name="--probabilities")
+        bool, option("Add a column for every class.", name="--probabilities")
     ] = False,
 ) -> None:
-    """Answers, a line for every image or row; how many are right or how far off, where known.
+    """Predict one class or value per image or row, and report the accuracy if answers are known.
 
-    Classes come with their probability, values with their standard deviation.
+    Classes have a probability, values a standard deviation.
 
     Example: orderless predict head.safetensors --data photos --out predictions.csv
     """
@@ -50,6 +48,7 @@ def predict(
     check(recipe, files)
     if out is not None:
         check_output(out, head, *files.paths)
+        out.parent.mkdir(parents=True, exist_ok=True)
     answers = Values(loaded) if recipe.spread else Classes(loaded, probabilities)
     shards = recipe.shards(files)
     with ExitStack() as stack:
@@ -68,7 +67,7 @@ def predict(
 
 
 class Classes:
-    """The likeliest class of a sample and its probability; how many answers are right."""
+    """The most probable class of each sample, its probability, and the accuracy."""
 
     def __init__(self, head: Head, probabilities: bool) -> None:
         self.head, self.probabilities = head, probabilities
@@ -89,11 +88,11 @@ class Classes:
         if not self.known:
             return ""
         share = f"{self.right:,} of {self.known:,} ({100 * self.right / self.known:.1f} %)"
-        return f"{share} of those whose class is known are right"
+        return f"{share} of the samples with a known class are right"
 
 
 class Values:
-    """Mean and standard deviation of a sample's value; how far the means are from what is known."""
+    """The mean and standard deviation of each sample's value, and the error of the means."""
 
     header = ("prediction", "deviation")
 

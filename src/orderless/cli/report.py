@@ -1,4 +1,4 @@
-"""`orderless report`: the tables on the screen, the files in the run directory."""
+"""`orderless report`: print the tables of a run and write its report."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,15 +6,13 @@ from typing import Annotated
 import typer
 
 from . import options
-from .errors import problems_as_sentences
 from .options import PATH, word
 
 
-@problems_as_sentences()
 def report(
     directory: Annotated[Path, word("A run directory.", **PATH)], json: options.Json = False
 ) -> None:
-    """Tables, figures and one page of a run: text, Markdown, CSV, LaTeX, JSON, PNG, HTML.
+    """Print the tables of a run; write them and figures as Markdown, CSV, LaTeX, JSON, PNG, HTML.
 
     Example: orderless report runs/splitmnist-demo
     """
@@ -27,7 +25,7 @@ def report(
 
 
 def show_report(directory: Path) -> None:
-    """Print the tables, write the report, and say where the readable parts of it are."""
+    """Print the tables, write the report, and print the paths of its readable files."""
     from rich.console import Console
 
     from ..experiments.progress import Countdown

@@ -1,4 +1,4 @@
-"""`orderless run`: methods over orders of the tasks, cell by cell."""
+"""`orderless run`: train methods on a benchmark over orders of the tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import completion, options
-from .errors import problems_as_sentences
 from .options import PATH, as_typed, data_root, find_device, option, word
 from .report import show_report
 
@@ -19,13 +18,12 @@ if TYPE_CHECKING:
 
 
 BENCHMARKS = (
-    "splitmnist, splitcifar100, intents, regime, procgen-bc, procgen-lifelong; or your own tasks, "
-    "as module:name"
+    "splitmnist, splitcifar100, intents, regime, procgen-bc, procgen-lifelong, or module:name for "
+    "your own tasks."
 )
 MAP = "when-weighting-helps"
 
 
-@problems_as_sentences()
 def run(
     benchmark: Annotated[str, word(BENCHMARKS, completion.benchmarks)],
     methods: Annotated[
@@ -33,9 +31,9 @@ def run(
     ] = "all",
     scenario: options.Kind = None,
     game: options.Game = None,
-    levels: Annotated[str | None, option("ProcGen: the levels, 0,1,2 or 0-14 [preset].")] = None,
+    levels: Annotated[str | None, option("ProcGen: levels, as 0,1,2 or 0-14 [preset].")] = None,
     steps_per_level: Annotated[
-        int | None, option("procgen-lifelong: environment steps [preset].")
+        int | None, option("procgen-lifelong: environment steps per level [preset].")
     ] = None,
     permutations: Annotated[
         int | None, option("Orders of the tasks [10; demo: 3 or 2; gpu: 3; strong: 1].")
@@ -43,37 +41,37 @@ def run(
     seeds: Annotated[
         int | None, option("Seeds of networks and batches [1; table1: 3; strong: 20].")
     ] = None,
-    particles: Annotated[int | None, option("Networks in a filter.")] = None,
+    particles: Annotated[int | None, option("Networks per filter [preset].")] = None,
     preset: options.Preset = None,
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
     out: Annotated[Path | None, option("Run directory [runs/BENCHMARK-PRESET].", **PATH)] = None,
     workers: options.Workers = None,
-    launcher: Annotated[str, option("Where cells run: local or ray.")] = "local",
+    launcher: Annotated[str, option("local (processes of this machine) or ray.")] = "local",
     ray_address: Annotated[
-        str | None, option("A Ray cluster [$RAY_ADDRESS, else one on this machine].")
+        str | None, option("Address of a Ray cluster [$RAY_ADDRESS, else this machine].")
     ] = None,
     gpus_per_cell: Annotated[
-        float, option("With ray and cuda: 0.25 puts four cells on one GPU.")
+        float, option("ray: GPUs per cell; 0.25 puts four cells on one GPU.")
     ] = 1.0,
-    dry_run: Annotated[bool, option("Say what would be done.")] = False,
+    dry_run: Annotated[bool, option("Print cells, memory and time; compute nothing.")] = False,
     checkpoint_every: options.CheckpointEvery = 60.0,
     deterministic: Annotated[
-        bool, option("The same bits again on a GPU, too; slower there.", name="--deterministic")
+        bool, option("Bit-identical results on a GPU, too; slower.", name="--deterministic")
     ] = False,
     tensorboard: Annotated[
-        bool, option("Write scalars to OUT/tensorboard as well.", name="--tensorboard")
+        bool, option("Also write scalars to OUT/tensorboard.", name="--tensorboard")
     ] = False,
     plugin: options.Plugin = None,
     changes: options.Changes = None,
 ) -> None:
     """Train methods on a benchmark over permutations of the task order.
 
-    Run the same command again and it does only what is missing. `regime` draws the map of when
-    weighting helps (--preset demo, or full). Under torchrun the ranks share the particles out:
-    torchrun --nproc-per-node 2 -m orderless run ...
+    The same command run again computes only what is missing. `regime` draws the map of when
+    weighting helps (--preset demo, or full). Under torchrun the particles are divided among the
+    ranks: torchrun --nproc-per-node 2 -m orderless run ...
 
-    `orderless settings METHOD` says what --set changes.
+    `orderless settings METHOD` lists the settings that --set changes.
 
     Example: orderless run splitmnist --preset demo --permutations 3
     """
@@ -106,7 +104,9 @@ def run(
         n = None if particles is None else (particles,)
         sizes = {"permutations": permutations, "seeds": seeds, "particles": n}
         known = {name: size for name, size in sizes.items() if size is not None}
-        which = "full" if preset in (None, "table1") else preset  # table1's settings, all of it
+        which = (
+            "full" if preset in (None, "table1") else preset
+        )  # the whole map, with table1's settings
         draw_map(which, known, changes, find_device(device), root, out, dry_run)
         return
     grids = plan(
@@ -119,7 +119,7 @@ def run(
         seeds=seeds,
         changes=[*(f"{key}={v}" for key, v in named.items() if v is not None), *changes],
     )
-    # a cluster may have what this machine lacks
+    # a cluster may have a GPU where this machine has none
     there = (launcher, device) == ("ray", "cuda")
     where = torch.device("cuda") if there else find_device(device)
     ray = Ray(ray_address, gpus_per_cell if where.type == "cuda" else 0.0, workers)
@@ -160,7 +160,7 @@ def draw_map(
     out: Path | None,
     dry_run: bool,
 ) -> None:
-    """The map of when weighting helps: train what is missing, then write its JSON and figure."""
+    """Draw the map of when weighting helps: train what is missing, write its JSON and figure."""
     from ..experiments.engine import counting
     from ..experiments.estimate import estimate
     from ..experiments.progress import Countdown

@@ -1,4 +1,4 @@
-"""`orderless settings`: every setting with its default and its sentence."""
+"""`orderless settings`: list the settings with their defaults."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -13,20 +13,18 @@ from ..methods.policy_settings import PolicySettings
 from ..methods.presets import POLICY_PRESETS, PRESETS
 from ..methods.settings import Settings, SharedSettings
 from . import completion, options
-from .errors import problems_as_sentences
 from .options import word
 
-SAID = "A method, a benchmark or a preset; everything without it."
+SAID = "A method, a benchmark or a preset [all settings]."
 What = Annotated[str | None, word(SAID, completion.one_of(*METHODS, *BENCHMARKS, *PRESETS))]
 Section = tuple[str, SharedSettings, list[type[Any]]]  # title, values, configurations
 
 
-@problems_as_sentences()
 def settings(what: What = None, plugin: options.Plugin = None) -> None:
-    """What --set changes: each setting, its default and what it means.
+    """List the settings that --set changes, with defaults and meaning.
 
-    Of a method those that it reads, of a benchmark those of all its methods, of a preset the values
-    that it has.
+    For a method: those that it reads. For a benchmark: those of all its methods. For a preset: its
+    values.
 
     Example: orderless settings ewc
     """
@@ -47,7 +45,7 @@ def settings(what: What = None, plugin: options.Plugin = None) -> None:
 
 
 def _sections(what: str | None) -> Iterator[Section]:
-    """What is asked for; no configurations: all of them."""
+    """The sections to print; an empty list of configurations means all of them."""
     both: dict[str, SharedSettings] = {"supervised": Settings(), "ProcGen": PolicySettings()}
     if what is None:
         yield from ((f"Benchmarks: {name}", shared, []) for name, shared in both.items())

@@ -1,4 +1,4 @@
-"""`orderless tune`: a setting chosen on held-out data."""
+"""`orderless tune`: choose a setting on held-out data."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -6,36 +6,34 @@ from typing import Annotated, Any
 import typer
 
 from . import completion, options
-from .errors import problems_as_sentences
 from .options import PATH, data_root, find_device, option, word
 
 
-@problems_as_sentences()
 def tune(
     benchmark: Annotated[str, word("A benchmark, as for run.", completion.tunable)],
-    key: Annotated[str, word("Setting to choose: lr, ewc_tuned, perturbation, ...")],
+    key: Annotated[str, word("The setting: lr, ewc_tuned, perturbation, ...")],
     values: Annotated[str, word("Comma-separated values to try.")],
     method: Annotated[
-        str | None, option("Method that chooses [gd; ProcGen: ppo or bc].", completion.method)
+        str | None, option("Method to train [gd; ProcGen: ppo or bc].", completion.method)
     ] = None,
     scenario: options.Kind = None,
     game: options.Game = None,
     preset: options.Preset = None,
     permutations: Annotated[int, option("Orders to average over.")] = 1,
     combine: Annotated[
-        str, option("Particles scored by: accuracy (mean of theirs), logits, probs.")
+        str, option("Score by accuracy (mean over particles), logits or probs.")
     ] = "accuracy",
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
-    out: Annotated[Path | None, option("Run directory.", **PATH)] = None,
+    out: Annotated[Path | None, option("Run directory [runs/tune-...].", **PATH)] = None,
     plugin: options.Plugin = None,
     changes: options.Changes = None,
 ) -> None:
-    """Choose a setting by the average on held-out training data; test data is not touched.
+    """Choose a setting by the average score on held-out training data; test data is not used.
 
-    In games, by the average return from a seed that no table reports.
+    For ProcGen, by the average return with a seed that no table reports.
 
-    Where the best value is the largest or smallest, the grid goes on by its own ratio.
+    If the best value is the largest or smallest, the grid is extended by its own ratio.
 
     Example: orderless tune splitmnist lr 1e-4,1e-3,1e-2
     """
@@ -54,9 +52,9 @@ def tune(
     kind = find_benchmark(benchmark).kind
     supervised = kind == "supervised"
     held_out = (Settings if supervised else PolicySettings).held_out
-    at_the_end = ["score_after=last"] if supervised else []  # a choice looks at nothing else
+    at_the_end = ["score_after=last"] if supervised else []  # the choice reads no other score
     texts = [text.strip() for text in values.split(",") if text.strip()]
-    first = [f"{key}={text}" for text in texts[:1]]  # ewc-tuned, say, cannot be without one
+    first = [f"{key}={text}" for text in texts[:1]]  # some methods, such as ewc-tuned, need a value
     grid, *others = plan(
         benchmark,
         preset=preset,
@@ -68,7 +66,7 @@ def tune(
         changes=[held_out, *at_the_end, *(changes or []), *first],
     )
     if others:
-        raise ValueError("a setting is chosen on one game: name it with --game")
+        raise ValueError("a setting is chosen on one game, got --game all: name one game")
     words = [benchmark, grid.scenario, grid.preset, *grid.methods, key]
     folder = out or Path("runs") / "-".join(["tune", *words])
     where: Any = {"root": data_root(data_dir), "device": find_device(device)}
@@ -79,6 +77,6 @@ def tune(
     Console().print(table)
     best = max(results, key=lambda pair: pair[1])[0]
     if added := [text for text, _ in results[len(texts) :]]:
-        still = ", and still does: name values further out" if beyond(results) else ""
+        still = ", and still does: try values further out" if beyond(results) else ""
         typer.echo(f"the best value lay at the grid's end{still}; also tried {', '.join(added)}")
     typer.echo(f"best: {key}={best}")

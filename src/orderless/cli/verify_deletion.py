@@ -1,4 +1,4 @@
-"""`orderless verify-deletion`: a filter after deletion against one that never saw the data."""
+"""`orderless verify-deletion`: compare a filter after deletion with one that never saw the data."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options
-from .errors import problems_as_sentences
 from .options import word
 
 if TYPE_CHECKING:
     from ..filters.exact.certificate import Line
 
 
-@problems_as_sentences()
 def verify_deletion(
     first: Annotated[Path, word("The filter or head after deletion.")],
-    second: Annotated[Path, word("The one that was fed without the data.")],
+    second: Annotated[Path, word("The one that was trained without the data.")],
     json: options.Json = False,
 ) -> None:
-    """Show that two saved filters hold the same data, to the bit; exit status 1 where not.
+    """Check that two saved filters hold the same data, to the bit; exit with status 1 if not.
 
-    Compared are maps, grid, class names, scales, every sum, kept samples and the evidence.
+    Compares maps, grid, class names, scales, every sum, kept samples and the evidence.
 
     Example: orderless verify-deletion after.safetensors retrained.safetensors
     """
@@ -53,7 +51,7 @@ def verify_deletion(
 
 
 def words(line: Line) -> str:
-    """What is equal once, what is not twice."""
+    """One line of the comparison, with both values if they differ."""
     if line.equal:
         size = "" if line.difference is None else ", difference exactly 0"
         return f"{line.name:22}{line.values[0]}: equal{size}"

@@ -1,4 +1,4 @@
-"""The exact filter over any number of processes and machines: sums have no order."""
+"""The exact filter over several processes and machines."""
 
 from .fit import fit
 

@@ -1,9 +1,9 @@
-"""`fit`: the data of many shards in one exact filter, as if one machine had seen them all.
+"""`fit`: fit one exact filter to the data of many shards.
 
     sum_t phi(t) phi(t)^T = sum over shards of the sum over a shard's samples
 
-Sums on a grid have no rounding. So neither the cut, nor the order in which parts are merged, nor a
-part that was computed twice because its worker was lost changes a bit of the result.
+Sums on a grid are exact. So the result is the same to the bit however the data is cut, in whatever
+order the parts are merged, and if a part is computed twice because its worker was lost.
 """
 
 import pickle
@@ -24,7 +24,7 @@ from ..storage import Directory
 from .parts import Parts, Piece, Reader, merged
 
 Progress = Callable[[int, int | None, str], None]
-"""Called with parts done, parts in all (None: nobody knows yet), and what there is to say."""
+"""Called with the parts done, the parts in total (None if unknown), and a text."""
 
 
 def fit(
@@ -37,21 +37,21 @@ def fit(
     gpus: float = 0.0,
     progress: Progress = lambda done, total, text: None,
 ) -> RaoBlackwellizedFilter:
-    """An exact filter with all of a data set: to the bit what `update` with all of it gives.
+    """Fit an exact filter to a data set; the result is that of one `update`, to the bit.
 
     Args:
         make_filter: makes a filter without data, the same every time. Called in every process.
         dataset: a Ray Data dataset (extra `ray`), of which every block is a part; or a list of
-            shards, paths for example, whose parts are computed by processes of this machine.
-        read: from a shard to x `[B, ...]` and y `[B]` (tensors or arrays), or to an iterator of
-            such pairs, each small enough for the memory. With Ray, from a block's columns, a
-            dictionary of arrays; unless given, the columns "x" and "y".
-        directory: keeps a file for each finished pair: a fit that was stopped goes on from there,
-            and one with more data computes only what is new. Of several machines, those that do
-            not see it keep no files.
-        workers: at most so many parts at a time; one per core unless given.
-        gpus: per part, with Ray.
-        progress: hears how far it has come.
+            shards, such as paths, whose parts are computed by processes of this machine.
+        read: maps a shard to x `[B, ...]` and y `[B]` (tensors or arrays), or to an iterator of
+            such pairs, each of which fits into memory. With Ray, maps a dictionary of arrays, the
+            columns of a block; by default it takes the columns "x" and "y".
+        directory: folder for a file per finished pair. A stopped fit resumes from these files, and
+            a fit with more data computes only the new pairs. Machines that do not see the folder
+            write no files.
+        workers: maximal number of parts at a time; by default one per core.
+        gpus: GPUs per part, with Ray.
+        progress: called after every step.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
@@ -60,14 +60,14 @@ def fit(
         raise TypeError(f"make_filter must make an exact filter without data, got {rb!r}")
     if rb.grid.padded and rb.particles.device.type == "cpu" and torch.get_num_threads() > 1:
         raise ValueError(
-            "maps that are not exact give other bits with another number of threads, and workers "
-            "have one each: call torch.set_num_threads(1) before"
+            "the bits of these feature maps depend on the number of threads, and workers have one "
+            "each: call torch.set_num_threads(1) before fit"
         )
     on_ray = hasattr(dataset, "iter_internal_ref_bundles")
     shards = isinstance(dataset, Sequence) and not isinstance(dataset, str | bytes)
     if not on_ray and not (shards and read is not None):
         raise TypeError(
-            "dataset must be a Ray Data dataset, or a list of shards and read= what reads one, got "
+            "dataset must be a Ray Data dataset, or a list of shards with a function read=, got "
             f"{type(dataset).__name__} and read={read!r}"
         )
     with _folder(directory, temporary=not on_ray) as folder:
@@ -81,7 +81,7 @@ def fit(
 
 @contextmanager
 def _folder(directory: str | Path | None, temporary: bool) -> Iterator[Path | None]:
-    """Where parts are kept, for this fit alone."""
+    """The folder of the parts, locked for this fit."""
     if directory is not None:
         store = Directory(directory)
         store.prepare("parts")
@@ -97,12 +97,12 @@ def _folder(directory: str | Path | None, temporary: bool) -> Iterator[Path | No
 def _fit_shards(
     parts: Parts, shards: Sequence[Any], workers: int | None, progress: Progress
 ) -> HeadStatistics | None:
-    """On processes of this machine; what they have computed comes back as files."""
+    """Compute the parts in processes of this machine, which return them as files."""
     cells = [
         SimpleNamespace(content=shard, name=str(number), title=str(number), slow=False)
         for number, shard in enumerate(shards)
     ]
-    work: Any = parts  # of the engine's work, what a launcher needs
+    work: Any = parts  # has those of the engine's methods that a launcher calls
     launcher = Processes(workers)
     if launcher.count(len(cells), work) > 1:
         _check_sendable(parts)
@@ -125,7 +125,7 @@ def _check_sendable(parts: Parts) -> None:
         pickle.dumps(parts)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise TypeError(
-            f"other processes cannot get make_filter or read ({error}): make them functions of a "
+            f"make_filter and read cannot be sent to other processes ({error}): define them in a "
             "module, or use workers=1"
         ) from None
 
@@ -133,7 +133,7 @@ def _check_sendable(parts: Parts) -> None:
 def _columns(batch: Mapping[str, Any]) -> Piece:
     if "x" not in batch or "y" not in batch:
         raise ValueError(
-            f"the dataset has the columns {', '.join(batch)} but not x and y: give read=, which "
-            "makes x and y of them"
+            f"the dataset has the columns {', '.join(batch)} but not x and y: give read=, a "
+            "function from these columns to x and y"
         )
     return batch["x"], batch["y"]

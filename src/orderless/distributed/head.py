@@ -1,6 +1,6 @@
-"""A head on a user's own files: how inputs are made of them, the exact filter, and what it answers.
+"""A head for a user's own files: the recipe that reads them, and the exact filter.
 
-Answers are classes, or values of a numeric column in units of `spread` around `center`.
+It predicts classes, or values of a numeric column in units of `spread` around `center`.
 """
 
 from collections.abc import Iterator
@@ -24,14 +24,14 @@ from ..scenarios.files import Files, label_of, numbers, read_images, read_table
 from ..storage import load, save
 from ..storage.typed import Misfit, as_json, decode
 
-TOGETHER = 256  # images of one part
-TARGET_LIMIT = 16.0  # spreads of a value from the center
+TOGETHER = 256  # images per part
+TARGET_LIMIT = 16.0  # largest distance of a value from the center, in spreads
 Samples = tuple[list[str], Tensor, list[Any]]  # names, inputs, and labels (None: unknown)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that is decided before the first sample: maps, classes, sizes and scales."""
+    """Everything that is fixed before the first sample: maps, classes, sizes and scales."""
 
     features: str
     count: int
@@ -44,7 +44,7 @@ class Recipe:
     mean: list[float] = field(default_factory=list)
     scale: list[float] = field(default_factory=list)
     center: float = 0.0  # of values
-    spread: float = 0.0  # of values; 0: there are classes
+    spread: float = 0.0  # of values; 0 for classes
 
     def __post_init__(self) -> None:
         numbers = {"maps": (1, 1000), "count": (0, 10**5), "size": (0, 1024), "seed": (0, 2**31)}
@@ -72,14 +72,14 @@ class Recipe:
         return RaoBlackwellizedFilter(Ensemble(make, self.maps, seed=self.seed), **options)
 
     def shards(self, files: Files) -> list[Any]:
-        """Tables one by one, images some hundred together."""
+        """One shard per table, or per `TOGETHER` images."""
         if not files.images:
             return list(files.paths)
         pairs = [(path, label_of(path, files.root)) for path in files.paths]
         return [pairs[start : start + TOGETHER] for start in range(0, len(pairs), TOGETHER)]
 
     def samples(self, shard: Any) -> Iterator[Samples]:
-        """The samples of a shard, with or without labels."""
+        """Yield the samples of a shard; labels may be None."""
         if self.size:
             x = read_images([path for path, _ in shard], self.size)
             x = x if self.features.startswith("lite") else to_symmetric(x)
@@ -98,7 +98,7 @@ class Recipe:
             yield names, torch.from_numpy(x / np.array(self.scale)), labels
 
     def read(self, shard: Any) -> Iterator[tuple[Tensor, Tensor]]:
-        """For `fit`."""
+        """Yield inputs and targets of a shard, for `fit`."""
         codes = {name: code for code, name in enumerate(self.classes)}
         for names, x, labels in self.samples(shard):
             if self.spread:
@@ -118,14 +118,14 @@ class Recipe:
         if scaled[place].abs() > TARGET_LIMIT:
             raise DataError(
                 f"{names[place]} has the value {values[place]:g}, which lies too far from those of "
-                f"the data that this head was made for ({self.center:g} +- {self.spread:g})"
+                f"the head's first data ({self.center:g} +- {self.spread:g}): fit a new head"
             )
         return scaled
 
 
 @dataclass(frozen=True)
 class Head:
-    """What `orderless fit` writes and `orderless predict` reads."""
+    """A fitted head, as `orderless fit` writes it and `orderless predict` reads it."""
 
     recipe: Recipe
     filter: RaoBlackwellizedFilter
@@ -138,7 +138,7 @@ class Head:
         state = load(path)
         try:
             recipe = decode(Recipe, state["recipe"])
-        except (KeyError, TypeError, Misfit):  # what else is wrong says so itself
+        except (KeyError, TypeError, Misfit):  # other errors have their own messages
             raise ValueError(f"{path} was not written by `orderless fit`") from None
         rb = recipe.make_filter()
         rb.load_state_dict(state["filter"])
@@ -148,15 +148,15 @@ class Head:
 def look_through(
     files: Files, label: str, columns: list[str], values: bool = False
 ) -> dict[str, Any]:
-    """Classes or the values' scale and, for tables, columns and their scales.
+    """Find the classes or the scale of the values and, for tables, the columns and their scales.
 
-    The same whatever the order of files and rows: sums of fractions have no rounding.
+    The result does not depend on the order of files and rows, because sums of fractions are exact.
     """
     if files.images:
         folders = {label_of(path, files.root) for path in files.paths} - {None}
         return {"classes": sorted(str(name) for name in folders)}
     if label in columns:
-        raise DataError(f"{label!r} is what is to be predicted: leave it out of --columns")
+        raise DataError(f"column {label!r} is to be predicted: leave it out of --columns")
     classes: set[str] = set()
     count, sums, squares = 0, np.array(Fraction()), np.array(Fraction())
     low, high = np.array(np.inf), np.array(-np.inf)
@@ -168,7 +168,7 @@ def look_through(
                     f"it has {', '.join(frame)}: name it with --{'target' if values else 'label'}"
                 )
             if not values and frame[label].isna().any():
-                line = frame.index[frame[label].isna()][0] + 2  # after the line of names
+                line = frame.index[frame[label].isna()][0] + 2  # after the header
                 raise DataError(f"{path} has no label in column {label!r}, line {line}")
             if not len(frame):
                 continue
@@ -179,30 +179,29 @@ def look_through(
             sums, squares = sums + _exact_sums(x), squares + _exact_sums(np.square(x))
             low, high = np.minimum(low, x.min(0)), np.maximum(high, x.max(0))
     if not count:
-        where = files.paths[0] if len(files.paths) == 1 else files.root
-        raise DataError(f"{where} holds no row to learn from")
+        raise DataError(f"{files.root} holds no row to learn from")
     mean, scale = [], []
     for total, square in zip(sums, squares, strict=True):
         variance = float(square / count - (total / count) ** 2)
         mean.append(float(total / count))
-        scale.append(variance**0.5 if variance > 1e-24 * mean[-1] ** 2 else 1.0)  # of a constant
+        scale.append(variance**0.5 if variance > 1e-24 * mean[-1] ** 2 else 1.0)  # 1 for a constant
     inputs = {"classes": sorted(classes), "columns": columns, "mean": mean, "scale": scale}
     if not values:
         return inputs
     center, spread = mean.pop(), scale.pop()
-    # a heavy tail gets a coarser grid instead of an error
+    # for a heavy tail the grid becomes coarser instead of raising an error
     reach = float(max(center - low[-1], high[-1] - center))
     return {**inputs, "center": center, "spread": max(spread, reach / (0.99 * TARGET_LIMIT))}
 
 
 def _exact_sums(x: np.ndarray) -> np.ndarray:
-    """The sums of columns `[B, K]` as fractions `[K]`."""
+    """The exact sums of the columns of x `[B, K]`, as fractions `[K]`."""
     mantissa, exponent = np.frexp(x)
     whole = np.ldexp(mantissa, 53).astype(np.int64)
     totals = np.full(x.shape[1], Fraction())
     for power in np.unique(exponent):
         chosen = np.where(exponent == power, whole, 0)
-        # two halves: sums of whole numbers of 53 bits would not fit 64
+        # in two halves, because sums of 53-bit integers would overflow 64 bits
         high, low = (chosen >> 26).sum(0), (chosen & (2**26 - 1)).sum(0)
         pairs = zip(high.tolist(), low.tolist(), strict=True)
         unit = Fraction(2) ** (int(power) - 53)

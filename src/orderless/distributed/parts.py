@@ -1,8 +1,8 @@
-"""Sums over pieces of a data set: whoever computes one gets the same, so a file may stand for it.
+"""Sums over pieces of a data set, kept in files that can be used again.
 
-A piece's file is named after its content and after the filter's maps, grid and targets. So a file
-can neither be taken for that of other data nor go stale, and how the data is cut and who computes
-what need not be the same the next time. Pieces of equal content share a file, and each counts.
+The name of a piece's file is a hash of its content and of the filter's maps, grid and targets. So a
+file never stands for other data and never becomes stale, and another fit may cut the data in
+another way. Pieces of equal content share a file, and each of them counts.
 """
 
 import hashlib
@@ -27,10 +27,10 @@ Reader = Callable[[Any], Piece | Iterable[Piece]]
 
 @dataclass(frozen=True)
 class Parts:
-    """Computes the sums of shards, piece by piece; every process has a copy of this.
+    """Computes the sums of shards, piece by piece; every process has a copy.
 
-    `make_filter` makes a filter without data, `fingerprint` is that of its maps where the fit was
-    asked for, and `folder` holds the files of finished pieces.
+    `make_filter` makes a filter without data, `fingerprint` is that of its maps in the process that
+    called `fit`, and `folder` holds the files of finished pieces.
     """
 
     make_filter: Callable[[], RaoBlackwellizedFilter]
@@ -45,17 +45,17 @@ class Parts:
 
     @cached_property
     def filter(self) -> RaoBlackwellizedFilter:
-        """Without data; of this process."""
+        """This process's filter, without data."""
         made = self.make_filter()
         if made.fingerprint != self.fingerprint:
             raise ValueError(
-                "make_filter must make the same feature maps every time: they give "
+                "make_filter must make the same feature maps every time, got the fingerprint "
                 f"{made.fingerprint!r} on a worker and {self.fingerprint!r} where fit was called"
             )
         return made
 
     def pieces(self, shard: Any) -> Iterator[tuple[Tensor, Tensor]]:
-        """What `read` makes of a shard, as tensors."""
+        """Yield the pieces of a shard as tensors."""
         given = self.read(shard)
         pairs: Any = [given] if isinstance(given, tuple) or given is None else given
         for pair in pairs:
@@ -69,7 +69,7 @@ class Parts:
                 yield _tensor(x), _tensor(y)
 
     def path(self, x: Tensor, y: Tensor) -> Path | None:
-        """The file of a piece; None where none is kept."""
+        """The file of a piece; None if no files are kept here."""
         if self.folder is None or not self.folder.is_dir():
             return None  # this machine does not see the folder
         rb = self.filter
@@ -85,9 +85,9 @@ class Parts:
         return HeadStatistics.from_state(load(path), rb.units, rb.particles.device)
 
     def sums(self, x: Tensor, y: Tensor, path: Path | None) -> HeadStatistics:
-        """Of one piece, from its file where there is one."""
+        """The sums of one piece, from its file if there is one."""
         if path is not None and path.is_file():
-            with suppress(ValueError):  # a damaged one is computed again and written anew
+            with suppress(ValueError):  # a damaged file is computed again and overwritten
                 return self.load(path)
         part = self.filter.holding(None)
         part.update(x, y)
@@ -97,10 +97,8 @@ class Parts:
                 save(path, part.statistics.state_dict())
         return part.statistics
 
-    # ------------------------------------------------------------------ as work of the engine
-
     def compute(self, shard: Any, store: Any, tick: Callable[[int], None]) -> list[Path]:
-        """The files of a shard's pieces."""
+        """Compute the pieces of a shard and return their files; called by a launcher."""
         files = []
         for x, y in self.pieces(shard.content):
             path = self.path(x, y)
@@ -111,12 +109,12 @@ class Parts:
         return files
 
     def memory(self) -> int:
-        """Bytes that a process needs, roughly."""
+        """The approximate number of bytes that a process needs."""
         return 2**30
 
 
 def merged(parts: Iterable[HeadStatistics | None]) -> HeadStatistics | None:
-    """The sums of all; None of none."""
+    """The total of several sums; None if there are none."""
     there = (part for part in parts if part is not None)
     first = next(there, None)
     return None if first is None else reduce(HeadStatistics.plus, there, first)

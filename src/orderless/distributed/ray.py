@@ -1,7 +1,7 @@
-"""A part per block of a Ray Data dataset, merged in a tree of Ray tasks.
+"""Fit one part per block of a Ray Data dataset, and merge the parts in a tree of Ray tasks.
 
 Ray repeats tasks whose worker or machine was lost. Sums stay in its object store until they are
-merged; at most as many blocks are at work as the cluster has cores, so that they stay few.
+merged. To keep them few, at most one block per core of the cluster is computed at a time.
 """
 
 import secrets
@@ -14,9 +14,9 @@ from ..particles.precision import one_thread
 from ..storage import StoreError
 from .parts import Parts, merged
 
-FAN = 4  # parts that one task merges
+FAN = 4  # parts merged by one task
 
-Part = tuple[HeadStatistics | None, set[str]]  # sums, and what was warned about
+Part = tuple[HeadStatistics | None, set[str]]  # sums, and the texts of warnings
 
 
 def fit_blocks(
@@ -28,7 +28,7 @@ def fit_blocks(
     merge = ray.remote(num_cpus=0, max_retries=RETRIES)(_merge)
     most = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
     shared = ray.put((secrets.token_hex(8), parts))
-    levels: list[list[Any]] = [[]]  # sums of FAN^0, FAN^1, ... blocks that wait for others
+    levels: list[list[Any]] = [[]]  # sums of FAN^0, FAN^1, ... blocks that are not merged yet
     working: list[Any] = []
     done = 0
 
@@ -55,7 +55,7 @@ def fit_blocks(
                 add(working[-1])
         wait(0)
         total, warned = ray.get(merge.remote(*[part for level in levels for part in level]))
-    except ray.exceptions.RayTaskError as error:  # what a worker itself raised
+    except ray.exceptions.RayTaskError as error:  # raised by a worker
         raise error.cause from error
     except ray.exceptions.RayError as error:
         raise StoreError(
@@ -67,9 +67,7 @@ def fit_blocks(
     return total
 
 
-# ---------------------------------------------------------------------- on the worker's machine
-
-_known: tuple[str, Any] = ("", None)  # of this worker process: a filter is made once per fit
+_known: tuple[str, Any] = ("", None)  # of a worker process, so that a filter is made once per fit
 
 
 def _part(block: Any, shared: tuple[str, Parts]) -> Part:

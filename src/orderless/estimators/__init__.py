@@ -2,12 +2,12 @@
 
     z = (x - input_mean) / input_scale, clipped to +-4
 
-The exact filter's features lie on a grid, so inputs need a scale. A given `input_scale` depends on
-no data: `fit` and `partial_fit`, in any order and batches, give the same bits. Without one, `fit`
-takes mean and deviation of every column from its *sorted* values, which no order of rows changes,
-and `partial_fit` after it keeps them; a stream that begins with `partial_fit` has scale 1 and mean
-0, since a scale from its first batch would depend on which batch came first. The regressor's
-targets are treated alike: `target_mean`, `target_scale`.
+The exact filter's features lie on a grid, so inputs need a scale. With a given `input_scale`, `fit`
+and `partial_fit` give the same bits for any order and batching. Without one, `fit` computes the
+mean and deviation of every column from its *sorted* values, so that the order of rows has no
+effect, and a later `partial_fit` keeps them. A stream that starts with `partial_fit` has mean 0 and
+scale 1, because a scale from its first batch would depend on which batch came first. The
+regressor's targets are scaled alike: `target_mean`, `target_scale`.
 """
 
 try:

@@ -1,15 +1,17 @@
-"""What classifier and regressor share: parameters, scaling, filters and batches."""
+"""The common base of classifier and regressor: parameters, scaling, batches, algebra, state."""
 
+import copy
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import RegressorMixin
+from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
@@ -18,16 +20,24 @@ from ..features import RandomReLU
 from ..filters import AveragingParticles, RaoBlackwellizedFilter, WeightedParticleFilter
 from ..particles import Ensemble, per_particle
 from ..scenarios.streams import keyed_generator
-from .algebra import EstimatorAlgebra
 
 METHODS = ("rb", "wpf", "averaging")
-INPUT_LIMIT = 4.0  # inputs beyond are clipped
+INPUT_LIMIT = 4.0  # larger inputs are clipped
 ROWS = 4096  # predicted at a time
+_ARRAYS = ("input_mean_", "input_scale_")
+_SCALES = (*_ARRAYS, "target_mean_", "target_scale_")
+_PLAIN = ("seed_", "calls_", "n_features_in_", "scaled_by_data_")
+_OPTIONAL = ("target_mean_", "target_scale_", "_squares", "_count", "class_weight_")
 
 
 @dataclass(eq=False, repr=False)  # scikit-learn reads the parameters from the signature
-class ParticleEstimator(EstimatorAlgebra, ABC):
-    """What classifier and regressor share: parameters, scaling, filters, batches."""
+class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
+    """The common base of classifier and regressor.
+
+    With `method="rb"` estimators form an algebra of data: `a + b`, `a - b`. Both need the same maps
+    (`random_state`) and scales. Classes are aligned by label, never by index: 'cat' in one and
+    'cat' in the other are one class, whatever other classes either knows.
+    """
 
     method: str = "rb"
     _: KW_ONLY
@@ -43,10 +53,8 @@ class ParticleEstimator(EstimatorAlgebra, ABC):
     random_state: Any = None
     device: str = "cpu"
 
-    # ------------------------------------------------------------------ building
-
     def _begin(self, X: np.ndarray | None, y: np.ndarray, weights: np.ndarray | None) -> None:
-        """Scaling and a new filter; X is None where the scale must not come from the data."""
+        """Set the scales and make a new filter; X is None if no scale may come from the data."""
         if self.method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
         for name in ("n_particles", "n_features", "epochs", "batch_size"):
@@ -57,17 +65,18 @@ class ParticleEstimator(EstimatorAlgebra, ABC):
         self.input_mean_, self.input_scale_ = scaling_of(
             "input", self.input_mean, self.input_scale, X, weights, (self.n_features_in_,)
         )
-        self.scaled_by_data_ = X is not None and self._scales_are_open()
+        scales = self.input_scale, getattr(self, "target_scale", 1.0)
+        self.scaled_by_data_ = X is not None and any(scale is None for scale in scales)
         self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.calls_ = 0
         self.filter_ = self._make_filter()
 
     def _make_filter(self) -> Any:
         inputs, values = self.n_features_in_, isinstance(self, RegressorMixin)
-        outputs = self._outputs()
+        outputs = 1 if values else len(self.classes_)
         ensemble = partial(Ensemble, n=self.n_particles, seed=self.seed_, device=self.device)
         if self.method == "rb":
-            # larger biases make features that almost no sample has: wild beyond the data
+            # larger biases give features that are 0 on almost all samples, and extrapolate badly
             exact = RaoBlackwellizedFilter(
                 ensemble(RandomReLU(inputs, self.n_features, bias_scale=0.5)),
                 weights=self.weights,
@@ -86,64 +95,72 @@ class ParticleEstimator(EstimatorAlgebra, ABC):
         make: Callable[..., Any] = WeightedParticleFilter if weighted else AveragingParticles
         return make(particles, optimizer, link="identity" if values else "softmax")
 
-    def _scales_are_open(self) -> bool:
-        """Whether `fit` takes a scale from its data."""
-        return self.input_scale is None
-
-    # ------------------------------------------------------------------ learning
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Restore all attributes if the block raises an error."""
+        before = vars(self).copy()
+        try:
+            yield
+        except BaseException:
+            self.__dict__ = before
+            raise
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn X `[n, d]` with labels or values y `[n]`; forgets what was learned before.
+        """Learn X `[n, d]` with labels or values y `[n]`; discard what was learned before.
 
-        With `method="rb"` weights are multiples of 1/16 up to 16, and a whole one is repetition.
+        With `method="rb"` weights are multiples of 1/16 up to 16; an integer weight k is the same
+        as k copies of the sample.
         """
-        X, y = self._validated(X, y, reset=True)
-        self._meet(y, None, first=True)
-        X, y, weights = self._weighted(X, y, sample_weight)
-        self._begin(X, y, weights)
-        self._learn(X, y, weights, self.epochs, shuffle=True)
+        with self._all_or_nothing():
+            X, y = self._validated(X, y, reset=True)
+            self._meet(y, None, first=True)
+            X, y, weights = self._weighted(X, y, sample_weight)
+            self._begin(X, y, weights)
+            self._learn(X, y, weights, self.epochs, shuffle=True)
         return self
 
     def _stream(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
-        """One pass over more data."""
+        """Learn more data in one pass."""
         first = not hasattr(self, "filter_")
-        X, y = self._validated(X, y, reset=first)
-        self._meet(y, classes, first)
-        X, y, weights = self._weighted(X, y, sample_weight)
-        if first:
-            self._begin(None, y, weights)
-        self._learn(X, y, weights, 1, shuffle=False)
+        with self._all_or_nothing():
+            X, y = self._validated(X, y, reset=first)
+            self._meet(y, classes, first)
+            X, y, weights = self._weighted(X, y, sample_weight)
+            if first:
+                self._begin(None, y, weights)
+            self._learn(X, y, weights, 1, shuffle=False)
         return self
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Take samples away again, as they were given; see `RaoBlackwellizedFilter.forget`."""
+        """Remove samples that were learned; see `RaoBlackwellizedFilter.forget`."""
         check_is_fitted(self, "filter_")
         self._check_exact("forget")
         X, y = self._validated(X, y, reset=False)
         X, y, weights = self._weighted(X, y, sample_weight)
         targets = self._targets(y)
-        self._warn_of_scales()
+        if self.scaled_by_data_:
+            warnings.warn(
+                "the scales come from the data of fit and keep a trace of forgotten samples: set "
+                "input_scale (and target_scale) for exact deletion",
+                stacklevel=2,
+            )
         inputs, mass = self._inputs(X, learning=False), self._mass(y, weights)
         self.filter_.forget(inputs, targets, sample_weight=mass)
         return self
 
     @abstractmethod
     def _validated(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        """X and y as scikit-learn wants them, or its complaint."""
+        """X and y after scikit-learn's checks."""
 
     def _meet(self, y: np.ndarray, classes: Any, first: bool) -> None:
-        """Labels that come, before any of them is learned."""
-
-    @abstractmethod
-    def _outputs(self) -> int:
-        """How many a network has."""
+        """Register the labels of new data before it is learned."""
 
     @abstractmethod
     def _targets(self, y: np.ndarray) -> Tensor:
-        """y as the filter wants it `[n]`."""
+        """y as the filter takes it `[n]`."""
 
     def _mass(self, y: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
-        """What each sample counts; None where all count alike."""
+        """The weight of each sample; None if all are 1."""
         return weights
 
     def _learn(
@@ -158,7 +175,7 @@ class ParticleEstimator(EstimatorAlgebra, ABC):
             all_mass = torch.from_numpy(np.ones(len(y)) if mass is None else mass).to(self.device)
             for rows in self._batches(len(y), epochs, shuffle):
                 x, t, w = inputs[rows], targets[rows], all_mass[rows]
-                # a short batch counts for what is in it: one step per sample adds up to a batch
+                # a short batch counts in proportion to its samples
                 loss = per_particle(
                     lambda outputs, t, w=w: (w * self._losses(outputs, t)).sum() / self.batch_size
                 )
@@ -189,7 +206,7 @@ class ParticleEstimator(EstimatorAlgebra, ABC):
     def _weighted(
         self, X: np.ndarray, y: np.ndarray, sample_weight: Any
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """The samples that count, and their weights if there are any."""
+        """The samples with a positive weight, and their weights if any are given."""
         if sample_weight is None:
             return X, y, None
         weights = _check_sample_weight(
@@ -197,14 +214,111 @@ class ParticleEstimator(EstimatorAlgebra, ABC):
         )
         kept = weights > 0
         if not kept.any():
-            raise ValueError("sample_weight is 0 for every sample: nothing is left to learn")
+            raise ValueError(
+                "sample_weight must be positive for at least one sample, got only zeros"
+            )
         return X[kept], y[kept], weights[kept]
 
     def _rows(self, X: Any) -> Iterator[Tensor]:
-        """Validated inputs to predict, a bounded number at a time."""
+        """Validated inputs to predict, in parts of at most `ROWS`."""
         check_is_fitted(self, "filter_")
         X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
         return iter(self._inputs(X, learning=False).split(ROWS))
+
+    def __add__(self, other: Any) -> Self:
+        """A new estimator with the data of both and the settings of this one."""
+        return self._combined(other, 1)
+
+    def __sub__(self, other: Any) -> Self:
+        """A new estimator with this one's data without the other's."""
+        return self._combined(other, -1)
+
+    def __radd__(self, other: Any) -> Self:
+        """0 + a, so that `sum` works."""
+        if not isinstance(other, int) or other != 0:
+            return NotImplemented
+        check_is_fitted(self, "filter_")
+        self._check_exact("be added")
+        result = copy.copy(self)
+        result.filter_ = 0 + self.filter_
+        return result
+
+    def _combined(self, other: Any, sign: int) -> Self:
+        if type(other) is not type(self):
+            return NotImplemented
+        for each in (self, other):
+            check_is_fitted(each, "filter_")
+            each._check_exact("be added" if sign > 0 else "be subtracted")
+        self._check_alike(other)
+        result = copy.copy(self)
+        ours, theirs = result._align(other)
+        result.filter_ = ours + theirs if sign > 0 else ours - theirs
+        return result
+
+    def _align(self, other: Any) -> tuple[Any, Any]:
+        """The filters of both, with the same columns."""
+        return self.filter_, other.filter_
+
+    def _meaning(self, classes: np.ndarray | None) -> str:
+        """A text of labels and scales; filters are added only if these are equal."""
+        values = [classes, *(getattr(self, name, None) for name in _SCALES)]
+        return repr([None if value is None else np.asarray(value).tolist() for value in values])
+
+    def _check_alike(self, other: Any) -> None:
+        if self.seed_ != other.seed_:
+            raise ValueError(
+                "the estimators have different random features: give both the same random_state"
+            )
+        for name in _SCALES:
+            ours, theirs = getattr(self, name, None), getattr(other, name, None)
+            if not np.array_equal(np.asarray(ours), np.asarray(theirs)):
+                raise ValueError(
+                    f"{name[:-1]} differs between the estimators: give both the same value instead "
+                    "of taking it from the data of each"
+                )
+
+    def _check_exact(self, verb: str) -> None:
+        if self.method != "rb":
+            raise ValueError(f"only estimators with method='rb' can {verb}, got {self.method!r}")
+
+    def state_dict(self) -> dict[str, object]:
+        """The parameters and the learned state; see `ol.save`."""
+        check_is_fitted(self, "filter_")
+        state: dict[str, object] = {"kind": type(self).__name__, "parameters": self._parameters()}
+        state |= {name: torch.from_numpy(np.asarray(getattr(self, name))) for name in _ARRAYS}
+        state |= {name: getattr(self, name) for name in _PLAIN}
+        state |= {name: getattr(self, name) for name in _OPTIONAL if hasattr(self, name)}
+        names = getattr(self, "feature_names_in_", None)
+        state["feature_names_in_"] = None if names is None else names.tolist()
+        if hasattr(self, "classes_"):
+            labels = {"values": self.classes_.tolist(), "dtype": self.classes_.dtype.str}
+            state["classes_"] = labels
+        return {**state, "filter": self.filter_.state_dict()}
+
+    def _parameters(self) -> dict[str, object]:
+        values = self.get_params(deep=False)
+        for name, value in values.items():
+            values[name] = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+        if isinstance(values["random_state"], np.random.RandomState):
+            values["random_state"] = None  # the seed drawn from it is saved
+        return values
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the parameters and the learned state."""
+        if state.get("kind") != type(self).__name__:
+            raise ValueError(f"this state is of a {state.get('kind')}, not a {type(self).__name__}")
+        with self._all_or_nothing():
+            self.set_params(**state["parameters"])
+            for name in _ARRAYS:
+                setattr(self, name, state[name].numpy())
+            for name in (*_PLAIN, *[name for name in _OPTIONAL if name in state]):
+                setattr(self, name, state[name])
+            if state["feature_names_in_"] is not None:
+                self.feature_names_in_ = np.array(state["feature_names_in_"], dtype=object)
+            if labels := state.get("classes_"):
+                self.classes_ = np.array(labels["values"], dtype=np.dtype(labels["dtype"]))
+            self.filter_ = self._make_filter()
+            self.filter_.load_state_dict(state["filter"])
 
 
 def _network(inputs: int, hidden: tuple[int, ...], outputs: int) -> nn.Module:
@@ -223,7 +337,7 @@ def scaling_of(
     weights: np.ndarray | None,
     shape: tuple[int, ...],
 ) -> tuple[Any, Any]:
-    """Mean and scale as given; from the data where the scale is None and there is any."""
+    """The given mean and scale, or those of the data if the scale is None and data is given."""
     if scale is None and data is not None:
         columns = data.astype(np.float64).reshape(len(data), -1).T
         moments = np.array([_moments(column, weights) for column in columns]).T
@@ -241,9 +355,9 @@ def scaling_of(
 
 
 def _moments(column: np.ndarray, weights: np.ndarray | None) -> tuple[float, float]:
-    """Weighted mean and deviation, the same bits in any order and for weights as for repetition.
+    """Weighted mean and deviation: the same bits in any order, and for weights or repetitions.
 
-    Sums of floats depend on their terms' order: the terms are the distinct values, ascending.
+    Sums of floats depend on the order of their terms, which here is that of the distinct values.
     """
     values, places = np.unique(column, return_inverse=True)
     mass = np.bincount(places, weights)

@@ -1,6 +1,5 @@
 """The classifier."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -21,28 +20,29 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
     """A weighted set of networks as a scikit-learn classifier.
 
     Args:
-        method: `"rb"` (default): random features with an exact linear head; learns by sums, so the
-            order of the data cannot matter (`orderless.estimators` says what `input_scale` has to
-            do with it). `"wpf"`: the weighted particle filter over small networks. `"averaging"`:
-            the same, unweighted.
-        n_particles: feature maps, or networks.
-        n_features: random features of each map (rb).
-        weights: of the maps (rb): `"uniform"`, `"evidence"` or `"tempered"`.
+        method: `"rb"` (default): random features with an exact linear head, which learns by sums,
+            so that the order of the data has no effect (`orderless.estimators` explains the role of
+            `input_scale`). `"wpf"`: the weighted particle filter over small networks.
+            `"averaging"`: the same, unweighted.
+        n_particles: number of feature maps or networks.
+        n_features: random features per map (rb).
+        weights: weights of the maps (rb): `"uniform"`, `"evidence"` or `"tempered"`.
         hidden: widths of the hidden layers (wpf, averaging).
-        lr, batch_size: of the gradient steps; `epochs`: passes of `fit`; `partial_fit` makes one.
+        lr, batch_size, epochs: of the gradient steps of `fit`; `partial_fit` makes one pass.
         input_mean, input_scale: a number or one per column; None: from the data of `fit`.
-        class_weight: `"balanced"`: weights from the y of `fit`, inverse to how often a class comes,
-            kept as `class_weight_` (rb: in sixteenths, 1/16 to 16); a dict of weights; None.
-        class_prior: shares of the classes to be assumed when predicting (rb): None (those of the
-            data), `"uniform"` or one per class. For streams, whose shares nobody knows beforehand.
-        random_state: an int, a RandomState or None, as everywhere in scikit-learn.
-        device: where torch computes.
+        class_weight: `"balanced"`: inversely proportional to the class frequencies in the y of
+            `fit`; a dict of weights; or None. Kept as `class_weight_` (rb: rounded to sixteenths,
+            1/16 to 16).
+        class_prior: class frequencies to assume when predicting (rb): None (those of the data),
+            `"uniform"`, or one number per class. For streams, whose frequencies are not known.
+        random_state: an int, a RandomState or None, as in scikit-learn.
+        device: the torch device.
 
     Attributes: `classes_`, `n_features_in_`, `feature_names_in_`, `filter_` (the filter itself),
     `input_mean_`, `input_scale_`, `class_weight_`.
 
-    With `method="rb"`, `a + b` has the data of both (classes aligned by label), `a - b` and
-    `forget` take data away, and `ol.save` and `ol.load(path, into=...)` keep it in a file.
+    With `method="rb"`, `a + b` has the data of both (classes aligned by label), and `a - b` and
+    `forget` remove data. `ol.save` and `ol.load(path, into=...)` work with every method.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).normal(size=(200, 2))
@@ -55,21 +55,21 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
     class_prior: Any = field(default=None, kw_only=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Learn more data. New labels join `classes_`; wpf and averaging have a fixed number of
-        outputs, and their first call must name all `classes` that will come."""
+        """Learn more data; new labels are added to `classes_`.
+
+        wpf and averaging have a fixed number of outputs: their first call must name all `classes`.
+        """
         if self.class_weight == "balanced":
             raise ValueError(
-                "class_weight='balanced' comes from the y of fit, and a stream has none: give "
-                "class_weight as a dict, or class_prior='uniform' to balance when predicting"
+                "class_weight='balanced' needs the y of fit, which a stream does not have: give a "
+                "dict as class_weight, or class_prior='uniform' to balance the predictions"
             )
         if self.method != "rb" and classes is None and not hasattr(self, "filter_"):
             raise ValueError("classes must be passed on the first call to partial_fit")
         return self._stream(X, y, classes, sample_weight)
 
-    # ------------------------------------------------------------------ labels
-
     def _meet(self, y: np.ndarray, classes: Any, first: bool) -> None:
-        """`classes_` with those named and, for the exact filter, those that come."""
+        """Update `classes_` with the named classes and, for the exact filter, those in y."""
         named = unique_labels(y if classes is None else classes)
         if self.method == "rb":
             known = _union(named, unique_labels(y))
@@ -82,11 +82,11 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
             self.classes_ = named
         elif classes is not None and not np.array_equal(named, self.classes_):
             before, now = self.classes_.tolist(), named.tolist()
-            raise ValueError(f"classes were {before} before and are {now} now")
-        self._targets(y)  # refuses labels that are none of them
+            raise ValueError(f"classes must stay as in the first call, {before}, got {now}")
+        self._targets(y)  # raises if y holds other labels
 
     def _relabelled(self, classes: np.ndarray) -> Any:
-        """The filter with columns for these classes, ours among them."""
+        """The filter with a column for each of `classes`, which include ours."""
         places = np.searchsorted(classes, self.classes_.astype(classes.dtype))
         result = self.filter_.relabelled(places.tolist(), len(classes))
         result.meaning = self._meaning(classes)
@@ -95,7 +95,8 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
     def _align(self, other: Any) -> tuple[Any, Any]:
         if "balanced" in (self.class_weight, other.class_weight):
             raise ValueError(
-                "class_weight='balanced' is another weight in each: it cannot be added"
+                "class_weight='balanced' differs between estimators, which cannot be added then: "
+                "give both the same dict"
             )
         classes = _union(self.classes_, other.classes_)
         ours, theirs = self._relabelled(classes), other._relabelled(classes)
@@ -108,21 +109,16 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
         return X, column_or_1d(y, warn=True)
 
     def _targets(self, y: np.ndarray) -> Tensor:
-        """Labels as places in `classes_`."""
+        """Labels as indices into `classes_`."""
         codes = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
         unknown = self.classes_[codes] != y
         if unknown.any():
             wrong = y[unknown].tolist()[0]
-            raise ValueError(f"y holds {wrong!r}, which is none of {self.classes_.tolist()}")
+            raise ValueError(f"y must hold labels of {self.classes_.tolist()}, got {wrong!r}")
         return torch.from_numpy(codes.astype(np.int64))
 
-    def _outputs(self) -> int:
-        return len(self.classes_)
-
-    # ------------------------------------------------------------------ weights
-
     def _begin(self, X: np.ndarray | None, y: np.ndarray, weights: np.ndarray | None) -> None:
-        """`class_weight_`, label: weight, or None where all are 1; then the rest."""
+        """Set `class_weight_`, a weight per label or None if all are 1; then begin as usual."""
         self.class_weight_: dict[Any, float] | None = None
         if self.class_weight == "balanced":
             counts = np.bincount(np.searchsorted(self.classes_, y), weights, len(self.classes_))
@@ -132,6 +128,8 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
             self.class_weight_ = given
         elif isinstance(self.class_weight, dict):
             self.class_weight_ = {label: float(w) for label, w in self.class_weight.items()}
+            if not all(0.0 <= weight < np.inf for weight in self.class_weight_.values()):
+                raise ValueError(f"class_weight must not be negative, got {self.class_weight}")
         elif self.class_weight is not None:
             raise ValueError(
                 f"class_weight must be 'balanced', a dict or None, got {self.class_weight!r}"
@@ -141,7 +139,7 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
         super()._begin(X, y, weights)
 
     def _mass(self, y: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
-        """Samples' own weights times those of their classes."""
+        """The weights of the samples times those of their classes."""
         if self.class_weight_ is None:
             return weights
         of_class = np.array([self.class_weight_.get(label, 1.0) for label in y.tolist()])
@@ -150,19 +148,17 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
     def _losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs, targets, reduction="none")
 
-    # ------------------------------------------------------------------ predictions
-
     def predict_proba(self, X: Any) -> np.ndarray:
         """The mixture's probabilities `[n, C]`, columns in the order of `classes_`."""
         return torch.cat([self.filter_.predict(rows) for rows in self._rows(X)]).cpu().numpy()
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable label of each row `[n]`."""
-        places = self.predict_proba(X).argmax(axis=1)
+        places = self.predict_proba(X).argmax(axis=1)  # first: it checks that this is fitted
         return self.classes_[places]
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Logarithms of `predict_proba`; -inf for a class that never came."""
+        """Logarithms of `predict_proba`; -inf for a class without data."""
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
 
@@ -173,29 +169,19 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
             return logarithms[:, 1] - logarithms[:, 0]
         return logarithms
 
-    def _own_state(self) -> dict[str, object]:
-        labels = {"values": self.classes_.tolist(), "dtype": self.classes_.dtype.str}
-        return {"classes_": labels, "class_weight_": self.class_weight_}
-
-    def _load_own_state(self, state: Mapping[str, Any]) -> None:
-        labels = state["classes_"]
-        self.classes_ = np.array(labels["values"], dtype=np.dtype(labels["dtype"]))
-        self.class_weight_ = state["class_weight_"]
-
 
 def _in_sixteenths(weights: dict[Any, float]) -> dict[Any, float]:
-    """Weights that keep sums exact: all of them smaller by one factor where one is beyond 16."""
-    factor = min(1.0, LARGEST_WEIGHT / max(weights.values()))
+    """Round weights so that sums stay exact; scale all of them down if one is larger than 16."""
+    factor = LARGEST_WEIGHT / max([LARGEST_WEIGHT, *weights.values()])
     return {label: max(1, round(16 * factor * w)) / 16 for label, w in weights.items()}
 
 
 def _union(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Labels of both, ascending; numbers and texts do not mix."""
+    """The sorted labels of both; numbers and texts cannot be mixed."""
     kinds = {
         "number" if np.issubdtype(part.dtype, np.number) else "text" for part in (ours, theirs)
     }
     if len(kinds) > 1:
-        raise ValueError(
-            f"labels are of two kinds, {ours.tolist()[:3]} and {theirs.tolist()[:3]}: use one"
-        )
+        examples = f"{ours.tolist()[:3]} and {theirs.tolist()[:3]}"
+        raise ValueError(f"labels must be all numbers or all texts, got {examples}")
     return np.union1d(ours, theirs)

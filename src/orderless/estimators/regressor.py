@@ -12,14 +12,14 @@ from torch import Tensor
 
 from .base import ParticleEstimator, scaling_of
 
-TARGET_LIMIT = 16.0  # in units of target_scale; targets beyond are refused
+TARGET_LIMIT = 16.0  # in units of target_scale; larger targets are refused
 
 
 @dataclass(eq=False, repr=False)
 class ParticleRegressor(RegressorMixin, ParticleEstimator):
     """A weighted set of networks as a scikit-learn regressor with error bars.
 
-    Args: those of `ParticleClassifier`, and
+    Args: those of `ParticleClassifier` without class_weight and class_prior, and
         target_mean, target_scale: y is learned as (y - target_mean) / target_scale; None: from the
             data of `fit`, and 1 in a stream of `partial_fit`. Targets beyond 16 scales are refused.
 
@@ -47,17 +47,11 @@ class ParticleRegressor(RegressorMixin, ParticleEstimator):
         given, scale = self.target_mean, self.target_scale
         mean, scale = scaling_of("target", given, scale, None if X is None else y, weights, ())
         if X is not None and self.target_scale is None:
-            # a heavy tail gets a coarser grid instead of an error
+            # for a heavy tail the grid becomes coarser instead of raising an error
             scale = max(scale, float(np.abs(y - mean).max()) / (0.99 * TARGET_LIMIT))
         self.target_mean_, self.target_scale_ = float(mean), float(scale)
         self._squares, self._count = 0.0, 0.0
         super()._begin(X, y, weights)
-
-    def _scales_are_open(self) -> bool:
-        return self.input_scale is None or self.target_scale is None
-
-    def _outputs(self) -> int:
-        return 1
 
     def _targets(self, y: np.ndarray) -> Tensor:
         values = (y - self.target_mean_) / self.target_scale_
@@ -81,8 +75,8 @@ class ParticleRegressor(RegressorMixin, ParticleEstimator):
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The mixture's mean `[n]`, and with `return_std` its standard deviation `[n]`.
 
-        rb: the exact predictive distribution, noise included. wpf and averaging: the spread of the
-        particles plus the mean squared residual of the training data, a rough figure.
+        rb: of the exact predictive distribution, including noise. wpf and averaging: a rough value,
+        the variance over particles plus the mean squared residual of the training data.
         """
         means, variances = zip(*[self._moments(rows) for rows in self._rows(X)], strict=True)
         mean = torch.cat(means).cpu().numpy() * self.target_scale_ + self.target_mean_

@@ -2,12 +2,12 @@
 
     z = sum over features of value * code(name) / input_scale        code(name) in {-1, +1}^256
 
-A sample becomes 256 numbers by random signs that the *names* of its features decide, so that
-features may come and go and no order of samples changes what a feature means. A text value counts
-as a feature of its own, `name=value`, with value 1. Then random ReLU features and an exact head, as
+A sample is hashed to 256 numbers with random signs that depend only on the *names* of its features,
+so features may appear and disappear, and the order of samples has no effect on their meaning. A
+text value is a feature `name=value` with value 1. Random ReLU features and an exact head follow, as
 in `ParticleClassifier`: two models that learned the same samples in any order are equal to the bit.
-Values should be about standardised, by known units: a scaler that learns from the stream makes the
-features, and with them the result, depend on the order again.
+Values should be roughly standardised by fixed units: a scaler that learns from the stream makes the
+result depend on the order again.
 """
 
 import hashlib
@@ -31,13 +31,13 @@ except ImportError as error:
 
 @lru_cache(maxsize=2**16)
 def _code(name: str) -> np.ndarray:
-    """256 signs."""
+    """The 256 signs of a feature."""
     digest = np.frombuffer(hashlib.sha256(name.encode()).digest(), np.uint8)
     return 2.0 * np.unpackbits(digest) - 1.0
 
 
 def _row(x: dict[Any, Any]) -> np.ndarray:
-    """One sample `[1, 256]`; features are summed in the order of their names."""
+    """One sample as a row `[1, 256]`; features are summed in alphabetical order."""
     named = {
         f"{key}={value}" if isinstance(value, str) else str(key): value for key, value in x.items()
     }
@@ -49,12 +49,12 @@ def _row(x: dict[Any, Any]) -> np.ndarray:
 
 @dataclass(eq=False, repr=False)
 class _Stream(ABC):
-    """The parameters of both, and how they learn.
+    """The common base of `StreamClassifier` and `StreamRegressor`.
 
     Args:
-        n_particles, n_features: random maps, and features of each.
+        n_particles, n_features: number of random maps, and of features per map.
         input_scale: about the square root of the number of standardised features of a sample.
-        seed: of the random features.
+        seed: seed of the random features.
     """
 
     n_particles: int = 2
@@ -78,9 +78,9 @@ class _Stream(ABC):
         self.estimator.partial_fit(_row(x), [y])
 
     def unlearn_one(self, x: dict[Any, Any], y: Any) -> None:
-        """Forget a sample that was learned, exactly: a sliding window, say."""
+        """Remove a learned sample exactly, for example in a sliding window."""
         if self.estimator is None:
-            raise ValueError("nothing was learned yet, so there is nothing to unlearn")
+            raise ValueError("unlearn_one needs a sample that was learned before, and none was")
         self.estimator.forget(_row(x), [y])
 
     @abstractmethod
@@ -89,9 +89,9 @@ class _Stream(ABC):
 
 
 class StreamClassifier(_Stream, base.Classifier):
-    """`ParticleClassifier` for river: labels of any number, known when they come.
+    """`ParticleClassifier` for river; labels need not be known in advance.
 
-    `estimator` is the scikit-learn estimator inside, which adds, saves and forgets.
+    `estimator` is the scikit-learn estimator inside, which can be added, saved and loaded.
 
     >>> model = StreamClassifier(n_features=32)
     >>> for hour in range(24):
@@ -104,7 +104,7 @@ class StreamClassifier(_Stream, base.Classifier):
         return ParticleClassifier(**self._options())
 
     def predict_proba_one(self, x: dict[Any, Any], **kwargs: Any) -> dict[Any, float]:
-        """Probabilities of the labels that came; none before the first."""
+        """Probabilities of the labels seen so far."""
         if self.estimator is None:
             return {}
         shares = self.estimator.predict_proba(_row(x))[0].tolist()

@@ -1,6 +1,6 @@
-"""The benchmarks by name: their scenario, by seed, and their network.
+"""The benchmarks by name: their scenarios and networks.
 
-Naming them needs no torch: what makes scenarios and networks is imported when one is made.
+This does not import torch before a scenario or a network is made.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class Benchmark:
     """`scenario(scenario, settings, seed, root, device)` and `network(scenario, settings)`.
 
-    `scenarios` names what may be asked for: ways to split a data set, or games; the first is usual.
-    `kind` tells which methods belong to it: "supervised", "cloning" or "lifelong".
-    `prepare(scenario, say)` gets what all its cells need. `tasks`: how many, where that is known.
+    `scenarios` lists its scenarios or games; the first is the default. `kind` selects its methods:
+    "supervised", "cloning" or "lifelong". `prepare(scenario, say)` prepares what all cells need.
+    `tasks` is their number, if it is known.
     """
 
     name: str
@@ -43,34 +43,36 @@ class Benchmark:
     tasks: int | None = None
 
 
-def _split(name: str, **own: Callable[[Settings], Any]) -> Callable[..., Scenario]:
-    """Makes the scenario of this name, with what the settings say; `own` options are its alone."""
-
-    def build(kind: str, settings: Settings, seed: int, root: str | None, device: str) -> Scenario:
-        return getattr(scenarios, name)(
-            kind,
-            root=root,
-            assign=settings.assign,
-            assign_seed=seed,
-            validation=settings.validation,
-            device=device,
-            **{option: value(settings) for option, value in own.items()},
-        )
-
-    return build
+def split_scenario(
+    name: str,
+    own: Callable[[Settings], dict[str, Any]],
+    kind: str,
+    settings: Settings,
+    seed: int,
+    root: str | None,
+    device: str,
+) -> Scenario:
+    """The scenario of this name in `scenarios`; `own` are its options besides the common ones."""
+    options = {"assign": settings.assign, "validation": settings.validation, **own(settings)}
+    make = getattr(scenarios, name)
+    return make(kind, root=root, assign_seed=seed, device=device, **options)
 
 
 @lru_cache
 def maker(
     network: Callable[..., nn.Module], *sizes: int, **options: bool
 ) -> Callable[[], nn.Module]:
-    """The same function for the same network, so that initial networks can be kept by it."""
+    """The same function for the same arguments, so that initial networks can be cached by it."""
     return partial(network, *sizes, **options)
 
 
 def mlp_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Module]:
     from ..networks import mlp
 
+    if settings.network != "mlp":
+        known = {"released": "splitmnist and splitcifar100", "wide": "splitcifar100"}
+        where = known[settings.network]
+        raise ValueError(f"network={settings.network} is for {where}: use network=mlp")
     return maker(mlp, math.prod(scenario.input_shape), settings.hidden, scenario.outputs)
 
 
@@ -79,8 +81,6 @@ def mnist_network(scenario: Scenario, settings: Settings) -> Callable[[], nn.Mod
 
     if settings.network == "released":
         return maker(released_mnist, scenario.outputs)
-    if settings.network == "wide":
-        raise ValueError("network=wide is for splitcifar100: use mlp with a larger hidden")
     return mlp_network(scenario, settings)
 
 
@@ -124,19 +124,25 @@ BENCHMARKS: dict[str, Benchmark] = {
         Benchmark(
             "splitmnist",
             "5 tasks of 2 digits",
-            _split("SplitMNIST", source=lambda s: s.source, normalize=lambda s: s.normalize),
+            partial(
+                split_scenario,
+                "SplitMNIST",
+                lambda s: {"source": s.source, "normalize": s.normalize},
+            ),
             mnist_network,
         ),
         Benchmark(
             "splitcifar100",
             "20 tasks of 5 classes",
-            _split("SplitCIFAR100", augment=lambda s: s.augment == "flip-crop"),
+            partial(
+                split_scenario, "SplitCIFAR100", lambda s: {"augment": s.augment == "flip-crop"}
+            ),
             cifar_network,
         ),
         Benchmark(
             "intents",
             "what a sentence wants: features of a frozen sentence encoder, 7 to 10 tasks",
-            _split("Intents", source=lambda s: s.sentences),
+            partial(split_scenario, "Intents", lambda s: {"source": s.sentences}),
             mlp_network,
             ("class", "task", "domain"),
         ),
@@ -162,7 +168,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 
 
 def find_benchmark(name: str, *others: str) -> Benchmark:
-    """A benchmark by its name, or a user's own; `others` could have been asked for as well."""
+    """A benchmark by its name, or a user's own; the error message also lists `others`."""
     if ":" in name:
         return own_benchmark(name)
     if name not in BENCHMARKS:
@@ -173,20 +179,19 @@ def find_benchmark(name: str, *others: str) -> Benchmark:
 
 @lru_cache(maxsize=4)
 def own_benchmark(reference: str) -> Benchmark:
-    """The benchmark that `module:name` stands for."""
+    """The benchmark of a user's own tasks, `module:name`."""
     from .own import find_tasks, make_scenario
 
     given = find_tasks(reference)
     usual = getattr(given, "kind", "domain")
     kinds = usual, *(kind for kind in ("domain", "task", "class") if kind != usual)
-    build = partial(make_scenario, reference, given)
-    options: Any = {"scenarios": kinds, "tasks": len(given)}
-    return Benchmark(reference, "tasks of your own", build, mlp_network, **options)
+    build, tasks = partial(make_scenario, reference, given), len(given)
+    return Benchmark(reference, "your own tasks", build, mlp_network, kinds, tasks=tasks)
 
 
 @dataclass
 class Scenarios:
-    """`scenarios[seed]`, loaded when it is first needed; fixed classes are one for all seeds."""
+    """`scenarios[seed]`, loaded on first use; one for all seeds unless classes are random."""
 
     benchmark: str
     kind: str
@@ -204,5 +209,5 @@ class Scenarios:
         return self._loaded[key]
 
     def __getstate__(self) -> dict[str, object]:
-        """Travels to another process without the data."""
+        """Other processes load the data themselves."""
         return {**self.__dict__, "_loaded": {}}

@@ -15,7 +15,7 @@ from .record import cell_name
 
 @dataclass(frozen=True)
 class Cell:
-    """What distinguishes one result from another."""
+    """Benchmark, method, order, seed and settings: all that a result depends on."""
 
     benchmark: str
     scenario: str
@@ -45,20 +45,21 @@ class Cell:
         return cell_name(*table, self.method, self.order_index, self.seed)
 
     def parts(self) -> list[Part]:
-        """Its tasks, where they can be learned side by side; in any other cell none."""
+        """Its tasks, if they can be learned in parallel; otherwise an empty list."""
         if self.kind != "supervised" or not find_method(self.method).tasks_apart:
             return []
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(Cell)}
-        return [Part(**{**fields, "order": (task,)}) for task in self.order]
+        return [Part(**{**self._fields(), "order": (task,)}) for task in self.order]
+
+    def _fields(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(Cell)}
 
     def describe(self) -> dict[str, object]:
-        """The part of the record that says what was run."""
-        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(Cell)}
+        """The fields of its record that describe the cell."""
         flat = self.settings.flat(find_method(self.method))
-        return {**found, "order": list(self.order), "settings": flat}
+        return {**self._fields(), "order": list(self.order), "settings": flat}
 
     def differs(self, record: Mapping[str, Any]) -> str | None:
-        """By what a record is of another cell: "key=its value, not ours"; None if it is of this."""
+        """The first difference to a record, "key=its value, not ours"; None if there is none."""
         for key, value in self.describe().items():
             if key != "settings" and record[key] != value:
                 return f"{key}={record[key]}, not {value}"
@@ -67,7 +68,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Part(Cell):
-    """One task of a cell: `order` holds it alone. It leaves a checkpoint and no record."""
+    """One task of a cell, the only one in `order`. Its result is a checkpoint, not a record."""
 
     @property
     def kind(self) -> str:

@@ -1,4 +1,4 @@
-"""One engine for experiments, maps and audits: of all cells, it computes those that are missing."""
+"""The engine of experiments, maps and audits: computes the missing cells of a directory."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,15 +11,16 @@ from ..storage import INVALID_STATE, Directory, StoreError
 
 MOST_CELLS = 100_000  # of one grid
 
-Record = Any  # what a cell leaves behind; `Directory.write_cell` takes it
+Record = Any  # the result of a cell, as `Directory.write_cell` accepts it
 Tick = Callable[[int], None]
 
 
 class Named(Protocol):
-    """A cell, as the engine sees it: a file of this name holds its record."""
+    """What the engine needs of a cell."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of its record's file."""
 
     @property
     def title(self) -> str:
@@ -27,7 +28,7 @@ class Named(Protocol):
 
     @property
     def slow(self) -> bool:
-        """Whether it is begun before others where several processes share the work."""
+        """Whether parallel runs start it first."""
 
 
 C = TypeVar("C", bound=Named)
@@ -35,33 +36,33 @@ Contra = TypeVar("Contra", bound=Named, contravariant=True)
 
 
 class Work(Protocol[Contra]):
-    """How the cells of a grid are computed; where processes do that, each has a copy of this."""
+    """How the cells of a grid are computed. Every worker process has a copy."""
 
     def refuse(self, directory: Path, name: str, record: Any, cell: Contra | None) -> str | None:
-        """Why a finished record does not belong here, in a sentence; None if it does.
+        """A sentence that says why a finished record is not of this grid; None if it is.
 
         Args:
             name: of its file in the directory.
-            cell: the one of that name, where there is one.
+            cell: the cell of that name, if there is one.
         """
 
     def prepare(self, say: Callable[[str], None]) -> None:
-        """Get what all cells need; called only if one is to be computed."""
+        """Prepare what all cells need; called only if a cell is to be computed."""
 
     def compute(self, cell: Contra, store: Any, tick: Tick) -> Record:
-        """Compute a cell; its record is then in the store. `tick` hears how many steps it took."""
+        """Compute a cell and write its record to the store; call `tick` with numbers of steps."""
 
     def memory(self) -> int:
-        """Bytes that a cell needs, roughly."""
+        """Approximate bytes that a cell needs."""
 
     @property
     def device(self) -> torch.device:
-        """Where cells are computed."""
+        """The device that computes the cells."""
 
 
 @dataclass
 class Report:
-    """What is called while a run goes on; the command line shows it."""
+    """Functions that are called during a run, such as those of a progress bar."""
 
     begin: Callable[[int, int], None] = lambda finished, total: None
     start: Callable[[Any], None] = lambda cell: None
@@ -71,7 +72,7 @@ class Report:
 
 
 def counting(tell: Callable[[int, int, str], None]) -> Report:
-    """A report to `tell(done, total, text)`: before each cell, and at the end."""
+    """A report that calls `tell(done, total, text)` before each cell, and at the end."""
     done, total = 0, 0
 
     def begin(finished: int, wanted: int) -> None:
@@ -87,24 +88,22 @@ def counting(tell: Callable[[int, int, str], None]) -> Report:
 
 
 class Launcher(Protocol):
-    """Where cells are computed: here, in processes, on a cluster."""
+    """Computes cells: in this process, in several processes, or on a cluster."""
 
     def launch(
         self, cells: Sequence[C], work: Work[C], store: Any, report: Report
     ) -> Iterator[tuple[C, Record]]:
-        """Finished cells as they come, each already in the store."""
+        """Yield finished cells; their records are already in the store."""
 
 
 def unfinished(cells: Sequence[C], work: Work[C], store: Directory) -> list[C]:
-    """Cells without a readable result; a directory with anything else in it is refused."""
+    """The cells without a readable record; raises `StoreError` for records of another grid."""
     expected, finished = {cell.name: cell for cell in cells}, store.finished()
     for name, record in finished.items():
         try:
             problem = work.refuse(store.directory, name, record, expected.get(name))
-        except INVALID_STATE as error:  # whole, but nothing that was ever written here
-            raise StoreError(
-                f"{store.cell_path(name)} makes no sense ({error!r}): delete it"
-            ) from None
+        except INVALID_STATE as error:  # intact, but not written by this package
+            problem = f"{store.cell_path(name)} makes no sense ({error!r}): delete it"
         if problem is not None:
             raise StoreError(problem)
     return [cell for cell in cells if cell.name not in finished]
@@ -113,13 +112,13 @@ def unfinished(cells: Sequence[C], work: Work[C], store: Directory) -> list[C]:
 def run_cells(
     cells: Sequence[C], work: Work[C], store: Directory, launcher: Launcher, report: Report
 ) -> int:
-    """Compute the missing cells; returns how many were computed."""
+    """Compute the missing cells; returns their number."""
     store.prepare()
     with store.lock():
         missing = unfinished(cells, work, store)
         waiting = {cell.name for cell in missing}
         for cell in cells:
-            # an earlier run may have been killed between writing a cell and tidying up
+            # an earlier run may have been killed after writing a cell, before tidying up
             store.tidy(cell.name, finished=cell.name not in waiting)
         if missing:
             work.prepare(report.say)
@@ -130,7 +129,7 @@ def run_cells(
 
 
 def refuse_too_many(cells: int) -> None:
-    """Refuse a grid of more than `MOST_CELLS`, before anything is drawn or counted."""
+    """Raise `ValueError` for more than `MOST_CELLS` cells."""
     if cells > MOST_CELLS:
         raise ValueError(
             f"at most {MOST_CELLS:,} cells at once, got {cells:,}: ask for fewer orders or seeds"

@@ -1,8 +1,8 @@
-"""What a run would take: real cells, timed over their first steps on a part of the work.
+"""Estimate the memory and time of a run by timing the first steps of real cells.
 
-A trial is the cell itself with few steps in a stage, stopped when its second stage has learned: by
-then everything has been done once, and a penalty for the past is in force. Where all of the work
-takes long, a trial has fewer particles, samples or copies of a game, and its times are scaled up.
+A trial is the cell itself with few steps per stage, stopped after the learning of its second stage:
+by then every part has run once, and a consolidation has its penalty. If a step takes long, a trial
+has fewer particles, samples or copies of a game, and its times are scaled up.
 """
 
 import copy
@@ -28,16 +28,16 @@ from .grid import GridWork, runner_of
 from .launch.local import Processes
 from .store import Store
 
-WARM = {"cpu": 1, "cuda": 3}  # steps of a stage that warm up, and on CUDA are recorded
+WARM = {"cpu": 1, "cuda": 3}  # untimed steps of a stage; on CUDA they are recorded
 TIMED = 3  # steps after them
-PATIENCE = 0.6  # seconds that a trial should take; much shorter, it measures what calls cost
-FEW = 4  # of anything at least; a network takes as long for one sample as for four
+PATIENCE = 0.6  # seconds that a trial should take; a shorter one measures the overhead of calls
+FEW = 4  # smallest size of a trial; one sample takes as long as four
 
 
 def estimate(
     grid: Any, store: Store, root: str | None, device: torch.device, workers: int | None = 1
 ) -> str:
-    """Cells to compute, memory of the largest, and time, as text. Writes nothing to the store."""
+    """The number of missing cells, their memory and time, as text. Writes nothing to the store."""
     scenarios = Scenarios(grid.benchmark, grid.scenario, grid.settings, root, str(device))
     work, cells = GridWork(grid, scenarios, scenarios), list(grid.cells(len(scenarios[0])))
     missing = unfinished(cells, work, store)
@@ -53,8 +53,7 @@ def estimate(
         lines.append(f"  {name}: {len(of_method)} {grid.what} of about {trial.seconds:.1f} s")
     lines.append(
         f"memory: {memory / 2**20:.0f} MiB for the parameters of the largest method; learning "
-        f"takes about 3 times that and activations, in each process, of which "
-        f"there are {workers}"
+        f"takes about 3 times that and activations, in each of {workers} processes"
     )
     part = round(1 / smallest)
     roughly = f" (roughly: scaled up from 1/{part} of a step)" if part > 1 else ""
@@ -70,7 +69,7 @@ def span(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Trial:
-    """Seconds and bytes of a whole cell; `took` seconds were timed, on `share` of a step's work."""
+    """Seconds and bytes of a whole cell; the trial took `took` seconds for `share` of a step."""
 
     seconds: float
     bytes_held: int
@@ -79,7 +78,7 @@ class Trial:
 
 
 def long_enough(cell: Cell, tasks: Any) -> Trial:
-    """Trials of ever more of the work, until one takes long enough or does all of it."""
+    """Repeat trials with more of the work until one takes long enough or does all of it."""
     share, trial = 0.0, try_cell(cell, tasks, 0.0)
     while share < 1 and trial.share < 1 and trial.took < PATIENCE / 4:
         share = min(1.0, trial.share * PATIENCE / max(trial.took, 1e-6))
@@ -98,7 +97,7 @@ def try_cell(cell: Cell, tasks: Any, share: float) -> Trial:
         with suppress(_Enough):
             runner.run()
     stages, s = runner.plan(cell.settings), cell.settings
-    # of a lifelong cell, steps are those of the games, and it ticks at the end of a rollout
+    # the steps of a lifelong cell are those of the games, and it ticks after each rollout
     ticks = s.steps_per_rollout if isinstance(s, PolicySettings) and cell.kind == "lifelong" else 1
     steps = sum(count for _, count in stages) / ticks
     rest = watch.took["beginning"] + len(stages) * watch.took.get("finish", 0.0)
@@ -114,7 +113,7 @@ def try_cell(cell: Cell, tasks: Any, share: float) -> Trial:
 
 
 def _part_of(cell: Cell, tasks: Any, share: float, folder: Path) -> tuple[Cell, Any, float, float]:
-    """A small cell, its tasks, and how much more work a step and the rest of the whole cell are."""
+    """A small cell, its tasks, and the factors from its step and its rest to the whole cell's."""
 
     def part(whole: int, least: int = FEW) -> int:
         return min(whole, max(least, math.ceil(whole * share)))
@@ -123,7 +122,7 @@ def _part_of(cell: Cell, tasks: Any, share: float, folder: Path) -> tuple[Cell, 
     steps = WARM[tasks.device.type] + TIMED
     changes: dict[str, int | None] = {"min_ess": None, "iterations": steps}
     for key in {"particles", "rb_particles"} & set(values):
-        changes[key] = part(values[key], 2)  # many remain many
+        changes[key] = part(values[key], 2)  # one particle would run other code
     per_step = per_rest = 1.0
     if cell.kind == "lifelong":
         envs, rollout = part(values["envs"]), part(values["rollout"], 2 * FEW)
@@ -135,7 +134,7 @@ def _part_of(cell: Cell, tasks: Any, share: float, folder: Path) -> tuple[Cell, 
         changes |= {"batch_size": batch, "transitions": batch, "episodes": episodes}
         per_step, per_rest = values["batch_size"] / batch, values["episodes"] / episodes
         tasks = replace(tasks, folder=folder, count=batch)
-    elif find_method(cell.method).config is ExactSettings:  # adds samples by the block
+    elif find_method(cell.method).config is ExactSettings:  # adds samples in blocks
         block = min(512, *(len(tasks.targets(task)) for task in cell.order))
         changes |= {"batch_size": block, "rb_block": block}
         per_step = values["batch_size"] / block
@@ -152,18 +151,19 @@ def _part_of(cell: Cell, tasks: Any, share: float, folder: Path) -> tuple[Cell, 
 def _fewer_tests(tasks: Any, count: int) -> Any:
     """The same tasks with `count` test samples each."""
     fewer = copy.copy(tasks)
-    short = [replace(t, x_test=t.x_test[:count], y_test=t.y_test[:count]) for t in tasks.tasks]
-    fewer.tasks = short
+    fewer.tasks = [
+        replace(t, x_test=t.x_test[:count], y_test=t.y_test[:count]) for t in tasks.tasks
+    ]
     return fewer
 
 
 class _Enough(Exception):
-    """A trial has seen what it wanted to."""
+    """Ends a trial."""
 
 
 @dataclass
 class _Stopwatch:
-    """Seconds of a cell's phases and of a step; ends the cell when its second stage has learned."""
+    """Times a cell's phases and steps; ends the cell after the learning of its second stage."""
 
     device: torch.device
     took: dict[str, float] = field(default_factory=lambda: {"beginning": 0.0, "step": 0.0})
@@ -174,7 +174,7 @@ class _Stopwatch:
         self.last = self.now()
 
     def now(self) -> float:
-        """With all that was started on the device."""
+        """The time after all work on the device is done."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return time.monotonic()

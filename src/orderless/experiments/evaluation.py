@@ -1,5 +1,5 @@
-"""What is seen of a learner: scores on every task, in the three ways particles can be combined;
-plasticity; and where all particles stand, small enough to keep, for the density figure.
+"""Measurements of a learner: scores of each task, in three ways of combining particles; plasticity;
+and projected positions of all particles, for the density figure.
 """
 
 import base64
@@ -10,6 +10,7 @@ from typing import TypedDict
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .. import metrics
@@ -18,13 +19,13 @@ from ..methods.learners import ContinualLearner
 from ..particles import Ensemble
 
 COMBINES = ("accuracy", "logits", "probs")
-PROJECTION = 64  # dimensions kept of a particle's position
-SAMPLES = 512  # on which plasticity is measured
+PROJECTION = 64  # dimensions of a projected position
+SAMPLES = 512  # for the measurement of plasticity
 
 
 @dataclass
 class TaskScore:
-    """One task's scores: fractions correct by combination, and what the mixture said."""
+    """One task's scores: accuracies by combination; nll, ece and labels of the mixture."""
 
     accuracy: dict[str, float]
     nll: float
@@ -32,31 +33,42 @@ class TaskScore:
     predictions: str
 
 
+def count_correct(
+    filter: Predictor, outputs: Tensor, y: Tensor, weights: Tensor
+) -> tuple[NDArray[np.float64], Tensor]:
+    """Correct predictions of a batch for each of `COMBINES`, and the mixture's probabilities.
+
+    `accuracy` is the weighted mean over the particles; `logits` and `probs` are of their weighted
+    mean outputs and probabilities.
+    """
+    own = filter.particles.shard.gather((outputs.argmax(-1) == y).double().sum(1))
+    probabilities = filter.mixture(outputs.softmax(-1), weights)
+    votes = filter.mixture(outputs.nan_to_num(neginf=-1e30), weights)
+    mixed = [(each.argmax(-1) == y).sum() for each in (votes, probabilities)]
+    return np.array(
+        [float(count) for count in (filter.average(own, weights), *mixed)]
+    ), probabilities
+
+
 @torch.no_grad()
 def score_task(learner: ContinualLearner, task: int, test_batch: int) -> TaskScore:
-    """`accuracy`: weighted mean of the particles' own; `logits`, `probs`: of the mixture."""
+    """Score a task's test set."""
     x, y = learner.scenario.test_set(task)
-    weights, filter = learner.weights, learner.filter
-    right = dict.fromkeys(COMBINES, 0.0)
-    chances, answers = [], []
+    weights, correct, found = learner.weights, np.zeros(len(COMBINES)), []
     for xs, ys in zip(x.split(test_batch), y.split(test_batch), strict=True):
         outputs = learner.outputs(xs, task)  # [N, B, C]
-        own = filter.particles.shard.gather((outputs.argmax(-1) == ys).double().sum(1))
-        probabilities = filter.mixture(outputs.softmax(-1), weights)
-        votes = filter.mixture(outputs.nan_to_num(neginf=-1e30), weights)
-        right["accuracy"] += float(filter.average(own, weights))
-        right["logits"] += float((votes.argmax(-1) == ys).sum())
-        right["probs"] += float((probabilities.argmax(-1) == ys).sum())
-        chances.append(probabilities.double().cpu().numpy())
-        answers.append(probabilities.argmax(-1).to(torch.uint8).cpu().numpy())
-    labels, mixture = y.cpu().numpy(), np.concatenate(chances)
-    with np.errstate(invalid="ignore"):  # a network that broke down may say NaN
-        ece = metrics.ece(mixture, labels)
+        more, probabilities = count_correct(learner.filter, outputs, ys, weights)
+        correct += more
+        found.append(probabilities)
+    labels, mixture = y.cpu().numpy(), torch.cat(found)
+    chances, answers = mixture.double().cpu().numpy(), mixture.argmax(-1).to(torch.uint8)
+    with np.errstate(invalid="ignore"):  # a network that diverged may return NaN
+        ece = metrics.ece(chances, labels)
     return TaskScore(
-        {name: count / len(labels) for name, count in right.items()},
-        metrics.nll(mixture, labels),
+        dict(zip(COMBINES, (correct / len(labels)).tolist(), strict=True)),
+        metrics.nll(chances, labels),
         ece,
-        base64.b64encode(np.concatenate(answers).tobytes()).decode(),
+        base64.b64encode(answers.cpu().numpy().tobytes()).decode(),
     )
 
 
@@ -64,11 +76,11 @@ def score_task(learner: ContinualLearner, task: int, test_batch: int) -> TaskSco
 def plasticity(seen: Tensor, weights: list[Tensor]) -> dict[str, float]:
     """Dormant units, effective rank and weight size of one network.
 
-    `seen`: what its last layer sees `[B, M]`.
+    `seen`: the inputs `[B, M]` of its last layer.
     """
     features = seen.double().cpu().numpy()
-    whole = bool(np.isfinite(features).all())  # singular values of a NaN are an error
-    sizes = [p.abs().sum(dtype=torch.float64) for p in weights]  # millions: not on the host
+    whole = bool(np.isfinite(features).all())  # singular values of NaN raise an error
+    sizes = [p.abs().sum(dtype=torch.float64) for p in weights]  # on the device: there are millions
     return {
         "dormant": metrics.dormant_share(features),
         "effective_rank": metrics.effective_rank(features) if whole else float("nan"),
@@ -78,9 +90,9 @@ def plasticity(seen: Tensor, weights: list[Tensor]) -> dict[str, float]:
 
 @torch.no_grad()
 def displacement(particles: Ensemble, initial: Ensemble) -> list[float]:
-    """|x_i - x_i(0)| / |x_i(0)| over all parameters of each particle: how far it has moved.
+    """The displacement |x_i - x_i(0)| / |x_i(0)| over all parameters of each particle.
 
-    After resampling, x_i may descend from another particle's start: it has moved there, too.
+    After resampling, x_i may descend from another particle; the distance is still to x_i(0).
     """
     pairs = list(zip(particles.parameters(), initial.parameters(), strict=True))
     moved = [(now.double() - then.double()).square().flatten(1).sum(1) for now, then in pairs]
@@ -101,7 +113,7 @@ def finite(value: float) -> float | None:
 
 
 class Snapshot(TypedDict):
-    """One moment, in a form that a checkpoint can hold."""
+    """Projected particles at one step, as stored in checkpoints."""
 
     position: Tensor
     log_weights: Tensor

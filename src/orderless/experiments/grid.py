@@ -1,10 +1,16 @@
-"""Grids: the cells of an experiment, and how the missing ones are computed."""
+"""Grids: the cells of an experiment, and `run_grid`, which computes those that are missing.
+
+One cell of `orderless run`: `plan` (plan.py) makes the `Grid`, `run_grid` lists its cells,
+`run_cells` (engine.py) passes the missing ones to a launcher (launch/), which calls
+`GridWork.compute`, here or in another process. A runner (runner.py) then learns the tasks and
+writes the record to the `Store` (store.py).
+"""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
 
@@ -15,9 +21,8 @@ from ..methods.settings import Settings, SharedSettings
 from ..particles import find_device
 from .benchmarks import Scenarios, find_benchmark
 from .cell import Cell, Part
-from .engine import Report, Tick, refuse_too_many, run_cells
+from .engine import MOST_CELLS, Record, Report, Tick, Work, refuse_too_many, run_cells
 from .launch import local
-from .launch.apart import TasksApart
 from .launch.local import Processes, machine_memory
 from .launch.ranks import SharedStore
 from .launch.ray import Ray
@@ -29,7 +34,10 @@ from .store import Store
 from .supervised import SupervisedRunner, TaskRunner
 from .tensorboard import summary_writer
 
-RUNNERS: dict[str, type[Any]] = {
+if TYPE_CHECKING:
+    from .regime import Regime
+
+RUNNERS: dict[str, type[CellRunner]] = {
     "supervised": SupervisedRunner,
     "task": TaskRunner,
     "cloning": CloningRunner,
@@ -75,7 +83,7 @@ class Grid:
             raise ValueError(f"{what} must be {among}, got {self.scenario!r}")
 
     def command(self) -> str:
-        """The command that computes this, wherever to, on whatever and by however many workers."""
+        """The command that computes this grid, without directory, device and workers."""
         supervised = find_benchmark(self.benchmark).kind == "supervised"
         known = not supervised or self.preset in PRESETS
         usual = usual_grid(self.preset, self.benchmark, self.scenario)[0] if known else Settings()
@@ -90,7 +98,7 @@ class Grid:
         return shlex.join(words)
 
     def cells(self, tasks: int) -> Iterator[Cell]:
-        """Seeds outside, methods inside: after a while every method has some cells."""
+        """The cells by seed, order and method, so that all methods advance together."""
         sequence = self.settings.sequences(tasks, self.permutations)
         for seed in range(self.seeds):
             for index, order in enumerate(sequence):
@@ -98,7 +106,7 @@ class Grid:
                     yield Cell(*self.table, name, index, order, seed, self.settings)
 
     def asks_for(self, record: CellRecord) -> bool:
-        """Whether a finished cell is one of these."""
+        """Whether a record is of a cell of this grid."""
         small = record.order_index < self.permutations and record.seed < self.seeds
         return record.table == self.table and record.method in self.methods and small
 
@@ -107,7 +115,7 @@ class Grid:
         return self.benchmark, self.scenario, self.preset
 
     def refuse(self, directory: Path, name: str, record: Any, cell: Cell | None) -> str | None:
-        """Why a finished cell does not belong here; a table with two learning rates misleads."""
+        """Why a record must not be in the directory, for example for another learning rate."""
         if "method" not in record:
             return f"{directory} holds an audit or a map, not an experiment: choose another --out"
         if cell is not None:
@@ -119,23 +127,26 @@ class Grid:
         return other and f"{directory} holds {name} with {other}: choose another --out"
 
 
+AnyGrid: TypeAlias = "Grid | Regime"
+
+
 @dataclass(frozen=True)
 class GridWork:
     """How the cells of a grid are computed."""
 
-    grid: Any  # a `Grid`, or what is like one
+    grid: AnyGrid
     scenarios: Scenarios
-    here: Scenarios  # the same where the work is shared out: Ray's machines may have other devices
+    here: Scenarios  # the same in the process that launches: with Ray, on its own device
     command: str = ""
     checkpoint_every: float = 60.0
     tensorboard: bool = False
     deterministic: bool = False
     plugins: tuple[str, ...] = ()
 
-    def refuse(self, directory: Path, name: str, record: Any, cell: Cell | None) -> str | None:
-        reason: str | None = self.grid.refuse(directory, name, record, cell)
+    def refuse(self, directory: Path, name: str, record: Any, cell: Any) -> str | None:
+        reason = self.grid.refuse(directory, name, record, cell)
         if reason is None and cell is not None:
-            digest = getattr(self.here[cell.seed], "digest", None)
+            digest = getattr(self.here[0], "digest", None)  # a user's tasks are those of any seed
             if record.get("data") != digest:
                 return f"{directory} holds {name} of other data: choose another --out"
         return reason
@@ -156,18 +167,18 @@ class GridWork:
         return torch.device(self.scenarios.device)
 
     def memory(self) -> int:
-        # gradients, the teacher or importances of a consolidation, activations; torch and the data
+        # gradients, a consolidation's copies, activations; and half a GiB for torch and the data
         return 8 * self.held() + 2**29
 
     def held(self) -> int:
         """Bytes of all particles' parameters."""
         settings = self.grid.settings
-        with torch.device("meta"):  # sizes, and no network
+        with torch.device("meta"):  # shapes without values
             network = find_benchmark(self.grid.benchmark).network(self.here[0], settings)()
         return 4 * settings.particles * sum(p.numel() for p in network.parameters())
 
     def refuse_too_large(self, cells: Iterable[Cell]) -> None:
-        """Networks are drawn one after another: it would take long until memory is out."""
+        """Raise if the particles exceed the memory; drawing them would take long before it does."""
         methods = {find_method(cell.method) for cell in cells}
         many = any(each.particles and "particles" not in each.ignores for each in methods)
         if many and self.device.type == "cpu" and self.held() > machine_memory():
@@ -178,8 +189,34 @@ class GridWork:
             )
 
 
+@dataclass(frozen=True)
+class TasksApart:
+    """Learns the tasks of a cell in parallel if there are fewer cells than workers.
+
+    The `Part`s of cells with independent tasks and all other cells are launched first, then the
+    divided cells, which load the checkpoints of their parts (`SupervisedRunner._join`). The results
+    have the same bits as without division, since every task starts from the same networks.
+    """
+
+    launcher: Processes | Ray
+
+    def launch(
+        self, cells: Sequence[Any], work: Work[Any], store: Store, report: Report
+    ) -> Iterator[tuple[Any, Record]]:
+        divided = [cell for cell in cells if cell.parts()]
+        with self.launcher.connected():
+            if divided and len(cells) < self.launcher.count(MOST_CELLS, work):
+                jobs: list[Cell] = [part for cell in divided for part in cell.parts()]
+                jobs += [cell for cell in cells if cell not in divided]
+                for job, record in self.launcher.launch(jobs, work, store, report):
+                    if not isinstance(job, Part):
+                        yield job, record
+                cells = divided
+            yield from self.launcher.launch(cells, work, store, report)
+
+
 def run_grid(
-    grid: Any,
+    grid: AnyGrid,
     store: Store,
     *,
     root: str | None = None,
@@ -197,17 +234,16 @@ def run_grid(
     """Compute the missing cells of a grid; returns how many were computed.
 
     Args:
-        grid: a `Grid`, or a `Regime`.
-        workers: processes; None: as many as there are cores and memory for.
-        ray: compute cells as Ray tasks instead, on whatever machines it has.
-        checkpoint_every: seconds between checkpoints of the cell that is being computed.
+        workers: number of processes; None: as many as cores and memory allow.
+        ray: compute cells as Ray tasks instead.
+        checkpoint_every: seconds between the checkpoints of a cell.
         group: a process group whose ranks all call this and compute each cell together.
-        tensorboard: write scalars of the cells that are computed to DIR/tensorboard.
-        deterministic: the same bits again on a GPU, too, at some cost in speed.
-        plugins: modules that register methods, which other processes must import, too.
-        command: what is recorded as the command; None: the one that makes this grid.
+        tensorboard: write scalars of the computed cells to DIR/tensorboard.
+        deterministic: use deterministic kernels on a GPU, which are slower.
+        plugins: modules that register methods; every process imports them.
+        command: the command in the records; None: the one that computes this grid.
     """
-    if command is None:
+    if command is None and isinstance(grid, Grid):
         command = " ".join([grid.command(), *(f"--plugin {name}" for name in plugins)])
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
@@ -216,14 +252,14 @@ def run_grid(
             raise ValueError(f"{grid.benchmark} is for one process: leave out torchrun")
         store, workers = SharedStore(store.directory, group), 1
     if tensorboard:
-        summary_writer()  # says what is missing before anything is computed
+        summary_writer()  # raises if the package is missing
     if ray is None:
         find_device(device)
     where = Scenarios(grid.benchmark, grid.scenario, grid.settings, root, str(device))
     here = where if ray is None else replace(where, device="cpu")
     options = checkpoint_every, tensorboard, deterministic, plugins
-    work = GridWork(grid, where, here, command, *options)
-    cells = list(grid.cells(len(here[0])))
+    work = GridWork(grid, where, here, command or "", *options)
+    cells: list[Cell] = list(grid.cells(len(here[0])))
     if ray is None and group is None:
         work.refuse_too_large(cells)
     launcher = TasksApart(ray or Processes(workers))

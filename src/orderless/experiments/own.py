@@ -1,4 +1,4 @@
-"""A benchmark of a user's own: `module:name` of a scenario, a list of tasks, or what makes one."""
+"""A user's own benchmark: `module:name` of a scenario, a list of tasks, or a function for one."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,12 +12,12 @@ from ..scenarios import Scenario, Task
 from ..scenarios.augment import to_unit
 from ..scenarios.task import is_array, task_from_datasets
 
-HELD_OUT = 0.2  # of a task without test data
+HELD_OUT = 0.2  # share of a task without test data
 MOST_OUTPUTS = 256  # records keep predictions as bytes
 
 
 def find_tasks(reference: str) -> Any:
-    """The scenario or list that `module:name` stands for; a function is called for it."""
+    """The scenario or list of tasks at `module:name`; a function is called."""
     given = made_by(reference, "your own tasks")
     if not isinstance(given, Scenario | Sequence) or isinstance(given, str) or not len(given):
         raise ValueError(
@@ -36,7 +36,7 @@ def make_scenario(
     root: str | None,
     device: str,
 ) -> Scenario:
-    """The scenario of a benchmark of one's own, see `Benchmark`."""
+    """The scenario of a user's own benchmark, see `Benchmark`."""
     if settings.assign != "fixed":
         raise ValueError(f"assign={settings.assign} is not for tasks of your own: leave it out")
     try:
@@ -49,10 +49,10 @@ def make_scenario(
 
 
 def as_scenario(given: Any, kind: Any) -> Scenario:
-    """A scenario of this kind from a user's own, or from tasks in any of the forms of `_task`.
+    """A scenario of this kind from a user's scenario, or from tasks in any form of `_task`.
 
-    Inputs become float32, bytes are divided by 255. What networks or records cannot take is refused
-    with a `ValueError`.
+    Inputs become float32, bytes are divided by 255. Raises `ValueError` for data that networks or
+    records do not accept.
     """
     if isinstance(given, Scenario):
         options: Any = {"augment": given.augment, "transform": given.transform}
@@ -80,10 +80,10 @@ def as_scenario(given: Any, kind: Any) -> Scenario:
 
 
 def _task(given: Any, number: int, kind: str) -> Task:
-    """An `ol.Task`; a pair (training, test); or data alone, of which a part is held out.
+    """A task from an `ol.Task`, a pair (training, test), or data of which a part is held out.
 
-    Data are a pair (x, y) of tensors or arrays, or a dataset of such samples. Where every task has
-    classes of its own, its labels are numbered from 0.
+    Data are a pair (x, y) of tensors or arrays, or a dataset of such samples. If every task has its
+    own classes, its labels are numbered from 0.
     """
     if isinstance(given, Task):
         return given

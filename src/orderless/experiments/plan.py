@@ -1,4 +1,4 @@
-"""From what a user asks for to grids: presets, methods and games by name."""
+"""Make grids from the options of the command line."""
 
 import math
 
@@ -23,10 +23,9 @@ def plan(
     seeds: int | None = None,
     changes: list[str] | None = None,
 ) -> list[Grid]:
-    """The grid of a benchmark; for the ProcGen benchmarks one for every game.
+    """The grid of a benchmark; for the ProcGen benchmarks one per game.
 
-    `game` is a game or "all"; a game or scenario of None is the first; `changes` are `key=value`
-    texts.
+    `game` is a game or "all"; None is the first game or scenario; `changes` are `key=value` texts.
     """
     found = find_benchmark(benchmark, "regime")
     if found.kind == "supervised":
@@ -45,7 +44,7 @@ def plan(
         usual, (orders, starts) = usual_grid(preset, benchmark, name)
         settings = usual.with_text(changes or [])
         if isinstance(settings, PolicySettings) and settings.orders == "cyclic":
-            orders = min(orders, len(parse_levels(settings.levels)))  # there are no more
+            orders = min(orders, len(parse_levels(settings.levels)))
         if found.tasks is not None:
             orders = min(orders, math.factorial(found.tasks))
         orders = orders if permutations is None else permutations
@@ -56,7 +55,7 @@ def plan(
 
 
 def refuse(benchmark: str, **given: bool) -> None:
-    """Refuse options that a benchmark does not read."""
+    """Raise `ValueError` for options that a benchmark does not have."""
     for name, is_given in given.items():
         if is_given:
             option = name.replace("_", "-")
@@ -66,7 +65,7 @@ def refuse(benchmark: str, **given: bool) -> None:
 def check_launch(
     benchmark: str, launcher: str, workers: int | None, checkpoint_every: float
 ) -> None:
-    """Refuse options that exclude each other."""
+    """Raise `ValueError` for options that exclude each other."""
     regime = benchmark == "regime"
     alone = regime or benchmark.startswith("procgen-")
     if ranks() > 1 and (alone or workers not in (None, 1)):

@@ -1,10 +1,9 @@
-"""Cells of the ProcGen benchmarks: cloning an expert, and lifelong learning by playing."""
+"""Cells of the ProcGen benchmarks: behaviour cloning of an expert, and lifelong learning by PPO."""
 
 import math
 import time
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ..filters.step import SteppedFilter
-from ..methods import find_method
 from ..methods.learners.continual import heaviest_representation
 from ..methods.learners.policy import PolicyLearner
 from ..methods.policy_settings import PolicySettings
@@ -25,28 +23,18 @@ from ..rl.cloning import COMBINES, play_both
 from ..rl.procgen import ProcgenLevels
 from ..rl.tasks import ClonedTasks, ProcgenTasks
 from ..storage.typed import decode
-from .benchmarks import find_benchmark
-from .cell import Cell
 from .evaluation import SAMPLES
-from .record import CellRecord, ExpertFacts, Row
+from .record import ExpertFacts, Row
 from .runner import TRACES, CellRunner
-from .store import Store
 
 
 class PolicyRunner(CellRunner):
-    """What both have in common: levels as tasks, a filter of policies, returns as scores."""
+    """Runs a cell whose tasks are levels of a game and whose scores are returns."""
 
+    setup_type = PolicySetup
     learner: BehaviourCloning | PolicyLearner
-
-    def __init__(self, cell: Cell, tasks: ProcgenTasks, store: Store, **options: Any) -> None:
-        super().__init__(cell, store, **options)
-        assert isinstance(cell.settings, PolicySettings)
-        self.tasks, self.settings, self.task_names = tasks, cell.settings, tasks.task_names
-        network = find_benchmark(cell.benchmark).network(tasks, cell.settings)
-        self.seed = self.settings.seed_of(cell.seed, cell.order_index)
-        self.setup = PolicySetup(tasks, self.settings, network, self.seed)
-        self.learner = find_method(cell.method).build(self.setup)
-        self.stages = self.plan(cell.settings)
+    settings: PolicySettings
+    tasks: ProcgenTasks
 
     def plan(self, settings: PolicySettings) -> list[tuple[list[int], int]]:
         order, count = list(self.cell.order), self._count(settings)
@@ -64,7 +52,7 @@ class PolicyRunner(CellRunner):
         self._trace(self._steps(), self.filter.weights, losses, self.filter.ess, **more)
 
     def _look_at(self, frames: Tensor) -> None:
-        """Plasticity on some of these frames, from their first to their last."""
+        """Measure plasticity on some of these frames, evenly spaced."""
         chosen = torch.linspace(0, len(frames) - 1, min(len(frames), SAMPLES)).long()
         some = frames[chosen.to(frames.device)].to(self.tasks.device)
         self._add_plasticity(*heaviest_representation(self.filter, some))
@@ -72,12 +60,12 @@ class PolicyRunner(CellRunner):
     def _initial(self) -> Ensemble:
         return self.setup.ensemble(self.filter.particles.n)
 
-    def _record(self) -> CellRecord:
-        return replace(super()._record(), score_kind="return")
+    def _found(self) -> Any:
+        return {"score_kind": "return"}
 
 
 class CloningRunner(PolicyRunner):
-    """Behaviour cloning, level after level; R holds normalised returns on every level."""
+    """Runs behaviour cloning, level after level; R holds normalised returns on every level."""
 
     combines = COMBINES
     learner: BehaviourCloning
@@ -88,7 +76,7 @@ class CloningRunner(PolicyRunner):
 
     @cached_property
     def env(self) -> ProcgenLevels:
-        """Copies for the particles' own episodes, and as many for those of their mixture."""
+        """Copies for the particles' episodes, and as many for those of their mixture."""
         env = self.tasks.environment(self.settings.episodes * len(self._played()))
         self.opened.callback(env.close)
         return env
@@ -106,7 +94,7 @@ class CloningRunner(PolicyRunner):
         level, progress = self.tasks.levels[seen[-1]], self.progress
         every = math.ceil(count / TRACES)
         while progress.batch < count:
-            # up to the next step that is recorded
+            # until the next step that is recorded
             stop = min(count, (progress.batch // every + 1) * every)
             some = partial(self.learner.learn, level=level, start=progress.batch, stop=stop)
             losses = self._attempt(partial(some, *batches))
@@ -122,7 +110,7 @@ class CloningRunner(PolicyRunner):
         self._score()
 
     def _score(self) -> None:
-        """One more row of R: the particles' own returns, weighted, and the mixture's."""
+        """Add a row to R: the particles' own returns, weighted, and the mixture's."""
         begun = time.monotonic()
         found = []
         for level in self.tasks.levels:
@@ -135,21 +123,18 @@ class CloningRunner(PolicyRunner):
     def _identity(self) -> dict[str, object]:
         return {**super()._identity(), "expert": self.tasks.expert.digest}
 
-    def _record(self) -> CellRecord:
+    def _found(self) -> Any:
         expert, by_task = self.tasks.expert, np.argsort(self.cell.order)
         shown = [self.progress.shown[place] for place in by_task]
         facts = {**expert.facts, "digest": expert.digest, "level_returns": shown}
-        return replace(
-            super()._record(),
-            expert=decode(ExpertFacts, facts),
-            scoring_duration=self.progress.scoring,
-        )
+        found = {"expert": decode(ExpertFacts, facts), "scoring_duration": self.progress.scoring}
+        return {**super()._found(), **found}
 
 
 class LifelongRunner(PolicyRunner):
-    """PPO, level after level. A level's score is its mean return while it is learned.
+    """Runs PPO, level after level. A level's score is its mean return while it is learned.
 
-    Nothing is played again later, so R has a last row only. The policy that acts is the mixture.
+    Levels are not played again later, so R has a last row only. The mixture acts.
     """
 
     combines = ("accuracy",)
@@ -167,13 +152,13 @@ class LifelongRunner(PolicyRunner):
             self.learner.begin_level(self.tasks.levels[seen[-1]])
         while self.progress.batch < count:
             self._round(count)
-            # the last rollout of a level is still needed: it is not in a checkpoint
+            # the end of a level needs its last rollout, which is not in a checkpoint
             if self.progress.batch < count:
                 yield
 
     def _round(self, count: int) -> None:
         self.learner.collect()
-        info = self._attempt(self.learner.update)  # else the policy goes on playing as it is
+        info = self._attempt(self.learner.update)  # once dead, the policy acts unchanged
         steps = self.settings.steps_per_rollout
         self.progress.batch += steps
         self.tick(steps)
@@ -196,7 +181,7 @@ class LifelongRunner(PolicyRunner):
             self.progress.scores["accuracy"] = [*rows, [by_task[task] for task in tasks]]
 
     def _add_curve(self, episodes: list[Episode]) -> None:
-        """Mean returns over equal bins of the level's steps, and their mean."""
+        """Add the mean returns over equal bins of the level's steps, and their mean."""
         length, env = self.progress.batch, self.learner.env
         begin = self._steps() - length
         returns = env.normalize([episode.value for episode in episodes])
@@ -208,19 +193,19 @@ class LifelongRunner(PolicyRunner):
         curves["step"] += [begin + (place + 0.5) * width for place in range(len(means))]
         curves["return"] += means
         known = [mean for mean in means if mean is not None]
-        # where no episode ended, what the running ones have brought so far
+        # if no episode ended, the returns so far of the running ones
         level = np.mean(known) if known else env.normalize(self.learner.running_returns()).mean()
         self.progress.returns.append(float(level))
 
-    def _record(self) -> CellRecord:
-        p = self.progress
-        return replace(super()._record(), curves=p.curves, final_returns=p.final_returns)
+    def _found(self) -> Any:
+        found = {"curves": self.progress.curves, "final_returns": self.progress.final_returns}
+        return {**super()._found(), **found}
 
 
 def binned_returns(
     steps: list[int], returns: np.ndarray, length: int, bins: int
 ) -> list[float | None]:
-    """Means over `bins` equal parts of (0, length] by the step at which an episode ended."""
+    """Mean returns over `bins` equal parts of (0, length], by the step at which episodes ended."""
     places = np.ceil(np.array(steps, dtype=np.float64) * bins / length).astype(int) - 1
     return [
         float(returns[places == place].mean()) if (places == place).any() else None
@@ -229,7 +214,7 @@ def binned_returns(
 
 
 def _figures(info: UpdateInfo) -> dict[str, float]:
-    """What an update tells: importance weights, and what moved the weights apart."""
+    """The figures of an update: importance weights, and the spread of each part of the weights."""
     summary = info.summary()
     names = ("entropy", "importance", "truncated", "clipped", "divergence")
     parts = info.log_weight_parts[:, info.alive].std(1, correction=0).tolist()

@@ -1,4 +1,4 @@
-"""What long work says: a bar with the time left, or plain lines; warnings once."""
+"""Progress of long commands: a bar with the time left, or plain lines; warnings once."""
 
 import math
 import re
@@ -20,12 +20,10 @@ from .store import DamagedFile
 
 
 class Countdown:
-    """Progress towards a total: bars, or a line now and then where there is no terminal.
-
-    A context manager.
+    """Context manager that shows progress: bars on a terminal, otherwise plain lines.
 
     Args:
-        bytes: what is counted are bytes.
+        bytes: count bytes instead of items.
         every: seconds between plain lines.
     """
 
@@ -40,7 +38,7 @@ class Countdown:
             disable=not self._console.is_terminal,
         )
         self._bytes, self._every = bytes, every
-        self._begun: dict[str, tuple[Any, float, int]] = {}  # bar, when and with how many it began
+        self._begun: dict[str, tuple[Any, float, int]] = {}  # bar, start time, items at the start
         self._said = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -50,41 +48,39 @@ class Countdown:
     def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
-    def tell(self, done: int, total: int | None, text: str, *, name: str = "") -> None:
-        """`done` of `total`, and what comes now; one bar for every `name`."""
-        self._tell(done, total, text, name)
+    def tell(
+        self, done: int, total: int | None, text: str, *, name: str = "", before: str = ""
+    ) -> None:
+        """Show `done` of `total` with a text.
 
-    def _tell(
-        self, done: int, total: int | None, text: str, name: str = "", before: str = ""
-    ) -> str:
-        """The time left, in words; `before` stands before them in the bar."""
+        There is one bar for every `name`; `before` precedes the time left in it.
+        """
         now = time.monotonic()
         if name not in self._begun:
             bar = self._bar.add_task(text, total=total, completed=done, left="")
             self._begun[name] = bar, now, done
         bar, begun, first = self._begun[name]
-        left = time_left(now - begun, done - first, None if total is None else total - done)
-        shown = f"{before}{left}"
+        self.left = time_left(now - begun, done - first, None if total is None else total - done)
+        shown = f"{before}{self.left}"
         self._bar.update(bar, completed=done, total=total, description=text, left=shown)
         if not self._console.is_terminal and done != total and now - self._said >= self._every:
             self._said = now
             known = [n for n in (done, total) if n is not None]
             counted = "/".join(f"{n / 1e6:.1f} MB" if self._bytes else str(n) for n in known)
-            print(f"[{counted}] {text}, {left}", file=sys.stderr, flush=True)
-        return left
+            print(f"[{counted}] {text}, {self.left}", file=sys.stderr, flush=True)
 
 
 def time_left(spent: float, done: int, to_do: int | None) -> str:
-    """At the speed so far."""
+    """The time left at the speed so far."""
     if done < 1 or to_do is None:
         return "time left: ?"
     return f"time left: {timedelta(seconds=round(spent / done * max(0, to_do)))}"
 
 
 class GridProgress(Countdown):
-    """A context manager whose `report` goes to `run_grid`; `label` stands before every name.
+    """Shows the progress of a grid; its `report` is an argument of `run_grid`.
 
-    Where there is no terminal, it says a line for every cell.
+    `label` precedes the names of cells. Without a terminal it prints a line for every cell.
     """
 
     def __init__(self, label: str = "") -> None:
@@ -96,7 +92,7 @@ class GridProgress(Countdown):
 
     def _begin(self, finished: int, total: int) -> None:
         self._finished, self._total = finished, total
-        self.tell(finished, total, "")  # the clock begins: what was prepared is not in every cell
+        self.tell(finished, total, "")  # starts the clock after the preparation
 
     def _start(self, cell: Cell) -> None:
         self._steps, self._text = 0, f"{self._label}{cell.title}"
@@ -106,12 +102,12 @@ class GridProgress(Countdown):
         before, self._steps = self._steps, self._steps + steps
         if before // 50 != self._steps // 50:
             step = f"step {self._steps}, "
-            self._tell(self._finished, self._total, self._text, before=step)
+            self.tell(self._finished, self._total, self._text, before=step)
 
     def _done(self, cell: Cell, record: CellRecord) -> None:
         self._finished += 1
         name = f"{self._label}{cell.title}"
-        left = self._tell(self._finished, self._total, name)
+        self.tell(self._finished, self._total, name)
         if not self._console.is_terminal:
             final = record.final()
             average = float("nan") if final is None else final.mean()
@@ -119,7 +115,7 @@ class GridProgress(Countdown):
             score = f"return {average:.3f}" if returns else f"average {100 * average:.2f}"
             broken = "" if died is None else f"no finite network left at step {died}, "
             place = f"[{self._finished}/{self._total}] {name}"
-            self._say(f"{place}: {score}, {broken}{record.duration:.1f} s, {left}")
+            self._say(f"{place}: {score}, {broken}{record.duration:.1f} s, {self.left}")
 
     def _say(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)
@@ -127,16 +123,13 @@ class GridProgress(Countdown):
 
 @contextmanager
 def reporting(label: str) -> Iterator[Report]:
-    """The report of one grid among several."""
+    """The report of one of several grids."""
     with GridProgress(label) as progress:
         yield progress.report
 
 
 class OnceOfAKind:
-    """Prints a warning the first time, and not again with other numbers in it.
-
-    The cells of a grid may all give the same warning.
-    """
+    """Prints a warning once, although all cells of a grid may give it with other numbers."""
 
     def __init__(self) -> None:
         self.said: set[str] = set()

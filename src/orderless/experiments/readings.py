@@ -1,13 +1,13 @@
-r"""Many filters read off one training run, a cell of the map of when weighting helps.
+r"""The results of many filters from one training run, a cell of the map of when weighting helps.
 
-Weights never move a particle, and particles do not know of each other. So a run of N particles
-holds the answers of many filters at once. With w the weights of the whole run:
+Weights do not move particles, and particles do not interact. So a run of N particles contains the
+predictions of many filters. With w the weights of the whole run:
 
-- the filter of the first n particles: w_1 .. w_n, normalised; each one alone is gradient descent;
+- the filter of the first n particles: w_1 .. w_n, normalised; a single one is gradient descent;
 - `loss_scale=c`: w^c, since log w is a sum of losses; c = 0 is the unweighted average;
 - `min_ess=k`: w^tau with the largest tau <= 1 at which the effective sample size is k.
 
-`loss_scale` and `min_ess` are thus the same thing, a power of the weights, fixed or chosen.
+So `loss_scale` and `min_ess` are both a power of the weights, fixed or chosen.
 """
 
 from collections.abc import Sequence
@@ -15,21 +15,21 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..filters.base import ParticleFilter
 from ..filters.weights import effective_sample_size, normalize, temper, temperature_for
 from ..methods.learners import ContinualLearner
 from ..methods.supervised import GaussianSumSettings
 from .cell import Cell
-from .evaluation import COMBINES, displacement
+from .evaluation import COMBINES, count_correct, displacement
 from .record import Reading, ReadingRecord, TrainingRecord
-from .supervised import SupervisedRunner
+from .supervised import UnscoredRunner
 
 
 def weigh(reading: Reading, log_weights: Tensor) -> tuple[Tensor, float]:
-    """Log-weights `[n]` from the run's raw ones `[N]`, and the power they were raised to."""
+    """Log-weights `[n]` from the raw ones `[N]` of the run, and the power that was applied."""
     own = normalize(log_weights[: reading.n])[0]
     power = reading.loss_scale
     if reading.min_ess is not None:
@@ -41,7 +41,7 @@ def weigh(reading: Reading, log_weights: Tensor) -> tuple[Tensor, float]:
 def sgd_readings(
     particles: Sequence[int], loss_scales: Sequence[float], min_ess: Sequence[float]
 ) -> list[Reading]:
-    """Gradient descent, averaging, the paper's filter and its variants, for each n."""
+    """Readings of gradient descent, averaging, the paper's filter and its variants, for each n."""
     found = [Reading("gd", 1)]
     for n in sorted(particles):
         found += [Reading("averaging", n, loss_scale=0.0), Reading("wpf", n)]
@@ -58,48 +58,39 @@ def read(
     moved: list[float],
     test_batch: int,
 ) -> list[ReadingRecord]:
-    """Every reading's scores by task and combination, its ESS, and how far its particles went.
+    """The scores of every reading by task and combination, its ESS and its displacement.
 
-    Gradient descent is one network, and each particle is one: its scores are their mean.
+    Each particle alone is gradient descent, whose scores are their mean.
     """
     chosen = [weigh(reading, log_weights) for reading in readings]
-    scores: list[dict[str, list[float]]] = [{name: [] for name in COMBINES} for _ in readings]
+    scores = np.zeros((len(readings), len(COMBINES), len(learner.scenario)))
     for task in range(len(learner.scenario)):
-        counts = [dict.fromkeys(COMBINES, 0.0) for _ in readings]
         x, y = learner.scenario.test_set(task)
         for xs, ys in zip(x.split(test_batch), y.split(test_batch), strict=True):
             outputs = learner.outputs(xs, task)
-            own = (outputs.argmax(-1) == ys).double().sum(1)
-            probabilities = outputs.softmax(-1)
-            for reading, (own_weights, _), count in zip(readings, chosen, counts, strict=True):
+            single = float((outputs.argmax(-1) == ys).double().sum(1).mean())
+            for own, reading, (own_weights, _) in zip(scores, readings, chosen, strict=True):
                 if reading.method == "gd":
-                    for name in COMBINES:
-                        count[name] += float(own.mean())
-                    continue
-                weights, n = own_weights.exp(), len(own_weights)
-                votes = ParticleFilter.average(outputs[:n].nan_to_num(neginf=-1e30), weights)
-                mixture = ParticleFilter.average(probabilities[:n], weights)
-                count["accuracy"] += float(ParticleFilter.average(own[:n], weights))
-                count["logits"] += float((votes.argmax(-1) == ys).sum())
-                count["probs"] += float((mixture.argmax(-1) == ys).sum())
-        for count, rows in zip(counts, scores, strict=True):
-            for name in COMBINES:
-                rows[name].append(count[name] / len(y))
+                    own[:, task] += single
+                else:
+                    some, weights = outputs[: reading.n], own_weights.exp()
+                    own[:, task] += count_correct(learner.filter, some, ys, weights)[0]
+        scores[..., task] /= len(y)
     return [
         ReadingRecord(
             **asdict(reading),
             power=power,
             ess=float(effective_sample_size(own_weights)),
             moved=fmean(moved if reading.method == "gd" else moved[: reading.n]),
-            scores=rows,
+            scores=dict(zip(COMBINES, own.tolist(), strict=True)),
         )
-        for reading, (own_weights, power), rows in zip(readings, chosen, scores, strict=True)
+        for reading, (own_weights, power), own in zip(readings, chosen, scores, strict=True)
     ]
 
 
 @dataclass(frozen=True)
 class Training(Cell):
-    """One run of the map: a method with its settings, in one order, from one seed."""
+    """A cell of the map: a method with its settings, in one order, from one seed."""
 
     readings: tuple[Reading, ...] = ()
 
@@ -109,12 +100,12 @@ class Training(Cell):
 
     @property
     def training(self) -> str:
-        """What the map calls it: `wpf` is read as much more than that filter."""
+        """Its name in the map: a run of `wpf` gives the readings of many filters."""
         return {"wpf": "sgd"}.get(self.method, self.method)
 
     @property
     def rate(self) -> float | None:
-        """What is swept along the map's axis; the exact filter has nothing of the kind."""
+        """Its position on the map's axis; None for the exact filter."""
         s = self.settings
         sigma2 = s.of(GaussianSumSettings).gsf_sigma2
         return {"sgd": s.lr, "adam": s.adam_lr, "gsf": sigma2}.get(self.training)
@@ -143,24 +134,16 @@ class Training(Cell):
         }
 
 
-class TrainingRunner(SupervisedRunner):
-    """Learns as every cell does, and is scored at the end alone, in many ways."""
+class TrainingRunner(UnscoredRunner):
+    """Learns as every cell does, and scores all readings at the end."""
 
     cell: Training
 
-    def _begin(self) -> None:
-        pass
-
-    def _finish_stage(self, seen: list[int]) -> None:
-        if self.progress.died_at is None:
-            self.learner.end_task()
-        self._fetch()
-
-    def _record(self) -> TrainingRecord:  # type: ignore[override]  # a map has its own
+    def _record(self, command: str) -> TrainingRecord:  # type: ignore[override]
         filter: Any = self.learner.filter
         raw = self.cell.training == "sgd"
         return TrainingRecord(
-            **self._facts(),
+            **self._facts(command),
             readings=read(
                 self.learner,
                 filter.raw_log_weights if raw else filter.log_weights,

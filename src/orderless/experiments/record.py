@@ -1,7 +1,6 @@
-"""What is known of a finished cell, and a run directory full of them.
+"""The records of finished cells.
 
-`Store.write_cell` writes a `CellRecord`, `load_run` reads them all; nothing else knows what the
-files look like.
+`Store.write_cell` writes a `CellRecord`, `load_run` reads all records of a run directory.
 """
 
 import base64
@@ -35,7 +34,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertFacts:
-    """Whom behaviour cloning imitates. `returns`: where -> who -> what was measured."""
+    """The expert of behaviour cloning. `returns`: levels -> policy -> mean return."""
 
     game: str | None = optional()
     levels: int
@@ -53,14 +52,13 @@ class ExpertFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class CellRecord:
-    """One method, one order, one seed, and what came of it.
+    """The result of one method in one order from one seed.
 
     `scores`: combination of particles -> R `[T + 1, T]`, the score on each task before the first
-    task and after every one; `accuracy` is always there. `trace`, `curves`: one list per quantity,
-    `step` among them. `plasticity`: one number per task learned. `predictions`: labels on each
-    task's test set, base64 of bytes. `died_at`: the step at which no particle was left.
-    `described`: the method, for a report where it is not registered. `data`: a checksum of what was
-    learned, where that is a user's own.
+    task and after every task; always has `accuracy`. `trace`, `curves`: a list per quantity,
+    including `step`. `plasticity`: a number per task learned. `predictions`: labels on each task's
+    test set, bytes in base64. `died_at`: the step after which no particle was finite. `described`:
+    the method, for reports where it is not registered. `data`: a checksum of a user's own tasks.
     """
 
     format: int = 1
@@ -100,12 +98,12 @@ class CellRecord:
 
     @property
     def table(self) -> Table:
-        """Which table the cell belongs to."""
+        """The table of the cell."""
         return self.benchmark, self.scenario, self.preset
 
     @property
     def identity(self) -> tuple[str, str, str, str, int, int]:
-        """What no two cells share, in the order in which cells are sorted."""
+        """Unique for every cell; the sort key of cells."""
         return *self.table, self.method, self.order_index, self.seed
 
     @property
@@ -113,22 +111,22 @@ class CellRecord:
         return cell_name(*self.identity)
 
     def matrix(self, combine: str = "accuracy") -> NDArray[np.float64] | None:
-        """R `[T + 1, T]` with NaN for null; None where the cell has none."""
+        """R `[T + 1, T]` with NaN for null; None if the cell has none."""
         rows = self.scores.get(combine)
         return np.array(rows, dtype=np.float64) if rows else None
 
     def final(self, combine: str = "accuracy") -> NDArray[np.float64] | None:
-        """The last row of R, `[T]`; None where it is not complete."""
+        """The last row of R, `[T]`; None if it is incomplete."""
         matrix = self.matrix(combine)
         return None if matrix is None or not np.isfinite(matrix[-1]).all() else matrix[-1]
 
     def last(self, quantity: str) -> float | None:
-        """Where a trace ends."""
+        """The last value of a trace."""
         values = self.trace.get(quantity)
         return values[-1] if values else None
 
     def labels(self) -> list[NDArray[np.uint8]] | None:
-        """Predicted labels on each task's test set, or None where the cell has none."""
+        """Predicted labels on each task's test set; None if the cell has none."""
         if not self.predictions:
             return None
         texts = (base64.b64decode(text, validate=True) for text in self.predictions)
@@ -138,13 +136,13 @@ class CellRecord:
 def cell_name(
     benchmark: str, scenario: str, preset: str, method: str, order_index: int, seed: int
 ) -> str:
-    """Under which a cell, its checkpoints and its snapshots are kept."""
+    """The file name of a cell, its checkpoints and its snapshots."""
     return f"{benchmark}-{scenario}-{preset}-{method}-order{order_index}-seed{seed}"
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Of a map: one way to weigh the first `n` particles; `min_ess` is a share of n."""
+    """One filter of a map: a weighting of the first `n` particles; `min_ess` is a share of n."""
 
     method: str
     n: int
@@ -154,10 +152,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingRecord(Reading):
-    """What one training says about a reading.
-
-    `power`: to which the weights were raised; `scores`: combination -> score by task.
-    """
+    """The result of a reading. `power`: of the weights; `scores`: combination -> score by task."""
 
     power: float
     ess: float
@@ -189,7 +184,7 @@ class TrainingRecord:
 
 @dataclass(frozen=True)
 class Run:
-    """All finished cells of a run directory, in an order that no file name decides."""
+    """All finished cells of a run directory, sorted by `CellRecord.identity`."""
 
     directory: Path
     cells: tuple[CellRecord, ...]
@@ -206,9 +201,9 @@ def load_run(
     read: Callable[[Path], object] = read_cell,
     tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> Run:
-    """Read and check every file of `directory/cells`; `StoreError` names what is wrong, and where.
+    """Read and check all files of `directory/cells`; a `StoreError` names the file and the problem.
 
-    `read` turns one file into plain JSON, `tell` hears how many files of how many are read.
+    `read` turns one file into plain JSON; `tell` is called with (files read, all files).
     """
     directory = Path(directory)
     if not directory.is_dir():
@@ -255,7 +250,7 @@ def _checked(content: object, path: Path) -> CellRecord:
 
 
 def _refuse_senseless(cell: CellRecord) -> None:
-    """What types cannot say."""
+    """Raise `Misfit` for what types do not check."""
     if not cell.order or sorted(cell.order) != list(range(len(cell.order))):
         raise Misfit("order")
     if cell.task_names and len(cell.task_names) != len(cell.order):

@@ -1,8 +1,9 @@
 """The map of when weighting helps: learning rate x initialisation x number of particles.
 
-One training run per (learning rate, initialisation, order, seed) with the largest number of
-particles; everything that differs in weights alone is read off it (`readings.py`). Adam, the exact
-filter (`rb`) and the Gaussian-sum filter (`gsf`) are trained beside it. SplitMNIST, domain.
+There is one training run per (learning rate, initialisation, order, seed) with the largest number
+of particles. Filters that differ in their weights only are evaluated on it (`readings.py`). Adam,
+the exact filter (`rb`) and the Gaussian-sum filter (`gsf`) are trained separately. The data is
+SplitMNIST, domain.
 """
 
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ TASKS = 5  # of SplitMNIST
 
 @dataclass(frozen=True)
 class Regime:
-    """What is swept, and on what: a grid whose cells differ in settings."""
+    """A grid whose cells differ in their settings."""
 
     benchmark: ClassVar[str] = "splitmnist"
     scenario: ClassVar[str] = "domain"
@@ -36,20 +37,20 @@ class Regime:
     """Data, network and batches."""
     rates: tuple[float, ...]
     """Learning rates of SGD and of Adam."""
-    inits: tuple[str, ...]
-    """"fresh", "perturb" or both."""
     particles: tuple[int, ...]
-    """N; the largest is trained."""
+    """Values of N; the largest is trained."""
     loss_scales: tuple[float, ...]
-    """Factors on the loss in the weights, beside 1."""
-    min_ess: tuple[float, ...]
-    """Least effective sample sizes, as shares of N."""
+    """Factors on the loss in the weights, besides 1."""
     gsf_variances: tuple[float, ...]
     """The Gaussian-sum filter's sigma^2."""
     gsf_particles: int
     """Its number of particles."""
-    permutations: int
     seeds: int
+    permutations: int = 5
+    inits: tuple[str, ...] = ("fresh", "perturb")
+    """"fresh", "perturb" or both."""
+    min_ess: tuple[float, ...] = (0.1, 0.5)
+    """Least effective sample sizes, as shares of N."""
 
     def __post_init__(self) -> None:
         for name in ("permutations", "seeds", "gsf_particles"):
@@ -62,7 +63,7 @@ class Regime:
         refuse_too_many(len(self.variants()) * self.permutations * self.seeds)
 
     def variants(self) -> list[Training]:
-        """What is trained in every order from every seed."""
+        """The trainings of one order and seed."""
         s, most = self.settings, max(self.particles)
 
         def training(method: str, n: int, settings: Settings) -> Training:
@@ -83,7 +84,7 @@ class Regime:
         return found
 
     def cells(self, tasks: int) -> Iterator[Training]:
-        """Orders and seeds outside: after a while the whole map is there, if roughly."""
+        """The trainings by seed and order, so that the whole map fills evenly."""
         variants = self.variants()
         for seed in range(self.seeds):
             for index, order in enumerate(self.settings.sequences(tasks, self.permutations)):
@@ -91,7 +92,7 @@ class Regime:
                     yield replace(each, order_index=index, order=order, seed=seed)
 
     def refuse(self, directory: Path, name: str, record: Any, cell: Training | None) -> str | None:
-        """Why a finished training does not belong here."""
+        """Why a record must not be in the directory."""
         if "training" not in record:
             return f"{directory} holds no map: choose another --out"
         other = None if cell is None else cell.differs(record)
@@ -102,25 +103,19 @@ REGIMES = {
     "demo": Regime(
         Settings(source="embedded", hidden=100, batch_size=8, rb_map="relu", rb_features=512),
         rates=(1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 1e-1),
-        inits=("fresh", "perturb"),
         particles=(5, 20),
         loss_scales=(0.1, 8.0),
-        min_ess=(0.1, 0.5),
         gsf_variances=(1e-5, 1e-4, 3e-4, 1e-3),
         gsf_particles=8,
-        permutations=5,
         seeds=2,
     ),
     "full": Regime(
         Settings(precision="tf32", rb_map="relu"),
         rates=(1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 1e-1),
-        inits=("fresh", "perturb"),
         particles=(10, 100),
         loss_scales=(0.1, 128.0),
-        min_ess=(0.1, 0.5),
         gsf_variances=(1e-5, 1e-4, 3e-4, 1e-3, 1e-2),
         gsf_particles=10,
-        permutations=5,
         seeds=3,
     ),
 }
@@ -141,7 +136,7 @@ def run_regime(
     command: str = "",
     report: Report | None = None,
 ) -> list[dict[str, Json]]:
-    """All records of a map; those that lie finished in the store are read, not run again."""
+    """Compute the missing trainings of a map; returns the records of all."""
     run_grid(regime, store, root=root, device=device, command=command, report=report)
     records = store.finished()
     return [records[cell.name] for cell in regime.cells(TASKS)]

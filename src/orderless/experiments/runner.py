@@ -1,23 +1,27 @@
-"""What runs a cell, whatever it learns: from its start or checkpoint to its record."""
+"""Run one cell: from its start or its checkpoint to its record.
 
-import dataclasses
+`CellRunner` has the loop over tasks, checkpoints and the record. Its subclasses learn the tasks:
+`SupervisedRunner` (supervised.py), `CloningRunner` and `LifelongRunner` (policy.py).
+"""
+
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from ..filters.base import ParticleFilter
-from ..methods import find_method
+from ..methods import Setup, find_method
 from ..methods.learners import ContinualLearner
 from ..methods.learners.policy import PolicyLearner
 from ..particles import Ensemble
 from ..rl import BehaviourCloning
 from ..storage import INVALID_STATE
+from .benchmarks import find_benchmark
 from .cell import Cell
 from .evaluation import COMBINES, Snapshot, displacement, finite, loss_areas, plasticity, stacked
 from .record import CellRecord, Row
@@ -30,11 +34,11 @@ TRACES = 40  # at most this many points per task at which weights and loss are r
 
 @dataclass
 class CellProgress:
-    """How far a cell has come; with the learner's state, all that a checkpoint holds.
+    """The progress of a cell; a checkpoint holds it and the learner's state.
 
-    Of cloning: `scoring`, seconds that do not grow with the data; `shown`, what the expert's own
-    episodes on each level so far brought. Of playing: `curves`, returns over environment steps;
-    by level `returns`, means over its bins, and `final_returns`, over its last fifth of episodes.
+    Cloning: `scoring`, seconds spent on scoring; `shown`, the expert's mean return on each level so
+    far. Lifelong: `curves`, returns over environment steps; by level, `returns` (the mean over its
+    bins) and `final_returns` (the mean over its last fifth of episodes).
     """
 
     position: int = 0
@@ -55,40 +59,49 @@ class CellProgress:
 
 
 class CellRunner(ABC):
-    """Runs one cell from the start, or from its checkpoint.
+    """Runs one cell from its start or its checkpoint.
 
-    A stage is (tasks seen so far, steps to come). `tick` hears of steps, `ended` of the phases of a
-    cell: "beginning", then for every stage "learning" and "finish".
+    A stage is (tasks seen so far, number of steps); its last task is learned. `tick` is called with
+    numbers of steps, `ended` with the phases of the cell: "beginning", then "learning" and "finish"
+    for every stage.
 
-    Subclasses set `learner`, `stages` and `task_names` and say how a stage is learned (`_stage`
-    yields wherever a checkpoint may be taken and counts `progress.batch`), what follows it, and
-    where the particles started; to the record they add what only they know. `combines`: in which
-    ways they score.
+    Subclasses define `_stage`, which yields wherever a checkpoint may be written and counts
+    `progress.batch`, what follows a stage, and the initial particles. `combines`: the ways in which
+    they score.
     """
 
     combines: tuple[str, ...] = COMBINES
+    setup_type: ClassVar[type[Setup]] = Setup
+    settings: Any
     learner: ContinualLearner | BehaviourCloning | PolicyLearner
-    stages: list[tuple[list[int], int]]
-    task_names: list[str]
-    log: CellLog | None = None
 
     def __init__(
         self,
         cell: Cell,
+        tasks: Any,
         store: Store,
         *,
         checkpoint_every: float = 60.0,
         tick: Callable[[int], None] = lambda steps: None,
         ended: Callable[[str], None] = lambda phase: None,
     ) -> None:
-        self.cell, self.store = cell, store
+        self._since = time.monotonic()
+        self.cell, self.tasks, self.store, self.settings = cell, tasks, store, cell.settings
         self.checkpoint_every, self.tick, self.ended = checkpoint_every, tick, ended
+        network = find_benchmark(cell.benchmark).network(tasks, cell.settings)
+        self.seed = cell.settings.seed_of(cell.seed, cell.order_index)
+        self.setup = self.setup_type(tasks, cell.settings, network, self.seed, store.group)
+        self.learner = self._build()
+        self.stages = self.plan(cell.settings)
         self.progress = CellProgress()
         self.opened = ExitStack()
-        self._since = time.monotonic()
+        self._log: Callable[[CellProgress], None] = lambda progress: None
+
+    def _build(self) -> Any:
+        return find_method(self.cell.method).build(self.setup)
 
     def run(self, command: str = "", *, tensorboard: bool = False) -> CellRecord | None:
-        """Learn all tasks; the finished record is in the store, and is returned."""
+        """Learn all tasks, write the record to the store and return it."""
         with self.opened:
             self._learn_all(tensorboard)
             return self._leave(command)
@@ -101,28 +114,29 @@ class CellRunner(ABC):
         self.ended("beginning")
         if tensorboard and self.store.first:
             folder = self.store.directory / "tensorboard" / self.cell.name
-            self.log = CellLog(folder, self.task_names, [count for _, count in self.stages])
-            self.opened.callback(self.log.close)
-        self._log()
+            log = CellLog(folder, self.tasks.task_names, [count for _, count in self.stages])
+            self.opened.callback(log.close)
+            self._log = log.update
+        self._log(self.progress)
         while self.progress.position < len(self.stages):
             seen, count = self.stages[self.progress.position]
             for _ in self._stage(seen, count):
                 if self.store.agrees(time.monotonic() - saved > self.checkpoint_every):
                     self._checkpoint()
-                    self._log()
+                    self._log(self.progress)
                     saved = time.monotonic()
             self.ended("learning")
-            self._check()
+            self._attempt(self.learner.check)  # on CUDA, a step may not have been checked yet
             self._finish_stage(seen)
             self.ended("finish")
-            self._log()
+            self._log(self.progress)
             self.progress.position += 1
             self.progress.batch = 0
 
     def _leave(self, command: str) -> CellRecord | None:
-        """Write what was found, and return it."""
+        """Write the record and the snapshots."""
         self._clock()
-        record = dataclasses.replace(self._record(), command=command)
+        record = self._record(command)
         if self.progress.snapshots:
             self.store.write_snapshots(self.cell.name, stacked(self.progress.snapshots))
         self.store.write_cell(self.cell.name, record)
@@ -130,10 +144,10 @@ class CellRunner(ABC):
 
     @abstractmethod
     def plan(self, settings: Any) -> list[tuple[list[int], int]]:
-        """The stages of a cell with these settings."""
+        """The stages of the cell with these settings."""
 
-    def _begin(self) -> None:  # noqa: B027  (most score what was not learned, playing does not)
-        """Before the first stage, and again after a resume: what is not there yet."""
+    def _begin(self) -> None:  # noqa: B027  (optional)
+        """Score before the first stage, unless a resumed cell has done so."""
 
     @abstractmethod
     def _stage(self, seen: list[int], count: int) -> Iterator[None]:
@@ -141,22 +155,21 @@ class CellRunner(ABC):
 
     @abstractmethod
     def _finish_stage(self, seen: list[int]) -> None:
-        """The last task of `seen` has been learned: consolidate, score, look at the networks."""
+        """Consolidate the last task of `seen`, score, and measure plasticity."""
 
     @abstractmethod
     def _initial(self) -> Ensemble:
         """The particles as they were at the start."""
 
-    # ------------------------------------------------------------------ what is found
-
-    def _record(self) -> CellRecord:
-        """What was found; the parts that only some courses have are added by them."""
+    def _record(self, command: str) -> CellRecord:
         progress, filter = self.progress, self.learner.filter
         areas = loss_areas(progress.trace, [count for _, count in self.stages])
         return CellRecord(
-            **self._facts(),
+            **self._facts(command),
+            **self._found(),
             described=find_method(self.cell.method).described(),
-            task_names=self.task_names,
+            data=self._digest,
+            task_names=self.tasks.task_names,
             scores=progress.scores,
             trace={name: [*values] for name, values in progress.trace.items()},
             plasticity={**progress.plasticity, "learning_curve_area": areas},
@@ -167,8 +180,8 @@ class CellRunner(ABC):
             moved=float(np.mean(displacement(filter.networks, self._initial()))),
         )
 
-    def _facts(self) -> Any:
-        """The cell, and what every record tells of how it went."""
+    def _facts(self, command: str) -> Any:
+        """The fields that all records have."""
         filter = self.learner.filter
         return {
             **self.cell.describe(),
@@ -177,7 +190,17 @@ class CellRunner(ABC):
             "device": device_name(filter.particles.device),
             "versions": versions(),
             "duration": self.progress.seconds,
+            "command": command,
         }
+
+    def _found(self) -> Any:
+        """The fields that only this kind of cell has."""
+        return {}
+
+    @property
+    def _digest(self) -> str | None:
+        """The checksum of a user's own tasks."""
+        return getattr(self.tasks, "digest", None)
 
     def _add_plasticity(self, seen: Tensor, weights: list[Tensor]) -> None:
         for name, value in plasticity(seen, weights).items():
@@ -186,17 +209,17 @@ class CellRunner(ABC):
     def _trace(
         self, step: int, weights: Tensor, losses: Tensor, ess: Tensor | float, **more: float
     ) -> None:
-        """One more moment; its loss is sum_i w_i L_i, in which the dead do not count."""
+        """Add a point to the trace; its loss is sum_i w_i L_i over the particles alive."""
         loss = ParticleFilter.average(losses.double(), weights)
         known = {"step": step, "ess": float(ess), "largest_weight": float(weights.max())}
         for name, value in {**known, "loss": float(loss), **more}.items():
             self.progress.trace.setdefault(name, []).append(value)
 
     def _attempt(self, step: Callable[[], T]) -> T | None:
-        """What a step gives; None once no network is left.
+        """The result of a step; None once no network is finite.
 
-        Breaking down (a penalty too strong for its learning rate, say) is a result like any other:
-        the networks stay as they were, and the record says so.
+        Divergence, such as by a penalty too strong for the learning rate, is a valid result: the
+        networks keep their last finite state, and the record has the step in `died_at`.
         """
         if self.progress.died_at is None:
             try:
@@ -205,18 +228,8 @@ class CellRunner(ABC):
                 self.progress.died_at = self._steps()
         return None
 
-    def _check(self) -> None:
-        """Ask now whether anything is left; on CUDA the answer may still be on the device."""
-        self._attempt(self.learner.check)
-
-    def _log(self) -> None:
-        if self.log is not None:
-            self.log.update(self.progress)
-
-    # ------------------------------------------------------------------ checkpoints
-
     def _load_state(self, state: Any) -> None:
-        """Make the learner go on from there; `progress` is already where it was."""
+        """Load the learner's state; `progress` is already loaded."""
         self.learner.load_state_dict(state)
 
     def _clock(self) -> None:
@@ -225,7 +238,7 @@ class CellRunner(ABC):
 
     def _checkpoint(self) -> None:
         self._clock()
-        self._check()
+        self._attempt(self.learner.check)
         state = {
             **self._identity(),
             "cell": self.cell.describe(),
@@ -235,14 +248,14 @@ class CellRunner(ABC):
         self.store.save_checkpoint(self.cell.name, state)
 
     def _identity(self) -> dict[str, object]:
-        """What must be the same, beside the cell, for a checkpoint to be of use."""
-        return {"versions": versions()}
+        """What a checkpoint must have in common with this run, besides the cell."""
+        return {"versions": versions(), "data": self._digest}
 
     def _saved(self, cell: Cell) -> Any:
-        """The checkpoint of this cell, or of a part of it, that has come furthest."""
+        """The latest checkpoint of this cell, or of one of its parts."""
 
         def come(state: Mapping[str, Any]) -> tuple[int, int] | None:
-            """None if it is not of the cell, as it would run now."""
+            """None if it is of another cell, of other data or by other versions."""
             if any(state.get(key) != value for key, value in self._identity().items()):
                 return None
             if cell.differs(state["cell"]) is not None:
@@ -259,7 +272,7 @@ class CellRunner(ABC):
             self.progress = CellProgress(**state["progress"])
             self._load_state(state["learner"])
             self.tick(self._steps())
-        except INVALID_STATE as error:  # whole, but nothing that was ever written here
+        except INVALID_STATE as error:  # intact, but not written by this package
             raise StoreError(
                 f"the checkpoint of {self.cell.name} makes no sense ({error}): delete "
                 f"{self.store.directory / 'checkpoints'}"

@@ -1,7 +1,7 @@
-"""A run directory: finished cells, checkpoints of unfinished ones, and nothing half written.
+"""A run directory: records of finished cells, checkpoints of unfinished ones, snapshots.
 
 DIR/cells/NAME.json          one finished cell each, with a checksum
-DIR/checkpoints/NAME.K.st    the last two states of a cell that is being computed
+DIR/checkpoints/NAME.K.st    the last two checkpoints of a cell that is being computed
 DIR/snapshots/NAME.st        particle positions over training, for the density figure
 """
 
@@ -22,25 +22,25 @@ __all__ = ["DamagedFile", "Store", "StoreError", "device_name", "read_cell", "ve
 
 
 class Store(Directory):
-    """Reads and writes one run directory; of several ranks together, see `ranks.SharedStore`."""
+    """Reads and writes one run directory; under torchrun, see `ranks.SharedStore`."""
 
     folders = ("cells", "checkpoints", "snapshots")
-    group: Any = None  # the processes that compute a cell together
-    first: bool = True  # whether this is the one of them that writes
+    group: Any = None  # the process group that computes a cell together
+    first: bool = True  # whether this process writes the files
 
     def __init__(self, directory: str | Path) -> None:
         super().__init__(directory)
-        self._newest: dict[str, Path] = {}  # of the checkpoints of each cell
+        self._newest: dict[str, Path] = {}  # checkpoint of each cell
 
     def agrees(self, now: bool) -> bool:
-        """Whether it is time for a checkpoint: for all ranks when it is for the one that writes."""
+        """Whether to write a checkpoint; under torchrun, the first rank's `now`."""
         return now
 
     def readers(self, name: str) -> dict[Path, Callable[[Path], Any]]:
         return {**super().readers(name), self.snapshots_path(name): load}
 
     def write_cell(self, name: str, record: object) -> None:
-        """Write a finished cell, a `CellRecord`; its checkpoints are of no more use."""
+        """Write the record of a finished cell, and delete its checkpoints."""
         super().write_cell(name, record)
         self.drop_checkpoints(name)
 
@@ -50,10 +50,9 @@ class Store(Directory):
             self.drop_checkpoints(name)
 
     def drop_checkpoints(self, name: str) -> None:
-        """Also those of its tasks, and what a process that was killed left half written."""
-        folder = self.directory / "checkpoints"
+        """Delete the checkpoints of a cell and its parts, and partial files of killed processes."""
         for pattern in (f"{escape(name)}.*.st", f".{escape(name)}.*.st.*.part"):
-            for path in folder.glob(pattern):
+            for path in (self.directory / "checkpoints").glob(pattern):
                 path.unlink(missing_ok=True)
 
     def snapshots_path(self, name: str) -> Path:
@@ -64,22 +63,20 @@ class Store(Directory):
             save(self.snapshots_path(name), snapshots)
 
     def _checkpoints(self, name: str) -> list[Path]:
-        folder = self.directory / "checkpoints"
-        return [folder / f"{name}.{k}.st" for k in (0, 1)]
+        return [self.directory / "checkpoints" / f"{name}.{k}.st" for k in (0, 1)]
 
     def save_checkpoint(self, name: str, state: dict[str, object]) -> None:
-        """Write over the older of the two, or over one that `load_checkpoint` passed over."""
+        """Overwrite the older checkpoint, or one that `load_checkpoint` did not accept."""
         (path, *_) = (p for p in self._checkpoints(name) if p != self._newest.get(name))
         with self.space():
             save(path, state)
         self._newest[name] = path
 
     def load_checkpoint(self, name: str, progress: Callable[[Any], tuple[int, ...] | None]) -> Any:
-        """The state that has come furthest, or None; a damaged one is set aside.
+        """The state with the most progress, or None; damaged files are renamed.
 
         Args:
-            progress: how far a state has come, by what it says itself (a clock may be set back);
-                None where it is of no use.
+            progress: the progress in a state (clocks may be wrong); None if it is not usable.
         """
         self._newest.pop(name, None)
         best, furthest = None, None

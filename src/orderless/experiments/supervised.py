@@ -1,54 +1,41 @@
-"""A cell of supervised learning: one method learns the tasks in one order from one seed."""
+"""Cells of supervised learning: one method learns the tasks in one order from one seed."""
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from ..methods import Setup, find_method
 from ..methods.learners import ContinualLearner
 from ..methods.settings import Settings
 from ..particles import Ensemble
 from ..scenarios import Scenario
-from .benchmarks import find_benchmark
-from .cell import Cell
 from .evaluation import COMBINES, SAMPLES, score_task, snapshot
-from .record import CellRecord
 from .runner import TRACES, CellProgress, CellRunner
-from .store import Store
 
 
 class SupervisedRunner(CellRunner):
-    """A cell of supervised learning."""
+    """Runs a cell of supervised learning."""
 
     learner: ContinualLearner
+    settings: Settings
+    tasks: Scenario
 
-    def __init__(self, cell: Cell, scenario: Scenario, store: Store, **options: Any) -> None:
-        super().__init__(cell, store, **options)
-        assert isinstance(cell.settings, Settings)
-        self.settings = cell.settings
-        self.scenario, self.task_names = scenario, scenario.task_names
-        # one cell's worth of pictures is enough, and none where the way to the end is not asked for
-        first = cell.method == "wpf" and cell.order_index == cell.seed == 0
-        self.snapshots = first and cell.settings.score_after == "each"
-        network = find_benchmark(cell.benchmark).network(scenario, cell.settings)
-        self.setup = Setup(scenario, cell.settings, network, cell.seed, store.group)
-        self.learner = self._build()
-        self.stages = self.plan(cell.settings)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        # snapshots of one cell are enough, and need the scores after every task
+        first = self.cell.method == "wpf" and self.cell.order_index == self.cell.seed == 0
+        self.snapshots = first and self.settings.score_after == "each"
         self._pending: list[tuple[int, Any]] = []  # step infos not yet fetched from the device
         self._scored_at = -1
-        self._parts = {part.order[0]: part for part in cell.parts()}
+        self._parts = {part.order[0]: part for part in self.cell.parts()}
 
     def _build(self) -> ContinualLearner:
-        learner = find_method(self.cell.method).build(self.setup)
+        learner = super()._build()
         if not isinstance(learner, ContinualLearner):
             kind = type(learner).__name__
             raise ValueError(f"the method {self.cell.method!r} must build a learner, got {kind}")
         return learner
-
-    # ------------------------------------------------------------------ from task to task
 
     def _begin(self) -> None:
         if not self.progress.scores[COMBINES[0]]:
@@ -63,7 +50,7 @@ class SupervisedRunner(CellRunner):
             yield
 
     def _join(self, task: int, count: int) -> bool:
-        """Take over a task that another process has learned, where one has."""
+        """Add a task that another process has learned (a `Part`); False if there is none."""
         progress, part = self.progress, self._parts.get(task)
         state = None if part is None else self._saved(part)
         if state is None or not state["progress"]["position"]:
@@ -84,14 +71,14 @@ class SupervisedRunner(CellRunner):
         return True
 
     def plan(self, settings: Settings) -> list[tuple[list[int], int]]:
-        """(tasks seen so far, batches to come) for every stage; joint training has one."""
+        """(tasks seen so far, number of batches) for every stage; joint training has one."""
         order, joint = list(self.cell.order), self.learner.joint
         stages = [order] if joint else [order[: k + 1] for k in range(len(order))]
-        count = self.scenario.n_batches
+        count = self.tasks.n_batches
         return [(s, count(s if joint else s[-1], **self._cut(settings, s))) for s in stages]
 
     def _cut(self, settings: Settings, seen: list[int]) -> Any:
-        """How a stage's data is cut into batches."""
+        """The options that divide a stage's data into batches."""
         iterations = settings.iterations
         if iterations is not None and self.learner.joint:
             iterations *= len(seen)
@@ -99,7 +86,7 @@ class SupervisedRunner(CellRunner):
         return {**sizes, "iterations": iterations}
 
     def _batches(self, seen: list[int]) -> Iterator[tuple[Tensor, ...]]:
-        """(x, y), and the task of each sample where tasks are mixed."""
+        """Batches (x, y), and with joint training the task of each sample."""
         options = self._cut(self.settings, seen)
         options["seed"] = self.settings.seed_of_batches(self.cell.seed)
         options["start"] = self.progress.batch
@@ -119,7 +106,7 @@ class SupervisedRunner(CellRunner):
     def _finish_stage(self, seen: list[int]) -> None:
         self._end_task()
         self._score(seen)
-        if self.learner.joint:  # there is no intermediate row to speak of
+        if self.learner.joint:  # there are no rows between the first and the last
             for rows in self.progress.scores.values():
                 rows[1:1] = [[None for _ in seen] for _ in seen[1:]]
         some = self.learner.scenario.test_set(seen[-1])[0][:SAMPLES]
@@ -133,26 +120,24 @@ class SupervisedRunner(CellRunner):
         self._fetch()
 
     def _score(self, seen: list[int]) -> None:
-        """One more row of R, in the columns of task identities."""
+        """Add a row to R; its columns are the tasks by number."""
         self.learner.seen = list(seen)
-        tasks = len(self.scenario)
+        tasks = len(self.tasks)
         if self.settings.score_after == "last" and len(seen) < tasks:
             for rows in self.progress.scores.values():
                 rows.append([None] * tasks)
             return
         size, died = self.settings.test_batch, self.progress.died_at
-        # where nobody was left at the last row already, this row is the same (in the domain
-        # setting; in the others the classes to choose from grow)
-        if died is None or self._scored_at < died or self.scenario.kind != "domain":
+        # if the networks had died before the last row, this row is the same (in the domain
+        # scenario; in the others the classes to choose from grow)
+        if died is None or self._scored_at < died or self.tasks.kind != "domain":
             self.last = [score_task(self.learner, t, size) for t in range(tasks)]
         self._scored_at = self._steps()
         for name in COMBINES:
             self.progress.scores[name].append([score.accuracy[name] for score in self.last])
 
-    # ------------------------------------------------------------------ traces and snapshots
-
     def _fetch(self) -> None:
-        """Bring the pending step infos to the host, all at once."""
+        """Copy the pending step infos from the device to the trace."""
         for step, info in self._pending:
             self._trace(step, info.log_weights.exp(), info.loss_before, info.ess)
         self._pending = []
@@ -160,8 +145,6 @@ class SupervisedRunner(CellRunner):
     def _snapshot(self) -> None:
         if self.snapshots:
             self.progress.snapshots.append(snapshot(self.learner.filter, self._steps()))
-
-    # ------------------------------------------------------------------ checkpoint and record
 
     def _checkpoint(self) -> None:
         self._fetch()
@@ -175,23 +158,23 @@ class SupervisedRunner(CellRunner):
     def _initial(self) -> Ensemble:
         return self._build().filter.particles
 
-    def _record(self) -> CellRecord:
+    def _found(self) -> Any:
         names = ("nll", "ece", "predictions")
-        found: Any = {name: [getattr(score, name) for score in self.last] for name in names}
-        return replace(super()._record(), data=self.scenario.digest, **found)
-
-    def _identity(self) -> dict[str, object]:
-        return {**super()._identity(), "data": self.scenario.digest}
+        return {name: [getattr(score, name) for score in self.last] for name in names}
 
 
-class TaskRunner(SupervisedRunner):
-    """A `Part`: one task, for the cell to take over."""
+class UnscoredRunner(SupervisedRunner):
+    """Learns the tasks without scoring after each."""
 
     def _begin(self) -> None:
-        """There is nothing to score yet."""
+        pass
 
     def _finish_stage(self, seen: list[int]) -> None:
         self._end_task()
+
+
+class TaskRunner(UnscoredRunner):
+    """Runs a `Part`: learns one task and leaves a checkpoint, which the cell loads."""
 
     def _leave(self, command: str) -> None:
         self._checkpoint()

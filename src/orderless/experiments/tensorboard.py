@@ -1,4 +1,4 @@
-"""Scalars of a cell while it is computed, for TensorBoard: DIR/tensorboard/CELL."""
+"""Scalars for TensorBoard while a cell is computed: DIR/tensorboard/CELL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def summary_writer() -> Any:
-    """torch's `SummaryWriter`; a missing package is a sentence."""
+    """torch's `SummaryWriter`; raises `ValueError` if tensorboard is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
@@ -25,15 +25,14 @@ def summary_writer() -> Any:
 
 
 class CellLog:
-    """What a cell has recorded so far: its trace by step, its scores after every task.
+    """Logs the progress of a cell: its trace by step, its scores after every task.
 
-    The log holds what the cell's progress holds: one that is resumed is written anew from its
-    beginning, so no step stands there twice.
+    The log of a resumed cell is written again from the beginning, so no step is logged twice.
 
     Args:
-        folder: of this cell alone.
-        tasks: their names, for the scores' tags.
-        steps: of every stage.
+        folder: of this cell only.
+        tasks: names, for the tags of the scores.
+        steps: the number of steps of every stage.
     """
 
     def __init__(self, folder: Path, tasks: Sequence[str], steps: Sequence[int]) -> None:
@@ -53,7 +52,7 @@ class CellLog:
         rows = max((len(rows) for rows in progress.scores.values()), default=0)
         for name, scores in progress.scores.items():
             for row in range(self._scored, rows):
-                # joint training has one stage and a row for every task: all but its ends are empty
+                # joint training has one stage, and empty rows between the first and the last
                 step = self._ends[min(row, len(self._ends) - 1)]
                 for task, score in zip(self._tasks, scores[row], strict=True):
                     if score is not None:

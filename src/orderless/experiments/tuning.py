@@ -1,4 +1,4 @@
-"""Choosing one setting by its average on held-out data, or on a seed that is not reported."""
+"""Choose a setting by its average on held-out data, or on a seed that is not reported."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from .benchmarks import find_benchmark
 from .engine import Report
-from .evaluation import COMBINES
-from .grid import Grid, run_grid
+from .grid import RUNNERS, Grid, run_grid
 from .record import load_run
 from .store import Store
 
-EXTENSIONS = 5  # how often a grid is made longer
+EXTENSIONS = 5  # values added to a grid at most
 
 
 def sweep(
@@ -29,19 +29,20 @@ def sweep(
     device: torch.device | str = "cpu",
     progress: Callable[[str], AbstractContextManager[Report]] = lambda text: nullcontext(Report()),
 ) -> list[tuple[str, float]]:
-    """(value, validation average) for each value; finished ones are read, not run again.
+    """(value, validation average) for each value; finished cells are not computed again.
 
     Args:
-        extend: how many more values to try where the best of these numbers is the largest or the
-            smallest; each goes on by the grid's own ratio, at most tenfold.
+        extend: the number of further values to try while the best is the largest or the smallest;
+            each continues the grid by its own ratio, at most tenfold.
         combine: how particles are scored, "accuracy", "logits" or "probs".
-        progress: from what is tried now to what `run_grid` reports to.
+        progress: maps the title of a run to a context manager with its report.
     """
     name = grid.settings.held_out.partition("=")[0]
     if not getattr(grid.settings, name):
         raise ValueError(f"a sweep must not see what is reported: set {grid.settings.held_out}")
-    if combine not in COMBINES:
-        raise ValueError(f"combine must be one of {', '.join(COMBINES)}, got {combine!r}")
+    combines = RUNNERS[find_benchmark(grid.benchmark).kind].combines
+    if combine not in combines:
+        raise ValueError(f"combine must be one of {', '.join(combines)}, got {combine!r}")
     if not values:
         raise ValueError(f"name at least one value of {key} to try")
 
@@ -56,7 +57,7 @@ def sweep(
         return float(np.mean([cell.final(combine) for cell in cells]))
 
     for value in values:
-        at(value)  # all of them before the first is run: a bad one should not come up hours later
+        at(value)  # raises for a bad value before the first run
     results = [
         (value, score(value, f"{number} of {len(values)}"))
         for number, value in enumerate(values, start=1)
@@ -74,9 +75,9 @@ def sweep(
 
 
 def beyond(results: list[tuple[str, float]]) -> str | None:
-    """What comes after the end of the grid where its best value lies there; None: nothing."""
+    """The next value beyond the end of the grid if the best is there; otherwise None."""
     try:
-        points = sorted((float(value), score) for value, score in results)
+        points = sorted({float(value): score for value, score in results}.items())
     except ValueError:  # not numbers
         return None
     for (end, at_end), (inner, _) in (points[:2], points[:-3:-1]) if points[1:] else ():

@@ -1,10 +1,10 @@
-"""One registry of methods: what each is called, what it reads, and how its learner is built.
+"""The registry of methods: names, settings, and how their learners are built.
 
 >>> @method("mine", "a network that ...", label="Mine")        # doctest: +SKIP
 ... def mine(setup: Setup) -> Learner:
 ...     return setup.learner(setup.descent())
 
-Reading the registry needs no torch: what a learner is made of is imported when one is built.
+Reading the registry does not import torch: learners are imported when one is built.
 """
 
 from typing import TYPE_CHECKING

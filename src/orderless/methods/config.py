@@ -1,10 +1,12 @@
-"""Settings as data: a field's type says what it may be, the sentence below it what it means."""
+"""Typed settings: a field's type defines its values, the string below it documents the field."""
 
 import ast
 import inspect
+import itertools
 import math
 import textwrap
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Annotated, Any
@@ -12,14 +14,14 @@ from typing import Annotated, Any
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`; with `above`, `low` itself is not among them."""
+    """Numbers from `low` to `high`; with `above`, `low` itself is excluded."""
 
     low: float = -math.inf
     high: float = math.inf
     above: bool = False
 
-    def refuse(self, key: str, value: Any) -> None:
-        """Raise `ValueError` for a number outside; NaN is outside."""
+    def refuse(self, key: str, value: float) -> None:
+        """Raise `ValueError` for a number outside the range, or NaN."""
         if self.above and not self.low < value < math.inf:
             raise ValueError(f"{key} must be a positive number, got {value}")
         if not value >= self.low or value == math.inf:
@@ -31,19 +33,22 @@ class Range:
 
 
 Count = Annotated[int, Range(1, 10**9)]
-"""At least 1, and no more than can be counted to."""
+"""A number of steps or samples."""
 Size = Annotated[int, Range(1, 10**6)]
-"""How many of something are held in memory at once."""
+"""A number of things held in memory at once."""
 Seed = Annotated[int, Range(-(2**63), 2**63 - 1)]
-"""Any whole number that a generator takes."""
+"""Any integer that `torch.Generator` accepts."""
 Positive = Annotated[float, Range(0, above=True)]
 Number = Annotated[float, Range(0)]
 """0 or larger."""
 
+BOOLEANS = {"true": True, "false": False}
+NEEDED = {int: "a whole number", float: "a number", bool: "true or false"}
+
 
 @dataclass(frozen=True)
 class Allowed:
-    """What the values of one setting may be."""
+    """The values that one setting may have."""
 
     base: type
     choices: tuple[str, ...] = ()
@@ -51,7 +56,7 @@ class Allowed:
     optional: bool = False
 
     def check(self, key: str, value: Any) -> None:
-        """Raise `ValueError` for anything else."""
+        """Raise `ValueError` for any other value."""
         if value is None and self.optional:
             return
         if self.base in (int, float):
@@ -65,66 +70,58 @@ class Allowed:
             raise ValueError(f"{key} must be one of {', '.join(self.choices)}, got {value!r}")
 
     def parse(self, key: str, text: str) -> Any:
-        """A value from the command line."""
+        """Convert a value given on the command line."""
         if text.lower() == "none" and self.optional:
             return None
-        if self.base is bool and text.lower() in ("true", "false"):
-            return text.lower() == "true"
         try:
-            return self.base(text)
-        except ValueError:
+            return BOOLEANS[text.lower()] if self.base is bool else self.base(text)
+        except (KeyError, ValueError):
             raise ValueError(f"--set {key} needs {self.needed}, got {text!r}") from None
 
     @property
     def needed(self) -> str:
-        return {int: "a whole number", float: "a number"}.get(self.base, self.base.__name__)
+        return NEEDED.get(self.base, self.base.__name__)
 
 
-def allowed(config: Any) -> dict[str, Allowed]:
-    """By key, what a configuration's fields may be."""
-    return _allowed(config)
-
-
-@lru_cache  # apart: to mypy a dataclass, as an argument of what is cached, has no hash
-def _allowed(config: Any) -> dict[str, Allowed]:
+def _allowed(config: type[Any]) -> dict[str, Allowed]:
+    """The allowed values of each field of a configuration."""
     hints = typing.get_type_hints(config, include_extras=True)
     return {field.name: _allowed_by(hints[field.name]) for field in fields(config)}
 
 
 def _allowed_by(hint: Any) -> Allowed:
-    options = [hint]
-    if typing.get_origin(hint) not in (Annotated, typing.Literal):
-        options = [each for each in typing.get_args(hint) or (hint,) if each is not type(None)]
-    (base,), optional = options[:1], type(None) in typing.get_args(hint)
-    if typing.get_origin(base) is typing.Literal:
-        return Allowed(str, typing.get_args(base), optional=optional)
-    if typing.get_origin(base) is Annotated:
-        base, numbers = typing.get_args(base)[:2]
+    optional = type(None) in typing.get_args(hint)
+    if optional:
+        hint = next(each for each in typing.get_args(hint) if each is not type(None))
+    if typing.get_origin(hint) is typing.Literal:
+        return Allowed(str, typing.get_args(hint), optional=optional)
+    if typing.get_origin(hint) is Annotated:
+        base, numbers = typing.get_args(hint)[:2]
         return Allowed(base, numbers=numbers, optional=optional)
-    return Allowed(base, optional=optional)
+    return Allowed(hint, optional=optional)
+
+
+# mypy does not accept dataclasses as arguments of cached functions
+allowed: Callable[[type[Any]], dict[str, Allowed]] = lru_cache(_allowed)  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
 class Config:
-    """A few settings. Bad values are refused when one is made."""
+    """The settings of a method. Values outside their types raise `ValueError`."""
 
     def __post_init__(self) -> None:
         for key, values in allowed(type(self)).items():
             values.check(key, getattr(self, key))
 
 
-def sentences(config: Any) -> dict[str, str]:
-    """By key, what stands below a configuration's fields in its source."""
+def sentences(config: type[Any]) -> dict[str, str]:
+    """The strings below the fields of a configuration in its source, by key."""
     found: dict[str, str] = {}
     for one in reversed(config.__mro__[:-1]):
         body = ast.parse(textwrap.dedent(inspect.getsource(one))).body[0]
         assert isinstance(body, ast.ClassDef)
-        for field, below in zip(body.body, body.body[1:], strict=False):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(below, ast.Expr)
-                and isinstance(below.value, ast.Constant)
-            ):
-                found[field.target.id] = inspect.cleandoc(str(below.value.value))
+        for pair in itertools.pairwise(body.body):
+            match pair:
+                case ast.AnnAssign(ast.Name(key)), ast.Expr(ast.Constant(str(text))):
+                    found[key] = inspect.cleandoc(text)
     return found

@@ -1,4 +1,4 @@
-"""What others wrote: modules named on the command line, and installed packages."""
+"""Plug-ins: modules named on the command line, and installed packages."""
 
 import importlib
 import os
@@ -8,11 +8,11 @@ from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
 
-GROUP = "orderless.methods"  # of the entry points of installed packages
+GROUP = "orderless.methods"  # entry points of installed packages
 
 
 def load_plugins(modules: Iterable[str] = ()) -> None:
-    """Import what registers methods: these modules, and those that installed packages name."""
+    """Import the modules that register methods: these, and those of installed packages."""
     for name in modules:
         import_module(name)
     for point in entry_points(group=GROUP):
@@ -21,12 +21,12 @@ def load_plugins(modules: Iterable[str] = ()) -> None:
         except Exception as error:
             raise ValueError(
                 f"the installed plug-in {point.name} ({point.value}) cannot be imported: "
-                f"{type(error).__name__}: {error}; uninstall it, or mend it"
+                f"{type(error).__name__}: {error}; uninstall or fix it"
             ) from error
 
 
 def import_module(name: str) -> ModuleType:
-    """A module by its name; those in the current folder are found, too."""
+    """Import a module by name, also from the current folder."""
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -37,7 +37,7 @@ def import_module(name: str) -> ModuleType:
         if name == missing or name.startswith(f"{missing}."):
             raise ValueError(
                 f"there is no module {name!r} here: run from the folder that holds it, or install "
-                "it; write its name as an import does, not a file's"
+                "it; give the name as in an import statement, not a file name"
             ) from None
         raise ValueError(f"module {name} needs {missing!r}, which is not installed") from error
     except (Exception, SystemExit) as error:
@@ -46,7 +46,7 @@ def import_module(name: str) -> ModuleType:
 
 
 def made_by(reference: str, what: str) -> Any:
-    """What `module:name` stands for; a function is called for it."""
+    """The object `module:name`; if it is callable, the result of calling it."""
     given = find_object(reference, what)
     if not callable(given):
         return given
@@ -57,13 +57,13 @@ def made_by(reference: str, what: str) -> Any:
 
 
 def find_object(reference: str, what: str) -> Any:
-    """What `module:name` stands for; modules in the current directory are found, too."""
+    """The object `module:name`; the module may be in the current folder."""
     module_name, colon, name = reference.partition(":")
     if not colon or not module_name or not name:
         raise ValueError(f"{what} must be given as module:name, got {reference!r}")
     found: Any = import_module(module_name)
     for part in name.split("."):
         if not hasattr(found, part):
-            raise ValueError(f"module {module_name} has no {name!r}: is it spelled so there?")
+            raise ValueError(f"module {module_name} has no {name!r}: check the spelling")
         found = getattr(found, part)
     return found

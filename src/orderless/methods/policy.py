@@ -1,4 +1,4 @@
-"""The methods of the ProcGen benchmarks, in the order in which tables show them."""
+"""The methods of the ProcGen benchmarks, in the order of the tables."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from .supervised import AVERAGING, BOOTSTRAP, BootstrapSettings
 
 @dataclass(frozen=True)
 class Particles:
-    """What stands behind a method's `+`: which particles, in words, and how it is drawn."""
+    """The part of a method after `+`: its particles, their label and their style."""
 
     title: str
     label: str = ""
@@ -37,16 +37,16 @@ class PolicyEWCSettings(Config):
     """Settings of elastic weight consolidation of a policy."""
 
     ewc_mode: Literal["separate", "online"] = "separate"
-    """EWC with one penalty per past level ("separate") or one running one ("online")."""
+    """EWC with one penalty per past level ("separate") or one running penalty ("online")."""
     fisher: Literal["exact", "sampled", "empirical"] = "sampled"
-    """Fisher information of the policy: "sampled", "exact" or "empirical"."""
+    """Fisher information of the policy: "exact", "sampled" or "empirical"."""
     fisher_samples: Count | None = 6400
-    """Frames of a level's end that the Fisher information is computed on: 100 batches of 64."""
+    """Frames for the Fisher information, from the end of a level: 100 batches of 64."""
     ewc_strength: Number = 500.0
     """EWC's lambda."""
 
 
-# What only one of the two benchmarks reads: no difference between cells of the other.
+# Settings that only one of the two benchmarks reads; they have no effect on the other.
 OF_CLONING = ("transitions", "expert", "collect_seed", "batch_size", "episodes", "epochs",
               "iterations")  # fmt: skip
 OF_PLAYING = ("steps_per_level", "envs", "rollout", "minibatches", "ppo_epochs", "act", "weigh_by",
@@ -64,7 +64,7 @@ def _register(
     config: type[Any] | None = None,
     **options: bool,
 ) -> None:
-    """One method for each kind of particles; `options` are those of `PolicySetup.build`."""
+    """Register a method for each kind of particles, with options of `PolicySetup.build`."""
     for suffix in suffixes:
         over = PARTICLES[suffix]
         method(

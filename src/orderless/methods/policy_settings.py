@@ -14,18 +14,18 @@ class PolicySettings(SharedSettings):
     """Settings of the ProcGen benchmarks."""
 
     method_kinds: ClassVar[tuple[str, ...]] = ("cloning", "lifelong")
-    held_out: ClassVar[str] = "first_seed=100"  # that no table reports
+    held_out: ClassVar[str] = "first_seed=100"  # no table reports it
 
     levels: str = "0-2"
-    """The levels that are the tasks: 0,1,2 or 0-14."""
+    """The levels used as tasks: 0,1,2 or 0-14."""
     orders: Literal["cyclic", "random"] = "cyclic"
-    """Orders of the levels: "cyclic" (each level is first, second, ... once) or "random"."""
+    """Orders of the levels: "cyclic" (every level has every position once) or "random"."""
     network: Literal["impala", "compact"] = "impala"
     """"impala", or "compact" (for two CPU cores)."""
     first_seed: Seed = 0
-    """Networks and actions of the first seed are drawn from this one; `tune` takes 100."""
+    """Seed of the networks and actions of the first seed; `tune` uses 100."""
     seeds_by: Literal["cell", "order"] = "cell"
-    """"cell": all orders begin with the same networks; "order": every order with its own."""
+    """"cell": all orders start from the same networks; "order": each from its own."""
     particles: Size = 8
     """N, for the methods that have particles."""
     optimizer: Literal["sgd", "adam"] = "adam"
@@ -33,33 +33,33 @@ class PolicySettings(SharedSettings):
     adam_lr: Positive = 5e-4
     """Adam's learning rate."""
     max_grad_norm: Positive = 0.5
-    """Where each particle's gradient is clipped."""
+    """Norm to which each particle's gradient is clipped."""
     steps_per_level: Count = 150_000
     """Lifelong: environment steps on each level, rounded up to whole rollouts."""
     envs: Size = 64
     """Lifelong: copies of the game stepped together."""
     rollout: Size = 256
-    """Lifelong: steps in every copy between two updates."""
+    """Lifelong: steps of every copy between two updates."""
     minibatches: Size = 8
-    """Lifelong: into how many steps of the optimizer an epoch over the rollout is divided."""
+    """Lifelong: optimizer steps per epoch over the rollout."""
     ppo_epochs: Count = 3
-    """Lifelong: how often an update goes through the rollout."""
+    """Lifelong: epochs over the rollout per update."""
     act: Literal["mixture", "episode"] = "mixture"
-    """Lifelong: "mixture" draws every action from all particles, "episode" one particle each."""
+    """Lifelong: "mixture" draws actions from all particles, "episode" from one per episode."""
     weigh_by: Literal["loss", "policy"] = "loss"
-    """Lifelong: what the weights see, "loss" (the paper's) or "policy"."""
+    """Lifelong: what particles are weighted by, "loss" (the paper's) or "policy"."""
     bins: Size = 20
-    """Lifelong: equal parts of a level's steps whose mean returns are averaged."""
+    """Lifelong: equal parts of a level's steps; their mean returns are averaged."""
     transitions: Count = 20_000
-    """Cloning: the expert's transitions on each level."""
+    """Cloning: transitions of the expert on each level."""
     expert: str | None = None
-    """Cloning: an expert's file, or a folder of GAME.safetensors; None: the package's own."""
+    """Cloning: an expert's file, or a folder of GAME.safetensors; None: the one in the package."""
     collect_seed: Seed = 0
-    """Cloning: of the expert's actions."""
+    """Cloning: seed of the expert's actions."""
     batch_size: Size = 256
     """Cloning: transitions per step."""
     episodes: Size = 32
-    """Cloning: episodes per level and scoring, of the particles by weight and of their mixture."""
+    """Cloning: scored episodes per level, for the particles by weight and for their mixture."""
     precision: Literal["float32", "tf32", "bf16"] = "bf16"
     """"float32", "tf32" or "bf16"."""
 
@@ -81,7 +81,6 @@ class PolicySettings(SharedSettings):
         return self.envs * self.rollout
 
     def seed_of(self, seed: int, order_index: int) -> int:
-        """What a cell draws its networks and actions by."""
         own = 1000 * order_index if self.seeds_by == "order" else 0
         return self.first_seed + seed + own
 
@@ -97,7 +96,7 @@ class PolicySettings(SharedSettings):
         return [natural[k:] + natural[:k] for k in range(permutations)]
 
     def ppo(self, weighted: bool) -> PPOSettings:
-        """PPO's settings; only weighted particles have something to weigh by."""
+        """PPO's settings; `weigh_by` is for weighted particles only."""
         return PPOSettings(
             steps=self.rollout,
             epochs=self.ppo_epochs,

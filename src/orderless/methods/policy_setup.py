@@ -1,4 +1,4 @@
-"""What a method for ProcGen is built from."""
+"""`PolicySetup`: builds the methods of the ProcGen benchmarks from the settings."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ class PolicySetup(Setup):
     settings: PolicySettings
 
     def filter(self, suffix: str, *, playing: bool, trac: bool = False) -> SteppedFilter:
-        """The particles of one of `PARTICLES`; `playing`: as PPO trains them."""
+        """The filter of one of `PARTICLES`; `playing`: for PPO instead of cloning."""
         s = self.settings
         particles = self.ensemble(s.particles if suffix else 1)
         if suffix == "+bootstrap":
@@ -41,18 +41,12 @@ class PolicySetup(Setup):
             return unweighted(particles, optimizer, max_grad_norm=s.max_grad_norm)
         by_policy = playing and s.weigh_by == "policy"
         weighted = PolicyWeightedFilter if by_policy else WeightedParticleFilter
-        return weighted(
-            particles,
-            optimizer,
-            weighting=s.weighting,
-            loss_scale=s.loss_scale,
-            min_ess=s.min_ess,
-            max_grad_norm=s.max_grad_norm,
-        )
+        return weighted(particles, optimizer, max_grad_norm=s.max_grad_norm, **self.weights())
 
     def build(
         self, suffix: str, *, cloning: bool = False, trac: bool = False, ewc: bool = False
     ) -> BehaviourCloning | PolicyLearner:
+        """The learner of one method of `policy.py`."""
         s, seed = self.settings, self.settings.seed_of_batches(self.seed)
         filter = self.filter(suffix, playing=not cloning, trac=trac)
         if cloning:

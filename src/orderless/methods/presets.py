@@ -1,10 +1,10 @@
-"""The presets: settings by name, and how many orders and seeds each is run with."""
+"""The presets: settings by name, each with its default numbers of orders and seeds."""
 
 from .policy_settings import PolicySettings
 from .settings import Settings, SharedSettings
 
 PRESETS: dict[str, Settings] = {
-    # few large steps: a minute on two cores for all methods in three orders
+    # few large steps: all methods in three orders take a minute on two cores
     "demo": Settings(
         source="embedded",
         hidden=100,
@@ -20,15 +20,15 @@ PRESETS: dict[str, Settings] = {
     ),
     "table1": Settings(),
     "table1-low": Settings(lr=1e-4),
-    "table1-high": Settings(lr=1e-1),  # where there is something to forget
-    "table1-adam": Settings(optimizer="adam"),  # what the literature's strengths are meant for
+    "table1-high": Settings(lr=1e-1),  # high enough to forget
+    "table1-adam": Settings(optimizer="adam"),  # as the literature's strengths assume
     "paper": Settings(
         normalize="symmetric", network="released", batch_size=8, lr=0.01, init="perturb"
     ),
     "strong": Settings(
         assign="random", optimizer="adam", iterations=2000, particles=1, fisher_samples=None
     ),
-    # for data of a user's own
+    # for a user's own data
     "own": Settings(
         hidden=100,
         batch_size=32,
@@ -42,21 +42,12 @@ PRESETS: dict[str, Settings] = {
 }
 
 
-# (permutations, seeds) of a preset where the command line does not say
-GRIDS = {
-    "demo": (3, 1),
-    "table1": (10, 3),
-    "table1-low": (10, 3),
-    "table1-high": (10, 3),
-    "table1-adam": (10, 3),
-    "paper": (10, 1),
-    "strong": (1, 20),  # van de Ven draws which classes make a task anew for each seed
-    "own": (5, 1),
-}
+# Default (permutations, seeds). "strong": van de Ven et al. draw the tasks' classes by the seed.
+GRIDS = {name: (10, 3) for name in PRESETS}
+GRIDS |= {"demo": (3, 1), "paper": (10, 1), "strong": (1, 20), "own": (5, 1)}
 
-
-# Learning rates by preset and benchmark. table1: of {1e-4, 3e-4, 1e-3, 3e-3, 1e-2} what serves
-# gradient descent best on held-out data; table1-adam: van de Ven et al. (2022)
+# Learning rates by preset and benchmark. table1: of {1e-4, 3e-4, 1e-3, 3e-3, 1e-2} the best for
+# gradient descent on held-out data; table1-adam: van de Ven et al. (2022)
 RATES = {
     ("table1", "splitmnist"): {"lr": 3e-3},
     ("table1", "splitcifar100"): {"lr": 1e-2},
@@ -64,11 +55,8 @@ RATES = {
     ("table1-adam", "splitcifar100"): {"adam_lr": 1e-4},
 }
 
-
-# ---------------------------------------------------------------------- ProcGen
-
-# The levels of each game at `gpu`, named before any method is measured on them: those of which
-# plain PPO learns most (benchmarks/procgen_levels.py), on Fruitbot if it ends above 0 points.
+# The levels of each game in `gpu`, chosen before any method was measured: those on which plain PPO
+# learns most (benchmarks/procgen_levels.py); on Fruitbot it must also end above 0 points.
 LEVELS = {"starpilot": "8,9,16", "fruitbot": "5,18,19", "dodgeball": "15,17,18"}
 # The twelve of `gpu-12`, by the same figures; two of Fruitbot's end at 0 points.
 TWELVE = {
@@ -76,7 +64,7 @@ TWELVE = {
     "fruitbot": "2,3,5,8,9,10,11,12,15,17,18,19",
     "dodgeball": "1,3,4,7,10,12,14,15,17,18,21,22",
 }
-# four times as many updates as ProcGen's 256 steps would give: the budget is short
+# four times as many updates as with ProcGen's 256 steps, since the budget is short
 GPU = PolicySettings(rollout=64, transitions=100_000, epochs=20, episodes=64)
 
 POLICY_PRESETS = {
@@ -94,7 +82,7 @@ POLICY_PRESETS = {
         precision="float32",
     ),
     "gpu": GPU,
-    # enough levels to tell rows apart: what a method is worth differs from level to level
+    # enough levels to tell methods apart: their differences vary from level to level
     "gpu-12": GPU.changed(orders="random", seeds_by="order"),
     "paper": PolicySettings(
         particles=100,

@@ -1,4 +1,4 @@
-"""The product of task posteriors as a method: of one network, and of particles."""
+"""The product of task posteriors as a method: with one network, and with particles."""
 
 from __future__ import annotations
 
@@ -20,31 +20,29 @@ class ProductSettings(Config):
     """Settings of the product of task posteriors."""
 
     product_lr: Positive = 0.1
-    """SGD's learning rate for the product: every task starts anew, so it may be large."""
+    """SGD's learning rate for the product; it may be large, since every task starts anew."""
     product_hidden_lr: Positive | None = None
-    """The same for all layers but the last, of Adam too; None: as the last."""
+    """Learning rate of all layers but the last, with SGD or Adam; None: that of the last."""
     product_loss: Literal["squared", "cross-entropy"] = "squared"
-    """What the product's networks descend: "squared" error against 0 and 1, or "cross-entropy"."""
+    """Loss of the product's networks: "squared" error against 0 and 1, or "cross-entropy"."""
     product_prior: Positive | None = None
     """The product's prior precision p_0; None: 1e-3 of the mean diagonal of the moments."""
     product_weights: Literal["uniform", "evidence"] = "uniform"
     """How product+particles weighs its networks: "uniform" or "evidence"."""
 
 
-LABEL = "Product of task posteriors"
+LABEL, COLOUR = "Product of task posteriors", "#8B2E5D"
 common: Any = {"config": ProductSettings, "tasks_apart": True}
-of_one: Any = {"label": LABEL, "ignores": ("lr", "product_weights"), **common}
-of_one["style"] = Style("#8B2E5D", "p")
-of_many: Any = {"label": f"{LABEL}, particles", "ignores": ("lr",), **common}
-of_many["style"] = Style("#8B2E5D", "d")
+of_one: Any = {"label": LABEL, "style": Style(COLOUR, "p"), "ignores": ("lr", "product_weights")}
+of_many: Any = {"label": f"{LABEL}, particles", "style": Style(COLOUR, "d"), "ignores": ("lr",)}
 
 
-@method("product", "tasks from one start, merged layer by layer; no task order", **of_one)
+@method("product", "tasks from one start, merged layer by layer; no task order", **of_one, **common)
 def _product(setup: Setup) -> ProductLearner:
     return _learner(setup, 1)
 
 
-@method("product+particles", "the same with many networks", particles=True, slow=True, **of_many)
+@method("product+particles", "the same with many networks", True, slow=True, **of_many, **common)
 def _product_of_particles(setup: Setup) -> ProductLearner:
     return _learner(setup, setup.settings.particles)
 

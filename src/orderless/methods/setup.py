@@ -1,4 +1,4 @@
-"""What a method is built from: networks, optimizers and filters as the settings want them."""
+"""`Setup`: builds a method's networks, optimizers and filters from the settings."""
 
 import copy
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from ..scenarios import Scenario
 from .learners import Learner
 from .settings import Own, SharedSettings
 
-# kept for the next cell: every method and order starts from the same networks
+# cached for the next cell: all methods and orders start from the same networks
 _initial = lru_cache(maxsize=4)(Ensemble)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything a method is built from; `group`: the processes that share particles out."""
+    """What a method is built from; `group`: the processes that the particles are sharded over."""
 
     scenario: Scenario
     settings: SharedSettings
@@ -31,7 +31,7 @@ class Setup:
     group: Any = None
 
     def learner(self, filter: SteppedFilter, **options: Any) -> Learner:
-        """A filter at work in the scenario; `options` as for `Learner`."""
+        """A `Learner` that trains a filter in the scenario; `options` are those of `Learner`."""
         return Learner(self.scenario, filter, **options)
 
     def config(self, kind: type[Own]) -> Own:
@@ -41,20 +41,21 @@ class Setup:
     def initial(
         self, make_model: Callable[[], nn.Module], n: int, init: str | Perturb = "fresh"
     ) -> Ensemble:
-        """n particles on the scenario's device; too few for the ranks, and each rank has them all.
+        """n particles on the scenario's device, sharded over the group if every rank gets one.
 
-        A single network, say, is then computed by everyone alike.
+        Fewer particles, such as a single network, are computed by every rank alike.
         """
         enough = self.group is not None and n >= torch.distributed.get_world_size(self.group)
         where: Any = {"device": str(self.scenario.device), "group": self.group if enough else None}
         return copy.deepcopy(_initial(make_model, n, init, self.seed, **where))
 
     def ensemble(self, n: int) -> Ensemble:
-        """n particles as the settings want them."""
+        """n particles, initialised as the settings define."""
         s = self.settings
-        base = "one" if s.init == "perturb" else "fresh"
-        noise = Perturb(s.perturb_low, s.perturb_high, base)
-        init: str | Perturb = "fresh" if s.init == "fresh" else noise
+        init: str | Perturb = "fresh"
+        if s.init != "fresh":
+            base = "one" if s.init == "perturb" else "fresh"
+            init = Perturb(s.perturb_low, s.perturb_high, base)
         particles = self.initial(self.make_model, n, init)
         particles.chunk_size, particles.precision = s.chunk_size, s.precision
         return particles
@@ -72,11 +73,9 @@ class Setup:
 
     def weighted(self) -> WeightedParticleFilter:
         """The paper's filter."""
-        s, particles = self.settings, self.ensemble(self.settings.particles)
-        return WeightedParticleFilter(
-            particles,
-            self.optimizer(particles),
-            weighting=s.weighting,
-            loss_scale=s.loss_scale,
-            min_ess=s.min_ess,
-        )
+        particles = self.ensemble(self.settings.particles)
+        return WeightedParticleFilter(particles, self.optimizer(particles), **self.weights())
+
+    def weights(self) -> Any:
+        """The options of a weighted filter."""
+        return {key: getattr(self.settings, key) for key in ("weighting", "loss_scale", "min_ess")}

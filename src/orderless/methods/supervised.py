@@ -1,6 +1,6 @@
-"""The methods of the supervised benchmarks, in the order in which tables show them.
+"""The methods of the supervised benchmarks, in the order of the tables.
 
-Naming them needs no torch: the names of `ol` are imported when they are first used.
+This does not import torch: the names of `ol` are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ..filters import GradientFilter
     from .learners import ExactLearner, GaussianSumLearner, Learner
     from .setup import Setup
-
-# ---------------------------------------------------------------------- particles, one network
 
 WPF, AVERAGING, BOOTSTRAP = Style("#D55E00", "*"), Style("#E69F00", "o"), Style("#999999", "X")
 
@@ -47,7 +45,7 @@ class BootstrapSettings(Config):
     """Settings of the bootstrap particle filter."""
 
     perturbation: Number = 0.01
-    """Standard deviation of the bootstrap filter's moves."""
+    """Standard deviation of the bootstrap filter's perturbations."""
 
 
 @method(
@@ -76,8 +74,6 @@ def _adam(setup: Setup) -> Learner:
     return setup.learner(setup.descent("adam"))
 
 
-# ---------------------------------------------------------------------- consolidation
-
 BuildConsolidation = Callable[["Setup", "ol.Ensemble", Any, float], "Consolidation"]
 
 
@@ -92,23 +88,21 @@ def register_consolidation(
     style: Style | None = None,
     tuned: tuple[bool, ...] = (False, True),
 ) -> None:
-    """Four methods: alone and over particles, at the literature's strength and at a tuned one.
+    """Register four methods: one network and particles, the literature's strength and a tuned one.
 
     Args:
-        build: from the setup, the particles, the settings in `config` and a strength to the
-            consolidation.
-        config: has fields NAME_strength and NAME_tuned; None is their default. A penalty that is
-            quadratic has NAME_step, too (see `PenaltyStep`).
-        strengths: the literature's by scenario ("domain", "task", "class"); for a benchmark that
-            has its own, by both ("splitcifar100-domain").
+        build: maps (setup, particles, settings in `config`, strength) to the consolidation.
+        config: has fields NAME_strength and NAME_tuned with the default None. For a quadratic
+            penalty it may have NAME_step (see `PenaltyStep`).
+        strengths: the literature's, by scenario ("domain", "task", "class"), or by benchmark and
+            scenario ("splitcifar100-domain").
         tuned: which of the two pairs to register.
     """
     for is_tuned in tuned:
-        own = f"{name}-tuned" if is_tuned else name
+        own, own_label, key, other = name, label or name, f"{name}_strength", f"{name}_tuned"
         how = "strength swept on validation data" if is_tuned else "the literature's strength"
-        own_label = (label or name) + (", tuned" if is_tuned else "")
-        key, other = f"{name}_strength", f"{name}_tuned"
-        key, other = (other, key) if is_tuned else (key, other)
+        if is_tuned:
+            own, own_label, key, other = f"{name}-tuned", f"{own_label}, tuned", other, key
         needs = key if is_tuned else None
         common: Any = {"style": style, "config": config, "ignores": (other,), "needs": needs}
 
@@ -131,7 +125,7 @@ def register_consolidation(
         )
 
 
-# How steps take in a quadratic penalty, see `GradientFilter.register`
+# How steps include a quadratic penalty, see `GradientFilter.register`
 PenaltyStep = Literal["auto", "closed", "gradient"]
 CLOSED = {"auto": None, "closed": True, "gradient": False}
 
@@ -150,11 +144,11 @@ class EWCSettings(Config):
     """Settings of elastic weight consolidation."""
 
     ewc_mode: Literal["separate", "online"] = "separate"
-    """EWC with one penalty per past task ("separate") or one running one ("online")."""
+    """EWC with one penalty per past task ("separate") or one running penalty ("online")."""
     fisher: Literal["exact", "sampled", "empirical"] = "exact"
     """Fisher information: "exact", "sampled" or "empirical"."""
     fisher_samples: Count | None = 500
-    """How many of a task's samples the Fisher information is computed on; None: all."""
+    """Samples of a task for the Fisher information; None: all."""
     ewc_step: PenaltyStep = "auto"
     """EWC's steps: "closed" (stable at any strength), by the penalty's "gradient"; "auto": closed
     with SGD, by the gradient with Adam, for which the literature's strengths are meant."""
@@ -215,15 +209,13 @@ for _tuned in (False, True):
         _common: Any = {"config": _config, "strengths": STRENGTHS[_name], "tuned": (_tuned,)}
         register_consolidation(_name, _title, _build, label=_label, style=_style, **_common)
 
-# ---------------------------------------------------------------------- replay, all at once, exact
-
 
 @dataclass(frozen=True)
 class ReplaySettings(Config):
     """Settings of experience replay."""
 
     replay_buffer: Size = 200
-    """How many samples experience replay keeps."""
+    """Samples that experience replay keeps."""
 
 
 @method(
@@ -256,13 +248,13 @@ class ExactSettings(Config):
     """Features of the exact filter: random "relu", "convolution", dead "leaves", or random ReLUs on
     a frozen EfficientNet ("lite0", ...); "auto" is "leaves" for images, else "relu"."""
     rb_features: Size = 2048
-    """M, how many features each map of the exact filter has."""
+    """M, the number of features of each map of the exact filter."""
     rb_particles: Size = 8
-    """How many maps the exact filter has."""
+    """The number of maps of the exact filter."""
     rb_weights: Literal["uniform", "evidence", "tempered"] = "uniform"
     """How the exact filter weighs its maps: "uniform", "evidence" or "tempered"."""
     rb_block: Size = 4096
-    """How many samples are gathered before they are added; changes the speed and nothing else."""
+    """Samples gathered before they are added; this changes the speed only."""
 
 
 @method(
@@ -279,7 +271,7 @@ def _rb(setup: Setup) -> ExactLearner:
     from .learners.exact import ExactLearner, backbone_features, feature_map
 
     own = setup.config(ExactSettings)
-    # nothing is trained: images come as they are
+    # nothing is trained, so images are not augmented
     scenario = setup.scenario.mapped(backbone_features(own.rb_map))
     make_map = feature_map(own.rb_map, scenario.input_shape, own.rb_features)
     maps = setup.initial(make_map, own.rb_particles)
@@ -294,7 +286,7 @@ class GaussianSumSettings(Config):
     """Settings of the Gaussian-sum filter."""
 
     gsf_sigma2: Positive = 1e-3
-    """Variance of every particle of the Gaussian-sum filter at the start."""
+    """Initial variance of every particle of the Gaussian-sum filter."""
     gsf_curvature: Literal["none", "diagonal", "full"] = "diagonal"
     """The Gaussian-sum filter's curvature: "diagonal", "none" or "full"."""
 

@@ -57,7 +57,9 @@ def headline(summary: Summary) -> str:
     best, _ = telling_pair(summary)
     rivals = [name for name in (*FILTERS, *SINGLE) if name in methods]
     parts = [_result(name, summary) for name in rivals if name != best]
-    parts.insert(0, f"{'Highest average: ' if len(methods) > 1 else ''}{_result(best, summary)}")
+    above = [row_label(name, methods) for name in list(methods)[: list(methods).index(best)]]
+    title = f"Highest average{' except ' if above else ''}{' and '.join(above)}: "
+    parts.insert(0, f"{title if len(methods) > 1 else ''}{_result(best, summary)}")
     averages = [methods[name].by_order for name in rivals]
     shared = set.intersection(*map(set, averages)) if len(rivals) == 2 else set()
     if shared:  # a count, not a verdict

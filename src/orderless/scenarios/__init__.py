@@ -1,4 +1,4 @@
-"""Tasks in an order: SplitMNIST, SplitCIFAR100, intents, and scenarios of a user's own."""
+"""Sequences of tasks: SplitMNIST, SplitCIFAR100, intents, and scenarios of a user's own."""
 
 from typing import TYPE_CHECKING
 

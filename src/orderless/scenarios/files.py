@@ -1,4 +1,4 @@
-"""A user's own files: folders of images, CSV and parquet tables, in portions that fit a memory."""
+"""Read a user's own files: folders of images, and CSV and parquet tables in chunks."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,11 +13,11 @@ from .errors import DataError
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 TABLES = (".csv", ".parquet")
 ROWS = 1 << 16  # of a table at a time
-LARGEST = 1e100  # number in a table: its square is finite, too
+LARGEST = 1e100  # number in a table, whose square is finite
 
 
 class Files(NamedTuple):
-    """All files of one kind below a folder, in the order of their names."""
+    """All images or all tables below a folder, sorted by name, or a single file."""
 
     root: Path
     images: bool
@@ -25,35 +25,37 @@ class Files(NamedTuple):
 
 
 def find_files(data: Path) -> Files:
-    """Images or tables below a folder, or one table."""
-    if not data.is_dir() and not data.is_file():  # a pipe would be waited for
-        raise DataError(f"there is no {data}: name a folder of images, or a CSV or parquet file")
+    """The images or tables below a folder, or a single file."""
+    if not data.is_dir() and not data.is_file():  # reading a pipe would block
+        raise DataError(f"{data} is not a file or folder: name a folder of images or a table")
     paths = sorted(path for path in data.rglob("*") if path.is_file()) if data.is_dir() else [data]
     images = [path for path in paths if path.suffix.lower() in IMAGES]
     tables = [path for path in paths if path.suffix.lower() in TABLES]
     if images and tables:
-        raise DataError(f"{data} holds images ({images[0].name}) and tables ({tables[0].name})")
+        raise DataError(
+            f"{data} holds images ({images[0].name}) and tables ({tables[0].name}): separate them"
+        )
     if not images and not tables:
         raise DataError(
             f"{data} holds neither images ({', '.join(IMAGES)}) nor tables ({', '.join(TABLES)})"
         )
-    return Files(data if data.is_dir() else data.parent, bool(images), images or tables)
+    return Files(data, bool(images), images or tables)
 
 
 def check_output(out: Path, *inputs: Path) -> None:
-    """Refuse to write over what is read."""
+    """Refuse to overwrite an input file."""
     if out.resolve() in {path.resolve() for path in inputs}:
-        raise ValueError(f"--out {out} would write over what is read: name another file")
+        raise ValueError(f"--out {out} would overwrite an input file: name another file")
 
 
 def label_of(path: Path, root: Path) -> str | None:
-    """The folder of an image below the root; None where it lies in the root itself."""
+    """The folder of an image below the root; None if it is in the root itself."""
     parts = path.relative_to(root).parts
     return parts[0] if len(parts) > 1 else None
 
 
 def read_images(paths: Sequence[Path], size: int) -> Tensor:
-    """In colour, at `size` x `size` pixels: uint8 `[B, 3, size, size]`."""
+    """Read images as RGB, resized to uint8 `[B, 3, size, size]`."""
     from PIL import Image
 
     pixels = []
@@ -67,16 +69,16 @@ def read_images(paths: Sequence[Path], size: int) -> Tensor:
 
 
 def _in_colour(image: Any) -> Any:
-    """As RGB; Pillow itself would cut numbers of more than 8 bits off at 255."""
+    """Convert to RGB; Pillow itself would clip 16-bit values at 255."""
     if image.mode.startswith("I;16"):
         return image.point(lambda value: value / 256, "L").convert("RGB")
     if image.mode in ("I", "F"):
-        raise ValueError(f"its pixels are numbers of 32 bits ({image.mode}): save it with 8 or 16")
+        raise ValueError(f"its pixels have 32 bits ({image.mode}): save it with 8 or 16")
     return image.convert("RGB")
 
 
 def read_table(path: Path, label: str) -> Iterator[Any]:
-    """Pandas frames of a file's rows; the label's column, where there is one, holds texts."""
+    """Yield the rows of a file as pandas frames; the column `label`, if any, is read as text."""
     import pandas
 
     try:
@@ -97,7 +99,7 @@ def read_table(path: Path, label: str) -> Iterator[Any]:
             yield frame
     except DataError:
         raise
-    except Exception as error:  # pyarrow raises whatever a damaged file leads it to
+    except Exception as error:  # pyarrow raises all kinds of errors for damaged files
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise DataError(f"{path} cannot be read: {reason}") from None
 
@@ -111,7 +113,7 @@ def _is_number(value: Any) -> bool:
 
 
 def numbers(frame: Any, columns: Sequence[str], path: Path) -> np.ndarray:
-    """Some columns of a frame as float64 `[B, columns]`; all must hold numbers below LARGEST."""
+    """Columns of a frame as float64 `[B, columns]`; all values must be numbers below LARGEST."""
     missing = [name for name in columns if name not in frame]
     if missing:
         raise DataError(f"{path} has no column {missing[0]!r}; it has {', '.join(frame)}")
@@ -119,19 +121,19 @@ def numbers(frame: Any, columns: Sequence[str], path: Path) -> np.ndarray:
     for place, name in enumerate(columns):
         column = frame[name]
         try:
-            if column.dtype.kind in "Mm":  # pandas would count nanoseconds
+            if column.dtype.kind in "Mm":  # pandas would convert dates to nanoseconds
                 raise TypeError
             found[:, place] = column.to_numpy(np.float64)
         except (TypeError, ValueError):
             odd = next((value for value in column if not _is_number(value)), column.iloc[0])
             raise DataError(
-                f"column {name!r} of {path} holds {odd!r}, which is no number: leave it out with "
-                "--columns"
+                f"column {name!r} of {path} holds {odd!r}, which is not a number: choose other "
+                "columns with --columns"
             ) from None
     beyond = np.argwhere(~(np.abs(found) < LARGEST))
     if len(beyond):
         row, place = beyond[0]
-        line = frame.index[row] + 2  # counted from 1, after the line of names
+        line = frame.index[row] + 2  # counted from 1, after the header
         raise DataError(
             f"{path} has no finite number in column {columns[place]!r}, line {line} (one beyond "
             f"{LARGEST:g} counts as infinite)"

@@ -1,8 +1,7 @@
 """Readers for the two file formats of the image data sets: IDX (MNIST) and pickles (CIFAR-100).
 
-Both read a file whose checksum is the published one and refuse every other, so what is in it needs
-no further check. The unpickler knows numpy's arrays and no other name all the same: unpickling runs
-code by design.
+Both refuse a file whose checksum is not the published one, so the content needs no further check.
+The unpickler admits only the names of numpy's arrays all the same, because unpickling runs code.
 """
 
 import gzip
@@ -21,18 +20,18 @@ from torch import Tensor
 from .errors import DataError
 
 MD5 = partial(hashlib.md5, usedforsecurity=False)
-LARGEST = 64  # MiB of an IDX file that are looked at: MNIST's have 45, and a .gz may have no end
+LARGEST = 64  # MiB read of an IDX file: MNIST's have 45, and a .gz may be endless
 
 
 def damaged(path: Path, reason: str, name: str) -> DataError:
-    """The error for a file of data set `name` that is not what it should be."""
+    """The error for a damaged file of data set `name`."""
     return DataError(
         f"{path} is damaged ({reason}): delete it and run `orderless data fetch {name}` again."
     )
 
 
 def md5_of(path: Path) -> str:
-    """MD5 of a file's bytes as they lie on the disk."""
+    """MD5 of a file's bytes on the disk."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, MD5).hexdigest()
 
@@ -40,8 +39,8 @@ def md5_of(path: Path) -> str:
 def read_idx(path: Path, md5: str, name: str) -> Tensor:
     """One IDX file of unsigned bytes as a uint8 tensor of the shape its header gives.
 
-    `md5` is that of the *unzipped* contents: MNIST is passed around zipped by different versions of
-    gzip, and what counts is what is inside.
+    `md5` is that of the *unzipped* contents, because copies of MNIST are compressed by different
+    versions of gzip.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
@@ -53,7 +52,7 @@ def read_idx(path: Path, md5: str, name: str) -> Tensor:
             stream.seek(0)
             contents = bytearray(stream.read())
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise damaged(path, f"gzip says: {error}", name) from error
+        raise damaged(path, f"gzip: {error}", name) from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
     start = 4 + 4 * contents[3]
@@ -62,7 +61,7 @@ def read_idx(path: Path, md5: str, name: str) -> Tensor:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Admits arrays beside the types that pickles have opcodes for, and calls nothing else."""
+    """Admits arrays and the types that pickles have opcodes for, and calls nothing else."""
 
     ADMITTED = {
         ("numpy", "ndarray"),
@@ -78,12 +77,12 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def unpickle(data: bytes) -> Any:
-    """The arrays, bytes, lists and dicts in a pickle; text of Python 2 comes back as bytes."""
+    """Load arrays, bytes, lists and dicts from a pickle; Python 2 text becomes bytes."""
     return _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
 
 
 def read_pickle(path: Path, md5: str, name: str) -> Any:
-    """What is in a pickle with this MD5."""
+    """Load a pickle that has this MD5."""
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Intents: what a sentence wants, one group of intents after another."""
+"""Intents: classify sentences by intent, one group of intents after another."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _TASKS = {"banking77": 7, "clinc150": 10}
 class Intents(Scenario):
     """Banking77 in 7 tasks of 11 intents, or CLINC150 in 10 tasks of 15, as sentence features.
 
-    Intents are in the order of their names. Inputs are what a frozen sentence encoder makes of the
-    sentences, `[B, 384]` with MiniLM, of deviation about 1: any method can learn from them. They
-    are computed once and kept in the user's cache.
+    Intents are sorted by name. Inputs are features of a frozen sentence encoder, `[B, 384]` with
+    MiniLM, of deviation about 1, so that any method can learn from them. They are computed once and
+    kept in the user cache.
 
     Args:
         kind, root, assign, assign_seed, validation, device: as for `SplitMNIST`.
         source: "banking77" or "clinc150".
-        encoder: `ol.features.minilm()` unless given.
+        encoder: default `ol.features.minilm()`.
     """
 
     def __init__(

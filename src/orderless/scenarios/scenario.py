@@ -1,7 +1,7 @@
-"""Tasks that a learner meets one after another, in whatever order.
+"""Scenarios: tasks that are learned one after another, in any order.
 
-Everything random here depends on (seed, task identity) and never on the task's position, so
-permuting the order of tasks changes the order and nothing else.
+All randomness depends on (seed, task identity) and never on the task's position, so permuting the
+tasks changes their order and nothing else.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ import torch
 from torch import Tensor
 
 from ..storage.saving import checksum
-from .streams import count_batches, keyed_generator, orders, shuffled_batches
+from .streams import count_batches, keyed_generator, shuffled_batches
 from .task import SizedDataset, Task, task_from_datasets
-
-__all__ = ["Augment", "Kind", "Scenario", "Task", "Transform", "orders"]
 
 Kind = Literal["domain", "task", "class"]
 Augment = Callable[[Tensor, torch.Generator], Tensor]
@@ -28,16 +26,16 @@ Transform = Callable[[Tensor], Tensor]
 class Scenario:
     """A list of tasks, and how their labels map to a network's outputs.
 
-    `kind` says what a learner knows and has to tell apart (T tasks of C classes each):
+    `kind` defines what a learner knows and must distinguish (T tasks of C classes each):
 
-    * "domain": all tasks share C outputs; the task is not given at test time.
-    * "task": T*C outputs, C of them for each task; the task is given, also at test time.
-    * "class": T*C outputs; the learner tells apart all classes of the tasks it has seen.
+    * "domain": all tasks share C outputs; the task is not known at test time.
+    * "task": T*C outputs, C for each task; the task is known, also at test time.
+    * "class": T*C outputs; the learner distinguishes all classes of the tasks seen so far.
 
     Labels in `Task.y` are local, 0..C-1; `targets`, `test_targets` and all batches have them in
-    the network's output space. Where tasks differ in their number of classes, C is the largest.
-    `augment(x, generator)` is applied to training batches, then `transform(x)` to every batch;
-    both see [B, ...] as stored in the task, and uint8 images need a transform that makes floats.
+    the network's output space. If tasks have different numbers of classes, C is the largest.
+    `augment(x, generator)` is applied to training batches, then `transform(x)` to every batch.
+    Both get [B, ...] as stored in the task; uint8 images need a transform to floats.
 
     >>> import torch
     >>> x, y = torch.randn(2, 60, 8), torch.arange(60) % 3
@@ -49,7 +47,7 @@ class Scenario:
     [(16, 8), (16, 8)]
     """
 
-    digest: str | None = None  # of data that may be other data the next time
+    digest: str | None = None  # of a user's data, which may change between runs
 
     def __init__(
         self,
@@ -65,7 +63,7 @@ class Scenario:
         if not tasks:
             raise ValueError("a scenario needs at least one task, got none")
         if any(task.values for task in tasks):
-            raise ValueError("a scenario is about classes: labels must be integers, got floats")
+            raise ValueError("labels of a scenario must be integers (classes), got floats")
         self.tasks, self.name = list(tasks), name
         self.kind: Kind = kind
         self.augment, self.transform = augment, transform
@@ -93,9 +91,9 @@ class Scenario:
     ) -> Scenario:
         """A scenario from one (training, test) pair of datasets per task, read into memory once.
 
-        Items are (x, y) with x anything `torch.as_tensor` or numpy takes. With `relabel` the
-        labels of each task, in ascending order, become 0, 1, ...: for data labelled across tasks.
-        `options` are those of `Scenario`.
+        Items are (x, y), where x is anything that `torch.as_tensor` or numpy accepts. With
+        `relabel`, for data labelled across tasks, the labels of each task in ascending order become
+        0, 1, ... `options` are those of `Scenario`.
 
         >>> import torch
         >>> from torch.utils.data import TensorDataset
@@ -123,14 +121,14 @@ class Scenario:
         )
 
     def fingerprint(self) -> str:
-        """Of the names and data of all tasks."""
+        """A hash of the names and data of all tasks."""
         parts = ("x", "y", "x_test", "y_test")
         data = {f"{k} {p}": getattr(t, p).cpu() for k, t in enumerate(self.tasks) for p in parts}
         return checksum(repr(self.task_names), data)
 
     @property
     def device(self) -> torch.device:
-        """Where the data lies."""
+        """The device of the data."""
         return self.tasks[0].x.device
 
     def _with_tasks(self, tasks: Sequence[Task]) -> Scenario:
@@ -146,8 +144,8 @@ class Scenario:
     def mapped(self, features: Transform | None = None) -> Scenario:
         """The same tasks as they are stored, without augmentation.
 
-        With `features`, of a frozen network say, the inputs are `features(x)` of the *stored* x:
-        computed here once, and not transformed.
+        With `features`, for example a frozen network, the inputs are `features(x)` of the *stored*
+        x, computed once and not transformed.
         """
         other = copy.copy(self)
         other.augment = None
@@ -159,9 +157,9 @@ class Scenario:
         )
 
     def validation(self, fraction: float) -> Scenario:
-        """The same scenario with a share of each task's *training* data in place of its test data.
+        """The same scenario with a part of each task's *training* data in place of its test data.
 
-        The share is taken class by class, always the same samples; test data is not looked at.
+        The part is drawn class by class, always the same samples; the test data is not used.
         """
         if not 0 < fraction < 1:
             raise ValueError(f"validation must be a fraction between 0 and 1, got {fraction}")
@@ -177,8 +175,6 @@ class Scenario:
             x, y = task.x, task.y
             tasks.append(replace(task, x=x[~held], y=y[~held], x_test=x[held], y_test=y[held]))
         return self._with_tasks(tasks)
-
-    # Labels and outputs
 
     def _task(self, task: int) -> Task:
         if not 0 <= task < len(self):
@@ -199,16 +195,14 @@ class Scenario:
     def active(self, seen: Sequence[int], task: int) -> Tensor | None:
         """The output columns a learner may use, int64 [k] in ascending order; None means all.
 
-        "domain": None. "task": the C columns of `task`. "class": those of all tasks in `seen`,
-        in training and in testing; all of them (None) before the first, when nothing is seen.
+        "domain": None. "task": the C columns of `task`. "class": those of all tasks in `seen`, in
+        training and in testing; None before the first task.
         """
         if self.kind == "domain" or (self.kind == "class" and not seen):
             return None
         used = [task] if self.kind == "task" else sorted(set(seen))
         columns = torch.arange(self.outputs, device=self.device).view(len(self), -1)
         return columns[used].flatten()
-
-    # Data
 
     def train_set(self, task: int) -> tuple[Tensor, Tensor]:
         """All training data of a task, transformed and not augmented, and its targets."""
@@ -225,7 +219,7 @@ class Scenario:
         epochs: int = 1,
         iterations: int | None = None,
     ) -> int:
-        """How many batches `batches` gives for a task (`joint_batches` for several)."""
+        """The number of batches of `batches` for a task (of `joint_batches` for several)."""
         identities = task if isinstance(task, Sequence) else [task]
         samples = sum(len(self._task(identity).y) for identity in identities)
         return count_batches(samples, batch_size, epochs, iterations)
@@ -242,11 +236,10 @@ class Scenario:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Training batches of one task: x [B, ...] and targets int64 [B].
 
-        `epochs` passes, each in an order of its own, or exactly `iterations` batches over as many
-        passes as that takes. The short batch at the end of a pass is dropped; a task with fewer
-        samples than `batch_size` is one batch. The stream depends on `seed`, the task's identity
-        and `batch_size`, and on nothing else. `start` leaves out that many batches without making
-        them: what follows is what would have followed.
+        `epochs` passes, each shuffled separately, or exactly `iterations` batches over as many
+        passes as needed. The incomplete batch at the end of a pass is dropped; a task with fewer
+        samples than `batch_size` is one batch. The stream depends only on `seed`, the task's
+        identity and `batch_size`. `start` skips that many batches without computing them.
         """
         total = self.n_batches(task, batch_size, epochs, iterations)
         data = self._task(task).x, self.targets(task)
@@ -264,8 +257,7 @@ class Scenario:
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Batches drawn from all of `tasks` at once: x [B, ...], targets [B], task identity [B].
 
-        As `batches`, over the union of the tasks' data. The order in which `tasks` are named has
-        no effect. The union is a copy of their training data.
+        As `batches`, over a copy of all data of the tasks. The order of `tasks` has no effect.
         """
         used = sorted(set(tasks))
         if not used:
@@ -288,8 +280,8 @@ class Scenario:
         total: int,
         start: int,
     ) -> Iterator[Any]:
-        """Batches of inputs, drawn and transformed, and of what stands beside them."""
-        if start < 0:  # refused here rather than in the generator, at the first batch
+        """Batches of augmented and transformed inputs, with the matching rows of the other data."""
+        if start < 0:  # raised here and not at the first batch
             raise ValueError(f"start must be 0 or larger, got {start}")
 
         def drawn(number: int, x: Tensor) -> Tensor:

@@ -21,14 +21,14 @@ class SplitMNIST(Scenario):
 
     Args:
         kind: "domain", "task" or "class", see `Scenario`.
-        root: where the data lies; see `orderless.scenarios.datasets`.
+        root: folder of the data; see `orderless.scenarios.datasets`.
         source: "full", or "embedded" for the 5,000 images that need no download.
-        assign: "random" shuffles which digits make up which task, and their labels.
-        assign_seed: which random assignment.
-        validation: where above 0, test on this share of the training data instead.
+        assign: "random" assigns digits to tasks and labels at random.
+        assign_seed: seed of the random assignment.
+        validation: if above 0, test on this fraction of the training data instead.
         normalize: "unit" for inputs in [0, 1], "symmetric" for (x - 0.5) / 0.5.
         flatten: inputs [B, 784] instead of [B, 1, 28, 28].
-        device: where the data is kept, as bytes; batches are float32.
+        device: device of the data, stored as bytes; batches are float32.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class SplitCIFAR100(Scenario):
 
     Args:
         kind, root, assign_seed, validation, device: as for `SplitMNIST`.
-        assign: "random" makes tasks of any five classes, in any order.
-        augment: whether training batches are flipped and cropped at random (padding 4).
+        assign: "random" assigns classes to tasks at random.
+        augment: flip and crop training batches at random (padding 4).
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class SplitCIFAR100(Scenario):
 
 
 def superclasses(data: Cifar100) -> list[list[int]]:
-    """For each coarse label the fine labels under it, in the alphabetical order of their names."""
+    """The fine labels of each coarse label, sorted by name."""
     pairs = torch.stack([data.coarse, data.fine], dim=1).unique(dim=0).tolist()
     groups: list[list[int]] = [[] for _ in data.coarse_names]
     for coarse, fine in sorted(pairs, key=lambda pair: data.fine_names[pair[1]]):
@@ -111,7 +111,7 @@ def _one_of(name: str, value: str, allowed: Sequence[str]) -> None:
 
 
 def assigned(fixed: list[list[int]], assign: str, seed: int) -> list[list[int]]:
-    """The classes of each task, in the order of their labels."""
+    """The classes of each task, sorted by their labels within the task."""
     _one_of("assign", assign, ("fixed", "random"))
     if assign == "fixed":
         return fixed

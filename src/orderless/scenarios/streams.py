@@ -1,6 +1,6 @@
-"""Seeded randomness of scenarios: orders of tasks, and shuffles that resume anywhere.
+"""Seeded randomness of scenarios: orders of tasks, and shuffles that can start at any batch.
 
-Each stream has a generator of its own, keyed on what it may depend on and on nothing else.
+Each stream has its own generator, keyed on exactly what it may depend on.
 """
 
 import hashlib
@@ -12,9 +12,9 @@ from torch import Tensor
 
 
 def keyed_generator(purpose: str, *key: int) -> torch.Generator:
-    """A CPU generator for one purpose and key, unrelated to that of any other.
+    """A CPU generator for one purpose and key, independent of all others.
 
-    The key is hashed, as sums of seeds and task numbers would collide with each other.
+    The key is hashed, because sums of seeds and task numbers would collide.
     """
     text = " ".join([purpose, *(str(int(part)) for part in key)])
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
@@ -24,7 +24,7 @@ def keyed_generator(purpose: str, *key: int) -> torch.Generator:
 def orders(n_tasks: int, permutations: int, seed: int) -> list[tuple[int, ...]]:
     """`permutations` different orders of `n_tasks` tasks: the identity, then random ones.
 
-    Order k depends on (n_tasks, seed, k) only, not on how many are asked for.
+    Order k depends on (n_tasks, seed, k) only, not on the number of permutations.
     """
     if n_tasks < 1:
         raise ValueError(f"n_tasks must be at least 1, got {n_tasks}")
@@ -32,18 +32,18 @@ def orders(n_tasks: int, permutations: int, seed: int) -> list[tuple[int, ...]]:
         raise ValueError(f"permutations must be at least 1, got {permutations}")
     if permutations > math.factorial(n_tasks):
         raise ValueError(
-            f"permutations must be at most {math.factorial(n_tasks)}, as there are no more orders "
-            f"of {n_tasks} tasks, got {permutations}"
+            f"permutations must be at most {math.factorial(n_tasks)}, the number of orders of "
+            f"{n_tasks} tasks, got {permutations}"
         )
     generator = keyed_generator("orders", seed, n_tasks)
-    found = {tuple(range(n_tasks)): None}  # a dict, as it keeps the order of insertion
+    found = {tuple(range(n_tasks)): None}  # a dict keeps the order of insertion
     while len(found) < permutations:
         found[tuple(torch.randperm(n_tasks, generator=generator).tolist())] = None
     return list(found)
 
 
 def count_batches(samples: int, batch_size: int, epochs: int, iterations: int | None) -> int:
-    """The number of batches in `epochs` passes, or `iterations` where that is given."""
+    """The number of batches in `epochs` passes, or `iterations` if given."""
     for name, value in (("batch_size", batch_size), ("epochs", epochs), ("iterations", iterations)):
         if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
@@ -60,10 +60,10 @@ def shuffled_batches(
     start: int,
     device: torch.device,
 ) -> Iterator[tuple[int, Tensor]]:
-    """(number, indices [B]) of the batches `start`..`total`-1 of a stream.
+    """Yield (number, indices [B]) of the batches `start`..`total`-1 of a stream.
 
-    Every pass over the data is shuffled by a generator keyed on the pass, so the stream can be
-    entered anywhere. What does not fill a batch at the end of a pass is dropped.
+    Every pass over the data is shuffled by a generator keyed on the pass, so the stream can start
+    at any batch. The incomplete batch at the end of a pass is dropped.
     """
     size = min(batch_size, samples)
     per_pass = samples // size

@@ -24,7 +24,7 @@ class SizedDataset(Protocol):
 class Task:
     """One task: inputs x [n, ...], labels y [n] in 0..C-1, and the same for testing.
 
-    y may hold floats instead, the values of a regression, which `order_sensitivity` takes.
+    y may hold floats instead, the values of a regression, for `order_sensitivity`.
     """
 
     x: Tensor
@@ -50,7 +50,7 @@ class Task:
                     f"got {y.dtype} {list(y.shape)} in the {whose}"
                 )
             if values and not y.isfinite().all():
-                raise ValueError(f"values must be finite, got others in the {whose}")
+                raise ValueError(f"values must be finite, got NaN or infinity in the {whose}")
             if len(x) != len(y) or not len(y):
                 raise ValueError(
                     f"there must be as many inputs as labels, and at least one, got {len(x)} "
@@ -71,9 +71,7 @@ class Task:
     def to(self, device: torch.device | str) -> Task:
         """The same task with its data on `device`."""
         where = find_device(device)
-        x, y, x_test, y_test = (
-            part.to(where) for part in (self.x, self.y, self.x_test, self.y_test)
-        )
+        x, y, x_test, y_test = (p.to(where) for p in (self.x, self.y, self.x_test, self.y_test))
         return Task(x, y, x_test, y_test, self.name)
 
 
@@ -82,7 +80,7 @@ def task_from_datasets(
 ) -> Task:
     """Read two datasets, or pairs (x, y) of tensors or arrays, into one task.
 
-    `relabel` makes its labels, in ascending order, 0, 1, ...
+    With `relabel`, the labels in ascending order become 0, 1, ...
     """
     (x, y), (x_test, y_test) = _read(training), _read(test)
     if relabel:
@@ -92,7 +90,7 @@ def task_from_datasets(
 
 
 def is_array(value: object) -> bool:
-    """Whether this is all of the inputs or labels at once."""
+    """Whether `value` is a tensor or array, that is, all inputs or labels at once."""
     return isinstance(value, Tensor | np.ndarray)
 
 
@@ -100,7 +98,7 @@ def _read(dataset: SizedDataset) -> tuple[Tensor, Tensor]:
     if isinstance(dataset, tuple | list) and len(dataset) == 2 and is_array(dataset[0]):
         x, y = dataset
         kind = y.dtype if is_array(y) else type(y).__name__
-        if "int" not in str(kind):  # other numbers would be ranked by `relabel`
+        if "int" not in str(kind):  # `relabel` would rank other numbers
             raise ValueError(
                 f"labels must be integers of shape [n], got {kind}: number them from 0"
             )
@@ -108,6 +106,6 @@ def _read(dataset: SizedDataset) -> tuple[Tensor, Tensor]:
     if not len(dataset):
         raise ValueError(f"a dataset must have at least one sample, got an empty {type(dataset)}")
     items = [dataset[index] for index in range(len(dataset))]
-    # np.array takes what as_tensor does not, such as PIL images.
+    # np.array accepts more than as_tensor, such as PIL images
     x = [x if isinstance(x, Tensor) else torch.from_numpy(np.array(x)) for x, _ in items]
     return torch.stack(x), torch.tensor([int(y) for _, y in items])

@@ -1,4 +1,4 @@
-"""Sentences and what they want: files as published, as CSV, and with their authors."""
+"""The intents data sets: download, conversion to CSV, and reading."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ class Texts(NamedTuple):
 
 
 def read_texts(file: Path) -> Texts:
-    """One of the CSV files, if it is of a known edition."""
+    """Read one of the CSV files, after checking its edition."""
     check_edition(file)
     with file.open(newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
@@ -28,12 +28,12 @@ def read_texts(file: Path) -> Texts:
 
 
 def check_edition(file: Path) -> str:
-    """Which edition of a file this is; DataError for none of those known."""
+    """The edition of a file; DataError if it is unknown."""
     found = md5_of(file)
     for edition, md5 in zip(("as published", "small"), INTENTS_MD5S[file.name], strict=True):
         if found == md5:
             return edition
-    raise damaged(file, f"its MD5 is {found}, that of no known edition", "intents")
+    raise damaged(file, f"its MD5 {found} is that of no known edition", "intents")
 
 
 def fetch_intents(folder: Path, progress: Progress | None = None) -> None:
@@ -48,7 +48,7 @@ def fetch_intents(folder: Path, progress: Progress | None = None) -> None:
 
 
 def write_converted(original: Path, folder: Path) -> None:
-    """One of the official files as the CSV files that `load_intents` reads."""
+    """Convert one of the official files to the CSV files that `load_intents` reads."""
     text = original.read_text(encoding="utf-8")
     name = original.name.removesuffix(".original")
     if name == "clinc.json":

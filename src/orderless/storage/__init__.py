@@ -1,4 +1,4 @@
-"""What is kept on disk: states as safetensors and JSON, files that appear whole or not at all."""
+"""Files: states as safetensors, records as JSON, atomic writes, one writer per directory."""
 
 from .directory import (
     DamagedFile,

@@ -1,6 +1,6 @@
-"""A directory of finished work: records with a checksum, one writer at a time, whole files only.
+"""A directory of finished cells: JSON records with a checksum, one writer, atomic writes.
 
-DIR/cells/NAME.json          one finished cell each, with a checksum
+DIR/cells/NAME.json          one finished cell
 """
 
 import errno
@@ -30,33 +30,33 @@ LARGEST_CELL = 2**28  # bytes; one with a million predictions has two million
 
 
 class StoreError(Exception):
-    """Something about a run directory, in one sentence."""
+    """A problem with a run directory, described in one sentence."""
 
 
 class DamagedFile(UserWarning):
-    """A file that is not what was written; each is named, however many there are."""
+    """A file is damaged; there is one warning per file."""
 
 
 def user_cache() -> Path:
-    """This user's folder for data of this package."""
+    """The user's cache folder of this package."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orderless"
 
 
 def package_files(package: str, pattern: str) -> list[Path]:
-    """What an installed package holds under a pattern; it is found, not imported."""
+    """Files of an installed package that match a pattern; the package is not imported."""
     spec = importlib.util.find_spec(package)
     folders = spec.submodule_search_locations or [] if spec else []
     return [path for folder in folders for path in sorted(Path(folder).glob(pattern))]
 
 
 def versions() -> dict[str, str]:
-    """Of what results depend on, for the records."""
+    """Versions of the packages that results depend on, for the records."""
     return {"orderless": __version__, "torch": torch.__version__, "numpy": np.__version__}
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write to a temporary name, flush to the disk, rename."""
-    # a name of its own: another machine on the same file system may be writing this file, too
+    """Write to a temporary file, flush it to the disk, and rename it."""
+    # a unique name, because another machine may be writing the same file
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with open(temporary, "wb") as file:
@@ -67,7 +67,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     except OSError as error:
         if error.filename is None:
             raise
-        # about the file, not about its temporary name
+        # name the file, not the temporary one
         raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         temporary.unlink(missing_ok=True)
@@ -79,9 +79,9 @@ def _digest(cell: Json) -> str:
 
 
 def read_cell(path: Path) -> dict[str, Json]:
-    """A finished cell; a file that is not what was written raises `ValueError`."""
+    """Read a finished cell; raise `ValueError` if the file is damaged."""
     try:
-        if not path.is_file():  # a FIFO or a device could be read for ever
+        if not path.is_file():  # reading a FIFO or a device might never end
             raise ValueError("it is no file")
         with path.open("rb") as file:
             content = file.read(LARGEST_CELL + 1)
@@ -101,7 +101,7 @@ def read_cell(path: Path) -> dict[str, Json]:
 
 
 def set_aside(path: Path) -> None:
-    """Rename a damaged file, so that it is computed again."""
+    """Rename a damaged file, so that its cell is computed again."""
     aside = path.with_suffix(".damaged")
     path.replace(aside)
     text = f"{path} was damaged: it is now {aside}, and computed again"
@@ -117,7 +117,7 @@ class Directory:
         self.directory = Path(directory)
 
     def prepare(self, *folders: str) -> None:
-        """Make the directory with these folders (all by default), and see that it is writable."""
+        """Create the directory with these folders (default: all) and check that it is writable."""
         try:
             for name in folders or self.folders:
                 (self.directory / name).mkdir(parents=True, exist_ok=True)
@@ -127,12 +127,12 @@ class Directory:
             raise StoreError(f"cannot write to {self.directory}: {error.strerror}") from None
 
     def mark(self) -> str:
-        """The directory's own: who reads the same mark there sees the same directory."""
+        """The directory's identifier; machines that read the same mark share the directory."""
         return (self.directory / LOCK).read_text()
 
     @contextmanager
     def lock(self) -> Iterator[str]:
-        """One run at a time; the lock goes with the process, however it ends. Gives the `mark`."""
+        """Lock the directory for one run and yield its `mark`; the lock ends with the process."""
         with self._lock_file() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -141,7 +141,7 @@ class Directory:
                     f"another run is writing to {self.directory}: wait for it or choose another "
                     "--out"
                 ) from None
-            for part in self.directory.glob("*/.*.part"):  # of a run that was killed
+            for part in self.directory.glob("*/.*.part"):  # left by a run that was killed
                 part.unlink(missing_ok=True)
             file.seek(0)
             mark = file.read()
@@ -154,7 +154,7 @@ class Directory:
             yield mark
 
     def _lock_file(self) -> TextIO:
-        """Opened for reading and writing; never what a link under its name points to."""
+        """Open the lock file for reading and writing, without following a link."""
         path = self.directory / LOCK
         try:
             return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")
@@ -167,11 +167,11 @@ class Directory:
         return self.directory / "cells" / f"{name}.json"
 
     def readers(self, name: str) -> dict[Path, Callable[[Path], Any]]:
-        """The files of a cell, its record first, and what reads each."""
+        """The files of a cell, its record first, each with its reader."""
         return {self.cell_path(name): read_cell}
 
     def finished(self) -> dict[str, dict[str, Json]]:
-        """All finished cells by name, without those of which a file is damaged. Changes nothing."""
+        """All finished cells by name, except those with a damaged file; changes nothing."""
         records = {}
         for path in sorted((self.directory / "cells").glob("*.json")):
             with suppress(ValueError):
@@ -181,7 +181,7 @@ class Directory:
         return records
 
     def tidy(self, name: str, *, finished: bool) -> None:
-        """Before a run, move away what an earlier one left of a cell and cannot be read."""
+        """Before a run, set aside damaged files of an unfinished cell."""
         for path, read in () if finished else self.readers(name).items():
             try:
                 if path.exists():
@@ -190,7 +190,7 @@ class Directory:
                 set_aside(path)
 
     def write_cell(self, name: str, record: object) -> None:
-        """Write a frozen dataclass, or what is plain JSON already, as the record of a cell."""
+        """Write the record of a cell, a dataclass or plain JSON."""
         cell = as_json(record)
         wrapper = {"format": FORMAT, "checksum": _digest(cell), "cell": cell}
         text = json.dumps(wrapper, indent=1, allow_nan=False)
@@ -199,12 +199,12 @@ class Directory:
 
     @contextmanager
     def space(self) -> Iterator[None]:
-        """A disk that is full is told in a sentence."""
+        """Report a failed write, for example to a full disk, as a `StoreError`."""
         try:
             yield
         except OSError as error:
             reason = error.strerror or str(error)
             raise StoreError(
                 f"cannot write to {self.directory}: {reason}; finished cells are safe, and the "
-                "same command goes on from here"
+                "same command resumes"
             ) from None

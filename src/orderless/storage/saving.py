@@ -1,7 +1,7 @@
 """`save` and `load`: safetensors for tensors, JSON for the rest, never pickle.
 
-safetensors compares every size in a file with the file's own before it allocates anything. What it
-does not notice is a flipped bit: so a file carries a checksum, and a format version.
+safetensors compares every size in a file with the size of the file before it allocates memory. It
+does not notice a flipped bit, so files have a checksum, and a format version.
 """
 
 import hashlib
@@ -20,17 +20,17 @@ from .directory import write_atomically
 
 FORMAT = 2
 
-# What a state can raise that nobody wrote here, in the reading of it or in what it is loaded into.
+# Errors that an invalid state can cause when it is read or loaded into an object.
 INVALID_STATE = (
     *(ValueError, KeyError, IndexError, TypeError, AttributeError),
-    *(RuntimeError, OverflowError),  # a tree too deep is a RuntimeError, too
+    *(RuntimeError, OverflowError),  # RecursionError is a RuntimeError
 )
 
 
 def save(path: str | os.PathLike[str], obj: Any) -> Path:
     """Write an object's `state_dict()` (or a nested dict of tensors and plain values) to one file.
 
-    The file appears under its name only when it is complete.
+    The write is atomic: the file is complete or absent.
     """
     path = Path(path)
     state = obj.state_dict() if hasattr(obj, "state_dict") else obj
@@ -38,21 +38,21 @@ def save(path: str | os.PathLike[str], obj: Any) -> Path:
     tree = _encode(state, tensors, "")
     text = json.dumps(tree)
     about = {"format": FORMAT, "checksum": checksum(text, tensors), "tree": text}
-    # under one key, since safetensors writes several in any order: same content, same bytes
+    # one key, because safetensors writes several keys in any order: same content, same bytes
     write_atomically(path, serialize(tensors, {"orderless": json.dumps(about)}))
     return path
 
 
 def load(path: str | os.PathLike[str], into: Any = None) -> Any:
-    """Read what `save` wrote: the nested state, or with `into` that object after loading it.
+    """Read a file of `save`: return the nested state, or load it `into` an object and return that.
 
     >>> pf.load_state_dict(ol.load("filter.safetensors"))    # doctest: +SKIP
     """
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, not a file written by orderless.save")
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise ValueError(f"{path} is no file written by orderless.save")
+    if path.exists() and not path.is_file():  # reading a pipe would block
+        raise ValueError(f"{path} is not a file written by orderless.save")
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -75,7 +75,7 @@ def load(path: str | os.PathLike[str], into: Any = None) -> Any:
 
 
 def _state(text: str, tensors: dict[str, Tensor]) -> Any:
-    """What was saved, if this is what was written."""
+    """The saved state, after checking format and checksum."""
     about = json.loads(text)
     if about["format"] != FORMAT:
         raise ValueError(f"its format is {about['format']!r}, and this version reads {FORMAT}")
@@ -85,7 +85,7 @@ def _state(text: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def checksum(text: str, tensors: dict[str, Tensor]) -> str:
-    """SHA-256 of a text, and of every tensor's name, dtype, shape and bytes."""
+    """SHA-256 of a text and of the name, dtype, shape and bytes of every tensor."""
     digest = hashlib.sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
@@ -94,7 +94,7 @@ def checksum(text: str, tensors: dict[str, Tensor]) -> str:
 
 
 def _encode(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
-    """A JSON tree with tensors replaced by their names; non-JSON types carry a tag."""
+    """A JSON tree in which tensors are replaced by their names and other types have a tag."""
     if isinstance(value, Tensor):
         while name in tensors:  # {"a": {"b": ...}, "a/b": ...}
             name += "'"

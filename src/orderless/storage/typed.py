@@ -1,28 +1,27 @@
 """Frozen dataclasses and JSON: `as_json` one way, `decode` the other.
 
-A checksum says that a file is as it was written, not that what was written makes sense. `decode`
-walks the types of a dataclass once, at the reader, so that nothing behind it has to ask again:
-a number is finite and fits a double (10**400 does not), a list holds what it should. Keys that the
-dataclass does not know are ignored, keys that are missing or null have its defaults.
+A checksum shows that a file is as it was written, not that its content makes sense. `decode` checks
+every value against the types of a dataclass, so that later code need not: a number is finite and
+fits a double (10**400 does not), a list holds items of its type. Unknown keys are ignored; keys
+that are missing or null have the dataclass's defaults.
 """
 
 import dataclasses
 import math
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Json: TypeAlias = "bool | int | float | str | None | list[Json] | dict[str, Json]"
 Setting: TypeAlias = bool | int | float | str | None
-Decoder = Callable[[object], Any]
 T = TypeVar("T")
 
 LARGEST = 2**63  # of an integer
 
 
 class Misfit(ValueError):
-    """A value is not of its type; `path` leads to it."""
+    """A value is not of its type; `path` holds the keys that lead to it."""
 
     def __init__(self, *path: str) -> None:
         super().__init__(".".join(path))
@@ -30,7 +29,7 @@ class Misfit(ValueError):
 
 
 def optional() -> Any:
-    """A field that is left out of the JSON where it is None."""
+    """A field that is left out of the JSON if it is None."""
     return dataclasses.field(default=None, metadata={"optional": True})
 
 
@@ -55,91 +54,73 @@ def as_json(value: object) -> Json:
 
 
 def decode(kind: type[T], value: object) -> T:
-    """`value`, as JSON has it, as a `kind`; `Misfit` names the first field that is not of its type.
+    """`value`, parsed from JSON, as a `kind`; `Misfit` names the first field of a wrong type.
 
-    Known are bool, int, float, str, None, object (anything), Literal, unions, lists, dictionaries
+    Kinds are bool, int, float, str, None, object (anything), Literal, unions, lists, dictionaries
     with string keys, and dataclasses of these.
     """
-    of_this_kind: Any = kind
-    decoded: T = _decoder(of_this_kind)(value)
+    decoded: T = _decode(kind, value)
     return decoded
 
 
-@cache
-def _decoder(kind: Any) -> Decoder:
-    origin, arguments = get_origin(kind), get_args(kind)
-    if kind is object:
-        return lambda value: value
-    if kind in (bool, str, types.NoneType):
-        return lambda value: value if isinstance(value, kind) else _refuse()
+def _decode(kind: Any, value: Any) -> Any:
+    if kind in (bool, str, types.NoneType, object):
+        if isinstance(value, kind):
+            return value
+        raise Misfit
     if kind in (int, float):
-        return lambda value: _number(value, kind)
-    if origin is Literal:
-        return lambda value: value if value in arguments else _refuse()
+        return _number(kind, value)
+    origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return _any_of([_decoder(argument) for argument in arguments])
-    if origin is list:
-        item = _decoder(arguments[0])
-        return lambda value: list(map(item, value)) if isinstance(value, list) else _refuse()
-    if origin is dict:
-        return _dictionary(_decoder(arguments[1]))
-    return _dataclass(kind)
-
-
-def _refuse() -> Any:
+        return _decode_union(arguments, value)
+    if origin is list and isinstance(value, list):
+        return [_decode(arguments[0], item) for item in value]
+    if origin is dict and isinstance(value, dict):
+        return {key: _decode_at(key, arguments[1], item) for key, item in value.items()}
+    if origin is Literal and value in arguments:
+        return value
+    if origin is None and isinstance(value, dict):  # a dataclass
+        return kind(
+            **{
+                name: _decode_at(name, hint, value.get(name))
+                for name, hint, needed in _fields(kind)
+                if needed or value.get(name) is not None
+            }
+        )
     raise Misfit
 
 
-def _number(value: Any, kind: type[int] | type[float]) -> float:
+def _decode_at(key: str, kind: Any, value: object) -> Any:
+    """`_decode`, with the key in the path of an error."""
+    try:
+        return _decode(kind, value)
+    except Misfit as misfit:
+        raise Misfit(key, *misfit.path) from None
+
+
+def _decode_union(kinds: tuple[Any, ...], value: object) -> Any:
+    """The first of several types that fits; of the errors, the one with the longest path."""
+    deepest = Misfit()
+    for kind in kinds:
+        try:
+            return _decode(kind, value)
+        except Misfit as misfit:
+            deepest = max(deepest, misfit, key=lambda found: len(found.path))
+    raise deepest
+
+
+def _number(kind: type[int] | type[float], value: Any) -> float:
     whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
     if whole or (kind is float and isinstance(value, float) and math.isfinite(value)):
         return kind(value)
     raise Misfit
 
 
-def _any_of(decoders: list[Decoder]) -> Decoder:
-    def decoded(value: object) -> Any:
-        deepest = Misfit()
-        for each in decoders:
-            try:
-                return each(value)
-            except Misfit as misfit:
-                deepest = max(deepest, misfit, key=lambda found: len(found.path))
-        raise deepest
-
-    return decoded
-
-
-def _dictionary(item: Decoder) -> Decoder:
-    def decoded(value: object) -> dict[str, object]:
-        found = value if isinstance(value, dict) else _refuse()
-        return {key: _named(key, item, part) for key, part in found.items()}
-
-    return decoded
-
-
-def _dataclass(kind: Any) -> Decoder:
+@cache
+def _fields(kind: Any) -> list[tuple[str, Any, bool]]:
+    """The name and type of each field of a dataclass, and whether it has no default."""
     hints, missing = get_type_hints(kind), dataclasses.MISSING
-    fields = [
-        (f.name, f.default is f.default_factory is missing, _decoder(hints[f.name]))
-        for f in dataclasses.fields(kind)
+    return [
+        (field.name, hints[field.name], field.default is field.default_factory is missing)
+        for field in dataclasses.fields(kind)
     ]
-
-    def decoded(value: object) -> Any:
-        found = value if isinstance(value, dict) else _refuse()
-        return kind(
-            **{
-                name: _named(name, item, found.get(name))
-                for name, needed, item in fields
-                if needed or found.get(name) is not None
-            }
-        )
-
-    return decoded
-
-
-def _named(key: str, item: Decoder, value: object) -> Any:
-    try:
-        return item(value)
-    except Misfit as misfit:
-        raise Misfit(key, *misfit.path) from None

@@ -1,1 +1,1 @@
-"""Where cells are computed: on this machine, on a Ray cluster, by torchrun's ranks together."""
+"""Launchers: cells on this machine, on a Ray cluster, or by the ranks of torchrun together."""

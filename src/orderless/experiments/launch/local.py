@@ -1,4 +1,4 @@
-"""Cells on this machine: one after another, or in several processes; the same files either way."""
+"""Cells on this machine: one after another, or in several processes, with the same results."""
 
 import os
 import signal
@@ -21,11 +21,11 @@ from ..store import Store, StoreError
 Warned = list[Warning | str]
 
 _work: Any = None  # of this worker process
-_steps: Any = None  # how many all workers have taken
+_steps: Any = None  # the number of steps of all workers
 
 
 def automatic_workers(cells: int, device: torch.device, bytes_each: int) -> int:
-    """A process per core where cells and half the memory suffice; one on a GPU, which fills it."""
+    """At most one process per core, as cells and half the memory allow; one on a GPU."""
     if device.type == "cuda":
         return 1
     has_affinity = hasattr(os, "sched_getaffinity")
@@ -34,20 +34,20 @@ def automatic_workers(cells: int, device: torch.device, bytes_each: int) -> int:
 
 
 def machine_memory() -> int:
-    """Bytes."""
+    """The memory of this machine in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
-    """The same bits again on a GPU, where the fastest kernels add in whatever order they finish.
+    """Use deterministic kernels on a GPU, if wanted.
 
-    An operation that has no deterministic kernel warns and goes on.
+    An operation without a deterministic kernel warns.
     """
     if not wanted:
         yield
         return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS begins
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
     before = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("warn")
     try:
@@ -59,7 +59,7 @@ def deterministic(wanted: bool) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class InOrder:
-    """One cell after another, in this process, with one thread or as many as torch has now."""
+    """Computes cells one after another in this process, with one thread or torch's threads."""
 
     one_thread: bool = True
 
@@ -74,7 +74,7 @@ class InOrder:
 
 @dataclass(frozen=True)
 class Processes:
-    """Several processes with a thread each; None: as many as there are cores and memory for."""
+    """Computes cells in processes with one thread each; None: as many as cores and memory allow."""
 
     workers: int | None = None
 
@@ -90,7 +90,7 @@ class Processes:
         return nullcontext()
 
     def count(self, cells: int, work: Work[Any]) -> int:
-        """How many processes this number of cells gets."""
+        """The number of processes for this many cells."""
         if self.workers is not None:
             return self.workers
         return automatic_workers(cells, work.device, work.memory())
@@ -99,13 +99,13 @@ class Processes:
 def _run_in_processes(
     cells: Sequence[C], work: Work[C], store: Store, workers: int, tick: Tick
 ) -> Iterator[tuple[C, Record]]:
-    """Finished cells as they come. Processes are spawned: CUDA does not survive a fork."""
+    """Yield finished cells. Processes are spawned, since CUDA does not survive a fork."""
     context = get_context("spawn")
-    # No lock, which a worker that is killed would hold for ever: a step may go uncounted.
+    # without a lock, which a killed worker would never release; a step may be missed
     steps = context.RawValue("q", 0)
     pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(work, steps))
     try:
-        # processes ignore Ctrl-C, which terminals send to all: their parent ends them
+        # workers ignore Ctrl-C, which terminals send to all processes; the parent ends them
         with handled(signal.SIGINT, signal.SIG_IGN):
             longest_first = sorted(cells, key=lambda cell: not cell.slow)
             futures = {pool.submit(_run, cell, store): cell for cell in longest_first}
@@ -123,10 +123,10 @@ def _run_in_processes(
     except BrokenProcessPool:
         raise StoreError(
             f"a worker process was killed, perhaps for lack of memory: use fewer than {workers} "
-            "--workers; the same command goes on from here"
+            "--workers; the same command resumes"
         ) from None
     except BaseException:
-        # An interrupt, or a cell that failed. What runs has its checkpoint and need not end.
+        # an interrupt, or a failed cell; running cells have checkpoints and need not finish
         for process in list((pool._processes or {}).values()):
             process.terminate()
         raise
@@ -136,7 +136,7 @@ def _run_in_processes(
 
 @contextmanager
 def handled(number: signal.Signals, handler: Any) -> Iterator[None]:
-    """A signal is handled in this way; not in threads, since signals are the main thread's."""
+    """Install a signal handler; has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -155,7 +155,7 @@ def _begin(work: Any, steps: Any) -> None:
 
 
 def _leave_with_parent() -> None:
-    """A run that was killed must not go on writing beside the next one."""
+    """Exit with the parent: a killed run must not write beside the next one."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -171,7 +171,7 @@ def _count(steps: int) -> None:
 
 
 def compute(cell: C, work: Work[C], store: Store, tick: Tick) -> tuple[Record, Warned]:
-    """The record, and what was warned about: the parent says it, once for all."""
+    """Compute a cell; returns its record and the warnings, which the parent process shows."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         record = work.compute(cell, store, tick)

@@ -1,7 +1,7 @@
-"""A run under torchrun: all ranks compute the same cells, each on its share of the particles.
+"""Runs under torchrun: all ranks compute the same cells, each with its share of the particles.
 
-The first rank alone takes the lock, writes files and shows progress. The others read the run
-directory when it has, so all of them must see it.
+Only the first rank takes the lock, writes files and shows progress. The others read the run
+directory after it, so all ranks need access to it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ...storage.directory import LOCK
 from ...storage.typed import Json
 from ..store import Store, StoreError
 
-PATIENCE = timedelta(minutes=10)  # with a rank that neither answers nor closes its connection
+PATIENCE = timedelta(minutes=10)  # timeout for a rank that does not answer
 
 
 def rank() -> int:
-    """Which of torchrun's processes this is; 0 where there is only one."""
+    """The rank of this process; 0 without torchrun."""
     return int(os.environ["RANK"]) if dist.is_torchelastic_launched() else 0
 
 
@@ -41,7 +41,7 @@ def ranks() -> int:
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[Any]:
-    """The process group of a run under torchrun; None where there is only one process."""
+    """Join the process group of a run under torchrun; yields None without torchrun."""
     if ranks() == 1:
         yield None
         return
@@ -56,19 +56,19 @@ def joined(device: torch.device) -> Iterator[Any]:
     before: Any = signal.signal(signal.SIGTERM, _told_to_end)
     try:
         with talking():
-            # what is decided on the host goes by gloo, so that no GPU is kept waiting
+            # decisions on the host use gloo, so that no GPU has to wait
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(backend, timeout=PATIENCE)
         yield dist.group.WORLD
         with talking():
-            # Until all are done: a thread of gloo's that lets go of the last result while Python
-            # ends would take the whole process with it.
+            # wait for all: if a thread of gloo releases the last result while Python exits, the
+            # process crashes
             dist.barrier()
         dist.destroy_process_group()
     except RankLost as error:
-        before = signal.SIG_IGN  # torchrun is about to end us, and the sentence is still to be said
+        before = signal.SIG_IGN  # torchrun is about to send SIGTERM; print the message first
         raise RankLost(
-            "another rank has ended or does not answer; the same command goes on from the last "
+            "another rank has ended or does not answer; the same command resumes from the last "
             "checkpoint, with any number of ranks"
         ) from error
     finally:
@@ -80,11 +80,11 @@ def _told_to_end(*_: Any) -> None:
 
 
 def complain(problem: BaseException | str) -> None:
-    """Print an error once: most occur on all ranks, and the first rank prints them.
+    """Print an error once: most errors occur on all ranks, and the first rank prints them.
 
-    The others wait a moment, in which torchrun ends them if the first has failed, too.
+    The other ranks wait two seconds, in which torchrun ends them if the first rank has failed.
     """
-    text = "\n".join(map(printable, str(problem).splitlines()))  # it may quote anybody's names
+    text = "\n".join(map(printable, str(problem).splitlines()))  # it may quote names of users
     if rank() == 0:
         print(f"orderless: {text}", file=sys.stderr)
         return
@@ -118,7 +118,7 @@ class SharedStore(Store):
 
     @contextmanager
     def lock(self) -> Iterator[str]:
-        """The first rank's lock; the others see whether it is their directory, too."""
+        """The first rank takes the lock; the others check that they see the same directory."""
         if self.first:
             with super().lock() as mark:
                 self._broadcast(torch.tensor(list(mark.encode())))
@@ -145,14 +145,14 @@ class SharedStore(Store):
         return bool(self._broadcast(torch.tensor(now)))
 
     def _broadcast(self, values: Tensor) -> Tensor:
-        """The first rank's values."""
+        """The values of the first rank."""
         with talking():
             dist.broadcast(values, group=self.group, group_src=0)
         return values
 
     @contextmanager
     def _after_the_first(self) -> Iterator[None]:
-        """What follows is done by the first rank, then by the others; then all go on."""
+        """Run the block on the first rank, then on the others; then synchronise."""
         if not self.first:
             self._meet()
         yield

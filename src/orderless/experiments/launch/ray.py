@@ -1,13 +1,13 @@
-"""Cells as Ray tasks, on one machine or on many; the same files as one after another.
+"""Cells as Ray tasks, on one machine or on many, with the same results as in one process.
 
-Results go back to the driver, and the driver alone writes them: there need be no file system that
-all machines share, and a worker that was given up for lost cannot write behind anybody's back.
+Results are sent to the driver, and only the driver writes them. So no shared file system is needed,
+and a worker that was considered lost cannot overwrite files.
 
-Checkpoints are large and go to a disk. A worker that sees the run directory itself (it reads the
-mark that the driver left there) keeps them in it, and a lost cell goes on from there on any
-machine. Elsewhere they lie in the user's cache on the worker's machine: a cell whose process was
-lost goes on there, one whose machine was lost begins again. The tasks of one cell are learned side
-by side where workers see the run directory.
+Checkpoints are large and stay on a disk. A worker that sees the run directory (it reads the mark
+that the driver wrote there) writes them to it, and a lost cell resumes on any machine. Otherwise
+they are in the user's cache on the worker's machine: a cell resumes there if its process was lost,
+and starts again if its machine was lost. The tasks of one cell run in parallel if workers see the
+run directory.
 """
 
 import os
@@ -35,17 +35,17 @@ from ..store import Store, StoreError, versions
 from .local import Warned, compute
 
 RETRIES = 5  # of a cell whose worker or machine was lost
-OBJECTS = 2**28  # bytes of Ray's object store on a machine of our own; records are small
+OBJECTS = 2**28  # bytes of the object store of a local Ray; records are small
 
 Result = tuple[Record, dict[str, Tensor] | None, Warned]
 
 
 @dataclass(frozen=True)
 class Ray:
-    """Where Ray is, and what a cell asks of a machine beside one CPU."""
+    """The address of Ray, and the resources of a cell besides one CPU."""
 
     address: str | None = None
-    """None: $RAY_ADDRESS, or where there is none a Ray of our own on this machine."""
+    """None: $RAY_ADDRESS, or a local Ray if that is not set."""
     gpus: float = 0.0
     """GPUs per cell; 0.25 puts four cells on one."""
     at_once: int | None = None
@@ -58,7 +58,6 @@ class Ray:
     def launch(
         self, cells: Sequence[C], work: Work[C], store: Store, report: Report
     ) -> Iterator[tuple[C, Record]]:
-        """Finished cells as they come, each already in the store."""
         ray = import_ray()
         with self.connected():
             request = {"num_cpus": 1, "num_gpus": self.gpus, "memory": work.memory()}
@@ -87,14 +86,14 @@ class Ray:
                         if record is not None:  # a task of a cell leaves a checkpoint only
                             store.write_cell(cell.name, record)
                         yield cell, record
-            finally:  # an interrupt, or a cell that failed: what still runs has its checkpoint
+            finally:  # after an interrupt or a failed cell, running cells have checkpoints
                 for reference in running:
                     ray.cancel(reference, force=True)
                 ray.kill(meter)
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Connect, unless the caller is connected; leave as it was found."""
+        """Connect to Ray, unless the caller is connected already."""
         ray = import_ray()
         if ray.is_initialized():
             yield
@@ -106,7 +105,7 @@ class Ray:
         try:
             _knock(address)
             ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
-        except Exception as error:  # a node that does not come up is no more than that
+        except Exception as error:  # Ray raises many types if a node does not start
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise StoreError(f"cannot use Ray at {address!r}: {reason}") from None
         try:
@@ -115,13 +114,13 @@ class Ray:
             ray.shutdown()
 
     def count(self, cells: int, work: Work[Any]) -> int:
-        """How many cells can be computed at a time."""
+        """The number of cells that are computed at a time."""
         cpus = int(import_ray().cluster_resources().get("CPU", 1))
         return min(cells, self.at_once or cpus)
 
 
 def import_ray() -> ModuleType:
-    # Ray sends usage statistics home unless it is told not to, and warns of a future default
+    # no usage statistics, and no warning about a future default
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -134,7 +133,7 @@ def import_ray() -> ModuleType:
 
 
 def _knock(address: str) -> None:
-    """Ray itself waits for many minutes where nobody answers."""
+    """Check that the address answers; Ray itself waits for many minutes."""
     if address not in ("local", "auto"):
         parts = urlsplit(address if "://" in address else f"//{address}")
         if not parts.hostname or not parts.port:
@@ -159,30 +158,28 @@ def _warn_if_nobody_has(ray: ModuleType, request: dict[str, float]) -> None:
 def _taken(ray: ModuleType, steps: Any) -> int:
     try:
         return ray.get(steps)
-    except ray.exceptions.RayError:  # the meter's machine was lost; it counts on elsewhere
+    except ray.exceptions.RayError:  # the meter's machine was lost; it restarts elsewhere
         return 0
 
 
 def _result(ray: ModuleType, reference: Any, cell: Any) -> Result:
     try:
         return ray.get(reference)
-    except ray.exceptions.RayTaskError as error:  # what the cell itself raised
+    except ray.exceptions.RayTaskError as error:  # raised by the cell itself
         raise error.cause from error
     except ray.exceptions.RayError as error:
         raise StoreError(
             f"{cell.name} was lost {RETRIES + 1} times with its worker "
-            f"({type(error).__name__}), perhaps for lack of memory; the same command goes on "
-            "from here"
+            f"({type(error).__name__}), perhaps for lack of memory; the same command "
+            "resumes"
         ) from None
 
 
-# ---------------------------------------------------------------------- on the worker's machine
-
-_work: Any = None  # of this worker process: data is loaded once
+_work: Any = None  # of this worker process, which loads the data once
 
 
 class _Meter:
-    """Steps of all workers, until the driver takes them."""
+    """Counts the steps of all workers until the driver reads them."""
 
     def __init__(self) -> None:
         self._steps = 0
@@ -196,7 +193,7 @@ class _Meter:
 
 
 class _Ticks:
-    """Sends steps to the meter, a message a second at most."""
+    """Sends steps to the meter, at most one message per second."""
 
     def __init__(self, meter: Any) -> None:
         self._meter, self._steps, self._sent = meter, 0, time.monotonic()
@@ -209,7 +206,7 @@ class _Ticks:
 
 
 class WorkerStore(Store):
-    """A worker's side of a run directory: keeps checkpoints, holds results for the driver."""
+    """The store of a worker: writes checkpoints, holds results for the driver."""
 
     def __init__(self, directory: str, mark: str) -> None:
         lock = Path(directory) / LOCK
@@ -223,7 +220,7 @@ class WorkerStore(Store):
         self.snapshots = snapshots
 
     def write_cell(self, name: str, record: object) -> None:
-        if not self.shared:  # else the driver does it, once it has the record
+        if not self.shared:  # otherwise the driver deletes them with the record
             self.drop_checkpoints(name)
 
 
@@ -235,7 +232,7 @@ def _compute(cell: Any, shared: tuple[Any, ...], meter: Any) -> Result:
     _work = _work if _work == work else work
     store = WorkerStore(directory, mark)
     if isinstance(cell, Part) and not store.shared:
-        return None, None, []  # the cell would not see it, and learns the task itself
+        return None, None, []  # the cell would not see the checkpoint, and learns the task itself
     with one_thread():
         record, warned = compute(cell, _work, store, _Ticks(meter))
     return record, store.snapshots, warned

@@ -1,9 +1,8 @@
-"""Filters at work in a scenario: what the experiments train, task after task."""
+"""Learners: filters that learn the tasks of a scenario one after another."""
 
 from .continual import ContinualLearner
 from .exact import ExactLearner
-from .filtered import Learner
-from .gaussian_sum import GaussianSumLearner
+from .filtered import GaussianSumLearner, Learner
 from .product import ProductLearner
 from .replay import Reservoir
 

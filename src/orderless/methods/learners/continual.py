@@ -1,4 +1,4 @@
-"""What an experiment asks of a learner, whatever it is made of."""
+"""The interface of a learner."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,13 @@ from ...scenarios import Scenario
 
 
 class ContinualLearner(ABC):
-    """Learns the tasks of a scenario one after another and answers at any time.
+    """Learns the tasks of a scenario one after another and predicts at any time.
 
-    `seen` lists the tasks met so far, in order. `joint` asks for shuffled batches of all tasks at
-    once.
+    `seen` lists the tasks so far, in order. With `joint`, batches are drawn from all tasks at once.
     """
 
     joint = False
-    parts: tuple[str, ...] = ("filter",)  # attributes that are saved, those of them that are set
+    parts: tuple[str, ...] = ("filter",)  # the attributes in the state, unless they are None
 
     def __init__(self, scenario: Scenario, filter: Predictor) -> None:
         self.scenario, self.filter = scenario, filter
@@ -26,36 +25,36 @@ class ContinualLearner(ABC):
 
     @abstractmethod
     def begin_task(self, seen: Sequence[int]) -> None:
-        """Get ready for the last task of `seen`; `seen` lists all tasks so far, in order."""
+        """Prepare for the last task of `seen`, the list of all tasks so far, in order."""
 
     @abstractmethod
     def learn(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepInfo | None:
-        """Take in one batch; None where a single batch has nothing to report.
+        """Learn one batch; returns None if there is nothing to report.
 
-        Labels are in the scenario's output space; `task` `[B]` is given where tasks are mixed.
+        Labels are in the scenario's output space; `task` `[B]` is given if tasks are mixed.
         """
 
     def end_task(self) -> StepInfo | None:
-        """The task is over; what is known only now, if anything."""
+        """Finish the task; returns what is known only now, if anything."""
         return None
 
     @abstractmethod
     def outputs(self, x: Tensor, task: int) -> Tensor:
-        """Every particle's scores `[N, B, C]`, -inf where a class is out of the question.
+        """Every particle's scores `[N, B, C]`, -inf for inactive classes.
 
-        Of a sharded ensemble, the scores of the particles here.
+        With a sharded ensemble, those of this rank's particles.
         """
 
     @property
     def weights(self) -> Tensor:
-        """`[N]`, what the particles count for in an answer."""
+        """The particles' weights in a prediction, `[N]`."""
         return self.filter.weights
 
-    def check(self) -> None:  # noqa: B027  (most have nothing to ask)
-        """Raise `FloatingPointError` if learning has broken down."""
+    def check(self) -> None:  # noqa: B027  (optional)
+        """Raise `FloatingPointError` if learning has diverged."""
 
     def representation(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """What the output layer of the heaviest particle sees, `[B, M]`, and its parameters."""
+        """The inputs `[B, M]` of the heaviest particle's last layer, and its parameters."""
         return heaviest_representation(self.filter, x)
 
     def state_dict(self) -> dict[str, object]:
@@ -69,7 +68,7 @@ class ContinualLearner(ABC):
 
 @torch.no_grad()
 def heaviest_representation(filter: Predictor, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """What the last linear layer of the heaviest network sees, and that network's weights."""
+    """The inputs of the heaviest network's last linear layer, and the network's parameters."""
     network = filter.networks[int(filter.weights.argmax())].eval()
     seen: list[Tensor] = []
     last = [layer for layer in network.modules() if isinstance(layer, nn.Linear)][-1]

@@ -1,4 +1,4 @@
-"""The exact filter at work in a scenario: which head a sample belongs to, and when it is solved."""
+"""The learner of the exact filter: assigns samples to heads and gathers batches."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +16,9 @@ from .continual import ContinualLearner
 
 @lru_cache
 def feature_map(kind: str, shape: tuple[int, ...], features: int) -> Callable[[], nn.Module]:
-    """Makes maps of a kind for inputs of this shape; see the setting rb_map.
+    """A function that makes maps of a kind for inputs of this shape; see the setting rb_map.
 
-    The same function for the same arguments, so that maps already drawn can be kept by it.
+    The same arguments return the same function, so that maps can be cached by it.
     """
     image = len(shape) == 3 and shape[1] == shape[2]
     if kind == "auto":
@@ -29,14 +29,14 @@ def feature_map(kind: str, shape: tuple[int, ...], features: int) -> Callable[[]
         return partial(RandomReLU, math.prod(shape), features)
     if not image:
         raise ValueError(f"rb_map={kind} takes square images, got inputs of shape {shape}")
-    # Grey images are digits here: where a stroke is matters more, and mirror images differ.
+    # Grey images are digits here: positions matter more, and mirror images differ.
     colour = shape[0] == 3
     regions = 2 if colour or kind == "convolution" else 4
     each = regions**2 * (2 if kind == "leaves" else 1)
     if features % each:
         raise ValueError(
             f"rb_features must be a multiple of {each} with rb_map={kind}, the features of one "
-            f"filter, got {features}; rb_map=relu takes any"
+            f"filter, got {features}; rb_map=relu takes any number"
         )
     sizes = shape[0], shape[1], features // each
     if kind == "convolution":
@@ -46,23 +46,23 @@ def feature_map(kind: str, shape: tuple[int, ...], features: int) -> Callable[[]
 
 @lru_cache
 def backbone_features(kind: str) -> Callable[[Tensor], Tensor] | None:
-    """From stored images to what a frozen network makes of them; None for maps without one."""
+    """Maps stored images to the features of a frozen network; None for maps without one."""
     if not kind.startswith("lite"):
         return None
     return partial(cached, efficientnet_lite(int(kind.removeprefix("lite"))))
 
 
 class ExactLearner(ContinualLearner):
-    """A `RaoBlackwellizedFilter` as the experiments want it.
+    """A learner with a `RaoBlackwellizedFilter`.
 
     - domain: a column per (task, label); all tasks compete for each label at test time.
-    - task: the same columns; at test time those of the given task alone.
+    - task: the same columns; at test time only those of the given task.
     - class: a column per label.
 
-    Batches are gathered up to `block` samples before they are added: sums without rounding do not
-    depend on how the data is cut, so nothing but the speed does either. Heads are solved when
-    somebody asks, and a task's trace has one point, at its end: the *evidence* weights there,
-    whatever weights answers use, and as loss -log p(data so far | map i) per sample.
+    Batches are gathered up to `block` samples before they are added. The sums are exact, so this
+    changes the speed only. Heads are solved on demand. A task's trace has one point, at its end:
+    the *evidence* weights, whichever weights predictions use, and as loss -log p(data so far | map
+    i) per sample.
     """
 
     filter: RaoBlackwellizedFilter
@@ -98,7 +98,7 @@ class ExactLearner(ContinualLearner):
             self.filter.update(x, y - first, task=task)
 
     def end_task(self) -> StepInfo:
-        """The evidence weights, and what each map has paid per sample so far."""
+        """The evidence weights, and each map's loss per sample so far."""
         self._absorb()
         evidence = self.filter.particle_log_evidence
         loss = -evidence / max(1, self.filter.samples)
@@ -124,7 +124,7 @@ class ExactLearner(ContinualLearner):
 
     @torch.no_grad()
     def representation(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The features of the heaviest map, and the weights of its head: what was learned."""
+        """The features of the heaviest map, and the weights of its heads."""
         best, shard = int(self.weights.argmax()), self.filter.particles.shard
         features = shard.pick(self.filter.grid(x), best)
         heads = torch.stack([head.weight for head in self.filter.heads])

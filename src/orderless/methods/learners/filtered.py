@@ -1,6 +1,7 @@
-"""A filter at work in a scenario: which outputs count, which penalty stands, what is replayed."""
+"""The learner of most methods: a filter with masked outputs, a penalty and replay."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...consolidation import Consolidation
-from ...filters import GradientFilter, StepInfo, SteppedFilter
+from ...filters import GaussianSumFilter, GradientFilter, StepInfo, SteppedFilter
 from ...particles import per_particle
 from ...scenarios import Scenario
 from .continual import ContinualLearner
@@ -16,9 +17,9 @@ from .replay import Reservoir
 
 
 class Learner(ContinualLearner):
-    """A filter fed by closures, which is what most methods are.
+    """Trains a filter on the batches of a scenario.
 
-    `closed` is what `filter.register` is told about the consolidation.
+    `consolidation` and `closed` are passed to `filter.register`.
     """
 
     parts = ("filter", "consolidation", "replay")
@@ -37,7 +38,7 @@ class Learner(ContinualLearner):
         super().__init__(scenario, filter)
         self.consolidation, self.replay, self.joint = consolidation, replay, joint
         if consolidation is not None:
-            assert isinstance(filter, GradientFilter)  # nothing else takes a penalty
+            assert isinstance(filter, GradientFilter)  # no other filter has penalties
             filter.register(consolidation, closed)
         self._cross_entropy = per_particle(F.cross_entropy)
         shape = len(scenario), scenario.outputs
@@ -54,12 +55,12 @@ class Learner(ContinualLearner):
         if self.consolidation is not None:
             self._name_the_past(self.consolidation)
         if self._fast is None or self.consolidation is not None:
-            # a recorded step holds on to the penalty as it was: a new task, a new recording
+            # a recorded step keeps the old penalty, so every task needs a new recording
             penalized = self.consolidation is not None and self.consolidation.tasks > 0
             self._fast = self.filter.compile(self._loss, self._penalty if penalized else None)
 
     def learn(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepInfo:
-        """One step on a batch."""
+        """Do one step of the filter on a batch."""
         if task is None:
             task = torch.full_like(y, self.seen[-1])
         batch: tuple[Tensor, ...] = x, y, task
@@ -76,19 +77,19 @@ class Learner(ContinualLearner):
         self.consolidation.end_task(self.scenario.train_set(task), active=active)
 
     def _loss(self, x: Tensor, y: Tensor, task: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses `[N]`, and the outputs they came from, before any mask."""
+        """Losses `[N]`, and the outputs without a mask."""
         outputs = self.filter.particles(x)
         masked = outputs if self.scenario.kind == "domain" else outputs + self._masks[task]
         return self._cross_entropy(masked, y), outputs
 
     def _penalty(self, x: Tensor, y: Tensor, task: Tensor, outputs: Tensor) -> Tensor:
-        """What stands for the past."""
+        """The penalty of the consolidation."""
         assert self.consolidation is not None
         return self.consolidation.penalty(x, outputs)
 
     def _name_the_past(self, consolidation: Consolidation) -> None:
-        """How much the past counts, or which of the outputs are its, as van de Ven et al. (2022)
-        weigh it. Said before a step is recorded, which cannot fetch anything from the host."""
+        """Tell the consolidation the scale or the outputs of past tasks, as in van de Ven et al.
+        (2022). This must precede the recording of a step, which cannot read from the host."""
         past, active = self.seen[:-1], self.scenario.active
         if not past or self.scenario.kind == "domain":
             consolidation.begin_task(scale=float(len(past)))
@@ -111,3 +112,31 @@ class Learner(ContinualLearner):
     def check(self) -> None:
         """Raise if no particle is left."""
         self.filter.check(now=True)
+
+
+class GaussianSumLearner(Learner):
+    """`Learner` for a filter that accumulates precision.
+
+    The filter adds each batch's curvature to the precision of its Gaussians, so the loss must be
+    the negative log-likelihood of the batch, the *sum* of its samples' cross-entropies: B times
+    the mean that the other methods descend. At the first step, P = I / sigma^2 and H = 0, that is
+    a learning rate of B sigma^2 on the mean. Traces hold the mean, as for every other method.
+
+    The closure also returns the networks' outputs: the curvature is then the generalised
+    Gauss-Newton matrix, which is positive semidefinite.
+    """
+
+    filter: GaussianSumFilter
+
+    def begin_task(self, seen: Sequence[int]) -> None:
+        super().begin_task(seen)
+        # eager: factorising the curvature reads from the host, which a recording cannot
+        self._fast = lambda *batch: self.filter.step(lambda: self._likelihood(*batch))
+
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepInfo:
+        info = super().learn(x, y, task)
+        return replace(info, loss_before=info.loss_before / len(y))
+
+    def _likelihood(self, x: Tensor, y: Tensor, task: Tensor) -> tuple[Tensor, Tensor]:
+        losses, outputs = self._loss(x, y, task)
+        return len(y) * losses, outputs

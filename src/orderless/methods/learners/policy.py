@@ -1,4 +1,4 @@
-"""PPO at work level after level: which penalty stands, and what a level leaves behind."""
+"""The learner of the lifelong benchmark: PPO level after level, with or without EWC."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,9 +11,9 @@ from ...rl import PPO, PPOSettings, Rollout, UpdateInfo, VectorEnvironment
 
 
 class PolicyLearner:
-    """`begin_level`, then `collect` and `update` round by round, then `end_level`.
+    """For each level: `begin_level`, then `collect` and `update` repeatedly, then `end_level`.
 
-    EWC holds on to the policy alone: its Fisher information is that of the actions.
+    EWC applies to the policy only: its Fisher information is that of the actions.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class PolicyLearner:
         if consolidation is not None:
             if not isinstance(filter, GradientFilter):
                 raise TypeError(
-                    f"{type(filter).__name__} has no gradients that a consolidation could hold back"
+                    f"{type(filter).__name__} takes no gradient steps: a consolidation needs them"
                 )
             filter.register(consolidation)
         self.ppo = PPO(filter, env, settings, seed=seed)
@@ -37,25 +37,25 @@ class PolicyLearner:
 
     @property
     def env(self) -> VectorEnvironment:
-        """The environment; the first of those that take turns."""
+        """The environment; the first one if several alternate."""
         return self.ppo.env
 
     def running_returns(self) -> list[float]:
-        """What the running episodes of all copies have brought so far."""
+        """Returns so far of the running episodes of all copies."""
         return [value for env in self.ppo.envs for value in env.returns.tolist()]
 
     def close(self) -> None:
-        """Give the environments back."""
+        """Close the environments."""
         for env in self.ppo.envs:
             env.close()
 
     def begin_level(self, level: int) -> None:
-        """Go to a level and start there."""
+        """Switch to a level."""
         self.ppo.switch(level)
-        self._hold_on()
+        self._set_penalty()
 
-    def _hold_on(self) -> None:
-        """A recorded step keeps the penalty as it was: after a level, a new recording."""
+    def _set_penalty(self) -> None:
+        """Record steps anew with the current penalty; recorded steps keep the old one."""
         consolidation = self.consolidation
         if consolidation is not None and consolidation.tasks:
             self.ppo.set_penalty(lambda *minibatch: consolidation.penalty())
@@ -65,17 +65,17 @@ class PolicyLearner:
 
     @property
     def rollout(self) -> Rollout:
-        """What was collected last."""
+        """The last rollout."""
         if self._rollout is None:
             raise RuntimeError("there is no experience yet: call collect() first")
         return self._rollout
 
     def update(self) -> UpdateInfo:
-        """Learn from what was collected last."""
+        """Learn from the last rollout."""
         return self.ppo.update(self.rollout)
 
     def end_level(self) -> None:
-        """Consolidate the level that was just learned, on frames of its last rollout."""
+        """Consolidate the level on frames of its last rollout."""
         if self.consolidation is not None:
             self.consolidation.end_task(self.experience())
 
@@ -86,7 +86,7 @@ class PolicyLearner:
     def experience(self) -> tuple[Tensor, Tensor]:
         """Frames `[B, ...]` and actions `[B]` of the last rollout, in random order."""
         frames, actions = self.rollout.observations.flatten(0, 1), self.rollout.actions.flatten()
-        # a draw that no epoch of the update made
+        # a permutation that no epoch of the update used
         order = self.ppo.shuffle(len(actions), place=self.ppo.settings.epochs)
         order = order[self.rollout.valid.flatten()[order]]
         return frames[order], actions[order]
@@ -98,4 +98,4 @@ class PolicyLearner:
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         for name, part in state.items():
             getattr(self, name).load_state_dict(part)
-        self._hold_on()
+        self._set_penalty()

@@ -1,4 +1,4 @@
-"""The product of task posteriors at work in a scenario: which loss, about which outputs."""
+"""The learner of the product of task posteriors: its loss, and the outputs in it."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -16,10 +16,10 @@ LOSSES = ("squared", "cross-entropy")
 
 
 class ProductLearner(Learner):
-    """`Learner` for a filter whose tasks know nothing of each other.
+    """`Learner` for a filter whose tasks are independent.
 
-    A task's loss is about all outputs, whichever classes came before it; with task identities given
-    (task-incremental), about the task's own. `loss` is squared error against 0 and 1 (half its sum
+    A task's loss includes all outputs, whichever classes came before; if task identities are given
+    (task-incremental), only the task's own. `loss` is squared error against 0 and 1 (half its sum
     over outputs) or cross-entropy, both as the mean over a batch.
     """
 
@@ -45,7 +45,7 @@ class ProductLearner(Learner):
         return self._losses(outputs, y).mean(1), outputs
 
     def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Of every particle and sample: `[N, B]`."""
+        """Losses `[N, B]` of every particle and sample."""
         outputs = outputs if outputs.dtype == torch.float64 else outputs.float()
         if self.squared:
             return squared_errors(outputs, y, self._own)
@@ -60,19 +60,19 @@ class ProductLearner(Learner):
         )
 
     def add(self, other: Self) -> None:
-        """Take in the tasks that another learner of the same start has finished."""
+        """Add the tasks of another learner that started from the same networks."""
         self.filter, self._fast = self.filter + other.filter, None
 
 
 def squared_errors(outputs: Tensor, y: Tensor, columns: Tensor | None = None) -> Tensor:
-    """1/2 |output - target|^2 against 0 and 1, in all columns or in some: `[N, B]`."""
+    """1/2 |output - target|^2 `[N, B]`, targets 0 and 1, over all or some columns."""
     errors = (outputs - F.one_hot(y, outputs.shape[-1]).to(outputs.dtype)).square()
     return 0.5 * (errors if columns is None else errors * columns).sum(-1)
 
 
 @torch.no_grad()
 def zero_head(particles: Ensemble) -> list[Tensor]:
-    """The parameters of the last Linear layer, which now starts without an opinion."""
+    """Set the last Linear layer to zero and return its parameters."""
     layers = particles.template.named_modules()
     *_, head = (name for name, module in layers if isinstance(module, nn.Linear))
     return [parameter.zero_() for parameter in particles.get_submodule(head).parameters()]

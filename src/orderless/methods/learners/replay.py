@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Kept(TypedDict):
-    """What a checkpoint holds of a reservoir."""
+    """The state of a reservoir."""
 
     count: int
     stored: list[Tensor]
@@ -15,10 +15,10 @@ class Kept(TypedDict):
 
 
 class Reservoir:
-    """At most `capacity` samples, each seen one kept with equal probability (Vitter 1985).
+    """At most `capacity` samples; each sample seen is kept with equal probability (Vitter 1985).
 
-    `mix` puts as many stored samples beside a batch as the batch has. Both choices come from a
-    generator of their own, saved with the rest, so a resumed run goes on exactly.
+    `mix` appends as many stored samples to a batch as the batch has. Both choices use one generator
+    that is part of the state, so a resumed run makes the same choices.
     """
 
     def __init__(self, capacity: int, seed: int) -> None:
@@ -29,11 +29,11 @@ class Reservoir:
         self._generator = torch.Generator().manual_seed(seed)
 
     def mix(self, *batch: Tensor) -> tuple[Tensor, ...]:
-        """The batch with stored samples appended; then the batch itself is considered."""
+        """Append stored samples to the batch; afterwards the batch may enter the store."""
         size = batch[0].shape[0]
         mixed = batch
         if self.count:
-            self.stored = tuple(  # after a resume they lie on the host
+            self.stored = tuple(  # after a resume they are on the host
                 s.to(b.device) for s, b in zip(self.stored, batch, strict=True)
             )
             held = min(self.count, self.capacity)
@@ -48,7 +48,7 @@ class Reservoir:
         if not self.stored:
             self.stored = tuple(b.new_zeros((self.capacity, *b.shape[1:])) for b in batch)
         size = batch[0].shape[0]
-        order = self.count + torch.arange(size)  # how many samples came before each of these
+        order = self.count + torch.arange(size)  # the number of samples before each of these
         places = (torch.rand(size, generator=self._generator).double() * (order + 1)).long()
         places = torch.where(order < self.capacity, order, places)
         kept = places < self.capacity
