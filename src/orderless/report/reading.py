@@ -57,8 +57,9 @@ def headline(summary: Summary) -> str:
     best, _ = telling_pair(summary)
     rivals = [name for name in (*FILTERS, *SINGLE) if name in methods]
     parts = [_result(name, summary) for name in rivals if name != best]
-    above = [row_label(name, methods) for name in list(methods)[: list(methods).index(best)]]
-    title = f"Highest average{' except ' if above else ''}{' and '.join(above)}: "
+    names = list(methods)
+    higher = [row_label(name, methods) for name in names[: names.index(best)]]
+    title = f"Highest average{' except ' if higher else ''}{' and '.join(higher)}: "
     parts.insert(0, f"{title if len(methods) > 1 else ''}{_result(best, summary)}")
     averages = [methods[name].by_order for name in rivals]
     shared = set.intersection(*map(set, averages)) if len(rivals) == 2 else set()
