@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from ..particles import Ensemble
+from .base import copied
 from .move import Move, QuadraticPenalty, UpdateHooks, choose_move, takes_closed_steps
 from .optimizers import check_optimizer, check_state
 from .step import Closure, Step, StepInfo, SteppedFilter, added
@@ -246,7 +246,7 @@ class GradientFilter(SteppedFilter):
         return GradientStep(self, closures, penalty, usual)
 
     def state_dict(self) -> dict[str, Any]:
-        optimizer = self.particles.shard.collect_all(self.optimizer.state_dict())
+        optimizer = self.particles.shard.collect_all(copied(self.optimizer.state_dict()))
         return {**super().state_dict(), "optimizer": optimizer}
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
@@ -255,9 +255,8 @@ class GradientFilter(SteppedFilter):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._check_state(state)
-        own = self.particles.shard.local_all(state["optimizer"])
-        # torch's optimizers keep the tensors they are given
-        own = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, own)
+        # a copy: torch's optimizers keep the tensors they are given
+        own = copied(self.particles.shard.local_all(state["optimizer"]))
         fused = [group.get("fused") for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(own)  # first, because it may still raise
         super().load_state_dict(state)
