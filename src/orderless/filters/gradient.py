@@ -209,11 +209,14 @@ class GradientFilter(SteppedFilter):
         form. None, the default, means: with SGD, whose metric is the learning rate (over
         1 - momentum). True also allows Adam (metric lr / (sqrt(v) + eps)). False leaves the penalty
         to `step(penalty=...)`. Strengths in the literature are for Adam and a penalty in the
-        gradient.
+        gradient. Registering it again only changes `closed`.
         """
         if takes_closed_steps(consolidation, self.optimizer, closed):
             self._closed.add(consolidation)
-        self.consolidations.append(consolidation)
+        else:
+            self._closed.discard(consolidation)
+        if consolidation not in self.consolidations:
+            self.consolidations.append(consolidation)
 
     def closed_penalties(self) -> list[QuadraticPenalty]:
         """The registered penalties that steps apply in closed form."""
