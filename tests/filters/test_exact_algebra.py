@@ -208,6 +208,19 @@ def test_a_state_that_does_not_fit_into_memory_changes_nothing(monkeypatch) -> N
     assert same_state(rb.state_dict(), before)
 
 
+@pytest.mark.parametrize("change", ["update", "forget"])
+def test_a_change_that_ends_in_an_error_is_undone(change: str, monkeypatch) -> None:
+    x, y = blobs()
+    rb = fed(x, y)
+    before = rb.state_dict()
+    with monkeypatch.context() as patch:
+        failing = Mock(side_effect=MemoryError)
+        patch.setattr(statistics.HeadStatistics, "without_empty_columns", failing)
+        with pytest.raises(MemoryError):
+            getattr(rb, change)(x[:50], y[:50])
+    assert same_state(rb.state_dict(), before)
+
+
 def test_equal_numbers_have_equal_keys_and_one_in_so_many_is_kept() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 3, (40_000, 2, 6), generator=generator)
