@@ -28,7 +28,7 @@ from ..particles import Ensemble
 from ..particles.kernels import fused
 from ..particles.parameter import per_particle_view
 from ..particles.precision import matrix_precision
-from .base import ParticleFilter
+from .base import ParticleFilter, copied
 from .compiled import CompiledStep
 from .weights import effective_sample_size, is_finite, normalize
 
@@ -63,9 +63,9 @@ class StepInfo:
 class Step:
     """A step in progress.
 
-    On entry it saves the networks' buffers and the states of all random generators; `hold` saves
-    other tensors that are about to change. `commit` weighs the particles and restores those that
-    died. An error before that restores everything.
+    On entry it saves the filter's tensors, the networks' buffers and the states of all random
+    generators; `hold` saves other tensors that are about to change. `commit` weighs the particles
+    and restores those that died. An error before that restores everything.
 
     Losses, weights and `alive` `[N]` are of all particles; parameters, buffers and what `evaluate`
     returns are of the particles on this rank.
@@ -87,6 +87,8 @@ class Step:
         device = self.particles.device
         self.draw = self.particles.noise_counter.clone()
         self.generators = _generators(device)
+        # weights, evidence and counts; a recording has no errors to undo
+        self.state = copied(self.filter.tensors()) if self.generators else {}
         self.hold(*self.particles.particle_buffers().values())
         self.contexts.enter_context(matrix_precision(self.particles.precision, device))
         return self
@@ -142,22 +144,21 @@ class Step:
 
     def settle(self, alive: Tensor) -> None:
         """End the step: restore the particles that are not `alive` `[N]`."""
-        self.settled = True
-        if alive.device.type == "cpu" and alive.all():
-            return
+        everyone = alive.device.type == "cpu" and bool(alive.all())
         own = self.shard.local(alive)
-        for tensor, before in self.held:
+        for tensor, before in () if everyone else self.held:
             if tensor.device == alive.device:  # Adam may count its steps on the CPU
                 of_particles = tensor.shape[:1] == own.shape
                 keep = per_particle_view(own, tensor) if of_particles else alive.any()
                 tensor.copy_(torch.where(keep, tensor, before))
+        self.settled = True
 
     @torch.no_grad()
     def undo(self) -> None:
         """Restore everything after an error."""
-        for tensor, before in self.held:
+        own = self.filter.tensors()
+        for tensor, before in [*self.held, *((own[name], t) for name, t in self.state.items())]:
             tensor.copy_(before)
-        self.particles.noise_counter.copy_(self.draw)
         for generator, state in self.generators:
             generator.set_state(state)
 
