@@ -28,7 +28,7 @@ from ..particles import Ensemble
 from ..particles.kernels import fused
 from ..particles.parameter import per_particle_view
 from ..particles.precision import matrix_precision
-from .base import ParticleFilter, copied
+from .base import ParticleFilter
 from .compiled import CompiledStep
 from .weights import effective_sample_size, is_finite, normalize
 
@@ -63,7 +63,7 @@ class StepInfo:
 class Step:
     """A step in progress.
 
-    On entry it saves the filter's tensors, the networks' buffers and the states of all random
+    On entry it saves the filter's weights, the networks' buffers and the states of all random
     generators; `hold` saves other tensors that are about to change. `commit` weighs the particles
     and restores those that died. An error before that restores everything.
 
@@ -87,8 +87,10 @@ class Step:
         device = self.particles.device
         self.draw = self.particles.noise_counter.clone()
         self.generators = _generators(device)
-        # weights, evidence and counts; a recording has no errors to undo
-        self.state = copied(self.filter.tensors()) if self.generators else {}
+        owner = self.filter
+        weighed = owner.raw_log_weights, owner._log_evidence, owner.alive, owner.steps
+        # a recording has no errors to undo
+        self.weighed = [(tensor, tensor.clone()) for tensor in weighed if self.generators]
         self.hold(*self.particles.particle_buffers().values())
         self.contexts.enter_context(matrix_precision(self.particles.precision, device))
         return self
@@ -156,9 +158,9 @@ class Step:
     @torch.no_grad()
     def undo(self) -> None:
         """Restore everything after an error."""
-        own = self.filter.tensors()
-        for tensor, before in [*self.held, *((own[name], t) for name, t in self.state.items())]:
+        for tensor, before in self.held + self.weighed:
             tensor.copy_(before)
+        self.particles.noise_counter.copy_(self.draw)
         for generator, state in self.generators:
             generator.set_state(state)
 
