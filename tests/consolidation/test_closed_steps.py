@@ -56,6 +56,36 @@ def test_one_step_on_a_linear_loss_is_the_gaussian_map(kind):
     torch.testing.assert_close(pf.particles.x.detach(), x - slope / hessian)
 
 
+@pytest.mark.parametrize("kind", [EWC, SI])
+def test_a_penalty_that_is_registered_twice_is_applied_once(kind):
+    filters = [anchored(kind, 7.0)[0] for _ in range(2)]
+    filters[1].register(*filters[1].consolidations)
+    for pf in filters:
+        for _ in range(2):
+            pf.step(lambda pf=pf: pf.particles().square().sum(1))
+        pf.consolidations[0].end_task() if kind is SI else None
+    assert torch.equal(filters[0].particles.x, filters[1].particles.x)
+    importances = [pf.consolidations[0].importance["x"] for pf in filters]
+    assert torch.equal(*importances)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_closed_steps_leave_frozen_parameters_alone(optimizer):
+    particles = ol.Ensemble(lambda: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), 3, seed=1)
+    pf = ol.WeightedParticleFilter(particles, OPTIMIZERS[optimizer](particles.parameters()))
+    ewc, x = EWC(particles, 1.0), torch.ones(4, 2)
+    pf.register(ewc, closed=True)
+    for importance in ewc.importance.values():
+        importance.fill_(1.0)
+    ewc.tasks = 1
+    first, second = (dict(particles.named_parameters())[f"{i}.weight"] for i in range(2))
+    pf.step(lambda: particles(x).square().mean((1, 2)))
+    first.requires_grad_(False)
+    before = first.clone(), second.clone()
+    pf.step(lambda: particles(x).square().mean((1, 2)))
+    assert torch.equal(first, before[0]) and not torch.equal(second, before[1])
+
+
 @pytest.mark.parametrize("strength", [1e-2, 1.0, 1e6])
 @pytest.mark.parametrize(("optimizer", "steps"), [("sgd", 40), ("momentum", 80)])
 def test_steps_on_a_quadratic_loss_reach_the_minimiser_of_loss_and_penalty(

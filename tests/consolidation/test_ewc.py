@@ -61,6 +61,16 @@ def test_parameters_that_no_task_needed_are_free():
     torch.testing.assert_close(ewc.penalty(), torch.zeros(3, dtype=torch.float64))
 
 
+def test_a_parameter_that_was_frozen_later_is_kept_like_the_others():
+    ensembles = particles(), particles()
+    penalties = [EWC(ensemble, 1.0) for ensemble in ensembles]
+    dict(ensembles[1].named_parameters())["2.weight"].requires_grad_(False)
+    for ewc in penalties:
+        ewc.end_task(task(0))
+    for name, importance in penalties[0].importance.items():
+        assert torch.equal(penalties[1].importance[name], importance), name
+
+
 def test_online_ewc_by_hand():
     ensemble = particles()
     ewc = EWC(ensemble, 3.0, mode="online", decay=0.5)

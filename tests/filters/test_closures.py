@@ -343,3 +343,25 @@ def test_an_error_before_the_commit_leaves_no_trace_and_one_after_it_changes_not
         if late:
             assert_identical(*(end["particles"] for end in ends))
             assert_identical(*(end["log_weights"] for end in ends))
+
+
+@pytest.mark.parametrize("kind", ["adam", "gaussian sum"])
+def test_an_error_in_the_middle_of_the_commit_leaves_no_trace(kind: str, monkeypatch) -> None:
+    particles = ol.Ensemble(dropout_mlp, 3)
+    pf: ol.WeightedParticleFilter | ol.GaussianSumFilter
+    if kind == "adam":
+        optimizer = torch.optim.Adam(particles.parameters(), lr=0.1)
+        pf = ol.WeightedParticleFilter(particles, optimizer)
+    else:
+        pf = ol.GaussianSumFilter(particles, sigma2=0.1)
+    pf.step(lambda: cross_entropy(particles(X), Y))
+    start, reweigh = whole_state(pf), pf.reweigh
+
+    def interrupted(*args: Tensor) -> None:
+        reweigh(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pf, "reweigh", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pf.step(lambda: cross_entropy(particles(X), Y))
+    assert_identical(whole_state(pf), start)

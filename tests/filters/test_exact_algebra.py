@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from tests.filters.blobs import (
@@ -207,6 +208,19 @@ def test_a_state_that_does_not_fit_into_memory_changes_nothing(monkeypatch) -> N
     assert same_state(rb.state_dict(), before)
 
 
+@pytest.mark.parametrize("change", ["update", "forget"])
+def test_a_change_that_ends_in_an_error_is_undone(change: str, monkeypatch) -> None:
+    x, y = blobs()
+    rb = fed(x, y)
+    before = rb.state_dict()
+    with monkeypatch.context() as patch:
+        failing = Mock(side_effect=MemoryError)
+        patch.setattr(statistics.HeadStatistics, "without_empty_columns", failing)
+        with pytest.raises(MemoryError):
+            getattr(rb, change)(x[:50], y[:50])
+    assert same_state(rb.state_dict(), before)
+
+
 def test_equal_numbers_have_equal_keys_and_one_in_so_many_is_kept() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 3, (40_000, 2, 6), generator=generator)
@@ -291,6 +305,21 @@ def test_a_uniform_prior_is_one_over_labels_whatever_tasks_have_them() -> None:
     columns, counts = [(0, 0), (0, 1), (1, 0)], torch.tensor([6.0, 1.0, 2.0])
     expected = [9 / 4, 9 / 2, 9 / 4]  # nine samples, half of them of either label
     assert torch.allclose(ratios_of("uniform", columns, counts) * counts, torch.tensor(expected))
+
+
+def test_shares_of_a_prior_may_be_an_array() -> None:
+    x, y = blobs(100)
+    shares = [1.0 + label for label in range(10)]
+    filters = [fed(x, y, class_prior=prior) for prior in (shares, np.array(shares))]
+    assert torch.equal(filters[0].predict(x), filters[1].predict(x))
+
+
+def test_values_have_no_class_prior() -> None:
+    x, y = blobs(100)[0], torch.sin(torch.arange(200.0)).view(100, 2)
+    rb = fed(x, y, targets="values")
+    before = rb.predict(x)
+    rb.class_prior = "uniform"
+    assert torch.equal(rb.predict(x), before)
 
 
 def test_a_rare_class_is_found_with_a_uniform_prior() -> None:

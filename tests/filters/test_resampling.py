@@ -61,3 +61,10 @@ def test_independent_draws_vary_most() -> None:
     spread = {scheme: counts(scheme, WEIGHTS, 2000).var(0).sum().item() for scheme in SCHEMES}
     assert spread["systematic"] <= spread["stratified"] < spread["multinomial"]
     assert spread["residual"] < spread["multinomial"]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_last_particle_is_not_drawn_without_weight(scheme: str) -> None:
+    """float32 rounds the largest uniforms to 1."""
+    weights = torch.tensor([0.3, 0.7, 0.0], dtype=torch.float64)
+    assert 2 not in SCHEMES[scheme](weights, torch.ones(3))

@@ -86,3 +86,15 @@ def test_weights_that_are_no_numbers_are_refused() -> None:
     state["log_weights"][1] = torch.nan
     with pytest.raises(ValueError, match="are not numbers"):
         pf.load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "trac"])
+def test_a_state_does_not_follow_the_filter(kind: str) -> None:
+    pf = filters()["trac"] if kind == "trac" else make(kind)[0]
+    learn(pf, slice(0, 2))
+    state = pf.state_dict()
+    before = copy.deepcopy(state)
+    learn(pf, slice(2, 4))
+    assert_identical(state, before)
+    pf.load_state_dict(state)
+    assert_identical(pf.state_dict(), before)

@@ -169,6 +169,20 @@ def test_a_loaded_state_goes_on_bit_for_bit(tmp_path):
     assert torch.equal(x, y) and torch.equal(x, z) and torch.equal(trac.s, other.s)
 
 
+def test_a_state_keeps_its_references_when_another_is_loaded():
+    optimizers = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        net = nn.Linear(3, 2)
+        optimizers.append(TRAC(torch.optim.SGD(net.parameters(), lr=0.1)))
+        net(torch.ones(4, 3)).square().sum().backward()
+        optimizers[-1].step()
+    state = optimizers[0].state_dict()
+    before = copy.deepcopy(state["state"]["trac"]["references"])
+    optimizers[0].load_state_dict(optimizers[1].state_dict())
+    assert all(map(torch.equal, state["state"]["trac"]["references"], before))
+
+
 def test_states_that_do_not_fit_are_refused():
     x = start()
     sgd = torch.optim.SGD([x], lr=0.01)

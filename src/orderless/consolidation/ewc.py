@@ -101,6 +101,7 @@ class EWC(QuadraticConsolidation):
             batch_size=self.batch_size,
             logits=self.logits,
             draw=self.tasks,
+            names=self.parameters,  # also those that have been frozen since
         )
         _warn_where_zero(fisher, self.particles)
         self._add(fisher)

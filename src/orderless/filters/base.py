@@ -20,6 +20,11 @@ _LINKS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def copied(state: Any) -> Any:
+    """A copy of a nested state with its own tensors; torch's states share those of their object."""
+    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, state)
+
+
 class Predictor(ABC):
     """A weighted set of networks p(x) = sum_i w_i delta(x - x_i): predictions and saved states.
 
@@ -123,7 +128,7 @@ class Predictor(ABC):
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to resume exactly; see `ol.save`.
+        """A copy of everything needed to resume exactly; see `ol.save`.
 
         For a sharded ensemble all ranks must call this, and the first gets the state of all
         particles. Any number of ranks can load it.
@@ -132,9 +137,9 @@ class Predictor(ABC):
         return {
             "kind": type(self).__name__,
             "seed": self.particles.seed,
-            "particles": collect_all(self.particles.state_dict()),
-            **{name: tensor.clone() for name, tensor in self.tensors().items()},
-            **collect_all({name: t.clone() for name, t in self.particle_tensors().items()}),
+            "particles": collect_all(copied(self.particles.state_dict())),
+            **copied(self.tensors()),
+            **collect_all(copied(self.particle_tensors())),
         }
 
     @torch.no_grad()

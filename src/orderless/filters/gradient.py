@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from ..particles import Ensemble
+from .base import copied
 from .move import Move, QuadraticPenalty, UpdateHooks, choose_move, takes_closed_steps
 from .optimizers import check_optimizer, check_state
 from .step import Closure, Step, StepInfo, SteppedFilter, added
@@ -209,11 +209,14 @@ class GradientFilter(SteppedFilter):
         form. None, the default, means: with SGD, whose metric is the learning rate (over
         1 - momentum). True also allows Adam (metric lr / (sqrt(v) + eps)). False leaves the penalty
         to `step(penalty=...)`. Strengths in the literature are for Adam and a penalty in the
-        gradient.
+        gradient. Registering it again only changes `closed`.
         """
         if takes_closed_steps(consolidation, self.optimizer, closed):
             self._closed.add(consolidation)
-        self.consolidations.append(consolidation)
+        else:
+            self._closed.discard(consolidation)
+        if consolidation not in self.consolidations:
+            self.consolidations.append(consolidation)
 
     def closed_penalties(self) -> list[QuadraticPenalty]:
         """The registered penalties that steps apply in closed form."""
@@ -246,7 +249,7 @@ class GradientFilter(SteppedFilter):
         return GradientStep(self, closures, penalty, usual)
 
     def state_dict(self) -> dict[str, Any]:
-        optimizer = self.particles.shard.collect_all(self.optimizer.state_dict())
+        optimizer = self.particles.shard.collect_all(copied(self.optimizer.state_dict()))
         return {**super().state_dict(), "optimizer": optimizer}
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
@@ -255,9 +258,8 @@ class GradientFilter(SteppedFilter):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._check_state(state)
-        own = self.particles.shard.local_all(state["optimizer"])
-        # torch's optimizers keep the tensors they are given
-        own = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, own)
+        # a copy: torch's optimizers keep the tensors they are given
+        own = copied(self.particles.shard.local_all(state["optimizer"]))
         fused = [group.get("fused") for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(own)  # first, because it may still raise
         super().load_state_dict(state)

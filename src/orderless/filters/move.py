@@ -283,7 +283,7 @@ def pull(optimizer: torch.optim.Optimizer, quadratics: Sequence[QuadraticPenalty
     x <- x + k (m - x),   k = sigma^2 c / (1 + sigma^2 c),   sigma^2 <- (1 - k) sigma^2
     """
     for group in optimizer.param_groups if quadratics else ():
-        for parameter in group["params"]:
+        for parameter in (p for p in group["params"] if p.requires_grad):
             variance = metric(optimizer, group, parameter)
             for quadratic in quadratics:
                 anchor = quadratic.anchor(parameter)

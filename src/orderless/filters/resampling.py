@@ -13,8 +13,9 @@ from torch import Tensor
 def _inverse_cdf(weights: Tensor, points: Tensor) -> Tensor:
     """For each point in (0, 1), the particle whose share of the unit interval contains it."""
     cumulative = weights.cumsum(0)
-    indices = torch.searchsorted(cumulative / cumulative[-1], points, right=True)
-    return indices.clamp_(max=len(weights) - 1)
+    # below 1, where float32 rounds some uniforms to: nothing with a weight lies beyond
+    points = points.clamp(max=1.0 - torch.finfo(points.dtype).eps / 2)
+    return torch.searchsorted(cumulative / cumulative[-1], points, right=True)
 
 
 def multinomial(weights: Tensor, uniforms: Tensor) -> Tensor:

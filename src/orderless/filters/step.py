@@ -63,9 +63,9 @@ class StepInfo:
 class Step:
     """A step in progress.
 
-    On entry it saves the networks' buffers and the states of all random generators; `hold` saves
-    other tensors that are about to change. `commit` weighs the particles and restores those that
-    died. An error before that restores everything.
+    On entry it saves the filter's weights, the networks' buffers and the states of all random
+    generators; `hold` saves other tensors that are about to change. `commit` weighs the particles
+    and restores those that died. An error before that restores everything.
 
     Losses, weights and `alive` `[N]` are of all particles; parameters, buffers and what `evaluate`
     returns are of the particles on this rank.
@@ -87,6 +87,10 @@ class Step:
         device = self.particles.device
         self.draw = self.particles.noise_counter.clone()
         self.generators = _generators(device)
+        owner = self.filter
+        weighed = owner.raw_log_weights, owner._log_evidence, owner.alive, owner.steps
+        # a recording has no errors to undo
+        self.weighed = [(tensor, tensor.clone()) for tensor in weighed if self.generators]
         self.hold(*self.particles.particle_buffers().values())
         self.contexts.enter_context(matrix_precision(self.particles.precision, device))
         return self
@@ -142,20 +146,19 @@ class Step:
 
     def settle(self, alive: Tensor) -> None:
         """End the step: restore the particles that are not `alive` `[N]`."""
-        self.settled = True
-        if alive.device.type == "cpu" and alive.all():
-            return
+        everyone = alive.device.type == "cpu" and bool(alive.all())
         own = self.shard.local(alive)
-        for tensor, before in self.held:
+        for tensor, before in () if everyone else self.held:
             if tensor.device == alive.device:  # Adam may count its steps on the CPU
                 of_particles = tensor.shape[:1] == own.shape
                 keep = per_particle_view(own, tensor) if of_particles else alive.any()
                 tensor.copy_(torch.where(keep, tensor, before))
+        self.settled = True
 
     @torch.no_grad()
     def undo(self) -> None:
         """Restore everything after an error."""
-        for tensor, before in self.held:
+        for tensor, before in self.held + self.weighed:
             tensor.copy_(before)
         self.particles.noise_counter.copy_(self.draw)
         for generator, state in self.generators:

@@ -170,7 +170,8 @@ class TRAC(torch.optim.Optimizer):
         """The base optimizer's state, with TRAC's own under `["state"]["trac"]`."""
         state = self.base.state_dict()
         own: dict[str, Any] = {name: t.clone() for name, t in self.state[_KEY].items()}
-        own["references"] = [self.references.get(p) for p in self._parameters()]
+        references = [self.references.get(p) for p in self._parameters()]
+        own["references"] = [None if each is None else each.clone() for each in references]
         return {**state, "state": {**state["state"], _KEY: own}}
 
     @torch.no_grad()

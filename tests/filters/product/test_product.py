@@ -234,6 +234,18 @@ def test_a_particle_that_dies_in_a_task_counts_for_nothing() -> None:
     assert without.alive.all()
 
 
+def test_a_particle_that_died_is_no_evidence() -> None:
+    pf, tasks = product(n=3, weights="evidence"), five_tasks()
+    poison = torch.tensor([0.0, torch.nan, 0.0])
+    for (x, y), added in zip(tasks, (0.0, poison), strict=False):
+        pf.step(lambda x=x, y=y, added=added: cross_entropy(pf.particles(x), y) + added)
+        pf.end_task((x, y), loss=lambda outputs, y: len(y) * cross_entropy(outputs, y))
+    own = pf.particle_log_evidence
+    assert own.isneginf().tolist() == [False, True, False]
+    mean = (own[[0, 2]] - torch.tensor(3.0).log()).logsumexp(0)
+    torch.testing.assert_close(pf.log_evidence, mean)
+
+
 def learned_by_hand(poison: Tensor) -> ol.PosteriorProduct:
     pf, (x, y) = product(n=3), five_tasks()[0]
     pf.step(lambda: cross_entropy(pf.particles(x), y) + poison)

@@ -20,7 +20,7 @@ The networks run in evaluation mode, where samples do not mix. A network that mi
 has no per-sample gradients, and the result is meaningless.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any
 
@@ -47,6 +47,7 @@ def fisher_information(
     batch_size: int = 128,
     logits: Callable[[Any], Tensor] | None = None,
     draw: int = 0,
+    names: Collection[str] | None = None,
 ) -> Named:
     """Each particle's diagonal Fisher information, by parameter name, `[N, ...]`.
 
@@ -64,6 +65,7 @@ def fisher_information(
         samples: use at most this many samples, from the start of the data.
         batch_size: samples per pass; it bounds memory and does not change the result.
         logits: picks the class scores `[B, C]` out of one network's outputs.
+        names: of the parameters; None: those that require a gradient.
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
@@ -71,8 +73,10 @@ def fisher_information(
         raise ValueError(f"at least one sample must be used, got {samples}")
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    learned = {name: p.data for name, p in particles.named_parameters() if p.requires_grad}
-    totals = {name: torch.zeros_like(value) for name, value in learned.items()}
+    if names is None:
+        names = [name for name, p in particles.named_parameters() if p.requires_grad]
+    parameters = dict(particles.named_parameters())
+    totals = {name: torch.zeros_like(parameters[name].data) for name in names}
     held = particles.shard.count
     chunk = particles.chunk_size or held
     spans = [slice(start, start + chunk) for start in range(0, held, chunk)]

@@ -166,10 +166,11 @@ class DataAlgebra(Predictor):
             assert room is not None
             if sign < 0:
                 self._refuse_impossible(room)
+            statistics = self._pruned(room)
         except BaseException:
             self._undo(x, weights, sign)
             raise
-        self._take(self._pruned(room))
+        self._take(statistics)
 
     def _check_total(self, more: float, sign: int) -> None:
         samples = self.samples + more

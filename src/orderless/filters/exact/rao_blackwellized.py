@@ -119,17 +119,16 @@ class RaoBlackwellizedFilter(DataAlgebra):
                 raise ValueError(f"a prior precision or noise variance is positive, got {value}")
         if calibration < 0:
             raise ValueError(f"calibration must not be negative, got {calibration}")
-        check_prior(class_prior)
         grid = GridFeatures(as_ensemble(features), feature_limit, bits, block_size)
         if weights == "tempered" and min_ess is None:
             min_ess = max(1.0, grid.particles.n / 2)
         kind = Classes(classes) if targets == "classes" else Values(target_limit, bits)
         super().__init__(grid, kind, calibration, min_ess)
-        self._solved: list[HeadPosterior] | None = None
-        self._sharpness: float | None = None
+        self._solved: list[HeadPosterior] | None
+        self._sharpness: float | None
         self.weighting, self.across_tasks, self.standardize = weights, across_tasks, standardize
         self.prior_precision, self.noise_variance = prior_precision, noise_variance
-        self._class_prior = class_prior if targets == "classes" else None
+        self.class_prior = class_prior
 
     def __repr__(self) -> str:
         features = "no" if self._statistics is None else str(self._statistics.features)
@@ -146,13 +145,14 @@ class RaoBlackwellizedFilter(DataAlgebra):
 
     @property
     def class_prior(self) -> Prior:
-        """The shares of the classes assumed on read; may be set at any time."""
+        """The shares of the classes assumed on read; may be set at any time. None for values."""
         return self._class_prior
 
     @class_prior.setter
     def class_prior(self, prior: Prior) -> None:
         check_prior(prior)
-        self._class_prior, self._solved, self._sharpness = prior, None, None
+        self._class_prior = prior if isinstance(self.targets, Classes) else None
+        self._solved = self._sharpness = None
 
     def to(self, device: torch.device | str) -> RaoBlackwellizedFilter:
         """Move maps and sums, in place."""

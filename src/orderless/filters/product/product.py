@@ -218,10 +218,13 @@ class PosteriorProduct(Predictor):
 
     @property
     def particle_log_evidence(self) -> Tensor:
-        """log Z of every particle `[N]`, float64; zeros unless `weights="evidence"`."""
+        """log Z of every particle `[N]`, float64; zeros unless `weights="evidence"`.
+
+        -inf for a particle that died in a task: its sums lack that task.
+        """
         if self.weighting == "uniform":
             return torch.zeros(self.particles.n, dtype=torch.float64, device=self.particles.device)
-        return self.particles.shard.gather(self._merge()[1])
+        return self.particles.shard.gather(self._merge()[1]).masked_fill(~self.alive, -torch.inf)
 
     @property
     def raw_log_weights(self) -> Tensor:  # type: ignore[override]
