@@ -287,7 +287,7 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         state: dict[str, object] = {"kind": type(self).__name__, "parameters": self._parameters()}
         state |= {name: torch.from_numpy(np.asarray(getattr(self, name))) for name in _ARRAYS}
         state |= {name: getattr(self, name) for name in _PLAIN}
-        state |= {name: getattr(self, name) for name in _OPTIONAL if hasattr(self, name)}
+        state |= {name: _plain(getattr(self, name)) for name in _OPTIONAL if hasattr(self, name)}
         names = getattr(self, "feature_names_in_", None)
         state["feature_names_in_"] = None if names is None else names.tolist()
         if hasattr(self, "classes_"):
@@ -297,11 +297,9 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _parameters(self) -> dict[str, object]:
         values = self.get_params(deep=False)
-        for name, value in values.items():
-            values[name] = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
         if isinstance(values["random_state"], np.random.RandomState):
             values["random_state"] = None  # the seed drawn from it is saved
-        return values
+        return {name: _plain(value) for name, value in values.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the parameters and the learned state."""
@@ -313,12 +311,22 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
                 setattr(self, name, state[name].numpy())
             for name in (*_PLAIN, *[name for name in _OPTIONAL if name in state]):
                 setattr(self, name, state[name])
+            vars(self).pop("feature_names_in_", None)
             if state["feature_names_in_"] is not None:
                 self.feature_names_in_ = np.array(state["feature_names_in_"], dtype=object)
             if labels := state.get("classes_"):
                 self.classes_ = np.array(labels["values"], dtype=np.dtype(labels["dtype"]))
             self.filter_ = self._make_filter()
             self.filter_.load_state_dict(state["filter"])
+
+
+def _plain(value: Any) -> Any:
+    """A parameter without numpy's types, as a file can hold it."""
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_plain, value))
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _network(inputs: int, hidden: tuple[int, ...], outputs: int) -> nn.Module:

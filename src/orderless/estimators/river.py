@@ -136,7 +136,7 @@ class StreamRegressor(_Stream, base.Regressor):
         return ParticleRegressor(**self._options(), **targets)
 
     def predict_one(self, x: dict[Any, Any], **kwargs: Any) -> float:
-        """The mean; `target_mean` before the first sample."""
-        if self.estimator is None:
+        """The mean; `target_mean` without samples."""
+        if self.estimator is None or not self.estimator.filter_.samples:
             return self.target_mean
         return float(self.estimator.predict(_row(x))[0])
