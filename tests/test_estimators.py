@@ -481,6 +481,22 @@ def test_parameters_of_numpy_types_are_used_saved_and_loaded(options, tmp_path) 
     assert same_answers(model.partial_fit(X, y), again.partial_fit(X, y), X)
 
 
+def test_an_estimator_is_loaded_onto_the_device_that_was_asked_for() -> None:
+    X, y = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2
+    state = ParticleClassifier(n_features=16).fit(X, y).state_dict()
+    again = ParticleClassifier()
+    again.load_state_dict({**state, "parameters": {**state["parameters"], "device": "cuda"}})
+    assert again.device == "cpu" and again.predict(X).shape == (20,)
+
+
+@pytest.mark.parametrize("method", ["rb", "wpf"])
+def test_named_columns_are_learned_without_a_warning(method, recwarn) -> None:
+    pandas = pytest.importorskip("pandas")
+    X = pandas.DataFrame(np.random.default_rng(0).normal(size=(20, 2)), columns=["a", "b"])
+    ParticleRegressor(method, n_features=16, epochs=1).fit(X, X["a"]).partial_fit(X, X["a"])
+    assert not [warned for warned in recwarn if "feature names" in str(warned.message)]
+
+
 def test_a_loaded_estimator_has_no_names_of_columns_from_before(tmp_path) -> None:
     pandas = pytest.importorskip("pandas")
     X, y = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2

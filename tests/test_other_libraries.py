@@ -74,6 +74,9 @@ def test_the_stream_regressor_learns_a_category_and_a_number() -> None:
     assert np.square(errors).mean() < 0.3  # their variance is 5
     empty = StreamRegressor(n_features=16, target_mean=3.0)
     assert empty.predict_one({"a": 1.0}) == 3.0
+    with pytest.raises(ValueError, match="targets must lie within"):
+        empty.learn_one({"a": 1.0}, 1e9)
+    assert empty.predict_one({"a": 1.0}) == 3.0
     empty.learn_one({"a": 1.0}, 5.0)
     empty.unlearn_one({"a": 1.0}, 5.0)
     assert empty.predict_one({"a": 1.0}) == 3.0

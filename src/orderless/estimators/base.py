@@ -220,9 +220,13 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         return X[kept], y[kept], weights[kept]
 
     def _rows(self, X: Any) -> Iterator[Tensor]:
-        """Validated inputs to predict, in parts of at most `ROWS`."""
+        """`_parts` of inputs that are validated first."""
         check_is_fitted(self, "filter_")
         X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        return self._parts(X)
+
+    def _parts(self, X: np.ndarray) -> Iterator[Tensor]:
+        """Scaled inputs to predict, in parts of at most `ROWS`."""
         return iter(self._inputs(X, learning=False).split(ROWS))
 
     def __add__(self, other: Any) -> Self:
@@ -302,16 +306,16 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         return {name: _plain(value) for name, value in values.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the parameters and the learned state."""
+        """Restore the parameters, except for `device`, and the learned state."""
         if state.get("kind") != type(self).__name__:
             raise ValueError(f"this state is of a {state.get('kind')}, not a {type(self).__name__}")
         with self._all_or_nothing():
-            self.set_params(**state["parameters"])
+            self.set_params(**{**state["parameters"], "device": self.device})
             for name in _ARRAYS:
                 setattr(self, name, state[name].numpy())
             for name in (*_PLAIN, *[name for name in _OPTIONAL if name in state]):
                 setattr(self, name, state[name])
-            vars(self).pop("feature_names_in_", None)
+            self.__dict__.pop("feature_names_in_", None)
             if state["feature_names_in_"] is not None:
                 self.feature_names_in_ = np.array(state["feature_names_in_"], dtype=object)
             if labels := state.get("classes_"):

@@ -73,9 +73,8 @@ class _Stream(ABC):
 
     def learn_one(self, x: dict[Any, Any], y: Any) -> None:
         """Learn one sample."""
-        if self.estimator is None:
-            self.estimator = self._make()
-        self.estimator.partial_fit(_row(x), [y])
+        estimator = self._make() if self.estimator is None else self.estimator
+        self.estimator = estimator.partial_fit(_row(x), [y])  # not if the first sample is refused
 
     def unlearn_one(self, x: dict[Any, Any], y: Any) -> None:
         """Remove a learned sample exactly, for example in a sliding window."""
