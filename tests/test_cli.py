@@ -48,6 +48,30 @@ def finished(tmp_path_factory):
     return folder
 
 
+def test_settings_name_the_values_of_benchmarks_and_games_that_have_their_own():
+    said = orderless("settings", "table1").stdout
+    assert "\n  lr=0.001 (splitmnist: 0.003; splitcifar100: 0.01)\n" in said
+    assert "\n  batch_size=128\n" in said
+    assert "levels=0-2 (starpilot: 8,9,16; fruitbot: 5,18,19" in orderless("settings", "gpu").stdout
+    lines = orderless("settings").stdout.splitlines()
+    assert all(line.startswith(("  ", "Benchmarks: ")) for line in lines if line)
+    assert all(line.startswith(" " * 6) or "=" in line for line in lines if line[:2] == "  ")
+
+
+def test_a_closed_pipe_ends_a_command_quietly(tmp_path):
+    data, head = tmp_path / "x.csv", tmp_path / "head.st"
+    data.write_text("a,label\n" + "".join(f"{row},{row % 2}\n" for row in range(20)))
+    fit = orderless("fit", "--data", data, "--out", head, "--count", "8", "--workers", "1")
+    assert fit.exit_code == 0, fit.output
+    for words in (["settings"], ["predict", head, "--data", data]):
+        command = [sys.executable, "-m", "orderless", *map(str, words)]
+        running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        running.stdout.close()
+        with running.stderr as stream:
+            assert stream.read() == b""
+        assert running.wait() == 1
+
+
 # ------------------------------------------------------------------ bad input
 
 
@@ -58,6 +82,8 @@ def finished(tmp_path_factory):
         (["mnist"], ", regime"),
         (["splitmnist", "--methods", "gd,sgd"], "unknown method 'sgd': choose from wpf"),
         (["splitmnist", "--methods", ","], "name at least one method"),
+        (["splitmnist", "--gpus-per-cell", "0.5"], "--gpus-per-cell is not for --launcher local"),
+        (["splitmnist", "--ray-address", "auto"], "--ray-address is not for --launcher local"),
         (["splitmnist", "--methods", "ewc-tuned"], "ewc-tuned needs a strength"),
         (["splitmnist", "--preset", "x"], "unknown preset 'x': choose from demo"),
         (["splitmnist", "--scenario", "x"], "scenario must be domain, task or class, got 'x'"),
@@ -72,7 +98,7 @@ def finished(tmp_path_factory):
         (["splitmnist", "--checkpoint-every", "-1"], "--checkpoint-every must be at least 0"),
         (["splitmnist", "--set", "lr=-1"], "lr must be a positive number, got -1.0"),
         (["splitmnist", "--set", "speed=3"], "known key, got 'speed=3'; keys: adam_lr"),
-        (["splitmnist", "--set", "batch_size=x"], "--set batch_size needs a whole number, got 'x'"),
+        (["splitmnist", "--set", "batch_size=x"], "batch_size must be a whole number, got 'x'"),
         (["splitmnist", "--out", "/dev/null/x"], "cannot write to /dev/null/x: Not a directory"),
     ],
 )

@@ -220,6 +220,7 @@ def test_what_does_not_fit_is_not_merged(iris) -> None:
         ({"random_state": 1}, y, "the same random_state"),
         ({"input_scale": 2.0}, y, "input_scale differs"),
         ({"class_weight": "balanced"}, y, "balanced"),
+        ({"class_weight": {"setosa": 2.0}}, y, "class_weight is None here and {'setosa': 2.0}"),
         ({}, numbers, "labels must be all numbers or all texts"),
     ]
     for changes, labels, words in others:
@@ -461,6 +462,47 @@ def test_a_call_that_fails_leaves_a_fitted_estimator_as_it_was() -> None:
         model.load_state_dict(state)
     assert model.classes_.tolist() == [0, 1] and model.n_features_in_ == 2
     assert np.array_equal(model.predict_proba(X), before)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"class_weight": {np.int64(0): np.float64(2.0), np.int64(1): 1.0}},
+        {"class_prior": np.array([0.2, 0.8])},
+        {"input_scale": np.array([1.0, 2.0]), "n_features": np.int64(16)},
+        {"method": "wpf", "hidden": (np.int64(8),), "epochs": 1},
+    ],
+)
+def test_parameters_of_numpy_types_are_used_saved_and_loaded(options, tmp_path) -> None:
+    X, y = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2
+    model = ParticleClassifier(**{"n_features": 16, "random_state": 0, **options}).fit(X, y)
+    ol.save(tmp_path / "model", model)
+    again = ol.load(tmp_path / "model", into=ParticleClassifier())
+    assert same_answers(model.partial_fit(X, y), again.partial_fit(X, y), X)
+
+
+def test_an_estimator_is_loaded_onto_the_device_that_was_asked_for() -> None:
+    X, y = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2
+    state = ParticleClassifier(n_features=16).fit(X, y).state_dict()
+    again = ParticleClassifier()
+    again.load_state_dict({**state, "parameters": {**state["parameters"], "device": "cuda"}})
+    assert again.device == "cpu" and again.predict(X).shape == (20,)
+
+
+@pytest.mark.parametrize("method", ["rb", "wpf"])
+def test_named_columns_are_learned_without_a_warning(method, recwarn) -> None:
+    pandas = pytest.importorskip("pandas")
+    X = pandas.DataFrame(np.random.default_rng(0).normal(size=(20, 2)), columns=["a", "b"])
+    ParticleRegressor(method, n_features=16, epochs=1).fit(X, X["a"]).partial_fit(X, X["a"])
+    assert not [warned for warned in recwarn if "feature names" in str(warned.message)]
+
+
+def test_a_loaded_estimator_has_no_names_of_columns_from_before(tmp_path) -> None:
+    pandas = pytest.importorskip("pandas")
+    X, y = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2
+    ol.save(tmp_path / "model", ParticleClassifier(n_features=16).fit(X, y))
+    other = ParticleClassifier(n_features=16).fit(pandas.DataFrame(X, columns=["a", "b"]), y)
+    assert not hasattr(ol.load(tmp_path / "model", into=other), "feature_names_in_")
 
 
 @pytest.mark.parametrize("weights", [{}, {0: 0.0}, {0: 0.0, 1: 64.0}])

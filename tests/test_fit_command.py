@@ -194,6 +194,8 @@ def test_what_is_read_is_not_written_over(tables, tmp_path):
         assert "would overwrite" in refused("predict", head, "--data", tables, "--out", out)
     assert "would overwrite" in refused("predict", head, "--data", tables, "--out", head)
     assert (head.read_bytes(), data.read_bytes()) == before
+    assert "is a folder: name a file" in refused("fit", "--data", tables, "--out", tmp_path)
+    assert not (tmp_path.parent / f"{tmp_path.name}.parts").exists()
 
 
 def test_the_answer_is_no_input_numbers_are_finite_and_tables_have_rows(tmp_path):
@@ -251,6 +253,34 @@ def test_scales_are_those_of_exact_arithmetic(tables):
         values = [Fraction(value) for value in frame[name]]
         assert found["mean"][place] == float(sum(values) / 600)
         assert found["scale"][place] == pytest.approx(frame[name].std(ddof=0), rel=1e-9)
+
+
+def test_a_constant_has_scale_1_and_a_small_deviation_from_a_large_mean_its_own(tmp_path):
+    data = tmp_path / "x.csv"
+    offset = np.arange(64) % 2 * 2.0 - 1.0
+    table(64).assign(a=0.1, b=0.3, c=1e8 + offset / 1024).to_csv(data, index=False)
+    scales = look_through(find_files(data), "kind", [])["scale"]
+    assert scales[:3] == [1.0, 1.0, 1 / 1024]
+
+
+def test_rows_of_a_parquet_file_are_numbered_whatever_index_it_was_saved_with(
+    tables, tmp_path, monkeypatch
+):
+    fit(tables, tmp_path / "head.st", "--count", 16)
+    monkeypatch.setattr("orderless.scenarios.files.ROWS", 40)
+    for index in (range(100), [f"name {row}" for row in range(100)], np.arange(100)[::-1] * 7):
+        data = tmp_path / "x.parquet"
+        table(100).set_axis(index).to_parquet(data)
+        _, rows = predictions(tmp_path / "head.st", data, tmp_path / "p.csv")
+        assert [row["sample"] for row in rows] == [f"{data}:{row + 2}" for row in range(100)]
+
+
+@pytest.mark.parametrize("row", ["first,1,2,3,4,same", "1,2,3,4,same,"])
+def test_rows_with_more_fields_than_the_header_has_names_are_refused(row, tmp_path):
+    data = tmp_path / "x.csv"
+    data.write_text("a,b,c,d,kind\n" + f"{row}\n" * 3)
+    words = ["fit", "--data", data, "--out", tmp_path / "x.st", "--label", "kind"]
+    assert "more fields than its header has names" in refused(*words)
 
 
 @pytest.mark.slow
@@ -348,6 +378,7 @@ def test_options_that_would_be_ignored_are_refused(tables, images, tmp_path):
     assert "has maps 1, not 2" in refused(*words, "--maps", 2)
     assert "has target None, not a" in refused(*words, "--target", "a")
     assert "has columns ['a', 'b', 'c', 'd'], not ['a']" in refused(*words, "--columns", "a")
+    assert "has label kind, not other: leave out --label" in refused(*words, "--label", "other")
     run(*words, "--count", 16, "--columns", "a, b,c,d", "--workers", 1)
     words = ["fit", "--out", tmp_path / "other.st"]
     assert "--size is for images" in refused(*words, "--data", tables, "--size", 32)

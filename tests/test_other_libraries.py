@@ -72,7 +72,14 @@ def test_the_stream_regressor_learns_a_category_and_a_number() -> None:
         model.learn_one(x, value)
     errors = [model.predict_one(x) - value for x, _, value in samples(200)[:50]]
     assert np.square(errors).mean() < 0.3  # their variance is 5
-    assert StreamRegressor(target_mean=3.0).predict_one({"a": 1.0}) == 3.0
+    empty = StreamRegressor(n_features=16, target_mean=3.0)
+    assert empty.predict_one({"a": 1.0}) == 3.0
+    with pytest.raises(ValueError, match="targets must lie within"):
+        empty.learn_one({"a": 1.0}, 1e9)
+    assert empty.predict_one({"a": 1.0}) == 3.0
+    empty.learn_one({"a": 1.0}, 5.0)
+    empty.unlearn_one({"a": 1.0}, 5.0)
+    assert empty.predict_one({"a": 1.0}) == 3.0
 
 
 def test_a_window_over_a_stream_is_the_model_of_what_is_in_it() -> None:

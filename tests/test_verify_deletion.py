@@ -36,13 +36,13 @@ def test_after_deletion_every_difference_is_exactly_zero(tmp_path):
     found = json.loads(verify(after, without, "--json").output)
     assert found["equal"] and all(line["equal"] for line in found["compared"])
     names = [line["name"] for line in found["compared"]]
-    assert {"maps", "samples", "gram", "moments", "squares", "log evidence"} <= set(names)
+    assert {"maps", "samples", "gram", "moments", "squares", "maximal log evidence"} <= set(names)
 
 
 @pytest.mark.parametrize(
     ("rows", "options", "differs"),
     [
-        (slice(0, 199), {}, "samples, gram, moments, squares, log evidence"),
+        (slice(0, 199), {}, "samples, gram, moments, squares, maximal log evidence"),
         (slice(1, 201), {}, "gram, moments"),
         (slice(0, 200), {"y": 1 - Y}, "moments, squares"),
         (slice(0, 200), {"seed": 1}, "kind of maps and grid, maps"),

@@ -98,6 +98,12 @@ def test_one_fit_at_a_time(tmp_path):
         fit(make_filter, cut(500), read=nested, directory=tmp_path, workers=1)
 
 
+def test_more_samples_than_are_summed_exactly_are_refused(monkeypatch):
+    monkeypatch.setattr("orderless.filters.exact.statistics.Units.most", 999.0)
+    with pytest.raises(ValueError, match="1000 samples cannot be summed exactly with bits=16"):
+        fit(make_filter, cut(500), read=read, workers=1)
+
+
 def test_what_cannot_be_fitted_is_a_sentence():
     with pytest.raises(TypeError, match="a list of shards with a function read=, got list"):
         fit(make_filter, cut(500))

@@ -100,6 +100,19 @@ def test_images_are_bytes_until_a_network_sees_them() -> None:
     assert torch.equal(scenario.test_set(0)[0], x.float() / 255)
 
 
+def test_bytes_beside_floats_are_divided_by_255_too() -> None:
+    x, y = torch.randint(256, (20, 4), dtype=torch.uint8), torch.arange(20) % 2
+    scenario = as_scenario([((x, y), (x / 255, y))], "domain")
+    assert torch.equal(scenario.train_set(0)[0], scenario.test_set(0)[0])
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32, np.int8, np.int64])
+def test_labels_may_be_integers_of_any_size(kind: Any) -> None:
+    x, y = data()
+    scenario = as_scenario([(x.numpy(), (y.numpy() + 3).astype(kind))], "class")
+    assert scenario.targets(0).unique().tolist() == [0, 1]
+
+
 def test_a_scenario_keeps_its_kind_unless_another_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -132,6 +145,7 @@ def test_a_scenario_keeps_its_kind_unless_another_is_asked_for(
         ([(data()[0], -data()[1])], "task 0: labels must be 0 or larger, got -1"),
         ([data(), (data()[0][:, :2], data()[1])], "all tasks must have inputs of one shape"),
         ([(data()[0] / 0, data()[1])], "inputs must be finite"),
+        ([(data()[0][:, 0], data()[1])], "inputs must have the shape [n, ...], got [n]"),
         ([(data()[0], 999 * data()[1])], "there may be 256 outputs"),
         (Scenario([Task(data()[0].double(), data()[1], *data())]), "learn from float32, got"),
     ],

@@ -162,6 +162,8 @@ def test_a_name_is_given_once(monkeypatch):
         method("mine", "one network, my way")(lambda setup: None)
     with pytest.raises(ValueError, match="a method called 'gd' already: choose another name"):
         method("gd", "not gradient descent")(lambda setup: None)
+    with pytest.raises(ValueError, match="a method called 'mine' already"):
+        method("mine", "copied, and the name forgotten")(setup)
     strengths = dict.fromkeys(("domain", "task", "class"), 1.0)
     mine = dataclasses.make_dataclass("Mine", [], frozen=True)
     with pytest.raises(ValueError, match="a method called 'ewc' already"):

@@ -140,7 +140,7 @@ def test_settings_of_a_plugin_are_told_with_their_sentence(here: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "half: descent at half speed" in result.output
     assert "half_rate=0.5\n      What every learning rate is multiplied by." in result.output
-    assert "lr=0.001\n      SGD's learning rate" in result.output
+    assert "lr=0.001 (splitmnist: 0.003; splitcifar100: 0.01)\n      SGD's" in result.output
 
 
 @pytest.mark.parametrize(

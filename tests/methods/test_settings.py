@@ -40,9 +40,9 @@ BAD = [
     ("min_ess=0", "min_ess must lie between 1"),
     ("validation=1", "validation must be a share below 1"),
     ("validation=-0.5", "validation must be 0 or larger"),
-    ("lr=fast", "--set lr needs a number, got 'fast'"),
-    ("batch_size=8.5", "--set batch_size needs a whole number, got '8.5'"),
-    ("lr=none", "--set lr needs a number"),
+    ("lr=fast", "lr must be a number, got 'fast'"),
+    ("batch_size=8.5", "batch_size must be a whole number, got '8.5'"),
+    ("lr=none", "lr must be a number"),
     ("hidden=" + "9" * 30, "hidden must be at most 1,000,000, got 999"),
     ("rb_features=" + "9" * 30, "rb_features must be at most 1,000,000, got 999"),
     ("rb_particles=" + "9" * 30, "rb_particles must be at most 1,000,000, got 999"),
@@ -80,7 +80,7 @@ def test_a_switch_is_true_or_false_and_nothing_else():
     values = allowed(Switch)["on"]
     assert values.parse("on", "True") is True and values.parse("on", "false") is False
     for text in ("0", "no", "off", ""):
-        with pytest.raises(ValueError, match=f"--set on needs true or false, got '{text}'"):
+        with pytest.raises(ValueError, match=f"on must be true or false, got '{text}'"):
             values.parse("on", text)
 
 

@@ -108,7 +108,7 @@ def test_the_scatter_has_a_dot_for_every_order(audited) -> None:
 
 
 def test_the_page_carries_its_data_and_no_name_becomes_markup(audited, tmp_path) -> None:
-    text = write_audit_page(audited, tmp_path, "the command").read_text()
+    text = write_audit_page(audited, tmp_path / "new" / "folder", "the command").read_text()
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
     result = json.loads(data)["results"][0]
     assert result["tasks"] == list(TASKS) and result["command"] == "the command"

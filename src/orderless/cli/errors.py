@@ -41,6 +41,8 @@ def problems_as_sentences(less_memory: str = "less data") -> Iterator[None]:
         with handled(signal.SIGTERM, _terminate), warnings.catch_warnings():
             warnings.showwarning = OnceOfAKind()
             yield
+    except BrokenPipeError:  # whoever read the output has closed it: typer ends quietly
+        raise
     except problems as error:
         complain(error)
         raise typer.Exit(2) from None

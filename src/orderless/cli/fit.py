@@ -69,6 +69,7 @@ def fit(
     if like is not None:
         recipe = Head.load(like).recipe
         asked: Any = {"features": features, "count": count, "size": size, "columns": chosen}
+        asked |= {} if recipe.spread else {"label": label}
         refuse_others(like, recipe, **asked, maps=maps, seed=seed, target=target)
     else:
         kind, pixels, default = choose(features, files.images, size)
@@ -114,7 +115,7 @@ def choose(features: str, images: bool, size: int | None) -> tuple[str, int, int
 def refuse_others(like: Path, recipe: Recipe, **asked: Any) -> None:
     """Refuse options that contradict the head of --like; defaults contradict nothing."""
     head = {**vars(recipe), "target": recipe.label if recipe.spread else None}
-    usual = {"features": "auto", "maps": 1, "seed": 0, "columns": []}
+    usual = {"features": "auto", "maps": 1, "seed": 0, "columns": [], "label": "label"}
     for name, value in asked.items():
         if value not in (usual.get(name), head[name]):
             raise ValueError(f"{like} has {name} {head[name]}, not {value}: leave out --{name}")

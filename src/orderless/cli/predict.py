@@ -61,6 +61,7 @@ def predict(
             for names, x, labels in recipe.samples(shard):
                 for name, row in zip(names, answers.rows(x, labels), strict=True):
                     writer.writerow([csv_cell(name), *row])
+        stream.flush()  # a closed pipe is noticed here
         bar.tell(len(shards), len(shards), "done")
     if said := answers.summary():
         typer.echo(said, err=out is None)

@@ -52,8 +52,8 @@ def run(
         str | None, option("Address of a Ray cluster [$RAY_ADDRESS, else this machine].")
     ] = None,
     gpus_per_cell: Annotated[
-        float, option("ray: GPUs per cell; 0.25 puts four cells on one GPU.")
-    ] = 1.0,
+        float | None, option("ray: GPUs per cell; 0.25 puts four cells on one GPU [1].")
+    ] = None,
     dry_run: Annotated[bool, option("Print cells, memory and time; compute nothing.")] = False,
     checkpoint_every: options.CheckpointEvery = 60.0,
     deterministic: Annotated[
@@ -87,6 +87,9 @@ def run(
 
     load_plugins(plugin or ())
     check_launch(benchmark, launcher, workers, checkpoint_every)
+    if launcher == "local":
+        given = {"ray_address": ray_address, "gpus_per_cell": gpus_per_cell}
+        refuse("--launcher local", **{name: value is not None for name, value in given.items()})
     named = {"particles": particles, "levels": levels, "steps_per_level": steps_per_level}
     root, changes = data_root(data_dir), list(changes or [])
     if benchmark == "regime":
@@ -122,7 +125,8 @@ def run(
     # a cluster may have a GPU where this machine has none
     there = (launcher, device) == ("ray", "cuda")
     where = torch.device("cuda") if there else find_device(device)
-    ray = Ray(ray_address, gpus_per_cell if where.type == "cuda" else 0.0, workers)
+    gpus = 1.0 if gpus_per_cell is None else gpus_per_cell
+    ray = Ray(ray_address, gpus if where.type == "cuda" else 0.0, workers)
     store = Store(out or Path("runs") / f"{benchmark.replace(':', '-')}-{grids[0].preset}")
     if dry_run:
         for grid in grids if rank() == 0 else []:

@@ -75,8 +75,12 @@ def fit(
         if on_ray:
             from .ray import fit_blocks
 
-            return rb.holding(fit_blocks(parts, dataset, workers, gpus, progress))
-        return rb.holding(_fit_shards(parts, dataset, workers, progress))
+            total = fit_blocks(parts, dataset, workers, gpus, progress)
+        else:
+            total = _fit_shards(parts, dataset, workers, progress)
+    if total is not None:
+        rb.check_total(total.samples)
+    return rb.holding(total)
 
 
 @contextmanager

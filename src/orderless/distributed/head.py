@@ -176,7 +176,7 @@ def look_through(
             x = numbers(frame, [*columns, label] if values else columns, path)
             classes |= set() if values else set(frame[label])
             count += len(x)
-            sums, squares = sums + _exact_sums(x), squares + _exact_sums(np.square(x))
+            sums, squares = sums + _exact_sums(x), squares + _exact_squares(x)
             low, high = np.minimum(low, x.min(0)), np.maximum(high, x.max(0))
     if not count:
         raise DataError(f"{files.root} holds no row to learn from")
@@ -192,6 +192,13 @@ def look_through(
     # for a heavy tail the grid becomes coarser instead of raising an error
     reach = float(max(center - low[-1], high[-1] - center))
     return {**inputs, "center": center, "spread": max(spread, reach / (0.99 * TARGET_LIMIT))}
+
+
+def _exact_squares(x: np.ndarray) -> np.ndarray:
+    """The exact sums of the squared columns of x `[B, K]`: x = h + l, with squares of 53 bits."""
+    high = (x * (2.0**27 + 1)) - (x * (2.0**27 + 1) - x)  # Veltkamp's splitting
+    low = x - high
+    return _exact_sums(high * high) + 2 * _exact_sums(high * low) + _exact_sums(low * low)
 
 
 def _exact_sums(x: np.ndarray) -> np.ndarray:

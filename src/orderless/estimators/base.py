@@ -220,9 +220,13 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         return X[kept], y[kept], weights[kept]
 
     def _rows(self, X: Any) -> Iterator[Tensor]:
-        """Validated inputs to predict, in parts of at most `ROWS`."""
+        """`_parts` of inputs that are validated first."""
         check_is_fitted(self, "filter_")
         X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        return self._parts(X)
+
+    def _parts(self, X: np.ndarray) -> Iterator[Tensor]:
+        """Scaled inputs to predict, in parts of at most `ROWS`."""
         return iter(self._inputs(X, learning=False).split(ROWS))
 
     def __add__(self, other: Any) -> Self:
@@ -287,7 +291,7 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         state: dict[str, object] = {"kind": type(self).__name__, "parameters": self._parameters()}
         state |= {name: torch.from_numpy(np.asarray(getattr(self, name))) for name in _ARRAYS}
         state |= {name: getattr(self, name) for name in _PLAIN}
-        state |= {name: getattr(self, name) for name in _OPTIONAL if hasattr(self, name)}
+        state |= {name: _plain(getattr(self, name)) for name in _OPTIONAL if hasattr(self, name)}
         names = getattr(self, "feature_names_in_", None)
         state["feature_names_in_"] = None if names is None else names.tolist()
         if hasattr(self, "classes_"):
@@ -297,28 +301,36 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _parameters(self) -> dict[str, object]:
         values = self.get_params(deep=False)
-        for name, value in values.items():
-            values[name] = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
         if isinstance(values["random_state"], np.random.RandomState):
             values["random_state"] = None  # the seed drawn from it is saved
-        return values
+        return {name: _plain(value) for name, value in values.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the parameters and the learned state."""
+        """Restore the parameters, except for `device`, and the learned state."""
         if state.get("kind") != type(self).__name__:
             raise ValueError(f"this state is of a {state.get('kind')}, not a {type(self).__name__}")
         with self._all_or_nothing():
-            self.set_params(**state["parameters"])
+            self.set_params(**{**state["parameters"], "device": self.device})
             for name in _ARRAYS:
                 setattr(self, name, state[name].numpy())
             for name in (*_PLAIN, *[name for name in _OPTIONAL if name in state]):
                 setattr(self, name, state[name])
+            self.__dict__.pop("feature_names_in_", None)
             if state["feature_names_in_"] is not None:
                 self.feature_names_in_ = np.array(state["feature_names_in_"], dtype=object)
             if labels := state.get("classes_"):
                 self.classes_ = np.array(labels["values"], dtype=np.dtype(labels["dtype"]))
             self.filter_ = self._make_filter()
             self.filter_.load_state_dict(state["filter"])
+
+
+def _plain(value: Any) -> Any:
+    """A parameter without numpy's types, as a file can hold it."""
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_plain, value))
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _network(inputs: int, hidden: tuple[int, ...], outputs: int) -> nn.Module:

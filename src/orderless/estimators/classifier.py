@@ -98,6 +98,11 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
                 "class_weight='balanced' differs between estimators, which cannot be added then: "
                 "give both the same dict"
             )
+        if self.class_weight_ != other.class_weight_:  # `forget` could not tell whose sample it is
+            raise ValueError(
+                f"class_weight is {self.class_weight_} here and {other.class_weight_} there: give "
+                "both the same dict"
+            )
         classes = _union(self.classes_, other.classes_)
         ours, theirs = self._relabelled(classes), other._relabelled(classes)
         self.classes_ = classes

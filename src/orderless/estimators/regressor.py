@@ -1,5 +1,6 @@
 """The regressor."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -65,7 +66,8 @@ class ParticleRegressor(RegressorMixin, ParticleEstimator):
     def _learn(self, X: np.ndarray, y: np.ndarray, weights: Any, *passes: Any, **how: Any) -> None:
         super()._learn(X, y, weights, *passes, **how)
         if self.method != "rb":
-            residuals, mass = y - self.predict(X), np.ones(len(y)) if weights is None else weights
+            residuals = y - self._unscaled([self._moments(rows)[0] for rows in self._parts(X)])
+            mass = np.ones(len(y)) if weights is None else weights
             self._squares += float(mass @ np.square(residuals))
             self._count += float(mass.sum())
 
@@ -79,12 +81,16 @@ class ParticleRegressor(RegressorMixin, ParticleEstimator):
         the variance over particles plus the mean squared residual of the training data.
         """
         means, variances = zip(*[self._moments(rows) for rows in self._rows(X)], strict=True)
-        mean = torch.cat(means).cpu().numpy() * self.target_scale_ + self.target_mean_
+        mean = self._unscaled(means)
         if not return_std:
             return mean
         noise = 0.0 if self.method == "rb" else self._squares / max(self._count, 1.0)
         variance = torch.cat(variances).cpu().numpy() * self.target_scale_**2
         return mean, np.sqrt(variance + noise)
+
+    def _unscaled(self, means: Sequence[Tensor]) -> Any:
+        """Means of several parts in the units of y `[n]`."""
+        return torch.cat([*means]).cpu().numpy() * self.target_scale_ + self.target_mean_
 
     def _moments(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance `[B]` of the mixture at scaled inputs, in scaled units."""

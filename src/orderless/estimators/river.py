@@ -73,9 +73,8 @@ class _Stream(ABC):
 
     def learn_one(self, x: dict[Any, Any], y: Any) -> None:
         """Learn one sample."""
-        if self.estimator is None:
-            self.estimator = self._make()
-        self.estimator.partial_fit(_row(x), [y])
+        estimator = self._make() if self.estimator is None else self.estimator
+        self.estimator = estimator.partial_fit(_row(x), [y])  # not if the first sample is refused
 
     def unlearn_one(self, x: dict[Any, Any], y: Any) -> None:
         """Remove a learned sample exactly, for example in a sliding window."""
@@ -136,7 +135,7 @@ class StreamRegressor(_Stream, base.Regressor):
         return ParticleRegressor(**self._options(), **targets)
 
     def predict_one(self, x: dict[Any, Any], **kwargs: Any) -> float:
-        """The mean; `target_mean` before the first sample."""
-        if self.estimator is None:
+        """The mean; `target_mean` without samples."""
+        if self.estimator is None or not self.estimator.filter_.samples:
             return self.target_mean
         return float(self.estimator.predict(_row(x))[0])

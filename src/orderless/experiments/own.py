@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..methods.plugins import made_by
 from ..methods.settings import Settings
@@ -61,8 +62,10 @@ def as_scenario(given: Any, kind: Any) -> Scenario:
         tasks = [_task(one, number, kind) for number, one in enumerate(given)]
         images = all(x.dtype == torch.uint8 for t in tasks for x in (t.x, t.x_test))
         if not images:
-            tasks = [replace(t, x=t.x.float(), x_test=t.x_test.float()) for t in tasks]
+            tasks = [replace(t, x=_floats(t.x), x_test=_floats(t.x_test)) for t in tasks]
         scenario = Scenario(tasks, kind=kind, transform=to_unit if images else None)
+    if not scenario.input_shape:
+        raise ValueError("inputs must have the shape [n, ...], got [n]: use x.unsqueeze(1)")
     inputs = [x for task in scenario.tasks for x in (task.x, task.x_test)]
     seen = inputs if scenario.transform is None else [scenario.test_set(0)[0]]
     wrong = {str(x.dtype) for x in seen if x.dtype != torch.float32}
@@ -77,6 +80,10 @@ def as_scenario(given: Any, kind: Any) -> Scenario:
         )
     scenario.digest = scenario.fingerprint()
     return scenario
+
+
+def _floats(x: Tensor) -> Tensor:
+    return to_unit(x) if x.dtype == torch.uint8 else x.float()
 
 
 def _task(given: Any, number: int, kind: str) -> Task:

@@ -76,7 +76,7 @@ class Allowed:
         try:
             return BOOLEANS[text.lower()] if self.base is bool else self.base(text)
         except (KeyError, ValueError):
-            raise ValueError(f"--set {key} needs {self.needed}, got {text!r}") from None
+            raise ValueError(f"{key} must be {self.needed}, got {text!r}") from None
 
     @property
     def needed(self) -> str:

@@ -68,9 +68,10 @@ class Method(Description):
     """Whether its tasks are independent: several processes may learn one task each, and its
     learner has `add(other)`."""
 
-    def origin(self) -> tuple[str, str]:
-        """The modules that define it; a module that is reloaded may register it again."""
-        return self.build.__module__, self.config.__module__
+    def origin(self) -> tuple[str, str, str]:
+        """Where it is defined; a module that is reloaded may register it again."""
+        function = getattr(self.build, "__qualname__", "")
+        return self.build.__module__, function, self.config.__module__
 
     def check(self, config: Any) -> None:
         """Raise `ValueError` if the setting that it needs is missing."""

@@ -43,7 +43,9 @@ def find_files(data: Path) -> Files:
 
 
 def check_output(out: Path, *inputs: Path) -> None:
-    """Refuse to overwrite an input file."""
+    """Refuse to overwrite an input file or a folder."""
+    if out.is_dir():
+        raise ValueError(f"--out {out} is a folder: name a file")
     if out.resolve() in {path.resolve() for path in inputs}:
         raise ValueError(f"--out {out} would overwrite an input file: name another file")
 
@@ -78,19 +80,29 @@ def _in_colour(image: Any) -> Any:
 
 
 def read_table(path: Path, label: str) -> Iterator[Any]:
-    """Yield the rows of a file as pandas frames; the column `label`, if any, is read as text."""
+    """Yield the rows of a file as pandas frames, numbered from 0 to the end of the file.
+
+    The column `label`, if any, is read as text.
+    """
     import pandas
 
     try:
         if path.suffix.lower() == ".csv":
-            yield from pandas.read_csv(path, dtype={label: str}, chunksize=ROWS)
+            for frame in pandas.read_csv(path, dtype={label: str}, chunksize=ROWS):
+                # pandas takes the first fields for names of the rows, which shifts the columns
+                if not isinstance(frame.index, pandas.RangeIndex):
+                    raise DataError(f"{path} has rows with more fields than its header has names")
+                yield frame
             return
         try:
             from pyarrow.parquet import ParquetFile
         except ImportError:
             raise DataError(f"{path} needs pyarrow: pip install 'orderless[parquet]'") from None
+        rows = 0
         for batch in ParquetFile(path).iter_batches(batch_size=ROWS):
             frame = batch.to_pandas()
+            frame.index = pandas.RangeIndex(rows, rows + len(frame))
+            rows += len(frame)
             if not frame.columns.is_unique:
                 twice = frame.columns[frame.columns.duplicated()][0]
                 raise DataError(f"{path} has two columns named {twice!r}: rename one")

@@ -102,7 +102,7 @@ def _read(dataset: SizedDataset) -> tuple[Tensor, Tensor]:
             raise ValueError(
                 f"labels must be integers of shape [n], got {kind}: number them from 0"
             )
-        return torch.as_tensor(x), torch.as_tensor(y)
+        return torch.as_tensor(x), torch.as_tensor(y).long()  # torch cannot sort all of them
     if not len(dataset):
         raise ValueError(f"a dataset must have at least one sample, got an empty {type(dataset)}")
     items = [dataset[index] for index in range(len(dataset))]

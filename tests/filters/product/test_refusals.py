@@ -192,6 +192,14 @@ def test_a_state_of_something_else_is_refused() -> None:
     assert_identical(pf.state_dict(), before)
 
 
+def test_a_state_without_losses_is_not_weighted_by_them() -> None:
+    pf = product(weights="evidence")
+    before = copy.deepcopy(pf.state_dict())
+    with pytest.raises(ValueError, match="this state has no losses, which weights='evidence'"):
+        pf.load_state_dict(learned([0]).state_dict())
+    assert_identical(pf.state_dict(), before)
+
+
 def test_moments_that_do_not_fit_are_refused_with_their_size() -> None:
     wide = ol.Ensemble(lambda: nn.Linear(20_000_000, 1, bias=False, device="meta"), 1)
     with pytest.raises(MemoryError, match=r"need [\d.]+ GiB but [\d.]+ GiB are free"):

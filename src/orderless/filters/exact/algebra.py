@@ -138,7 +138,7 @@ class DataAlgebra(Predictor):
     def _change(self, x: Tensor, y: Tensor, task: int | None, weight: Any, sign: int) -> None:
         x, y, weights = checked(x, y, weight, self.particles.device)
         self.targets.check(y, task, self._numbers())
-        self._check_total(float(weights.sum()), sign)
+        self.check_total(float(weights.sum()), sign)
         if not weights.any():
             return
         counted = weights > 0
@@ -172,7 +172,8 @@ class DataAlgebra(Predictor):
             raise
         self._take(statistics)
 
-    def _check_total(self, more: float, sign: int) -> None:
+    def check_total(self, more: float, sign: int = 1) -> None:
+        """Raise `ValueError` if the sums would not be exact with so many more samples."""
         samples = self.samples + more
         if sign > 0 and samples > self.units.most:
             raise ValueError(
@@ -252,7 +253,7 @@ class DataAlgebra(Predictor):
         if not isinstance(other, DataAlgebra):
             return NotImplemented
         self._check_mergeable(other)
-        self._check_total(other.samples, sign)
+        self.check_total(other.samples, sign)
         ours, theirs = self._statistics, other._statistics
         if ours is None and theirs is not None and sign < 0:
             raise ValueError("nothing can be taken from a filter without data")

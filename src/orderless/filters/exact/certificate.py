@@ -56,7 +56,7 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Line]:
     lines.append(Line("kept samples", [_digest(each) for each in kept]))
     evidence = [_evidence(state) for state in pair]
     words = [f"{value:.17g}" for value in evidence]
-    return [*lines, Line("log evidence", words, abs(evidence[0] - evidence[1]))]
+    return [*lines, Line("maximal log evidence", words, abs(evidence[0] - evidence[1]))]
 
 
 def _filter_state(state: Any) -> Mapping[str, Any]:
@@ -86,7 +86,10 @@ def _difference(first: Tensor | None, second: Tensor | None) -> float:
 
 
 def _evidence(state: Mapping[str, Any]) -> float:
-    """The sum of the maps' log evidence, maximised over the prior."""
+    """The sum of the maps' log evidence, maximised over the prior.
+
+    `log_evidence` of a filter is another number: the mean over maps, at the ridge it has chosen.
+    """
     sums = state["statistics"]
     if sums is None:
         return 0.0

@@ -35,7 +35,7 @@ def ratios_of(prior: Prior, columns: list[Column], counts: Tensor) -> Tensor:
     """r_c per column `[K]`; the share of a label is divided evenly among its tasks."""
     assert prior is not None
     labels = [label for _, label in columns]
-    uniform = isinstance(prior, str)
+    uniform = isinstance(prior, str)  # the only text that `check_prior` admits
     given = [1.0] * (max(labels) + 1) if uniform else [float(share) for share in prior]
     if max(labels) >= len(given):
         raise ValueError(f"class_prior has {len(given)} shares, but there is a label {max(labels)}")

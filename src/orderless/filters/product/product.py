@@ -293,6 +293,11 @@ class PosteriorProduct(Predictor):
         sums = state["sums"]
         if sums is not None:
             sums = TaskSums.from_state(sums, self.layers, lambda t: shard.local(t).to(device))
+            if self.weighting == "evidence" and not sums.scalars.value[:, 0].any():
+                raise ValueError(
+                    "this state has no losses, which weights='evidence' needs: load it into a "
+                    "filter with weights='uniform', or train with end_task(data, loss=nll)"
+                )
         start = {name: shard.local(tensor).to(device) for name, tensor in state["start"].items()}
         self.training.load_state_dict(state["training"])  # raises for another model
         self._start = {name: tensor.clone() for name, tensor in start.items()}

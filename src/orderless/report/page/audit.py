@@ -27,7 +27,8 @@ KINDS = {
 
 
 def write_audit_page(result: OrderSensitivity, folder: Path | str, command: str = "") -> Path:
-    """Write `folder/report.html`; returns its path."""
+    """Write `folder/report.html`, with the folder if necessary; returns its path."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
     return write_page(audit_page(result, Path(folder), command), Path(folder))
 
 
