@@ -169,7 +169,7 @@ def test_tune_chooses_on_a_seed_that_no_table_reports(tmp_path: Path) -> None:
         small += ["--set", change]
     command = ["tune", "procgen-lifelong", "ewc_strength", "5,x", *small, "--method", "ppo+ewc"]
     command += ["--game", "fruitbot", "--out", tmp_path]
-    assert "ewc_strength needs a number" in refused(*command)
+    assert "ewc_strength must be a number" in refused(*command)
     command[3] = "5,500"
     result = orderless(*command)
     assert result.exit_code == 0 and "best: ewc_strength=" in result.stdout, result.output
