@@ -58,6 +58,7 @@ def test_settings_name_the_values_of_benchmarks_and_games_that_have_their_own():
     assert all(line.startswith(" " * 6) or "=" in line for line in lines if line[:2] == "  ")
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_a_command_quietly(tmp_path):
     data, head = tmp_path / "x.csv", tmp_path / "head.st"
     data.write_text("a,label\n" + "".join(f"{row},{row % 2}\n" for row in range(20)))
