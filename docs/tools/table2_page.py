@@ -29,7 +29,8 @@ def table2_page(results: Results) -> str | None:
         judged = [summary for summary in summaries if summary.benchmark == benchmark]
         if judged:
             parts += [f"## {benchmark_label(benchmark)}\n", *map(_rows, judged)]
-            parts.append(verdicts(judged, _name, _verdict, leave_out=["not decidable"]))
+            decided = [s for s in judged if any(c.difference is not None for c in s.claims)]
+            parts.append(verdicts(decided, _name, _verdict, leave_out=["not decidable"]))
     remarks = results.remarks("table2")
     parts += [
         f"{TEXT['claims']}\n",
