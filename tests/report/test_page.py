@@ -281,6 +281,14 @@ def test_weights_over_time_have_mean_and_extremes(write_cells):
     assert largest.lines["wpf"].mean[59] == pytest.approx(0.5)
 
 
+@pytest.mark.filterwarnings("error")
+def test_weights_that_never_change_are_drawn_without_a_warning(write_cells):
+    rounded = 10.000000000000002  # as 1 / sum w^2 of ten equal weights is
+    equal = {"step": [0, 50], "ess": [rounded, rounded], "largest_weight": [0.1, 0.1]}
+    (result,) = data_of(write_cells([make_cell("wpf", 0, 0, trace=equal)])).results
+    assert result.values["ess"]["lines"]["wpf"][-1] == pytest.approx(10)
+
+
 def test_returns_have_curves_and_variances_that_are_not_normalized(write_cells):
     curves = {"step": [0, 10], "return": [-1.0, 5.0]}
     cells = [

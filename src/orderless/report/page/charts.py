@@ -94,8 +94,8 @@ def series_chart(
         charts.draw_series(axes, data, styles, labels)
         axes.set_xlim(data.steps[0], data.steps[-1] if data.steps[-1] > data.steps[0] else None)
         if data.scale == "log":  # an effective sample size is never below 1
+            axes.set_ylim(1, 1.2 * max(data.highest, 1))
             axes.set_yscale("log")
-            axes.set_ylim(bottom=1)
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter("{x:g}" if max(data.highest, 1) < 10 else "")
         elif data.scale == "share":
