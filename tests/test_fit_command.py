@@ -214,6 +214,24 @@ def test_the_answer_is_no_input_numbers_are_finite_and_tables_have_rows(tmp_path
     assert "x.csv has no label in column 'label', line 3" in refused(*words)
 
 
+def test_a_class_may_be_named_like_nothing(tmp_path):
+    """Namibia's code is NA. In a parquet file, which says what is missing, the same is learned."""
+    names = ("NA", "None", "null", "nan", "N/A")
+    frame = pandas.concat([table(40).assign(kind=name, a=n) for n, name in enumerate(names)])
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    frame.to_parquet(tmp_path / "x.parquet")
+    heads = [tmp_path / "csv.st", tmp_path / "parquet.st"]
+    for head, data in zip(heads, ("x.csv", "x.parquet"), strict=True):
+        assert "200 samples, 5 classes" in fit(tmp_path / data, head).output
+        assert Head.load(head).recipe.classes == sorted(names)
+    assert heads[0].read_bytes() == heads[1].read_bytes()
+    said, rows = predictions(heads[0], tmp_path / "x.csv", tmp_path / "p.csv")
+    assert "of 200 (" in said and {row["prediction"] for row in rows} == set(names)
+    (tmp_path / "x.csv").write_text("a,b,kind\n1,2,NA\n1,NA,None\n")
+    words = ["fit", "--data", tmp_path / "x.csv", "--out", tmp_path / "x.st", "--label", "kind"]
+    assert "x.csv holds 'NA', which is not a number" in refused(*words)
+
+
 def test_columns_that_are_no_numbers_are_named(tmp_path):
     data = tmp_path / "x.parquet"
     words = ["fit", "--data", data, "--out", tmp_path / "x.st", "--label", "kind"]

@@ -1,10 +1,11 @@
-"""Escaping of names that users choose, for terminals, Markdown and spreadsheets."""
+"""Escaping of names that users choose, for terminals, Markdown, spreadsheets and file names."""
 
 import re
 
 MARKDOWN = {ord(letter): f"\\{letter}" for letter in "\\`*_[]|#"}
 MARKDOWN |= {ord(letter): f"&#{ord(letter)};" for letter in "&<$~"}
 PLAIN_CODE = re.compile(r"[\w+.,=()-]+( [\w+.,=()-]+)*", re.ASCII)
+NOT_IN_FILE_NAMES = re.compile(r'[<>:"/\\|?*]')  # on one system or another
 FORMULA = ("=", "+", "-", "@")  # a spreadsheet evaluates a cell that begins with one of these
 
 
@@ -32,3 +33,8 @@ def csv_cell(text: str) -> str:
     """The text for a CSV cell; a quote before it prevents its evaluation as a formula."""
     text = printable(text)
     return f"'{text}" if text.startswith(FORMULA) else text
+
+
+def file_name(text: str) -> str:
+    """The text as a file name that every system accepts, such as `module%3Aname`."""
+    return NOT_IN_FILE_NAMES.sub(lambda found: f"%{ord(found[0]):02X}", text)

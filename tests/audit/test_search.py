@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from tests.audit.test_runs import Counted
 from tests.audit.toys import LastTask, make_sgd, toy_tasks
 
 import orderless as ol
+from orderless.audit.result import Tail
 from orderless.audit.search import kernel, search
+from orderless.audit.words import headline
 from orderless.scenarios import orders as draw_orders
 
 ORDERS = list(itertools.permutations(range(6)))
@@ -121,6 +124,21 @@ def test_a_search_counts_the_runs_that_it_made() -> None:
     assert "more runs found" not in result.text()
     result = ol.order_sensitivity(LastTask, toy_tasks()[:3], 4, 2, search=12)
     assert result.tails is not None and 2 <= result.tails.runs <= 4
+
+
+def test_the_headline_quotes_orders_of_the_audit_over_all_seeds() -> None:
+    """With nothing left to search, it is that of an audit without a search."""
+    plain, searched = (
+        ol.order_sensitivity(make_sgd(), toy_tasks()[:3], 6, 3, search=runs) for runs in (0, 12)
+    )
+    assert searched.tails is not None and searched.tails.runs == 0
+    assert np.ptp(searched.learner.scores.mean(axis=2), axis=0).max() > 0.05  # seeds differ
+    assert headline(searched) == headline(plain) and "order tried" in headline(plain)
+    few = replace(searched, orders=((2, 0, 1), *searched.orders[1:]))  # the first was found
+    tail = Tail(searched.orders[0], 0.1, 0.2)
+    found = headline(replace(few, tails=replace(searched.tails, worst=tail)))
+    best = 100 * searched.learner.order_averages.max()
+    assert f"20.0 % in the worst order found, {best:.1f} % in the best" in found
 
 
 def test_a_search_that_is_too_small_is_refused() -> None:

@@ -21,9 +21,13 @@ import orderless as ol
 from orderless.cli.main import app
 from orderless.experiments import Grid, Store, run_grid
 from orderless.experiments.benchmarks import own_benchmark
+from orderless.experiments.engine import Report
+from orderless.experiments.estimate import estimate
 from orderless.experiments.own import as_scenario
+from orderless.experiments.record import load_run
 from orderless.methods.presets import find_preset
 from orderless.methods.settings import Settings
+from orderless.report import write_report
 from orderless.scenarios import Scenario, Task
 
 PAGE = Path(__file__).parents[2] / "docs" / "your-own-data.md"
@@ -169,6 +173,64 @@ def test_names_that_lead_nowhere_are_told() -> None:
     ]:
         result = orderless("run", words)
         assert result.exit_code == 2 and sentence in result.stderr
+
+
+# ---------------------------------------------------------------------- names of files
+
+
+def with_old_names(folder: Path) -> list[str]:
+    """Rename the files of a run as older versions named them."""
+    files = [path for path in folder.rglob("*%3A*")]
+    return [path.rename(path.with_name(path.name.replace("%3A", ":"))).name for path in files]
+
+
+def test_every_system_accepts_the_names_of_files_and_old_names_still_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = module(monkeypatch, [data(0), data(1)])
+    settings = find_preset("own", reference).changed(hidden=4, batch_size=8, particles=4)
+    grid = Grid(reference, "domain", "own", ("gd", "wpf"), 1, 1, settings)
+    whole, old = (Store(tmp_path / name) for name in ("whole", "old"))
+    assert run_grid(grid, whole) == 2
+    steps = 2 * 32 // 8  # of a cell: a fifth of the 40 samples of each task is held out
+    with pytest.raises(KeyboardInterrupt):  # in the second cell
+        run_grid(grid, old, checkpoint_every=0, report=stop_after(steps + 3))
+    files = [path for folder in (whole, old) for path in folder.directory.rglob("*")]
+    assert not [path for path in files if set(path.name) & set('<>:"\\|?*')]
+
+    renamed = with_old_names(old.directory)
+    assert any(name.endswith(".json") for name in renamed)
+    assert any(name.endswith(".0.st") for name in renamed)
+    assert [cell.method for cell in load_run(old.directory).cells] == ["gd"]
+    assert "2 cells, 1 finished" in estimate(grid, old, None, torch.device("cpu"))
+    assert with_old_names(old.directory) == []  # to look changes nothing
+    taken: list[int] = []
+    assert run_grid(grid, old, report=Report(tick=taken.append)) == 1
+    assert taken[0] == 3 and sum(taken) == steps  # its checkpoint had three
+    ends = [store.finished() for store in (whole, old)]
+    assert ends[0].keys() == ends[1].keys()
+    for ours, theirs in zip(*(end.values() for end in ends), strict=True):
+        assert ours["scores"] == theirs["scores"] and ours["trace"] == theirs["trace"]
+
+    with_old_names(old.directory)  # a finished run
+    assert run_grid(grid, old) == 0
+    with_old_names(old.directory)
+    written = [path.name for path in write_report(old.directory, tmp_path / "report")]
+    assert f"figure1-{reference.replace(':', '%3A')}-domain-own-wpf-order0-seed0.png" in written
+
+
+def test_the_folder_of_a_search_has_such_a_name_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = module(monkeypatch, [data(0), data(1)])
+    monkeypatch.chdir(tmp_path)
+    command = ["tune", reference, "lr", "0.1", "--device", "cpu", "--set", "hidden=4"]
+    assert orderless(*command).exit_code == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name == f"tune-{reference.replace(':', '-')}-domain-own-gd-lr"
+    old = folder.rename(folder.with_name(f"tune-{reference}-domain-own-gd-lr"))
+    assert orderless(*command).exit_code == 0
+    assert list((tmp_path / "runs").iterdir()) == [old]
 
 
 # ---------------------------------------------------------------------- the page's example

@@ -58,6 +58,16 @@ def test_a_sample_has_the_same_features_in_any_batch(images: Tensor) -> None:
         assert torch.equal(torch.cat([maps(part) for part in images.split(size)]), whole)
 
 
+@pytest.mark.parametrize("project", [None, 32])
+def test_no_samples_have_no_features(images: Tensor, project: int | None) -> None:
+    """As the first rows of a batch, of which there are none."""
+    maps = backbone(images, taps=("2", "4"), project=project, mirror=True)
+    found, expected = maps(images[:0]), maps(images)[:0]
+    assert found.shape == expected.shape and found.dtype == expected.dtype
+    if project is not None:
+        assert ol.Ensemble(maps, n=2, seed=0)(images[:0]).shape == (2, 0, project)
+
+
 def test_the_scale_of_all_parts_is_a_power_of_two_next_to_their_deviation(images: Tensor) -> None:
     maps = backbone(images, taps=("2", "4"))
     with maps._frozen.tapped(images.device) as network:

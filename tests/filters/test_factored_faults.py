@@ -1,14 +1,25 @@
 """Where factors of a gradient could go wrong, a filter of plain SGD still is a plain loop."""
 
 import copy
+import sys
+from itertools import count
 
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.filters.oracles import assert_same_networks, batches, cross_entropy, loop, mlp
+from tests.filters.oracles import (
+    assert_identical,
+    assert_same_networks,
+    batches,
+    cross_entropy,
+    loop,
+    mlp,
+    whole_state,
+)
 from torch import Tensor, nn
 
 import orderless as ol
+from orderless.filters import GradientStep
 
 TOLERANCE = 1e-9
 
@@ -336,3 +347,67 @@ def test_a_network_may_read_a_layer_in_a_derivative_of_its_own() -> None:
             return self.b(self.a(x).tanh() * jacobian.detach().sum(-1))
 
     assert_like_the_loop(Sensitive)
+
+
+class InterruptedAt:
+    """Ctrl-C just before the given line of Python in the commit of a step, with all it calls."""
+
+    def __init__(self, line: int) -> None:
+        self.left, self.inside = line, False
+
+    def __call__(self, frame, event: str, _):
+        self.inside = self.inside or frame.f_code is GradientStep.commit.__code__
+        ours = self.inside and "/orderless/" in frame.f_code.co_filename
+        return self.line if ours else None
+
+    def line(self, frame, event: str, _):
+        if event == "return" and frame.f_code is GradientStep.commit.__code__:
+            self.inside = False
+        self.left -= event == "line" and self.inside
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return self.line
+
+
+class Twice(nn.Module):
+    """One layer is used twice, so that its weight is written twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(self.a(x).tanh()).tanh())
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["all live", "one dies"])
+def test_a_commit_interrupted_at_any_line_is_undone_or_completed(dies: bool) -> None:
+    particles = ol.Ensemble(Twice, 3).double()
+    pf = ol.WeightedParticleFilter(particles, sgd(particles.parameters()))
+    (x, y), *_ = batches(1, dtype=torch.float64)
+    calls = count(1)
+
+    def closure() -> Tensor:
+        losses = cross_entropy(particles(x), y)
+        last = dies and next(calls) % 2 == 0
+        return torch.where(torch.arange(3) == 2, torch.nan, losses) if last else losses
+
+    before = whole_state(pf)
+    pf.step(closure)
+    after, ends = whole_state(pf), []
+    for line in count():
+        pf.load_state_dict(before)
+        interruption, usual = InterruptedAt(line), sys.gettrace()
+        sys.settrace(interruption)
+        try:
+            pf.step(closure)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(usual)
+        found = whole_state(pf)
+        ends.append(torch.equal(found["log_weights"], after["log_weights"]))
+        assert_identical(found, after if ends[-1] else before)
+        if interruption.left >= 0:
+            break
+    assert ends == sorted(ends) and 20 < len(ends) - sum(ends) < len(ends) - 20

@@ -254,6 +254,35 @@ def test_a_saved_filter_goes_on_as_if_nothing_had_happened(tmp_path) -> None:  #
         full.load_state_dict(filters[0].state_dict())
 
 
+@pytest.mark.parametrize("curvature", ["diagonal", "full"])
+def test_what_is_frozen_is_chosen_before_the_filter_is_made(curvature: str) -> None:
+    """Also if as many numbers are unfrozen, which would get the precision of others."""
+    particles = ol.Ensemble(lambda: nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)), 2)
+    early, late = (particles.get_parameter(f"{layer}.bias") for layer in (0, 1))
+    late.requires_grad_(False)
+    pf = GaussianSumFilter(particles, sigma2=SIGMA2, curvature=curvature)
+    x, y = torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
+
+    def closure() -> Tensor:
+        return ol.per_particle(F.cross_entropy)(particles(x), y)
+
+    pf.step(closure)
+    early.requires_grad_(False)
+    with pytest.raises(ValueError, match="'0.bias' has been frozen since the filter was made"):
+        pf.step(closure)
+    late.requires_grad_(True)
+    early.requires_grad_(True)
+    with pytest.raises(ValueError, match="'1.bias' requires a gradient since the filter was made"):
+        pf.step(closure)
+    early.requires_grad_(False)
+    with pytest.raises(ValueError, match="'0.bias' has been frozen"):
+        pf.step(closure)
+    early.requires_grad_(True)
+    late.requires_grad_(False)
+    pf.step(closure)
+    assert int(pf.steps) == 2
+
+
 def test_settings_that_make_no_sense_are_refused() -> None:
     particles = ol.Ensemble(mlp, n=2)
     with pytest.raises(ValueError, match="sigma2 must be positive"):

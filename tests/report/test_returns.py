@@ -231,7 +231,7 @@ def test_plasticity_is_told_by_place_and_judged_late_in_the_order(write_cells: A
 
 def test_seeds_of_one_order_are_not_independent_runs(write_cells: Any) -> None:
     """Three seeds that say the same leave the interval of plasticity as wide as one does."""
-    found = []
+    found, bands = [], []
     for seeds in (1, 3):
         cells = [
             make_cell(method, order, "procgen-lifelong", "starpilot")
@@ -247,7 +247,11 @@ def test_seeds_of_one_order_are_not_independent_runs(write_cells: Any) -> None:
             if "than PPO" in c.claim and "dormant" in c.measure and c.interval
         ]
         found.append(claim.interval)
+        bands.append(summary.methods["ppo"].plasticity_half["dormant"])
     assert found[1] == pytest.approx(found[0])
+    assert bands[1] == pytest.approx(bands[0])
+    expected = stats.ttest_1samp([0.6, 0.7, 0.8], 0).confidence_interval()
+    assert bands[0] == pytest.approx([0.0, (expected.high - expected.low) / 2], abs=1e-4)
 
 
 def test_clones_are_measured_from_random_play_to_the_expert(write_cells: Any) -> None:

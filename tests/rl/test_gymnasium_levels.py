@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from tests.filters.oracles import assert_identical
 from torch import nn
 
 import orderless as ol
@@ -257,6 +258,32 @@ def test_a_level_not_seen_before_starts_as_without_a_resume() -> None:
     np.testing.assert_array_equal(env.switch(1)[0], again.switch(1)[0])
     with pytest.raises(ValueError, match="this state is of 2 levels, but there are 1"):
         GymnasiumLevels(carts(4)).load_state_dict(env.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("part", "error", "message"),
+    [
+        ({"level": 2}, ValueError, r"level must lie in 0\.\.1, got 2"),
+        ({"level": "1"}, TypeError, "level must be a whole number"),
+        ({"seeded": [0, None]}, TypeError, "must be a whole number, got None"),
+        ({"resumes": 0.5}, TypeError, "must be a whole number, got 0.5"),
+    ],
+)
+def test_a_state_that_does_not_fit_changes_nothing(
+    part: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    """Neither the environment nor the PPO that plays in it."""
+    ppo, good = (make_ppo(GymnasiumLevels([carts(), carts()]), 2) for _ in range(2))
+    before = ppo.state_dict()
+    good.learn(8 * 128)
+    state = {**good.env.state_dict(), **part}
+    frames = ppo.env.observations
+    with pytest.raises(error, match=message):
+        ppo.env.load_state_dict(state)
+    with pytest.raises(error, match=message):
+        ppo.load_state_dict({**good.state_dict(), "env": [state]})
+    assert_identical(ppo.state_dict(), before)
+    assert ppo.env.observations is frames  # and no episode began
 
 
 def test_a_step_under_way_is_ended_before_another_level_begins() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.filters.oracles import assert_identical
 from tests.rl.corridor import Corridor, Walker
 from torch import nn
 
@@ -196,6 +198,30 @@ def test_what_does_not_fit_together_is_refused() -> None:
         PPO(walkers, [corridor, other], SETTINGS)
     with pytest.raises(TypeError, match="Corridor has no levels"):
         make(ol.AveragingParticles, 2).switch(3)
+
+
+def test_a_state_that_does_not_fit_changes_nothing() -> None:
+    """Each part of a good state in turn is replaced by one that cannot be loaded."""
+    ppo, other = make(ol.WeightedParticleFilter, 2), make(ol.WeightedParticleFilter, 2)
+    ppo.learn(1)
+    other.learn(2 * ppo.steps)
+    before, good = copy.deepcopy(ppo.state_dict()), other.state_dict()
+    bad = {
+        "filter": make(ol.WeightedParticleFilter, 3).state_dict()["filter"],
+        "policy": {**good["policy"], "seed": 7},
+        "scaler": {**good["scaler"], "moments": [1.0]},
+        "steps": "many",
+        "draws": [[1, 2, 3]],
+        "updates": [None],
+        "episodes": [[1, 2]],
+    }
+    for name, part in bad.items():
+        with pytest.raises((ValueError, TypeError)):
+            ppo.load_state_dict({**good, name: part})
+        assert_identical(ppo.state_dict(), before, name)
+    with pytest.raises(KeyError):
+        ppo.load_state_dict({name: part for name, part in good.items() if name != "episodes"})
+    assert_identical(ppo.state_dict(), before)
 
 
 @pytest.mark.parametrize(

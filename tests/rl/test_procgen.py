@@ -173,6 +173,10 @@ def test_bad_input_is_named(starpilot: ProcgenLevels) -> None:
     state = {**starpilot.state_dict(), "game": "fruitbot"}
     with pytest.raises(ValueError, match="its game is 'fruitbot', here it is 'starpilot'"):
         starpilot.load_state_dict(state)
+    state = {**starpilot.state_dict(), "level": 5, "lengths": torch.full((4,), 7)}
+    with pytest.raises(ValueError, match="does not hold the actions of 4 episodes"):
+        starpilot.load_state_dict(state)
+    assert starpilot.level == 3
 
 
 def test_a_forked_child_is_told_not_to_step(starpilot: ProcgenLevels) -> None:

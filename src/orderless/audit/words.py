@@ -89,8 +89,9 @@ def headline(result: OrderSensitivity) -> str:
     """The verdict in one sentence, with the worst and the best order."""
     learner, tails = result.learner, result.tails
     ends, found = [learner.order_averages.min(), learner.order_averages.max()], "tried"
-    if tails is not None:  # runs of one seed
-        ends, found = [tails.worst.again, tails.best.again], "found"
+    for end, tail in enumerate((tails.worst, tails.best) if tails else ()):
+        if tail.order not in result.orders:  # only one seed was run besides that of the search
+            ends[end], found = tail.again, "found"
     low, high = map(percent, ends)
     scores = f"{low} % in the worst order {found}, {high} % in the best"
     claim = HEADLINES[learner.verdict].format(learner.name)

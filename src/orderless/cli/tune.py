@@ -67,8 +67,10 @@ def tune(
     )
     if others:
         raise ValueError("a setting is chosen on one game, got --game all: name one game")
-    words = [benchmark, grid.scenario, grid.preset, *grid.methods, key]
-    folder = out or Path("runs") / "-".join(["tune", *words])
+    words = ["tune", benchmark, grid.scenario, grid.preset, *grid.methods, key]
+    runs, name = Path("runs"), "-".join(words)
+    old = runs / name  # of an older version, with the ":" of module:name
+    folder = out or (old if old.is_dir() else runs / name.replace(":", "-"))
     where: Any = {"root": data_root(data_dir), "device": find_device(device)}
     results = sweep(grid, key, texts, folder, combine=combine, progress=reporting, **where)
     table = Table(key, "validation average" if supervised else f"average return, {held_out}")

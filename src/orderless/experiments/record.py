@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..escaping import file_name
 from ..methods.registry import Description, remember
 from ..storage.typed import Misfit, Setting, decode, optional
 from .store import StoreError, read_cell
@@ -137,7 +138,7 @@ def cell_name(
     benchmark: str, scenario: str, preset: str, method: str, order_index: int, seed: int
 ) -> str:
     """The file name of a cell, its checkpoints and its snapshots."""
-    return f"{benchmark}-{scenario}-{preset}-{method}-order{order_index}-seed{seed}"
+    return file_name(f"{benchmark}-{scenario}-{preset}-{method}-order{order_index}-seed{seed}")
 
 
 @dataclass(frozen=True)

@@ -181,6 +181,8 @@ class Backbone(nn.Module):
         with self._frozen.tapped(x.device) as network:
             if torch.compiler.is_exporting():  # to a program for batches of any size
                 return self._frozen.joined(network(x))
+            if not len(x):  # there is no sample to fill a block with
+                return torch.empty(0, self.in_features, device=x.device)
 
             @torch.no_grad()  # in every thread
             def features(part: Tensor) -> Tensor:

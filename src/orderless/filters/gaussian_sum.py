@@ -68,7 +68,9 @@ class GaussianSumFilter(SteppedFilter):
             raise ValueError(f"probes must be at least 1, got {probes}")
         self.sigma2, self.curvature, self.probes = float(sigma2), curvature, probes
         self.recordable = curvature == "none"  # factorisations synchronise with the host
-        size = sum(p[0].numel() for p in self._moving())
+        moving = self._moving()
+        self._rows = set(moving)  # parameters that have rows of P
+        size = sum(p[0].numel() for p in moving.values())
         if size == 0:
             raise ValueError("no parameter of the particles requires a gradient")
         if curvature == "full" and size > _LARGEST_FULL:
@@ -84,15 +86,27 @@ class GaussianSumFilter(SteppedFilter):
             shape = (n, size) if curvature == "diagonal" else (1, 1)
             self.precision = torch.full(shape, 1.0 / self.sigma2, **real)  # P [N, d]
 
-    def _moving(self) -> list[nn.Parameter]:
-        return [p for p in self.particles.parameters() if p.requires_grad]
+    def _moving(self) -> dict[str, nn.Parameter]:
+        return {name: p for name, p in self.particles.named_parameters() if p.requires_grad}
+
+    def _check_moving(self, moving: dict[str, nn.Parameter]) -> None:
+        """Raise if other parameters require gradients than when P was made."""
+        changed = sorted(self._rows ^ moving.keys()) if self.curvature != "none" else ()
+        for name in changed:
+            what = "requires a gradient" if name in moving else "has been frozen"
+            raise ValueError(
+                f"{name!r} {what} since the filter was made, and its precision is of other "
+                "parameters: choose what to freeze first, then make the filter"
+            )
 
     def advance(self, closures: Sequence[Closure], penalty: Closure | None = None) -> StepInfo:
         if penalty is not None:
             raise ValueError(
                 "the Gaussian-sum filter takes no penalty: its precision stands for past data"
             )
-        parameters, shard = self._moving(), self.particles.shard
+        moving, shard = self._moving(), self.particles.shard
+        self._check_moving(moving)
+        parameters = list(moving.values())
         keys = second.probe_keys(self.particles.seed, self.steps, self.particles.indices)
         with self.transaction(closures) as step:
             with torch.enable_grad():

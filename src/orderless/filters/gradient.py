@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..particles import Ensemble
+from ..particles.linear import Write
 from .base import copied
 from .move import Move, QuadraticPenalty, UpdateHooks, choose_move, takes_closed_steps
 from .optimizers import check_optimizer, check_state
@@ -160,9 +161,8 @@ class GradientStep(Step):
         self._move.check()  # before any weight changes
         super().commit(gain)
 
-    def settle(self, alive: Tensor) -> None:
-        super().settle(alive)
-        self._move.settle(self.shard.local(alive))
+    def pending(self, alive: Tensor) -> list[Write]:
+        return self._move.writes(alive)
 
     def undo(self) -> None:
         super().undo()

@@ -2,8 +2,8 @@
 
 Two classes with one protocol: `Descent` for plain SGD, which does not form the gradients of Linear
 weights, and `Move` for any torch optimizer. A step calls, in this order, `backward`, `gathered`,
-`bound` or `squared_norms`, `take`, (`along_gradient`), `settle`; after an error `undo` instead of
-`settle`.
+`bound` or `squared_norms`, `take`, (`along_gradient`), `writes`; after an error `undo` instead of
+`writes`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from ..particles.linear import FactoredUpdate
+from ..particles.linear import FactoredUpdate, Write
 from ..particles.parameter import inner_products, per_particle_view, squared_norms
 from ..particles.rules import ParameterReads
 from .step import Step
@@ -112,8 +112,9 @@ class Move:
     def check(self) -> None:
         """Raise if the step cannot be settled."""
 
-    def settle(self, alive: Tensor) -> None:
-        """Apply pending updates to this rank's particles that are `alive`."""
+    def writes(self, alive: Tensor) -> list[Write]:
+        """The pending changes of this rank's particles that are `alive`; see `Step.settle`."""
+        return []
 
     def undo(self) -> None:
         """Restore the optimizer's state; the `Step` has restored its tensors already."""
@@ -177,8 +178,8 @@ class Descent(Move):
         for step in self.update.steps:
             step.factors()
 
-    def settle(self, alive: Tensor) -> None:
-        self.update.commit(alive)
+    def writes(self, alive: Tensor) -> list[Write]:
+        return self.update.writes(alive)
 
     def undo(self) -> None:
         super().undo()

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ..particles import Ensemble
 from ..particles.kernels import fused
+from ..particles.linear import Write
 from ..particles.parameter import per_particle_view
 from ..particles.precision import matrix_precision
 from .base import ParticleFilter
@@ -65,7 +66,8 @@ class Step:
 
     On entry it saves the filter's weights, the networks' buffers and the states of all random
     generators; `hold` saves other tensors that are about to change. `commit` weighs the particles
-    and restores those that died. An error before that restores everything.
+    and restores those that died. An error before that restores everything. An interrupt after that
+    does not keep the step from being completed.
 
     Losses, weights and `alive` `[N]` are of all particles; parameters, buffers and what `evaluate`
     returns are of the particles on this rank.
@@ -80,7 +82,7 @@ class Step:
         self.penalty: Tensor | None = None
         self.info: StepInfo
         self.held: list[tuple[Tensor, Tensor]] = []  # (tensor, its value before the step)
-        self.settled = False
+        self.writes: list[Write] | None = None  # None: nothing is decided yet
 
     def __enter__(self) -> Self:
         self.contexts = ExitStack()
@@ -96,9 +98,11 @@ class Step:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self.contexts.close()
-        if kind is not None and not self.settled:
-            self.undo()
+        with self.contexts:
+            if kind is not None and self.writes is None:
+                self.undo()
+            elif kind is not None:
+                self.complete()
 
     def evaluate(self, closure: Closure, what: str = "closure", **given: Any) -> tuple[Tensor, Any]:
         """Call a closure: losses of this rank's particles, and the outputs returned with them."""
@@ -153,7 +157,19 @@ class Step:
                 of_particles = tensor.shape[:1] == own.shape
                 keep = per_particle_view(own, tensor) if of_particles else alive.any()
                 tensor.copy_(torch.where(keep, tensor, before))
-        self.settled = True
+        self.writes = self.pending(own)  # the step is undone until here, and completed from here on
+        self.complete()
+
+    def pending(self, alive: Tensor) -> list[Write]:
+        """The changes of this rank's `alive` particles that had to wait, each made only once."""
+        return []
+
+    @torch.no_grad()
+    def complete(self) -> None:
+        """Make the pending changes, or those that an interrupt has left."""
+        for write in self.writes or ():
+            write()
+        self.writes = []
 
     @torch.no_grad()
     def undo(self) -> None:

@@ -13,6 +13,7 @@ factors where it can guarantee that, and leaves it to autograd everywhere else.
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -22,6 +23,7 @@ from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
 from .kernels import fused
 
+Write = Callable[[], None]
 Shown = Callable[[Tensor], Collection[int]]  # ids of parameters
 
 # The cost of writing, measuring, copying and adding a dense gradient, in multiplications per entry
@@ -95,12 +97,30 @@ class LinearStep:
         return self.weight._version == self.version
 
 
+@dataclass(eq=False)
+class Addition:
+    """`add()` changes `target` in place, once, however often the addition is called.
+
+    After an interrupt only the target's version tells whether it has been changed.
+    """
+
+    target: Tensor
+    add: Callable[[], Any]
+    version: int | None = None  # of the target, just before
+
+    def __call__(self) -> None:
+        if self.version is None:
+            self.version = self.target._version
+        if self.version == self.target._version:
+            self.add()
+
+
 class FactoredUpdate:
     """A pending gradient-descent step of Linear layers, kept as factors until it is decided.
 
     One step: forward passes `note` which weights and biases belong together; the backward pass adds
     the factors of each layer to `steps`; `scale` turns gradients into displacements; while they are
-    pending, forward passes compute with W + dW and b + db, and W and b do not change; `commit` adds
+    pending, forward passes compute with W + dW and b + db, and W and b do not change; `writes` add
     the displacements of the particles that survived the step. So a particle whose loss turns out
     not to be finite never moves.
 
@@ -266,14 +286,21 @@ class FactoredUpdate:
         return new_weight, new_bias
 
     @torch.no_grad()
-    def commit(self, alive: Tensor) -> None:
-        """W += dW and b += db for the particles of `alive` `[N]`."""
+    def writes(self, alive: Tensor) -> list[Write]:
+        """W += dW and b += db for the particles of `alive` `[N]`, layer by layer.
+
+        To call them all again after an interrupt completes them: nothing is copied, and no layer
+        moves twice. (Not so if the interrupt falls into the few microseconds in which a fused
+        kernel is launched on a GPU without a recording: its layer may then move twice.)
+        """
+        writes: list[Write] = []
         everyone = alive.device.type == "cpu" and bool(alive.all())
         dead = ~alive.view(-1, 1, 1)
         whole = [(step.weight, step.bias, *step.factors()) for step in self.steps]
         for weight, bias, delta, inputs in whole:
             if weight.is_cuda and fused.can_add_factors(weight, bias, delta, inputs):
-                fused.add_factors(weight, bias, delta, inputs, alive)
+                add = partial(fused.add_factors, weight, bias, delta, inputs, alive)
+                writes.append(Addition(weight, add))
                 continue
             if not everyone:  # 0 times NaN is NaN: both factors must go
                 delta = delta.masked_fill(dead, 0.0)
@@ -281,10 +308,10 @@ class FactoredUpdate:
                     inputs = inputs[0].nan_to_num(0.0, 0.0, 0.0).expand_as(inputs)
                 else:
                     inputs = inputs.masked_fill(dead, 0.0)
-            weight.baddbmm_(delta.mT, inputs)
+            writes.append(Addition(weight, partial(weight.baddbmm_, delta.mT, inputs)))
             if bias is not None:
-                bias.add_(delta.sum(1))
-        self.clear()
+                writes.append(Addition(bias, partial(bias.add_, delta.sum(1))))
+        return [*writes, self.clear]
 
 
 def _memory(tensor: Tensor) -> int:

@@ -135,7 +135,7 @@ def _summarize_method(cells: Cells) -> MethodSummary:
         "ess_final": _mean(cell.last("ess") if cell.ess is None else cell.ess for cell in used),
         "largest_weight_final": _mean(cell.last("largest_weight") for cell in used),
         **{n: _mean(getattr(c, n) for c in used) for n in ("log_evidence", "temperature", "alive")},
-        **_plasticity(used),
+        **_plasticity(used, len(orders)),
         "weight_spread": _weight_spread(used),
         "settings": _shared_settings(used),
         "scoring_duration": None if scoring is None else scoring * len(cells),
@@ -197,17 +197,21 @@ def _weight_spread(cells: list[CellRecord]) -> dict[str, list[float]]:
     return means
 
 
-def _plasticity(cells: list[CellRecord]) -> dict[str, dict[str, list[float]]]:
-    """The mean of each measure over runs by place in the order, and half of its 95 % interval."""
+def _plasticity(cells: list[CellRecord], orders: int) -> dict[str, dict[str, list[float]]]:
+    """The mean of each measure by place in the order, and half of its 95 % interval over orders.
+
+    `cells` are those of a block, seed by seed.
+    """
     means: dict[str, list[float]] = {}
     halves: dict[str, list[float]] = {}
     places = [by_order_place(cell) for cell in cells]
     for name in places[0]:
         rows = [measures.get(name, []) for measures in places]
         if all(row and len(row) == len(rows[0]) and None not in row for row in rows):
-            values = np.array(rows, dtype=np.float64)
+            # runs that share an order are not independent of each other: one value per order
+            values = np.array(rows, dtype=np.float64).reshape(-1, orders, len(rows[0])).mean(axis=0)
             means[name] = values.mean(axis=0).tolist()
-            if len(rows) > 1:
+            if orders > 1:
                 intervals = map(metrics.mean_interval, values.T)
                 halves[name] = [each.high - each.value for each in intervals]
     return {"plasticity": means, "plasticity_half": halves}

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..escaping import file_name
 from ..storage import saving as storage
 from .summary import ReportError
 
@@ -62,7 +63,7 @@ def load_frames(directory: Path) -> tuple[list[Frames], list[str]]:
     found, problems = [], []
     for path in sorted((directory / "snapshots").glob("*.st")):
         try:
-            found.append(place_snapshots(path.stem, *read_snapshots(path)))
+            found.append(place_snapshots(file_name(path.stem), *read_snapshots(path)))
         except ReportError as error:
             problems.append(f"The particles of {path.name} are not shown: {error}")
     return found, problems

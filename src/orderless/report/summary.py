@@ -18,9 +18,9 @@ class MethodSummary:
     Scores are fractions or returns. `order_contributions`: the contribution of each order to the
     normalized variance, over all seeds together and within each seed. `task_averages`,
     `place_averages`: by task, and by place in the order. `plasticity`: measure -> mean by place in
-    the order, and `plasticity_half` half of its 95 % interval over runs. `weight_spread`: term of
-    the loss -> standard deviation of its log-weight increments, by place. `average_released`: see
-    `paper.released_scoring`.
+    the order, and `plasticity_half` half of its 95 % interval over orders. `weight_spread`: term
+    of the loss -> standard deviation of its log-weight increments, by place. `average_released`:
+    see `paper.released_scoring`.
     """
 
     average: float

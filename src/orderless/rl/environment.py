@@ -145,6 +145,9 @@ class VectorEnvironment:
             f"this state is of {len(states)} environments that take turns, not {len(sizes)}"
         )
 
+    def check_state(self, state: Saved) -> None:
+        """Raise, before any change, if `load_state_dict` could not load a state."""
+
     def load_state_dict(self, state: Saved) -> None:
         """Restore `observations`, `first`, `ended`, `returns` and `lengths`."""
         raise TypeError(f"{type(self).__name__} cannot be resumed: define load_state_dict")

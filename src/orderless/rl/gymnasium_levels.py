@@ -46,13 +46,17 @@ class GymnasiumLevels(VectorEnvironment):
 
     def switch(self, level: int) -> tuple[Array, dict[str, Array]]:
         """Start on another level; the old one stays open."""
-        level = whole_number("level", level)
-        if not 0 <= level < len(self.levels):
-            raise ValueError(f"level must lie in 0..{len(self.levels) - 1}, got {level}")
+        level = self._known(level)
         if self._waiting:
             self.recv()
         self.level = level
         return self.reset()
+
+    def _known(self, level: int) -> int:
+        level = whole_number("level", level)
+        if not 0 <= level < len(self.levels):
+            raise ValueError(f"level must lie in 0..{len(self.levels) - 1}, got {level}")
+        return level
 
     def close(self) -> None:
         for env in self.levels:
@@ -88,11 +92,17 @@ class GymnasiumLevels(VectorEnvironment):
     def state_dict(self) -> dict[str, object]:
         return {"level": self.level, "resumes": self.resumes, "seeded": list(self._seeded)}
 
-    def load_state_dict(self, state: Saved) -> None:
+    def check_state(self, state: Saved) -> None:
         if len(state["seeded"]) != len(self.levels):
             raise ValueError(
                 f"this state is of {len(state['seeded'])} levels, but there are {len(self.levels)}"
             )
+        for count in (state["resumes"], *state["seeded"]):
+            whole_number("a number of resumes", count)
+        self._known(state["level"])
+
+    def load_state_dict(self, state: Saved) -> None:
+        self.check_state(state)
         self.resumes, self._seeded = int(state["resumes"]) + 1, list(state["seeded"])
         self.switch(state["level"])
 

@@ -186,12 +186,17 @@ class MixturePolicy:
         draws = torch.tensor(self.draws)
         return {"seed": self.seed, "draws": draws, "playing": self.playing.clone()}
 
-    def load_state_dict(self, state: Saved) -> None:
+    def check_state(self, state: Saved) -> None:
+        """Raise, before any change, if `load_state_dict` could not load a state."""
         if state["playing"].shape != self.playing.shape:
             raise ValueError(
                 f"this state is of {len(state['playing'])} environments, not of {len(self.playing)}"
             )
         if state["seed"] != self.seed:
             raise ValueError(f"this state is of seed {state['seed']}, not of seed {self.seed}")
+        int(state["draws"])
+
+    def load_state_dict(self, state: Saved) -> None:
+        self.check_state(state)
         self.draws = int(state["draws"])
         self.playing.copy_(state["playing"])

@@ -298,19 +298,27 @@ class PPO:
         }
 
     def load_state_dict(self, state: Saved) -> None:
-        """Resume from a state of `state_dict`, with equal settings, seed and environment."""
+        """Resume from a state of `state_dict`, with equal settings, seed and environment.
+
+        One that does not fit is refused before any change.
+        """
         parts = states_of(state["env"])
         if len(parts) != len(self.envs):  # on a GPU the copies are in two parts
             parts = self.env.divided(parts, [env.n_envs for env in self.envs])
+        for env, part in zip(self.envs, parts, strict=True):
+            env.check_state(part)
+        self.policy.check_state(state["policy"])
+        scaler = self._new_scaler()
+        scaler.load_state_dict(state["scaler"])
+        steps = whole_number("steps", state["steps"])
+        draws, updates = dict(state["draws"]), dict(state["updates"])
+        episodes = [Episode(*episode) for episode in state["episodes"]]
+        self.filter.load_state_dict(state["filter"])  # first, because it may still raise
         self.policy.load_state_dict(state["policy"])
         for env, part in zip(self.envs, parts, strict=True):
             env.load_state_dict(part)
-        self.filter.load_state_dict(state["filter"])
-        self.scaler = self._new_scaler()
-        self.scaler.load_state_dict(state["scaler"])
-        self.steps = state["steps"]
-        self._draws, self._updates = dict(state["draws"]), dict(state["updates"])
-        self.episodes = [Episode(*episode) for episode in state["episodes"]]
+        self.scaler, self.steps, self.episodes = scaler, steps, episodes
+        self._draws, self._updates = draws, updates
 
 
 def _key(level: int, number: int) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from .environment import Array, Saved, VectorEnvironment
-from .games import LEVELS_END, RETURN_RANGES, checked_levels, known_game
+from .games import LEVELS_END, RETURN_RANGES, checked_levels, known_game, whole_number
 from .networks import ACTIONS
 from .runtime import load_envpool
 
@@ -165,8 +165,7 @@ class ProcgenLevels(VectorEnvironment):
             for ends, history in zip(lengths.split(sizes), actions.split(sizes), strict=True)
         ]
 
-    def load_state_dict(self, state: Saved) -> None:
-        """Open the saved level and, if there is only one, replay the running episodes."""
+    def check_state(self, state: Saved) -> None:
         for name in ("game", "n_envs", "num_levels"):
             if state.get(name) != getattr(self, name):
                 raise ValueError(
@@ -174,6 +173,16 @@ class ProcgenLevels(VectorEnvironment):
                     f"here it is {getattr(self, name)!r}"
                 )
         self._check_process()
+        checked_levels(state["level"], self.num_levels)
+        whole_number("resumes", state["resumes"])
+        actions, lengths = state["actions"], state["lengths"]
+        alike = lengths.shape == actions.shape[:1] == (self.n_envs,)
+        if not (alike and int(lengths.max()) <= actions.shape[1] <= EPISODE_LIMIT):
+            raise ValueError(f"this state does not hold the actions of {self.n_envs} episodes")
+
+    def load_state_dict(self, state: Saved) -> None:
+        """Open the saved level and, if there is only one, replay the running episodes."""
+        self.check_state(state)
         self.level, _ = checked_levels(state["level"], self.num_levels)
         several = self.num_levels > 1
         self.resumes = int(state["resumes"]) + several

@@ -82,13 +82,15 @@ def _in_colour(image: Any) -> Any:
 def read_table(path: Path, label: str) -> Iterator[Any]:
     """Yield the rows of a file as pandas frames, numbered from 0 to the end of the file.
 
-    The column `label`, if any, is read as text.
+    The column `label`, if any, is read as text; only empty cells have no label.
     """
     import pandas
 
     try:
         if path.suffix.lower() == ".csv":
-            for frame in pandas.read_csv(path, dtype={label: str}, chunksize=ROWS):
+            # to pandas, "NA" and "None" are no classes but missing
+            words: Any = {"keep_default_na": False, "na_values": [""]} if label else {}
+            for frame in pandas.read_csv(path, dtype={label: str}, chunksize=ROWS, **words):
                 # pandas takes the first fields for names of the rows, which shifts the columns
                 if not isinstance(frame.index, pandas.RangeIndex):
                     raise DataError(f"{path} has rows with more fields than its header has names")

@@ -21,6 +21,7 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 
+from ..escaping import file_name
 from ..version import __version__
 from .typed import Json, as_json
 
@@ -143,6 +144,7 @@ class Directory:
                 ) from None
             for part in self.directory.glob("*/.*.part"):  # left by a run that was killed
                 part.unlink(missing_ok=True)
+            self._rename_old()
             file.seek(0)
             mark = file.read()
             if not re.fullmatch("[0-9a-f]{32}", mark):
@@ -163,6 +165,14 @@ class Directory:
                 raise
             raise StoreError(f"{path} is a link to another file: remove it") from None
 
+    def _rename_old(self) -> None:
+        """Rename files of older versions, which had the ":" of `module:name` in their names."""
+        for folder in self.folders:
+            for path in list((self.directory / folder).glob("*:*")):
+                new = path.with_name(file_name(path.name))
+                if not new.exists():
+                    path.rename(new)
+
     def cell_path(self, name: str) -> Path:
         return self.directory / "cells" / f"{name}.json"
 
@@ -177,7 +187,7 @@ class Directory:
             with suppress(ValueError):
                 files = self.readers(path.stem).items()
                 record, *_ = [read(file) for file, read in files if file.exists()]
-                records[path.stem] = record
+                records[file_name(path.stem)] = record
         return records
 
     def tidy(self, name: str, *, finished: bool) -> None:

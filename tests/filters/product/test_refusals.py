@@ -100,6 +100,22 @@ def test_bad_data_changes_nothing(bad: str) -> None:
     assert [m.training for m in pf.particles.modules()] == modes
 
 
+@pytest.mark.parametrize("wrong", [lambda parameters: 1 / 0, lambda parameters: None])
+def test_an_optimizer_that_cannot_be_made_changes_nothing(wrong) -> None:
+    """The task is not counted, and can be ended later."""
+    pf, undisturbed = begun(), begun()
+    before, make_optimizer = copy.deepcopy(pf.state_dict()), pf.make_optimizer
+    pf.make_optimizer = wrong
+    with pytest.raises((ZeroDivisionError, TypeError)):
+        pf.end_task((X, Y))
+    assert pf.tasks == 1
+    assert_identical(pf.state_dict(), before)
+    pf.make_optimizer = make_optimizer
+    for each in (pf, undisturbed):
+        each.end_task((X, Y))
+    assert_identical(pf.state_dict(), undisturbed.state_dict())
+
+
 def test_a_task_without_a_step_is_refused() -> None:
     pf = learned([1])
     before = copy.deepcopy(pf.state_dict())

@@ -120,14 +120,21 @@ class PosteriorProduct(Predictor):
 
     @torch.no_grad()
     def _begin_task(self) -> None:
-        """x <- x_0, with a new optimizer."""
-        for name, tensor in self.particles.tensors().items():
-            tensor.copy_(self._start[name])
-        self.particles.noise_counter.copy_(self._first_draw)
+        """x <- x_0, with a new optimizer. If it cannot be made, nothing has changed."""
+        tensors, draw = self.particles.tensors(), self.particles.noise_counter
+        before = [(tensor, tensor.clone()) for tensor in (*tensors.values(), draw)]
         parameters = [p for p in self.particles.parameters() if p.requires_grad]
+        try:
+            for name, tensor in tensors.items():
+                tensor.copy_(self._start[name])
+            draw.copy_(self._first_draw)
+            self.training = AveragingParticles(self.particles, self.make_optimizer(parameters))
+        except BaseException:
+            for tensor, value in before:
+                tensor.copy_(value)
+            raise
         for parameter in parameters:
             parameter.grad = None
-        self.training = AveragingParticles(self.particles, self.make_optimizer(parameters))
         self.steps = self.training.steps
         self._looked = False  # whether `_reached` is known
         self._reached: Tensor | None = None  # output columns of the task's loss, see `_look`
@@ -179,8 +186,13 @@ class PosteriorProduct(Predictor):
         alive = self.particles.shard.local(self.training.alive)
         task = task_sums(self.particles, self.layers, self._start, moments, self._reached, alive)
         sums = task if self._sums is None else self._sums.plus(task)
-        self._replace(sums)
-        self._begin_task()
+        before = self._sums, self.alive, self._read
+        try:
+            self._replace(sums)
+            self._begin_task()
+        except BaseException:
+            self._sums, self.alive, self._read = before
+            raise
 
     def _replace(self, sums: TaskSums | None) -> None:
         """Use these sums from now on; raise if no particle would be left."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 try:
     from . import triton_kernels as kernels
@@ -79,6 +80,7 @@ def add_factors(
         delta.stride(0), delta.stride(1), inputs.stride(0), inputs.stride(1),
         BATCH=delta.shape[1], HAS_BIAS=bias is not None, ROWS=rows, COLUMNS=columns,
     )  # fmt: skip
+    increment_version([weight] if bias is None else [weight, bias])  # as torch's own kernels do
 
 
 def can_add_normal(parameter: Tensor) -> bool:
