@@ -70,7 +70,7 @@ def test_returns_and_resets_are_those_that_gymnasium_counts(wrap: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize("n", [1, pytest.param(4, marks=pytest.mark.sweep)])
 def test_ppo_learns_to_balance(n: int) -> None:
     """At random a pole stands for some 22 steps."""
     ppo = make_ppo(GymnasiumLevels(carts()), n)
