@@ -24,7 +24,7 @@ MODELS = [
 def test_river_is_content_with_the_first_samples_of_its_streams(model) -> None:
     for check in checks.yield_checks(model):
         if "dataset" in getattr(check, "keywords", {}):
-            check.keywords["dataset"] = list(itertools.islice(check.keywords["dataset"], 24))
+            check.keywords["dataset"] = list(itertools.islice(check.keywords["dataset"], 12))
         check(model.clone())
 
 
@@ -46,6 +46,7 @@ def samples(count: int = 60) -> list[tuple[dict, str, float]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_stream_in_any_order_gives_the_same_bits_and_unlearning_leaves_no_trace() -> None:
     models = StreamClassifier(n_features=16), StreamClassifier(n_features=16)
     for x, y, _ in samples():
@@ -62,6 +63,7 @@ def test_a_stream_in_any_order_gives_the_same_bits_and_unlearning_leaves_no_trac
     assert np.mean(right) > 0.8
 
 
+@pytest.mark.slow
 def test_the_stream_regressor_learns_a_category_and_a_number() -> None:
     model = StreamRegressor(n_features=32)
     for x, _, value in samples(200):
