@@ -44,6 +44,7 @@ def the_papers_world(name, order, seed):
     return np.clip(mean + spread * noise(name, order, seed), 0, 1)
 
 
+@pytest.mark.slow
 def test_in_the_papers_world_all_its_claims_hold_but_the_one_its_table_contradicts(write_cells):
     (summary,) = summarize(built(write_cells, the_papers_world, orders=6))
     held = [c for c in summary.claims if c.holds is True]

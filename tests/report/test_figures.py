@@ -184,6 +184,7 @@ def test_write_report_writes_tables_and_figures_next_to_the_cells(full_run):
     assert (full_run / "figure2.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_a_broken_snapshot_costs_a_warning_and_no_table(write_cells, tmp_path):
     directory = write_cells([make_cell("gd", 0, 0)])
     (directory / "snapshots").mkdir(exist_ok=True)
@@ -211,6 +212,7 @@ def test_a_damaged_snapshot_costs_a_figure_and_not_the_report(write_cells):
     assert {"report.md", "report.html", "figure2.png"} <= written
 
 
+@pytest.mark.slow
 def test_a_name_that_looks_like_a_formula_is_drawn_as_it_is(write_cells, tmp_path):
     name = r"$\frac$ \x1b[31m"
     cells = [make_cell(name, order, 0, preset=name) for order in range(2)]

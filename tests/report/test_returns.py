@@ -206,6 +206,7 @@ def test_with_the_level_as_a_random_effect_it_says_which_effects_are_excluded(
     assert words in claim.evidence
 
 
+@pytest.mark.slow
 def test_plasticity_is_told_by_place_and_judged_late_in_the_order(write_cells: Any) -> None:
     dormant = {"ppo": [0.2, 0.5, 0.9], "ppo+averaging": [0.2, 0.4, 0.5], "ppo+wpf": [0.2, 0.5, 0.5]}
     cells = []

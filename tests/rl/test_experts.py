@@ -342,6 +342,7 @@ def test_what_is_collected_depends_on_expert_and_seed_alone(tmp_path: Path) -> N
     assert len(names) == 4
 
 
+@pytest.mark.slow
 def test_the_transitions_are_what_the_game_shows(tmp_path: Path) -> None:
     """The recorded actions, played anew on the level, give the recorded frames."""
     expert = load_expert("starpilot", tiny_expert(tmp_path, "starpilot"))

@@ -94,6 +94,7 @@ def test_levels_are_environments_with_seeds_of_their_own() -> None:
         env.switch(2)
 
 
+@pytest.mark.slow
 def test_a_saved_run_goes_on_with_new_episodes(tmp_path: Path) -> None:
     ppo = make_ppo(GymnasiumLevels([carts(), carts()]), 2)
     ppo.switch(1)
@@ -259,6 +260,7 @@ def test_a_level_not_seen_before_starts_as_without_a_resume() -> None:
         GymnasiumLevels(carts(4)).load_state_dict(env.state_dict())
 
 
+@pytest.mark.slow
 def test_a_step_under_way_is_ended_before_another_level_begins() -> None:
     """Otherwise Gymnasium would refuse the next step there."""
     makers = [lambda: gymnasium.make("CartPole-v1")] * 2
