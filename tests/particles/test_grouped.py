@@ -189,8 +189,15 @@ def test_a_long_sum_over_positions_in_parts() -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3)  # 2560 terms
 
 
+# the interpreter takes half a minute for the last one, a GPU no time
+INTERPRETED = [pytest.mark.sweep] * (DEVICE == "cpu")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("channels", "tile"), [(16, Tile()), (32, Tile()), (16, LONG), (32, LONG)])
+@pytest.mark.parametrize(
+    ("channels", "tile"),
+    [(16, Tile()), (32, Tile()), (16, LONG), pytest.param(32, LONG, marks=INTERPRETED)],
+)
 def test_a_residual_block_in_one_piece_is_that_of_n_networks(
     channels: int, tile: Tile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
