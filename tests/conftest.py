@@ -1,5 +1,6 @@
 """Where the tests find data, how many threads they use, what they count and what they lack."""
 
+import gc
 import os
 from collections import Counter
 from contextlib import contextmanager
@@ -32,6 +33,12 @@ def pytest_configure(config):
         os.environ["TRITON_INTERPRET"] = "1"  # the kernels' own tests run them on the CPU
     # tests kill processes, never the machine: files need not wait for the disk
     os.fsync = lambda descriptor: None
+
+
+def pytest_collection_finish():
+    """What was imported so far stays: the garbage collector need not look through it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

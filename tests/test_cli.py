@@ -135,6 +135,7 @@ def test_missing_data_names_the_three_ways(no_data):
     assert not (no_data / "run").exists()
 
 
+@pytest.mark.slow
 def test_one_flipped_byte_in_a_data_file_is_refused(no_data, monkeypatch):
     """Four small files in MNIST's format, with checksums that fit until a byte is flipped."""
     raw, sums = no_data / "MNIST" / "raw", {}
@@ -283,6 +284,7 @@ def test_report_of_a_damaged_cell_names_the_file(finished, tmp_path):
     assert str(path) in refused("report", tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_tune_picks_the_best_value(tmp_path):
     settings = ["--preset", "demo", "--set", "iterations=30", "--set", "hidden=8"]
     result = orderless("tune", "splitmnist", "lr", "1e-9,0.3,1e6", *settings, "--out", tmp_path)

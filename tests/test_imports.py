@@ -4,7 +4,7 @@ import ast
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -128,15 +128,18 @@ class WithoutTypes(ast.NodeTransformer):
         return None if ast.unparse(node.test) == "TYPE_CHECKING" else node
 
 
-def imported(module: str, path: Path) -> Iterator[str]:
+@cache
+def imported(module: str, path: Path) -> list[str]:
     tree = WithoutTypes().visit(ast.parse(path.read_text(encoding="utf-8")))
+    names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = module.split(".")[: -node.level] if node.level else []
             package = ".".join([*above, *filter(None, [node.module])])
-            yield from (package, *(f"{package}.{alias.name}" for alias in node.names))
+            names += [package, *(f"{package}.{alias.name}" for alias in node.names)]
+    return names
 
 
 def test_modules_can_be_read_one_after_another() -> None:

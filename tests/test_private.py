@@ -43,9 +43,9 @@ def test_no_room_uses_another_rooms_private_names() -> None:
         own[path.relative_to(ROOT).parts[0]] |= defined(tree)
     all_of, used = set().union(*own.values()), []
     for path, tree in trees.items():
-        room = path.relative_to(ROOT).parts[0]
+        others = all_of - own[path.relative_to(ROOT).parts[0]]
         for node in ast.walk(tree):
             name = node.attr if isinstance(node, ast.Attribute) else ""
-            if private(name) and name in all_of - own[room]:
+            if private(name) and name in others:
                 used.append(f"{path.relative_to(ROOT)}:{node.lineno} {name}")
     assert not used

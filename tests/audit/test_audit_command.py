@@ -53,6 +53,7 @@ def test_json_is_printed_and_nothing_else(tmp_path: Path) -> None:
 FEW = ["--tasks", "tests.audit.toys:few", "--orders", "2", "--seeds", "2", "--compare", ""]
 
 
+@pytest.mark.slow
 def test_a_stopped_audit_says_how_to_go_on_and_goes_on(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("tests.audit.toys.StopsOnce.made", 0)
     stopped = run("tests.audit.toys:StopsOnce", *FEW, "--out", str(tmp_path))
@@ -82,6 +83,7 @@ def test_an_audit_that_a_scheduler_stops_exits_with_its_signal(monkeypatch) -> N
     assert stopped.exit_code == 128 + signal.SIGTERM, stopped.output
 
 
+@pytest.mark.slow
 def test_runs_of_a_changed_module_are_refused(tmp_path: Path, monkeypatch) -> None:
     module = tmp_path / "my_learner_module.py"
     module.write_text("from tests.audit.toys import LastTask\n")

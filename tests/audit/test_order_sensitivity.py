@@ -115,6 +115,7 @@ def test_a_learner_at_chance_is_told_so_with_the_chance_level() -> None:
     assert "above chance: even" not in str(forgetting)
 
 
+@pytest.mark.slow
 def test_a_predict_that_changes_the_learner_is_found_out() -> None:
     class Drifting(LastTask):
         """Learning undoes what predicting did: only asking twice tells."""
@@ -293,6 +294,7 @@ def test_predictions_that_are_not_finite_count_as_wrong_and_are_reported() -> No
     assert "In 4 of 4 runs" in str(result)
 
 
+@pytest.mark.slow
 def test_scikit_learn_estimators_with_partial_fit_can_be_audited() -> None:
     from sklearn.linear_model import SGDClassifier
 
@@ -334,6 +336,7 @@ def test_data_of_any_scale_and_colour_images_fit_the_comparison(scale: float) ->
     assert result["rb"].verdict == "none"
 
 
+@pytest.mark.slow
 def test_yes_and_no_are_inputs_of_the_comparison_like_0_and_1() -> None:
     tasks = [ol.Task(t.x > 0, t.y, t.x_test > 0, t.y_test, t.name) for t in toy_tasks(2)]
     numbers = [ol.Task(t.x.float(), t.y, t.x_test.float(), t.y_test, t.name) for t in tasks]
@@ -352,6 +355,7 @@ def test_progress_counts_every_run() -> None:
     assert {total for _, total, _ in told} == {6} and told[-1][2] == "done"
 
 
+@pytest.mark.slow
 def test_the_report_says_it_all_in_text_markdown_and_json(tmp_path) -> None:
     result = audit(make_sgd(), compare={"sums": Sums})
     text = str(result)

@@ -91,6 +91,7 @@ def test_where_there_are_few_orders_all_are_tried() -> None:
     assert sorted(found) == sorted(itertools.permutations(range(3)))
 
 
+@pytest.mark.slow
 def test_an_audit_reports_both_tails_beside_random_orders(tmp_path) -> None:
     options = {"seeds": 2, "search": 14, "name": "mine", "out": tmp_path}
     counted = Counted()

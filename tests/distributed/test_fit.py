@@ -134,7 +134,7 @@ def test_maps_whose_bits_depend_on_threads_are_refused_with_several(monkeypatch)
 
 @pytest.mark.slow
 def test_processes_give_the_bits_of_one():
-    assert same(fit(make_filter, cut(70), read=read, workers=3), whole())
+    assert same(fit(make_filter, cut(70), read=read, workers=2), whole())
 
 
 @pytest.mark.slow

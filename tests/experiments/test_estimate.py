@@ -77,6 +77,7 @@ def test_test_data_and_fisher_samples_are_cut_alike(clock: Counter) -> None:
     assert part.seconds == pytest.approx(whole.seconds, rel=0.05)
 
 
+@pytest.mark.slow
 def test_exact_features_are_counted_for_every_sample(clock: Counter, tmp_path: Path) -> None:
     cell = tiny_cell("rb", epochs=10, rb_block=8)
     found = estimate.try_cell(cell, tiny_scenario(), 1.0)
@@ -91,7 +92,9 @@ def test_exact_features_are_counted_for_every_sample(clock: Counter, tmp_path: P
 def test_a_part_of_a_minibatch_tells_what_playing_takes(
     method: str, clock: Counter, tmp_path: Path
 ) -> None:
-    settings = POLICY_PRESETS["demo"].changed(particles=4, envs=8, rollout=24, minibatches=2)
+    settings = POLICY_PRESETS["demo"].changed(
+        network="compact", particles=4, envs=8, rollout=24, minibatches=2
+    )
     cell = policy_cell("procgen-lifelong", method, settings.changed(steps_per_level=192))
     tasks, store = ProcgenTasks("fruitbot", (0, 3), CPU), Store(tmp_path)
     trials = [estimate.try_cell(cell, tasks, share) for share in (1 / 16, 1.0)]
@@ -126,7 +129,8 @@ def test_cloning_counts_its_steps_and_what_every_particle_plays(
 
 @pytest.mark.slow
 def test_a_trial_of_the_largest_preset_is_small(clock: Counter) -> None:
-    cell = policy_cell("procgen-lifelong", "ppo+ewc+wpf", POLICY_PRESETS["paper"])
+    settings = POLICY_PRESETS["paper"].changed(network="compact")  # samples are counted, not time
+    cell = policy_cell("procgen-lifelong", "ppo+ewc+wpf", settings)
     tasks = ProcgenTasks("starpilot", (0, 1), CPU)
     found = estimate.try_cell(cell, tasks, 0.0)
     assert clock.now < 5_000 < 1e6 < found.seconds

@@ -52,6 +52,7 @@ def test_a_grid_is_every_method_in_every_order_from_every_seed(store):
     assert list((store.directory / "checkpoints").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_finished_cells_are_compared_without_loading_the_tasks_of_every_seed(store, monkeypatch):
     loaded = []
 
@@ -83,6 +84,7 @@ def test_more_orders_and_methods_join_those_that_are_there(store):
     assert before.items() <= files(store).items()
 
 
+@pytest.mark.slow
 def test_the_grid_around_a_cell_changes_nothing(tmp_path):
     """Neither other methods nor other orders before it."""
     alone, among = Store(tmp_path / "a"), Store(tmp_path / "b")
@@ -325,6 +327,7 @@ def test_what_a_killed_run_left_is_tidied_up(store):
     assert list((store.directory / "checkpoints").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing(store, monkeypatch):
     write, room = storage.write_atomically, [2]
 

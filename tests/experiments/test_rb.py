@@ -31,7 +31,7 @@ SMALL = Settings(
     ("kind", "features", "orders", "seeds"), [("domain", "leaves", 2, 1), ("class", "relu", 4, 2)]
 )
 def test_the_order_variance_is_exactly_zero(kind, features, orders, seeds, tmp_path):
-    settings = SMALL.changed(rb_map=features)
+    settings = SMALL.changed(rb_map=features, rb_particles=2)
     run_grid(Grid("splitmnist", kind, "demo", ("rb",), orders, seeds, settings), Store(tmp_path))
     (summary,) = summarize(tmp_path, read=read_cell)
     entry = summary.methods["rb"]

@@ -151,6 +151,7 @@ def test_trace_steps_count_all_steps_though_tasks_differ_in_length(order, tmp_pa
         begin += STEPS[task]
 
 
+@pytest.mark.slow
 def test_a_long_task_has_few_trace_points_and_its_last_step(tmp_path):
     steps = result_of(tiny_cell("gd", iterations=95), tmp_path)["trace"]["step"]
     assert steps == sorted(set(steps)) and len(steps) <= 3 * (TRACES + 1)

@@ -73,13 +73,13 @@ def test_only_tasks_that_need_nothing_of_each_other_are_divided():
 
 @pytest.mark.slow
 def test_fewer_cells_than_processes_leave_the_same_files_also_after_a_stop(tmp_path):
-    settings = find_preset("demo", "splitmnist").changed(hidden=4, iterations=20)
+    settings = find_preset("demo", "splitmnist").changed(hidden=4, iterations=5)
     grid = Grid("splitmnist", "class", "demo", ("product", "gd"), 1, 1, settings)
     run_grid(grid, Store(tmp_path / "one"))
     expected, told = everything(tmp_path / "one"), []
     run_grid(grid, Store(tmp_path / "many"), workers=3, report=Report(tick=told.append))
     assert everything(tmp_path / "many") == expected
-    assert sum(told) <= 2 * 5 * 20  # no step is taken twice
+    assert sum(told) <= 2 * 5 * 5  # no step is taken twice
 
     def stop(steps):
         if steps:

@@ -28,6 +28,7 @@ def held_out(monkeypatch):
     monkeypatch.setitem(BENCHMARKS, "tiny", broken)
 
 
+@pytest.mark.slow
 def test_a_sweep_scores_held_out_training_data_and_never_test_data(held_out, tmp_path):
     grid = tiny_grid(("gd",), 2, validation=0.25, epochs=6)
     results = dict(sweep(grid, "lr", ["1e-9", "0.05"], tmp_path))

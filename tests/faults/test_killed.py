@@ -47,7 +47,7 @@ def test_killed_at_random_points_the_end_is_the_same(tmp_path, record_property):
 # ------------------------------------------------------------------ the command itself
 
 COMMAND = "run splitmnist --preset demo --methods gd,ewc+wpf,er --permutations 1 --particles 2"
-COMMAND += " --set iterations=20 --set hidden=8 --set fisher_samples=20 --checkpoint-every 0"
+COMMAND += " --set iterations=8 --set hidden=8 --set fisher_samples=20 --checkpoint-every 0"
 
 
 def start(folder, *more):

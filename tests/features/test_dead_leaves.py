@@ -69,6 +69,7 @@ def test_a_sample_has_the_same_features_alone_in_any_batch_and_at_any_place(
     assert torch.equal(torch.cat([features(part) for part in images.split(7)]), whole)
 
 
+@pytest.mark.slow
 def test_patches_are_rounded_as_ieee_754_says_however_many_there_are() -> None:
     """numpy takes the processor's root, which is correct; MKL's in float32 is not."""
     draw = torch.Generator().manual_seed(0)

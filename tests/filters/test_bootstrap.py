@@ -69,6 +69,7 @@ def test_sir_with_noise_gives_the_kalman_filter_with_process_noise() -> None:
     assert abs(exact_variance - kalman(0.0)[1]) > 0.3 * exact_variance  # it is another answer
 
 
+@pytest.mark.slow
 def test_sir_errors_fall_as_particles_are_added() -> None:
     """Root mean squared error over seeds, 16 times the particles: 4 times smaller, give or take."""
     exact_mean, _, exact_evidence = kalman(0.0)

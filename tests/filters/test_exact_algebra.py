@@ -83,7 +83,7 @@ def random_walk(operations: int, seed: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*are clipped")
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_additions_deletions_and_merges_leave_no_trace(seed: int) -> None:
     random_walk(60, seed)
 

@@ -192,6 +192,7 @@ def test_classes_appear_when_they_appear() -> None:
     assert rb.columns == [(-1, 2), (-1, 4)]
 
 
+@pytest.mark.slow
 def test_no_bit_of_an_answer_depends_on_what_else_is_asked() -> None:
     x, y = blobs()
     rb = RaoBlackwellizedFilter(ensemble(width=130))

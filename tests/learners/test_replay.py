@@ -16,6 +16,7 @@ def feed(reservoir, samples, batch=20):
     return mixed
 
 
+@pytest.mark.slow
 def test_every_sample_is_kept_with_equal_probability():
     samples, capacity, repeats = 60, 12, 1500
     kept = torch.zeros(samples)

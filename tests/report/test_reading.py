@@ -86,6 +86,7 @@ def test_a_row_that_broke_down_or_sees_all_tasks_is_not_called_the_best(write_ce
     assert telling_pair(summary) == ["wpf", "gd"]
 
 
+@pytest.mark.slow
 def test_a_row_that_does_nothing_is_a_note_and_no_result(write_cells):
     directory = built(write_cells, DEMO)
     (summary,) = summarize(directory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from docs.tools.results_page import main
 from scipy import stats
+from tests.report.synthetic_cells import write_run
 
 from orderless import metrics
 from orderless.experiments.record import load_run
@@ -64,19 +66,24 @@ def make_cell(method: str, order_index: int, benchmark: str, game: str) -> dict[
     return cell | CLONED if benchmark == "procgen-bc" else cell
 
 
-@pytest.fixture
-def results(write_cells: Any, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """docs/results with a report of both benchmarks, three orders each."""
-    folder = tmp_path / "results"
-    folder.mkdir()
+    runs, folder = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("results")
     for benchmark, game in (("procgen-bc", "fruitbot"), ("procgen-lifelong", "starpilot")):
         methods = TABLE_2[benchmark][game]
         cells = [make_cell(m, o, benchmark, game) for m in methods for o in range(3)]
-        run = write_cells(cells, tmp_path / benchmark)
+        run = write_run(runs / benchmark, cells)
         written = write_report(run)
         assert (run / "figure3.png") in written
         (folder / f"{benchmark}-{game}.json").write_text((run / "report.json").read_text())
     return folder
+
+
+@pytest.fixture
+def results(reported: Path, tmp_path: Path) -> Path:
+    """The same in a directory of the test's own."""
+    return Path(shutil.copytree(reported, tmp_path / "results"))
 
 
 def test_tables_show_returns_as_they_are(write_cells: Any) -> None:
@@ -199,6 +206,7 @@ def test_with_the_level_as_a_random_effect_it_says_which_effects_are_excluded(
     assert words in claim.evidence
 
 
+@pytest.mark.slow
 def test_plasticity_is_told_by_place_and_judged_late_in_the_order(write_cells: Any) -> None:
     dormant = {"ppo": [0.2, 0.5, 0.9], "ppo+averaging": [0.2, 0.4, 0.5], "ppo+wpf": [0.2, 0.5, 0.5]}
     cells = []

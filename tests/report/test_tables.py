@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from markdown import Markdown
-from tests.report.synthetic_cells import LEVELS, make_cell
+from tests.report.synthetic_cells import LEVELS, make_cell, write_run
 
 from orderless.report import ReportError, Summary, format_table, summarize
 from orderless.report.columns import (
@@ -151,11 +151,11 @@ HOSTILE = [
 ]
 
 
-@pytest.fixture
-def hostile(write_cells):
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
     names = dict(preset="@SUM(A1)", benchmark="<b>\x07</b>\n# heading")
     cells = [make_cell(name, order, 0, **names) for name in HOSTILE for order in range(2)]
-    (summary,) = summarize(write_cells(cells))
+    (summary,) = summarize(write_run(tmp_path_factory.mktemp("hostile"), cells))
     return replace(summary, notes=[f"{HOSTILE[4]}: \x1b[2J is a note."])
 
 

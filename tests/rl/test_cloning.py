@@ -35,6 +35,7 @@ def walkers(weights: list[float]) -> ol.ParticleFilter:
     return filter
 
 
+@pytest.mark.slow
 def test_clones_do_what_the_expert_did() -> None:
     cloning = learner(batch_size=32)
     losses = cloning.learn(*transitions(), level=0, stop=100)
@@ -44,6 +45,7 @@ def test_clones_do_what_the_expert_did() -> None:
     assert score.episodes.shape == (6, 2)
 
 
+@pytest.mark.slow
 def test_batches_depend_on_the_level_and_not_on_what_came_before() -> None:
     observations, actions = transitions()
     fresh, pieces = learner(batch_size=32), learner(batch_size=32)

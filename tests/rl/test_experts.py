@@ -249,11 +249,15 @@ def test_the_packages_experts_are_small_and_worth_what_the_docs_say(game: str) -
 
 
 @pytest.mark.slow
-def test_a_packaged_expert_plays_as_well_as_its_file_says() -> None:
+@pytest.mark.parametrize(
+    ("game", "copies"),
+    [("fruitbot", 4), pytest.param("starpilot", 16, marks=pytest.mark.sweep)],
+)
+def test_a_packaged_expert_plays_as_well_as_its_file_says(game: str, copies: int) -> None:
     """On its training levels, far above random play; measured anew on another device."""
-    expert = load_expert("starpilot")
+    expert = load_expert(game)
     told = expert.facts["returns"]["training"]
-    measured = mean_return(expert.network, "starpilot", 0, 200, 16, 1, 1, "cpu")
+    measured = mean_return(expert.network, game, 0, 200, copies, 1, 1, "cpu")
     spread = np.hypot(measured["standard_error"], told["expert"]["standard_error"])
     assert abs(measured["mean"] - told["expert"]["mean"]) < 4 * spread
     assert measured["mean"] > told["random"]["mean"] + 2 * spread
@@ -338,6 +342,7 @@ def test_what_is_collected_depends_on_expert_and_seed_alone(tmp_path: Path) -> N
     assert len(names) == 4
 
 
+@pytest.mark.slow
 def test_the_transitions_are_what_the_game_shows(tmp_path: Path) -> None:
     """The recorded actions, played anew on the level, give the recorded frames."""
     expert = load_expert("starpilot", tiny_expert(tmp_path, "starpilot"))

@@ -71,7 +71,7 @@ def test_returns_and_resets_are_those_that_gymnasium_counts(wrap: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize("n", [1, pytest.param(4, marks=pytest.mark.sweep)])
 def test_ppo_learns_to_balance(n: int) -> None:
     """At random a pole stands for some 22 steps."""
     ppo = make_ppo(GymnasiumLevels(carts()), n)
@@ -95,6 +95,7 @@ def test_levels_are_environments_with_seeds_of_their_own() -> None:
         env.switch(2)
 
 
+@pytest.mark.slow
 def test_a_saved_run_goes_on_with_new_episodes(tmp_path: Path) -> None:
     ppo = make_ppo(GymnasiumLevels([carts(), carts()]), 2)
     ppo.switch(1)
@@ -286,6 +287,7 @@ def test_a_state_that_does_not_fit_changes_nothing(
     assert ppo.env.observations is frames  # and no episode began
 
 
+@pytest.mark.slow
 def test_a_step_under_way_is_ended_before_another_level_begins() -> None:
     """Otherwise Gymnasium would refuse the next step there."""
     makers = [lambda: gymnasium.make("CartPole-v1")] * 2

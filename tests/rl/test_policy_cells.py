@@ -114,6 +114,7 @@ def test_orders_may_have_seeds_of_their_own(tmp_path: Path) -> None:
     assert same(start(2, seeds_by="order"), start(0, first_seed=2000))
 
 
+@pytest.mark.slow
 def test_trac_tells_how_far_it_goes(tmp_path: Path) -> None:
     run = make_run(tiny_cell(LIFELONG, "ppo+trac"), tmp_path)
     record = run.run()
@@ -135,7 +136,7 @@ def test_what_only_clones_read_does_not_tell_players_apart() -> None:
 @pytest.mark.slow
 def test_the_order_of_levels_changes_nothing_but_the_order(tmp_path: Path) -> None:
     """Networks that learn nothing play a level the same way whenever its turn comes."""
-    options: Any = {"adam_lr": 1e-30, "steps_per_level": 20 * 32}
+    options: Any = {"adam_lr": 1e-30, "steps_per_level": 8 * 32}
     forth, back = (
         record_of(tiny_cell("procgen-lifelong", "ppo", order, **options), tmp_path / str(order[0]))
         for order in ((0, 1), (1, 0))
@@ -184,6 +185,7 @@ def test_a_cloning_cell_is_a_loop_over_levels(tmp_path: Path) -> None:
     assert 0 < record["scoring_duration"] < record["duration"]
 
 
+@pytest.mark.slow
 def test_plasticity_is_measured_on_frames_of_the_whole_level(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +255,7 @@ def test_the_spread_of_log_weights_is_that_of_the_particles_left() -> None:
     assert spread == [1.0, 0.0, 2.0]
 
 
+@pytest.mark.slow
 def test_weights_by_policy_can_be_asked_for(tmp_path: Path) -> None:
     record = record_of(tiny_cell(LIFELONG, "ppo+wpf", weigh_by="policy"), tmp_path)
     assert not any(record["trace"]["log_weight_value"])

@@ -236,6 +236,7 @@ def test_ppo_plays_procgen_and_resumes_bit_for_bit(tmp_path: Path) -> None:
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_particles_play_whole_episodes_of_procgen() -> None:
     particles = ol.Ensemble(Compact, 2, seed=0)
     filter = ol.AveragingParticles(particles, torch.optim.SGD(particles.parameters(), 0.1))

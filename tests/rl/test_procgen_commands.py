@@ -18,7 +18,7 @@ from orderless.experiments.store import read_cell
 pytestmark = pytest.mark.slow
 
 SMALL = ["--preset", "demo", "--particles", "2", "--workers", "1", "--device", "cpu"]
-LIFELONG = ["run", "procgen-lifelong", *SMALL, "--levels", "0,3", "--steps-per-level", "256"]
+LIFELONG = ["run", "procgen-lifelong", *SMALL, "--levels", "0,3", "--steps-per-level", "128"]
 LIFELONG += ["--set", "envs=4", "--set", "rollout=32", "--set", "minibatches=2"]
 CLONING = ["run", "procgen-bc", *SMALL, "--levels", "0,3", "--set", "transitions=64"]
 CLONING += ["--set", "batch_size=16", "--set", "episodes=2"]

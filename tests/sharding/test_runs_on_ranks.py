@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 METHODS = ("gd", "wpf", "averaging", "bootstrap", "rb", "ewc+wpf")
 CHANGES = {
-    **{"particles": 5, "iterations": 20, "hidden": 8, "test_batch": 100, "fisher_samples": 20},
+    **{"particles": 5, "iterations": 6, "hidden": 8, "test_batch": 100, "fisher_samples": 20},
     **{"ewc_strength": 1.0, "rb_features": 32, "rb_particles": 4, "lr": 0.02},
 }
 

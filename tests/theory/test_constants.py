@@ -86,6 +86,7 @@ def test_linear_losses_have_epsilon_zero_for_the_mixture_and_not_for_the_points(
     assert rough.constants().epsilon > 1e-2
 
 
+@pytest.mark.slow
 def test_constants_are_lower_bounds_that_grow_with_what_is_compared():
     losses = logistic_losses(4)
     update = FilterUpdate(make_filter("weighted", n=8))

@@ -107,6 +107,7 @@ def test_all_orders_of_five_tasks_give_the_same_bits(make_model, every) -> None:
         assert same_bits(learned(order, make_model=make_model), first), order
 
 
+@pytest.mark.slow
 def test_sums_of_all_orders_have_the_same_bits() -> None:
     """The same claim without training, which is quick enough for all 120."""
     alone = [learned([task]) for task in range(5)]
