@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import pickle
 import subprocess
 import sys
@@ -221,7 +222,8 @@ def test_what_does_not_fit_is_not_merged(iris) -> None:
         ({"input_scale": 2.0}, y, "input_scale differs"),
         ({"class_weight": "balanced"}, y, "balanced"),
         ({"class_weight": {"setosa": 2.0}}, y, "class_weight is None here and {'setosa': 2.0}"),
-        ({}, numbers, "labels must be all numbers or all texts"),
+        ({}, numbers, "labels must be all numbers, all texts"),
+        ({}, numbers > 0, "or all truth values"),
     ]
     for changes, labels, words in others:
         b = ParticleClassifier(**{**FIXED, **changes}).fit(X, labels)
@@ -512,3 +514,30 @@ def test_class_weights_are_rounded_to_sixteenths(weights) -> None:
     assert model.class_weight_ == {
         label: 1 / 16 if w == 0 else 16.0 for label, w in weights.items()
     }
+
+
+def test_class_weights_beyond_16_are_relative_to_the_classes_they_do_not_name(tmp_path) -> None:
+    X, y = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60) % 3
+    part, whole = (
+        ParticleClassifier(**FIXED, class_weight=weights).fit(X, y)
+        for weights in ({2: 64.0}, {0: 1.0, 1: 1.0, 2: 64.0})
+    )
+    assert same_answers(part, whole, X)
+    ol.save(tmp_path / "model", part)
+    loaded = ol.load(tmp_path / "model", into=ParticleClassifier())
+    loaded.partial_fit(X + 1.0, y).forget(X + 1.0, y)
+    assert same_answers(loaded, whole, X)
+    with pytest.raises(ValueError, match="class_weight is"):
+        part + ParticleClassifier(**FIXED, class_weight={2: 16.0}).fit(X, y)
+
+
+def test_estimators_of_columns_in_another_order_are_not_added() -> None:
+    pandas = pytest.importorskip("pandas")
+    X = pandas.DataFrame(np.random.default_rng(0).normal(size=(20, 2)), columns=["a", "b"])
+    y = np.arange(20) % 2
+    fitted = [ParticleClassifier(**FIXED).fit(part, y) for part in (X, X[["b", "a"]])]
+    for combine in (operator.add, operator.sub):
+        with pytest.raises(ValueError, match=r"\['a', 'b'\] here and \['b', 'a'\] there"):
+            combine(*fitted)
+    unnamed = ParticleClassifier(**FIXED).fit(X.to_numpy(), y)
+    assert (fitted[0] + unnamed).filter_.samples == 40
