@@ -27,7 +27,8 @@ ROWS = 4096  # predicted at a time
 _ARRAYS = ("input_mean_", "input_scale_")
 _SCALES = (*_ARRAYS, "target_mean_", "target_scale_")
 _PLAIN = ("seed_", "calls_", "n_features_in_", "scaled_by_data_")
-_OPTIONAL = ("target_mean_", "target_scale_", "_squares", "_count", "class_weight_", "_other_weight")
+_WEIGHTS = ("class_weight_", "_other_weight")
+_OPTIONAL = ("target_mean_", "target_scale_", "_squares", "_count", *_WEIGHTS)
 
 
 @dataclass(eq=False, repr=False)  # scikit-learn reads the parameters from the signature
