@@ -318,8 +318,11 @@ def test_sixteen_bits_are_scaled_and_not_cut_off(kind, tmp_path):
     fine = np.arange(256, dtype=np.uint16).reshape(16, 16) * 257  # 0 to 65535
     Image.fromarray(fine).save(tmp_path / f"fine.{kind}")
     Image.fromarray((fine // 257).astype(np.uint8)).save(tmp_path / f"coarse.{kind}")
+    swapped = Image.frombytes("I;16B", (16, 16), fine.astype(">u2").tobytes())
+    swapped.save(tmp_path / "swapped.tif")  # as ImageJ writes it
     fine, coarse = read_images([tmp_path / f"{name}.{kind}" for name in ("fine", "coarse")], 16)
     assert torch.equal(fine, coarse) and coarse.max() == 255
+    assert torch.equal(read_images([tmp_path / "swapped.tif"], 16)[0], coarse)
     Image.fromarray(np.ones((16, 16), np.float32)).save(tmp_path / "float.tif")
     with pytest.raises(DataError, match="32 bits"):
         read_images([tmp_path / "float.tif"], 16)

@@ -80,8 +80,8 @@ def _in_colour(image: Any) -> Any:
 
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):
-        return image.point(lambda value: value / 256, "L").convert("RGB")
-    if image.mode in ("I", "F"):
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode in ("I", "F"):
         raise ValueError(f"its pixels have 32 bits ({image.mode}): save it with 8 or 16")
     if image.has_transparency_data:
         white = Image.new("RGBA", image.size, "white")
