@@ -18,6 +18,7 @@ from orderless.scenarios import DataError
 from orderless.scenarios.files import find_files, read_images
 
 pandas = pytest.importorskip("pandas")
+pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 Image = pytest.importorskip("PIL.Image")
 
@@ -249,6 +250,21 @@ def test_columns_that_are_no_numbers_are_named(tmp_path):
     assert "column 'word' of" in refused(*words) and "holds 'three'" in refused(*words)
     parquet.write_table(parquet.read_table(data).rename_columns(list("aacde") + ["kind"]), data)
     assert "has two columns named 'a': rename one" in refused(*words)
+    twice = tmp_path / "x.csv"  # pandas would read a second column of labels as kind.1
+    twice.write_text("a,kind,kind\n" + "1,0,0\n2,1,1\n" * 4)
+    assert "has two columns named 'kind'" in refused("fit", "--data", twice, *words[3:])
+
+
+def test_labels_that_are_numbers_are_written_and_counted_as_they_are(tmp_path):
+    """-1 is no formula, and whole numbers beside missing ones are no floats."""
+    a = np.linspace(-1.0, 1.0, 40)
+    kind = [None if place == 5 else int(np.sign(value)) for place, value in enumerate(a)]
+    data = tmp_path / "x.parquet"
+    parquet.write_table(pyarrow.table({"a": a, "kind": kind}).drop_null(), data)
+    fit(data, tmp_path / "head.st", "--count", 16)
+    parquet.write_table(pyarrow.table({"a": a, "kind": kind}), data)
+    said, rows = predictions(tmp_path / "head.st", data, tmp_path / "p.csv")
+    assert {row["prediction"] for row in rows} == {"-1", "1"} and "of 39 (" in said
 
 
 def test_pipes_are_not_waited_for_and_names_do_not_move_the_cursor(tables, tmp_path):
@@ -320,11 +336,29 @@ def test_sixteen_bits_are_scaled_and_not_cut_off(kind, tmp_path):
     fine = np.arange(256, dtype=np.uint16).reshape(16, 16) * 257  # 0 to 65535
     Image.fromarray(fine).save(tmp_path / f"fine.{kind}")
     Image.fromarray((fine // 257).astype(np.uint8)).save(tmp_path / f"coarse.{kind}")
+    swapped = Image.frombytes("I;16B", (16, 16), fine.astype(">u2").tobytes())
+    swapped.save(tmp_path / "swapped.tif")  # as ImageJ writes it
     fine, coarse = read_images([tmp_path / f"{name}.{kind}" for name in ("fine", "coarse")], 16)
     assert torch.equal(fine, coarse) and coarse.max() == 255
+    assert torch.equal(read_images([tmp_path / "swapped.tif"], 16)[0], coarse)
     Image.fromarray(np.ones((16, 16), np.float32)).save(tmp_path / "float.tif")
     with pytest.raises(DataError, match="32 bits"):
         read_images([tmp_path / "float.tif"], 16)
+
+
+def test_images_are_upright_and_what_is_transparent_is_white(tmp_path):
+    pixels = np.zeros((16, 16, 4), np.uint8)  # black everywhere, visible at the upper left
+    pixels[:8, :8, 3] = 255
+    want = torch.full((3, 16, 16), 255, dtype=torch.uint8)
+    want[:, :8, :8] = 0
+    drawing = Image.fromarray(pixels)
+    for mode in ("RGBA", "LA", "P"):
+        drawing.convert(mode).save(tmp_path / f"{mode}.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was held on its side
+    drawing.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.png", exif=exif)
+    for found in read_images(sorted(tmp_path.glob("*.png")), 16):
+        assert torch.equal(found, want)
 
 
 @pytest.mark.slow

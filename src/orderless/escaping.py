@@ -6,6 +6,7 @@ MARKDOWN = {ord(letter): f"\\{letter}" for letter in "\\`*_[]|#"}
 MARKDOWN |= {ord(letter): f"&#{ord(letter)};" for letter in "&<$~"}
 PLAIN_CODE = re.compile(r"[\w+.,=()-]+( [\w+.,=()-]+)*", re.ASCII)
 NOT_IN_FILE_NAMES = re.compile(r'[<>:"/\\|?*]')  # on one system or another
+NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?(e[+-]?[0-9]+)?", re.IGNORECASE)
 FORMULA = ("=", "+", "-", "@")  # a spreadsheet evaluates a cell that begins with one of these
 
 
@@ -30,9 +31,12 @@ def markdown_code(text: str) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """The text for a CSV cell; a quote before it prevents its evaluation as a formula."""
+    """The text for a CSV cell; a quote before it prevents its evaluation as a formula.
+
+    A number such as the label -1 is no formula.
+    """
     text = printable(text)
-    return f"'{text}" if text.startswith(FORMULA) else text
+    return f"'{text}" if text.startswith(FORMULA) and not NUMBER.fullmatch(text) else text
 
 
 def file_name(text: str) -> str:

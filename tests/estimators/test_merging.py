@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_diabetes
@@ -42,7 +44,8 @@ def test_what_does_not_fit_is_not_merged(iris) -> None:
         ({"input_scale": 2.0}, y, "input_scale differs"),
         ({"class_weight": "balanced"}, y, "balanced"),
         ({"class_weight": {"setosa": 2.0}}, y, "class_weight is None here and {'setosa': 2.0}"),
-        ({}, numbers, "labels must be all numbers or all texts"),
+        ({}, numbers, "labels must be all numbers, all texts"),
+        ({}, numbers > 0, "or all truth values"),
     ]
     for changes, labels, words in others:
         b = ParticleClassifier(**{**FIXED, **changes}).fit(X, labels)
@@ -82,3 +85,15 @@ def test_what_a_classifier_forgets_was_never_there(iris) -> None:
     scaled = ParticleClassifier(n_features=32, random_state=0).fit(X, y)
     with pytest.warns(UserWarning, match="keep a trace of forgotten samples"):
         scaled.forget(X[gone], y[gone])
+
+
+def test_estimators_of_columns_in_another_order_are_not_added() -> None:
+    pandas = pytest.importorskip("pandas")
+    X = pandas.DataFrame(np.random.default_rng(0).normal(size=(20, 2)), columns=["a", "b"])
+    y = np.arange(20) % 2
+    fitted = [ParticleClassifier(**FIXED).fit(part, y) for part in (X, X[["b", "a"]])]
+    for combine in (operator.add, operator.sub):
+        with pytest.raises(ValueError, match=r"\['a', 'b'\] here and \['b', 'a'\] there"):
+            combine(*fitted)
+    unnamed = ParticleClassifier(**FIXED).fit(X.to_numpy(), y)
+    assert (fitted[0] + unnamed).filter_.samples == 40

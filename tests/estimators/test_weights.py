@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.estimators.helpers import FIXED, same_answers
 
+import orderless as ol
 from orderless import ParticleClassifier, ParticleRegressor
 
 
@@ -56,3 +58,18 @@ def test_class_weights_are_rounded_to_sixteenths(weights) -> None:
     assert model.class_weight_ == {
         label: 1 / 16 if w == 0 else 16.0 for label, w in weights.items()
     }
+
+
+def test_class_weights_beyond_16_are_relative_to_the_classes_they_do_not_name(tmp_path) -> None:
+    X, y = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60) % 3
+    part, whole = (
+        ParticleClassifier(**FIXED, class_weight=weights).fit(X, y)
+        for weights in ({2: 64.0}, {0: 1.0, 1: 1.0, 2: 64.0})
+    )
+    assert same_answers(part, whole, X)
+    ol.save(tmp_path / "model", part)
+    loaded = ol.load(tmp_path / "model", into=ParticleClassifier())
+    loaded.partial_fit(X + 1.0, y).forget(X + 1.0, y)
+    assert same_answers(loaded, whole, X)
+    with pytest.raises(ValueError, match="class_weight is"):
+        part + ParticleClassifier(**FIXED, class_weight={2: 16.0}).fit(X, y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -312,6 +313,12 @@ def test_shares_of_a_prior_may_be_an_array() -> None:
     shares = [1.0 + label for label in range(10)]
     filters = [fed(x, y, class_prior=prior) for prior in (shares, np.array(shares))]
     assert torch.equal(filters[0].predict(x), filters[1].predict(x))
+    given = np.array(shares)
+    rb = fed(x, y, class_prior=given)
+    given[:] = given[::-1]  # the caller's own array
+    assert torch.equal(rb.predict(x), filters[0].predict(x))
+    with pytest.raises(ValueError, match="a positive share per label"):
+        rb.class_prior = [1.0, math.inf]
 
 
 def test_values_have_no_class_prior() -> None:

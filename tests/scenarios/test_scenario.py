@@ -288,6 +288,9 @@ def test_scenario_from_torch_datasets_and_from_plain_sequences():
         Scenario.from_datasets([(plain, plain)], names=["a", "b"])
     with pytest.raises(ValueError, match="at least one sample"):
         Scenario.from_datasets([(plain, [])])
+    values = TensorDataset(x, labels / 3)  # of a regression, which int would cut off
+    with pytest.raises(ValueError, match="labels must be integers"):
+        Scenario.from_datasets([(torch_dataset, values)])
 
 
 def test_wrong_input_is_named_in_the_error():

@@ -27,7 +27,8 @@ ROWS = 4096  # predicted at a time
 _ARRAYS = ("input_mean_", "input_scale_")
 _SCALES = (*_ARRAYS, "target_mean_", "target_scale_")
 _PLAIN = ("seed_", "calls_", "n_features_in_", "scaled_by_data_")
-_OPTIONAL = ("target_mean_", "target_scale_", "_squares", "_count", "class_weight_")
+_WEIGHTS = ("class_weight_", "_other_weight")
+_OPTIONAL = ("target_mean_", "target_scale_", "_squares", "_count", *_WEIGHTS)
 
 
 @dataclass(eq=False, repr=False)  # scikit-learn reads the parameters from the signature
@@ -272,6 +273,12 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if self.seed_ != other.seed_:
             raise ValueError(
                 "the estimators have different random features: give both the same random_state"
+            )
+        ours, theirs = (getattr(each, "feature_names_in_", None) for each in (self, other))
+        if ours is not None and theirs is not None and not np.array_equal(ours, theirs):
+            raise ValueError(
+                f"the columns are {ours.tolist()} here and {theirs.tolist()} there: learn from the "
+                "same columns in the same order"
             )
         for name in _SCALES:
             ours, theirs = getattr(self, name, None), getattr(other, name, None)

@@ -31,8 +31,8 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
         lr, batch_size, epochs: of the gradient steps of `fit`; `partial_fit` makes one pass.
         input_mean, input_scale: a number or one per column; None: from the data of `fit`.
         class_weight: `"balanced"`: inversely proportional to the class frequencies in the y of
-            `fit`; a dict of weights; or None. Kept as `class_weight_` (rb: rounded to sixteenths,
-            1/16 to 16).
+            `fit`; a dict of weights, 1 for labels it does not name; or None. Kept as
+            `class_weight_` (rb: rounded to sixteenths, 1/16 to 16, relative to the largest).
         class_prior: class frequencies to assume when predicting (rb): None (those of the data),
             `"uniform"`, or one number per class. For streams, whose frequencies are not known.
         random_state: an int, a RandomState or None, as in scikit-learn.
@@ -98,9 +98,10 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
                 "class_weight='balanced' differs between estimators, which cannot be added then: "
                 "give both the same dict"
             )
-        if self.class_weight_ != other.class_weight_:  # `forget` could not tell whose sample it is
+        ours, theirs = ((each.class_weight_, each._other_weight) for each in (self, other))
+        if ours != theirs:  # `forget` could not tell whose sample it is
             raise ValueError(
-                f"class_weight is {self.class_weight_} here and {other.class_weight_} there: give "
+                f"class_weight is {self.class_weight} here and {other.class_weight} there: give "
                 "both the same dict"
             )
         classes = _union(self.classes_, other.classes_)
@@ -125,6 +126,7 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
     def _begin(self, X: np.ndarray | None, y: np.ndarray, weights: np.ndarray | None) -> None:
         """Set `class_weight_`, a weight per label or None if all are 1; then begin as usual."""
         self.class_weight_: dict[Any, float] | None = None
+        self._other_weight = 1.0  # of labels that `class_weight_` does not name
         if self.class_weight == "balanced":
             counts = np.bincount(np.searchsorted(self.classes_, y), weights, len(self.classes_))
             present = counts > 0
@@ -140,14 +142,15 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
                 f"class_weight must be 'balanced', a dict or None, got {self.class_weight!r}"
             )
         if self.class_weight_ is not None and self.method == "rb":
-            self.class_weight_ = _in_sixteenths(self.class_weight_)
+            self.class_weight_, self._other_weight = _in_sixteenths(self.class_weight_)
         super()._begin(X, y, weights)
 
     def _mass(self, y: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
         """The weights of the samples times those of their classes."""
         if self.class_weight_ is None:
             return weights
-        of_class = np.array([self.class_weight_.get(label, 1.0) for label in y.tolist()])
+        own, other = self.class_weight_, self._other_weight
+        of_class = np.array([own.get(label, other) for label in y.tolist()])
         return of_class if weights is None else of_class * weights
 
     def _losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -175,18 +178,22 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
         return logarithms
 
 
-def _in_sixteenths(weights: dict[Any, float]) -> dict[Any, float]:
-    """Round weights so that sums stay exact; scale all of them down if one is larger than 16."""
+def _in_sixteenths(weights: dict[Any, float]) -> tuple[dict[Any, float], float]:
+    """Round weights so that sums stay exact; scale all of them down if one is larger than 16.
+
+    Also return what the weight 1 of all other labels becomes.
+    """
     factor = LARGEST_WEIGHT / max([LARGEST_WEIGHT, *weights.values()])
-    return {label: max(1, round(16 * factor * w)) / 16 for label, w in weights.items()}
+    *own, other = [max(1, round(16 * factor * w)) / 16 for w in (*weights.values(), 1.0)]
+    return dict(zip(weights, own, strict=True)), other
 
 
 def _union(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """The sorted labels of both; numbers and texts cannot be mixed."""
-    kinds = {
-        "number" if np.issubdtype(part.dtype, np.number) else "text" for part in (ours, theirs)
-    }
-    if len(kinds) > 1:
+    """The sorted labels of both; numbers, texts and truth values cannot be mixed."""
+    names = {"b": "truth"} | dict.fromkeys("iuf", "number")
+    if len({names.get(part.dtype.kind, "text") for part in (ours, theirs)}) > 1:
         examples = f"{ours.tolist()[:3]} and {theirs.tolist()[:3]}"
-        raise ValueError(f"labels must be all numbers or all texts, got {examples}")
+        raise ValueError(
+            f"labels must be all numbers, all texts or all truth values, got {examples}"
+        )
     return np.union1d(ours, theirs)

@@ -71,11 +71,21 @@ def read_images(paths: Sequence[Path], size: int) -> Tensor:
 
 
 def _in_colour(image: Any) -> Any:
-    """Convert to RGB; Pillow itself would clip 16-bit values at 255."""
+    """Convert to RGB, upright and on a white ground.
+
+    Pillow itself would ignore how the camera was held, clip 16-bit values at 255, and show the
+    colours below transparent pixels, which are often all black.
+    """
+    from PIL import Image, ImageOps
+
+    image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):
-        return image.point(lambda value: value / 256, "L").convert("RGB")
-    if image.mode in ("I", "F"):
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode in ("I", "F"):
         raise ValueError(f"its pixels have 32 bits ({image.mode}): save it with 8 or 16")
+    if image.has_transparency_data:
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image.convert("RGBA"))
     return image.convert("RGB")
 
 
@@ -88,6 +98,8 @@ def read_table(path: Path, label: str) -> Iterator[Any]:
 
     try:
         if path.suffix.lower() == ".csv":
+            first = {"header": None, "nrows": 1, "dtype": str, "keep_default_na": False}
+            _refuse_twice(path, pandas.read_csv(path, **first).iloc[0])
             # to pandas, "NA" and "None" are no classes but missing
             words: Any = {"keep_default_na": False, "na_values": [""]} if label else {}
             for frame in pandas.read_csv(path, dtype={label: str}, chunksize=ROWS, **words):
@@ -105,17 +117,23 @@ def read_table(path: Path, label: str) -> Iterator[Any]:
             frame = batch.to_pandas()
             frame.index = pandas.RangeIndex(rows, rows + len(frame))
             rows += len(frame)
-            if not frame.columns.is_unique:
-                twice = frame.columns[frame.columns.duplicated()][0]
-                raise DataError(f"{path} has two columns named {twice!r}: rename one")
-            if label in frame:
-                frame[label] = frame[label].map(str, na_action="ignore")
+            _refuse_twice(path, frame.columns)
+            if label in frame:  # as floats, whole numbers beside missing ones would be 1.0, 2.0
+                answers = batch.column(label).to_pandas(integer_object_nulls=True)
+                frame[label] = answers.map(str, na_action="ignore").to_numpy()
             yield frame
     except DataError:
         raise
     except Exception as error:  # pyarrow raises all kinds of errors for damaged files
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise DataError(f"{path} cannot be read: {reason}") from None
+
+
+def _refuse_twice(path: Path, names: Any) -> None:
+    """Refuse two columns of one name: pandas would rename one, and learn from a second label."""
+    twice = names[names.duplicated() & (names != "")]
+    if len(twice):
+        raise DataError(f"{path} has two columns named {list(twice)[0]!r}: rename one")
 
 
 def _is_number(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -108,4 +109,7 @@ def _read(dataset: SizedDataset) -> tuple[Tensor, Tensor]:
     items = [dataset[index] for index in range(len(dataset))]
     # np.array accepts more than as_tensor, such as PIL images
     x = [x if isinstance(x, Tensor) else torch.from_numpy(np.array(x)) for x, _ in items]
-    return torch.stack(x), torch.tensor([int(y) for _, y in items])
+    try:
+        return torch.stack(x), torch.tensor([operator.index(y) for _, y in items])
+    except TypeError as error:  # int would cut off the fractions of a regression's values
+        raise ValueError(f"labels must be integers: {error}; number them from 0") from None

@@ -27,7 +27,7 @@ def check_prior(prior: Prior) -> None:
                 "class_prior must be 'uniform', None, or a list of shares in the order of the "
                 f"labels, got {prior!r}"
             )
-    elif prior is not None and not all(share > 0 for share in prior):
+    elif prior is not None and not all(0 < share < float("inf") for share in prior):
         raise ValueError(f"class_prior must hold a positive share per label, got {list(prior)}")
 
 

@@ -151,6 +151,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
     @class_prior.setter
     def class_prior(self, prior: Prior) -> None:
         check_prior(prior)
+        prior = prior if prior is None or isinstance(prior, str) else list(prior)  # a copy
         self._class_prior = prior if isinstance(self.targets, Classes) else None
         self._solved = self._sharpness = None
 
