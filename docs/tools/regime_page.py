@@ -70,7 +70,7 @@ def _movement(points: list[Point]) -> str:
 
 def _sides(found: list[Point], what: str, combine: str) -> tuple[int, int]:
     """The numbers of points whose interval of `what` is wholly above 0, and wholly below it."""
-    intervals = [getattr(point, what)[combine] for point in found]
+    intervals = [gain[combine] for point in found if (gain := getattr(point, what))]
     return sum(low > 0 for _, low, _ in intervals), sum(high < 0 for _, _, high in intervals)
 
 

@@ -1,14 +1,15 @@
 """The paper's claims, judged one by one on our own measurements.
 
-A comparison holds if the paired bootstrap interval over orders and seeds lies wholly on the claimed
+A comparison holds if the paired 95 % interval over orders and seeds lies wholly on the claimed
 side of 0. Otherwise it does not hold, and the evidence tells whether the opposite or no difference
 is seen. It is not decidable if a row is missing or broke off, or if fewer than ``MINIMUM_ORDERS``
 orders are shared: four orders are often all on one side by chance. "Less variable" is judged twice:
-on the total variance (over orders and seeds, probably the paper's) and on the order variance.
+on the total variance (over orders and seeds, probably the paper's; not decidable with two seeds)
+and on the order variance.
 
-Mean returns in games, which are expensive to measure in many orders, are judged from 3 orders on:
-below ``MINIMUM_ORDERS`` by Student's interval, which is wide then. A second interval, ``across``,
-treats the levels as a sample as well: it tells which effects on the game are excluded.
+Mean returns in games, which are expensive to measure in many orders, are judged from 3 orders on,
+where the interval is wide. A second interval, ``across``, treats the levels as a sample as well: it
+tells which effects on the game are excluded.
 """
 
 from collections.abc import Iterator, Sequence, Set
@@ -23,7 +24,7 @@ from .paper import CHANCE, TABLE_1, TABLE_2, benchmark_label, method_label, publ
 from .summary import Claim, Summary
 
 MINIMUM_ORDERS = 5
-FEWEST_ORDERS = 3  # for Student's interval
+FEWEST_ORDERS = 3  # of games
 NEAR_CHANCE = 0.03
 COMPETING = 0.01
 ROUNDING = 1e-12  # smaller differences are rounding errors
@@ -130,13 +131,12 @@ class Judge:
         if isinstance(shared, str):
             return replace(claim, evidence=shared)
         *both, seeds, orders = shared
+        if measure == "variance" and len(seeds) == 2:
+            few = f"{left} and {right} share 2 seeds; a total variance needs 1 or at least 3."
+            return replace(claim, evidence=few)
         ours, theirs = (score_grid(cells, seeds, orders) for cells in both)
         assert ours is not None and theirs is not None  # load_run has checked every final row
-        if len(orders) < MINIMUM_ORDERS:
-            by_order = metrics.order_averages(ours) - metrics.order_averages(theirs)
-            difference = metrics.mean_interval(by_order)
-        else:
-            difference = metrics.paired_difference(ours, theirs, measure)
+        difference = metrics.paired_difference(ours, theirs, measure)
         statistic = metrics.average if mean else getattr(metrics, measure)
         claim = decided(
             claim,

@@ -141,6 +141,7 @@ def _summarize_method(cells: Cells) -> MethodSummary:
         "scoring_duration": None if scoring is None else scoring * len(cells),
     }
     if used[0].score_kind == "accuracy":  # dividing by a mean makes no sense for returns
+        found["interval"] = np.clip(metrics.interval(scores), 0, 1)
         found |= {name: getattr(metrics, name)(scores) for name in NORMALIZED}
         within = metrics.order_contributions(scores, within_seed=True)
         found["order_contributions_within_seed"] = within

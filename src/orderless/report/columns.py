@@ -10,7 +10,7 @@ from .paper import TABLE_1, benchmark_label, method_label
 from .summary import MethodSummary, Summary
 
 R = TypeVar("R")
-ENOUGH_ORDERS = 6  # with fewer, a bootstrap interval over orders is hardly more than their range
+ENOUGH_ORDERS = 6  # with fewer, an interval over orders is so wide that their range tells more
 # variance -> over what it is taken
 VARIED: dict[str, tuple[str, ...]] = {
     "variance": ("orders", "seeds"),
@@ -134,7 +134,7 @@ def _interval_column(summary: Summary, score: str) -> Column[MethodSummary]:
         "95 % interval" if enough else heading,
         lambda e: ends(e)[0] if e.orders > 1 else None,
         score,
-        "Bootstrap interval of the average over orders and seeds." if enough else words,
+        "Interval of the average for other orders and seeds." if enough else words,
         write=lambda e: MISSING if e.orders < 2 else " to ".join(map(WRITERS[score], ends(e))),
     )
 
