@@ -159,7 +159,8 @@ def test_trials_grow_until_one_takes_long_enough(monkeypatch: pytest.MonkeyPatch
 
 def test_an_estimate_says_that_it_is_rough_where_it_is(clock: Counter, tmp_path: Path) -> None:
     def text(**changes: Any) -> str:
-        return estimate.estimate(tiny_grid(("wpf",), **changes), Store(tmp_path), None, CPU)
+        grid = tiny_grid(("wpf",), **changes)
+        return "\n".join(estimate.estimate(grid, Store(tmp_path), None, CPU))
 
     assert "(roughly: scaled up from 1/8 of a step)" in text(particles=16)
     assert "roughly" not in text(particles=2)

@@ -202,7 +202,7 @@ def test_every_system_accepts_the_names_of_files_and_old_names_still_go_on(
     assert any(name.endswith(".json") for name in renamed)
     assert any(name.endswith(".0.st") for name in renamed)
     assert [cell.method for cell in load_run(old.directory).cells] == ["gd"]
-    assert "2 cells, 1 finished" in estimate(grid, old, None, torch.device("cpu"))
+    assert "2 cells, 1 finished" in next(estimate(grid, old, None, torch.device("cpu")))
     assert with_old_names(old.directory) == []  # to look changes nothing
     taken: list[int] = []
     assert run_grid(grid, old, report=Report(tick=taken.append)) == 1

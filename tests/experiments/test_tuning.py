@@ -87,7 +87,7 @@ def test_a_sweep_without_held_out_data_or_with_a_bad_value_runs_nothing(tmp_path
 @pytest.mark.parametrize("method", ["gd", "ewc+wpf", "lwf", "er", "joint", "rb", "bootstrap"])
 def test_an_estimate_says_cells_memory_and_time_and_writes_nothing(method, tmp_path):
     store = Store(tmp_path / "run")
-    text = estimate(tiny_grid((method,)), store, None, torch.device("cpu"))
+    text = "\n".join(estimate(tiny_grid((method,)), store, None, torch.device("cpu")))
     assert "2 cells, 0 finished, 2 to compute" in text
     assert re.search(rf"{re.escape(method)}: 2 cells of about [0-9.]+ s", text)
     assert "memory: " in text and re.search("estimated time: [0-9]+ s", text)
@@ -97,12 +97,14 @@ def test_an_estimate_says_cells_memory_and_time_and_writes_nothing(method, tmp_p
 def test_an_estimate_counts_what_is_missing(tmp_path):
     store = Store(tmp_path)
     run_grid(tiny_grid(("gd",), 1), store)
-    text = estimate(tiny_grid(("gd",), 3), store, None, torch.device("cpu"))
+    text = "\n".join(estimate(tiny_grid(("gd",), 3), store, None, torch.device("cpu")))
     assert "3 cells, 1 finished, 2 to compute" in text
-    done = estimate(tiny_grid(("gd",), 1), store, None, torch.device("cpu"))
+    done = "\n".join(estimate(tiny_grid(("gd",), 1), store, None, torch.device("cpu")))
     assert "0 to compute" in done and "estimated time: 0 s" in done
 
 
 def test_an_estimate_survives_a_learning_rate_that_breaks_the_networks(tmp_path):
-    text = estimate(tiny_grid(("gd",), lr=1e30), Store(tmp_path), None, torch.device("cpu"))
+    text = "\n".join(
+        estimate(tiny_grid(("gd",), lr=1e30), Store(tmp_path), None, torch.device("cpu"))
+    )
     assert "estimated time" in text

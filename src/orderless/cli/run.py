@@ -130,7 +130,8 @@ def run(
     store = Store(out or Path("runs") / f"{benchmark.replace(':', '-')}-{grids[0].preset}")
     if dry_run:
         for grid in grids if rank() == 0 else []:
-            typer.echo(estimate(grid, store, root, where, workers))
+            for line in estimate(grid, store, root, where, workers):
+                typer.echo(line)
         return
     computed = 0
     with joined(where) as group:
@@ -180,7 +181,8 @@ def draw_map(
     regime = replace(regime, settings=regime.settings.with_text(changes), **sizes)
     store = Store(out or Path("runs") / f"regime-{preset}")
     if dry_run:
-        typer.echo(estimate(regime, store, root, device))
+        for line in estimate(regime, store, root, device):
+            typer.echo(line)
         return
     with Countdown() as progress:
         report, command = counting(progress.tell), as_typed()

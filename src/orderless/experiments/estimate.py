@@ -9,6 +9,7 @@ import copy
 import math
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,29 +37,31 @@ FEW = 4  # smallest size of a trial; one sample takes as long as four
 
 def estimate(
     grid: Any, store: Store, root: str | None, device: torch.device, workers: int | None = 1
-) -> str:
-    """The number of missing cells, their memory and time, as text. Writes nothing to the store."""
+) -> Iterator[str]:
+    """The number of missing cells, their time and memory, line by line as they become known.
+
+    Writes nothing to the store.
+    """
     scenarios = Scenarios(grid.benchmark, grid.scenario, grid.settings, root, str(device))
     work, cells = GridWork(grid, scenarios, scenarios), list(grid.cells(len(scenarios[0])))
     missing = unfinished(cells, work, store)
     workers = min(Processes(workers).count(len(missing), work), max(1, len(missing)))
     finished = len(cells) - len(missing)
-    lines = [f"{len(cells)} {grid.what}, {finished} finished, {len(missing)} to compute"]
+    yield f"{len(cells)} {grid.what}, {finished} finished, {len(missing)} to compute"
     total, memory, smallest = 0.0, 0, 1.0
     for name in dict.fromkeys(cell.method for cell in missing):
         of_method = [cell for cell in missing if cell.method == name]
         trial = long_enough(of_method[0], scenarios[0])
         total += trial.seconds * len(of_method)
         memory, smallest = max(memory, trial.bytes_held), min(smallest, trial.share)
-        lines.append(f"  {name}: {len(of_method)} {grid.what} of about {trial.seconds:.1f} s")
-    lines.append(
+        yield f"  {name}: {len(of_method)} {grid.what} of about {trial.seconds:.1f} s"
+    yield (
         f"memory: {memory / 2**20:.0f} MiB for the parameters of the largest method; learning "
         f"takes about 3 times that and activations, in each of {workers} processes"
     )
     part = round(1 / smallest)
     roughly = f" (roughly: scaled up from 1/{part} of a step)" if part > 1 else ""
-    lines.append(f"estimated time: {span(total / workers)}{roughly}")
-    return "\n".join(lines)
+    yield f"estimated time: {span(total / workers)}{roughly}"
 
 
 def span(seconds: float) -> str:
