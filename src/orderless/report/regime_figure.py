@@ -71,6 +71,9 @@ def _gain_against_movement(figure: Figure, axes: Axes, points: list[Point]) -> N
                 label=f"{init}, N={n}",
                 zorder=3,
             )
+    gained = [abs(100 * p.gains("accuracy")[0]) for p in chosen(points, "wpf")]
+    reach = max(gained, default=0.0) or 1.0
+    axes.set_ylim(-1.5 * reach, 1.5 * reach)  # intervals of few seeds reach far beyond
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_xlabel("how far particles moved, mean |x_T - x_0| / |x_0|")
