@@ -217,14 +217,19 @@ def test_across_tasks_alone_it_is_students_interval():
         assert quantile == pytest.approx(scipy.stats.t.ppf(0.975, freedom), abs=5e-4)
 
 
-@pytest.mark.parametrize("metric", ["mean", "order_variance", "variance"])
-@pytest.mark.parametrize(("seeds", "orders"), [(1, 5), (1, 10), (2, 10), (3, 10), (8, 10)])
+@pytest.mark.parametrize(
+    ("metric", "seeds", "orders"),
+    [
+        (metric, seeds, orders)
+        for metric in ("mean", "order_variance", "variance")
+        for seeds, orders in [(1, 5), (1, 10), (2, 10), (3, 10), (8, 10)]
+        if (metric, seeds) != ("variance", 2)  # refused, see below
+    ],
+)
 def test_where_two_learners_are_alike_about_one_interval_in_twenty_says_otherwise(
     metric, seeds, orders
 ):
     """Effects of seeds, orders and both, each the largest in a third of the cases."""
-    if metric == "variance" and seeds == 2:
-        pytest.skip("two seeds have no interval of a total variance")
     draw, missed = np.random.default_rng(seeds), []
 
     def scores(of_seed: float, of_order: float, rest: float) -> np.ndarray:
