@@ -20,7 +20,7 @@ from docs.tools.product_page import product_page
 from docs.tools.regime_page import regime_page
 from docs.tools.sections import COMMAND, Results, Source
 from docs.tools.table1_page import table1_details, table1_page
-from docs.tools.table2_page import table2_page
+from docs.tools.table2_page import table2_details, table2_page
 
 from orderless.report import Summary
 from orderless.report.paper import TABLE_1, TABLE_2
@@ -30,6 +30,7 @@ PAGES: dict[str, Callable[[Results], str | None]] = {
     "table1": table1_page,
     "table1-details": table1_details,
     "table2": table2_page,
+    "table2-details": table2_details,
     "literature": literature_page,
     "exact-filter": exact_page,
     "product": product_page,

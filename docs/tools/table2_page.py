@@ -1,4 +1,4 @@
-"""Table 2: our returns on the games of ProcGen beside the paper's."""
+"""Table 2: our returns on the games of ProcGen beside the paper's; and a page of all figures."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from docs.tools.sections import PROSE, VERDICTS, Results, Source, folded, page, 
 
 from orderless.methods.policy_settings import PolicySettings
 from orderless.report import MethodSummary, Summary
-from orderless.report.columns import columns_of, row_label
+from orderless.report.columns import columns_of, row_label, seen_variance
 from orderless.report.paper import TABLE_2, benchmark_label, method_label, published
 from orderless.report.plasticity import MEASURES, ROWS
 from orderless.report.summary import Claim
@@ -19,42 +19,94 @@ NOT_SHOWN += ("seeds x orders",)
 
 
 def table2_page(results: Results) -> str | None:
-    """The page as Markdown; None without a report of these benchmarks."""
-    sources = [source for source in results.sources if source.summary.benchmark in TABLE_2]
-    if not sources:
+    """The answer and one table for each benchmark; None without a report of them."""
+    by_benchmark = _own(results)
+    if not by_benchmark:
         return None
-    summaries = [source.summary for source in sources]
-    parts = [_figures(sources), f"{TEXT['words']}\n"]
-    for benchmark in reversed(TABLE_2):
-        judged = [summary for summary in summaries if summary.benchmark == benchmark]
-        if judged:
-            parts += [f"## {benchmark_label(benchmark)}\n", *map(_rows, judged)]
-            decided = [s for s in judged if any(c.difference is not None for c in s.claims)]
-            parts.append(verdicts(decided, _name, _verdict, leave_out=["not decidable"]))
+    sources = [source for found in by_benchmark.values() for source in found]
+    parts = [_figures(sources)]
+    for benchmark, found in by_benchmark.items():
+        parts += [f"## {benchmark_label(benchmark)}\n", _overview([s.summary for s in found])]
     remarks = results.remarks("table2")
+    parts += [f"{TEXT['legend']}\n", remarks and f"## Remarks\n\n{remarks}\n"]
+    return page("Table 2, measured", _answer([s.summary for s in sources]), *parts)
+
+
+def table2_details(results: Results) -> str | None:
+    """Every figure with its command, and the paper's claims one by one."""
+    parts, by_benchmark = [], _own(results)
+    for benchmark, found in by_benchmark.items():
+        judged = [source.summary for source in found]
+        decided = [s for s in judged if any(c.difference is not None for c in s.claims)]
+        parts += [f"## {benchmark_label(benchmark)}\n", *map(_rows, judged)]
+        parts.append(verdicts(decided, _name, _verdict, leave_out=["not decidable"]))
+    sources = [source for found in by_benchmark.values() for source in found]
+    summaries = [source.summary for source in sources]
     parts += [
         f"{TEXT['claims']}\n",
         _plasticity(summaries),
-        remarks and f"## Remarks\n\n{remarks}\n",
         folded("Level by level", _levels(summaries)),
         folded("How each table was made", "\n".join(map(_origin, sources))),
         folded("What moves the weights", _weights(summaries)),
     ]
-    return page("Table 2, measured", _answer(summaries), *parts)
+    return page("Table 2: all figures", TEXT["words"], *parts) if sources else None
+
+
+def _own(results: Results) -> dict[str, list[Source]]:
+    """The reports of the paper's Table 2, by benchmark."""
+    found = {
+        benchmark: [s for s in results.sources if s.summary.benchmark == benchmark]
+        for benchmark in reversed(TABLE_2)
+    }
+    return {benchmark: sources for benchmark, sources in found.items() if sources}
+
+
+def _overview(summaries: list[Summary]) -> str:
+    """A column for every run; the first of a game has the paper's averages before it."""
+    names = list(dict.fromkeys(name for summary in summaries for name in summary.methods))
+    columns, games = [["method", *map(method_label, names)]], set()
+    for summary in summaries:
+        entries = [summary.methods.get(name) for name in names]
+        if summary.scenario not in games:
+            paper = published(summary.benchmark, summary.scenario)
+            averages = (f"{paper[name][0]:.2f}" if name in paper else "" for name in names)
+            columns.append([f"{summary.scenario.capitalize()}: paper", *averages])
+            games.add(summary.scenario)
+        orders = {entry.orders for entry in entries if entry}
+        runs = "-".join(str(n) for n in sorted({min(orders), max(orders)}))
+        columns.append([f"{_run(summary)} ({runs})", *(_brief(summary, e) for e in entries)])
+    headings, *rows = (list(row) for row in zip(*columns, strict=True))
+    return markdown_table(headings, rows)
+
+
+def _brief(summary: Summary, entry: MethodSummary | None) -> str:
+    """The average with its order variance; of clones with the share that they had just learned."""
+    if entry is None:
+        return ""
+    learned = summary.of_expert(entry.just_learned)
+    variance = seen_variance(entry, "order_variance") if learned is None else None
+    notes = [f"{learned:.0%}"] if learned is not None else []
+    notes += [small(variance)] if variance is not None else []
+    notes += [f"{entry.died} of {entry.cells} broke off"] if entry.died else []
+    return decimal(entry.average) + (f" ({', '.join(notes)})" if notes else "")
 
 
 def _name(summary: Summary) -> str:
-    """The game, its number of levels, and the budget if it is not the usual one."""
+    return f"{summary.scenario.capitalize()}, {_run(summary)}"
+
+
+def _run(summary: Summary) -> str:
+    """The number of levels, and the budget if it is not the usual one."""
     usual = PolicySettings().envs
     copies = summary.settings.get("envs", usual)
     what = f", {copies} copies" if copies != usual else ""
     if summary.benchmark == "procgen-bc":
         what = f", {_passes(summary)}"
-    return f"{summary.scenario.capitalize()}, {len(summary.task_names or [])} levels{what}"
+    return f"{len(summary.task_names or [])} levels{what}"
 
 
 def _answer(summaries: list[Summary]) -> str:
-    """The result in five sentences."""
+    """The result, point by point."""
     sentences = []
     for ours in ("PPO + WPF", "Behaviour cloning + WPF"):
         theirs = ours.removesuffix(" + WPF")
@@ -66,7 +118,8 @@ def _answer(summaries: list[Summary]) -> str:
         }
         if claims:
             sentences.append(_difference(claims, ours, theirs))
-    return " ".join([*sentences, *_kept(summaries), TEXT["comparable"]])
+    points = [*sentences, *_kept(summaries), TEXT["zero"], TEXT["levels"]]
+    return "\n".join(f"- {point}" for point in points) + f"\n\n{TEXT['front']}"
 
 
 def _difference(claims: dict[str, Claim], ours: str, theirs: str) -> str:
@@ -101,8 +154,9 @@ def _kept(summaries: list[Summary]) -> list[str]:
             alone = ", where particles without weights are no worse" if not other.holds else ""
             kept.append(f"{what}: {claim.difference:+.3f}{alone}")
     more = f" ({_listed(kept)})" if kept else ""
-    sentence = "That weighted particles keep more plasticity than PPO, the paper's figure 3, holds "
-    return [f"{sentence}in {len(kept)} of {len(judged)} comparisons{more}."] if judged else []
+    answer = f"holds in {len(kept)} of {len(judged)} comparisons"
+    sentence = "That weighted particles keep more plasticity than PPO, the paper's figure 3,"
+    return [f"{sentence} **{answer}**{more}."] if judged else []
 
 
 def _listed(words: list[str], none: str = "") -> str:
