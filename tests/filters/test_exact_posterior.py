@@ -140,13 +140,13 @@ def test_the_gap_between_two_orders_falls_with_the_square_of_sigma2(weighting: s
 
 
 def test_identical_particles_keep_uniform_weights() -> None:
-    module = Point()
-    particles = ol.Ensemble.from_modules([module] * 7)
+    """In float64: a batched product may round the losses of equal particles differently."""
+    particles = ol.Ensemble.from_modules([Point().double()] * 7)
     pf = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
-    for g in torch.randn(20, 3):
+    for g in torch.randn(20, 3).double():
         pf.step(lambda g=g: particles(g).square())
     uniform = torch.full((7,), 1 / 7, dtype=torch.float64)
-    torch.testing.assert_close(pf.weights, uniform, rtol=0, atol=1e-15)
+    torch.testing.assert_close(pf.weights, uniform, rtol=0, atol=1e-14)
     assert pf.ess.item() == pytest.approx(7)
 
 
