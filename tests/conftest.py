@@ -49,6 +49,14 @@ def _same_draws():
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def warm_workers(monkeypatch):
+    """Worker processes of a run are forked from one that has everything loaded."""
+    from tests.processes import warm_context
+
+    monkeypatch.setattr("orderless.experiments.launch.local.get_context", warm_context)
+
+
 @contextmanager
 def skipped_without_envpool():
     """Where it is not on the path a test of ProcGen says so; where it is, an error is an error."""

@@ -91,7 +91,9 @@ def one_process(tmp_path_factory):
     return everything(folder)
 
 
-def test_one_process_two_processes_and_ray_leave_the_same_files(cluster, one_process, tmp_path):
+def test_one_process_two_processes_and_ray_leave_the_same_files(
+    cluster, one_process, tmp_path, warm_workers
+):
     ticks, steps = [], []
     run_grid(GRID, Store(tmp_path / "two"), workers=2, report=Report(tick=steps.append))
     run_grid(GRID, Store(tmp_path / "ray"), ray=Ray(), report=Report(tick=ticks.append))
