@@ -17,7 +17,7 @@ demo: $(VENV)/.demo            ## every method on 5,000 digits, three orders of 
 check: $(VENV)/.dev            ## style, types and the fast tests, before every commit
 	+$(MAKE) --no-print-directory --jobs 2 style test-fast  # types need one core alone
 
-# what is slow as a whole is not even imported: Ray, Selenium, Hypothesis
+# what is slow as a whole is not even imported: Ray, Selenium, Hypothesis, ProcGen
 test-fast: $(VENV)/.dev
 	$(PYTEST) -m 'not slow and not sweep and not browser' -p no:hypothesispytest \
 	    $(addprefix --ignore tests/,browser equality fuzz distributed/test_ray.py faults/test_ray.py)

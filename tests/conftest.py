@@ -49,6 +49,28 @@ def _same_draws():
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def warm_workers(monkeypatch):
+    """Worker processes of a run are forked from one that has everything loaded."""
+    from tests.processes import warm_context
+
+    monkeypatch.setattr("orderless.experiments.launch.local.get_context", warm_context)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(tmp_path_factory):
+    """Three CPUs on this machine as a Ray cluster, and the cache folder of its workers."""
+    from orderless.experiments.launch.ray import import_ray
+
+    ray, cache = import_ray(), tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        options = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+        ray.init("local", num_cpus=3, object_store_memory=2**27, **options)
+    yield cache
+    ray.shutdown()
+
+
 @contextmanager
 def skipped_without_envpool():
     """Where it is not on the path a test of ProcGen says so; where it is, an error is an error."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes import warm_context
 
 import orderless as ol
 
@@ -101,7 +102,9 @@ def test_tasks_learned_side_by_side_are_those_learned_one_after_another(
     if use_ray:
         pytest.importorskip("ray")
     monkeypatch.syspath_prepend(EXAMPLES)  # where its processes import what they are to do
-    importlib.import_module("tasks_side_by_side").main(use_ray)
+    example = importlib.import_module("tasks_side_by_side")
+    monkeypatch.setattr(example, "get_context", warm_context)
+    example.main(use_ray)
     printed = capsys.readouterr().out
     assert "the same bits: True" in printed
     first, second = (line.split()[-3] for line in printed.splitlines()[:2])

@@ -133,12 +133,12 @@ def test_maps_whose_bits_depend_on_threads_are_refused_with_several(monkeypatch)
 
 
 @pytest.mark.slow
-def test_processes_give_the_bits_of_one():
+def test_processes_give_the_bits_of_one(warm_workers):
     assert same(fit(make_filter, cut(70), read=read, workers=2), whole())
 
 
 @pytest.mark.slow
-def test_a_killed_process_is_a_sentence_and_the_next_fit_goes_on(tmp_path):
+def test_a_killed_process_is_a_sentence_and_the_next_fit_goes_on(tmp_path, warm_workers):
     shards = [(tmp_path, rows) for rows in cut(50)]
     options = {"read": read_and_die, "directory": tmp_path / "work", "workers": 2}
     with pytest.raises(StoreError, match="a worker process was killed"):

@@ -14,12 +14,8 @@ ray = import_ray()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster():
-    options = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
-    ray.init("local", num_cpus=3, object_store_memory=2**27, **options)
+def cluster(ray_cluster):
     ray.data.DataContext.get_current().enable_progress_bars = False
-    yield
-    ray.shutdown()
 
 
 def dataset(blocks):
@@ -27,7 +23,7 @@ def dataset(blocks):
     return ray.data.from_items(rows, override_num_blocks=blocks)
 
 
-@pytest.mark.parametrize(("workers", "blocks"), [(2, 1), (3, 40)])
+@pytest.mark.parametrize(("workers", "blocks"), [(2, 1), (3, 17)])
 def test_any_number_of_workers_and_blocks_gives_the_bits_of_one_update(workers, blocks):
     told = []
     options = {"workers": workers, "progress": lambda *said: told.append(said)}

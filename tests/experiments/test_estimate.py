@@ -93,9 +93,9 @@ def test_a_part_of_a_minibatch_tells_what_playing_takes(
     method: str, clock: Counter, tmp_path: Path
 ) -> None:
     settings = POLICY_PRESETS["demo"].changed(
-        network="compact", particles=4, envs=8, rollout=24, minibatches=2
+        network="compact", particles=4, envs=4, rollout=24, minibatches=2
     )
-    cell = policy_cell("procgen-lifelong", method, settings.changed(steps_per_level=192))
+    cell = policy_cell("procgen-lifelong", method, settings.changed(steps_per_level=96))
     tasks, store = ProcgenTasks("fruitbot", (0, 3), CPU), Store(tmp_path)
     trials = [estimate.try_cell(cell, tasks, share) for share in (1 / 16, 1.0)]
     clock.now = 0

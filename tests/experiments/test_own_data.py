@@ -293,7 +293,7 @@ def test_a_cell_that_was_stopped_does_not_go_on_with_other_data(
 
 @pytest.mark.slow
 def test_every_method_runs_on_the_page_s_example_in_two_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_workers: None
 ) -> None:
     reference = example(tmp_path, monkeypatch)
     small = [word for word in QUICK if word not in ("--workers", "1")]

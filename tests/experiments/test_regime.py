@@ -238,7 +238,9 @@ def test_an_incomplete_map_says_so(records):
 
 
 @pytest.mark.slow
-def test_the_command_writes_json_and_figure_and_the_page_follows_the_json(tmp_path):
+def test_the_command_writes_json_and_figure_and_the_page_follows_the_json(tmp_path, monkeypatch):
+    fewer = dataclasses.replace(REGIMES["demo"], rates=REGIME.rates, inits=REGIME.inits)
+    monkeypatch.setitem(REGIMES, "demo", fewer)
     small = ["iterations=2", "hidden=4", "rb_map=relu", "rb_features=8", "rb_particles=2"]
     sets = [part for assignment in small for part in ("--set", assignment)]
     arguments = ["run", "regime", "--preset", "demo", "--permutations", "2", "--seeds", "1"]

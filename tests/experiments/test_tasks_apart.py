@@ -72,7 +72,7 @@ def test_only_tasks_that_need_nothing_of_each_other_are_divided():
 
 
 @pytest.mark.slow
-def test_fewer_cells_than_processes_leave_the_same_files_also_after_a_stop(tmp_path):
+def test_fewer_cells_than_processes_leave_the_same_files_also_after_a_stop(tmp_path, warm_workers):
     settings = find_preset("demo", "splitmnist").changed(hidden=4, iterations=5)
     grid = Grid("splitmnist", "class", "demo", ("product", "gd"), 1, 1, settings)
     run_grid(grid, Store(tmp_path / "one"))

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -16,8 +15,10 @@ from tests.faults.bench import (
     undisturbed,
 )
 from tests.faults.zygote import Zygote
+from tests.processes import warm_context
 from typer.testing import CliRunner
 
+from orderless.cli import app as command_line
 from orderless.cli.main import app
 from orderless.experiments import Store
 
@@ -50,17 +51,36 @@ COMMAND = "run splitmnist --preset demo --methods gd,ewc+wpf,er --permutations 1
 COMMAND += " --set iterations=8 --set hidden=8 --set fisher_samples=20 --checkpoint-every 0"
 
 
-def start(folder, *more):
-    """As from a terminal: a process group of its own that listens to Ctrl-C."""
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code += "from orderless.cli import app; app()"
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *COMMAND.split(), "--out", str(folder), *more],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+class Command:
+    """As from a terminal: a process group of its own that listens to Ctrl-C.
+
+    It has torch loaded already; its workers are started as everybody's and load all themselves.
+    """
+
+    def __init__(self, folder, *more):
+        self._said = folder.with_name(f"{time.monotonic_ns()}.err")
+        words = [*COMMAND.split(), "--out", str(folder), *more]
+        self._process = warm_context().Process(target=obey, args=(words, self._said))
+        self._process.start()
+        self.pid = self._process.pid
+
+    def poll(self):
+        return self._process.exitcode
+
+    def communicate(self):
+        """Wait for its end; its exit status, and what it wrote to stderr."""
+        self._process.join()
+        return self._process.exitcode, self._said.read_text()
+
+
+def obey(words, said):
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with open(os.devnull, "w") as nowhere, open(said, "w") as file:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.argv[1:] = words
+    command_line()
 
 
 def wait_for(condition, process, seconds=120):
@@ -93,49 +113,49 @@ def whole(tmp_path_factory):
 
 
 def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(whole, tmp_path):
-    process = start(tmp_path / "run", "--workers", "1")
+    process = Command(tmp_path / "run", "--workers", "1")
     wait_for(lambda: checkpoints(tmp_path / "run"), process)
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate()
-    assert process.returncode == 130, err
+    status, err = process.communicate()
+    assert status == 130, err
     assert err.endswith("orderless: stopped; the same command resumes from what was saved\n")
     assert "Traceback" not in err
     assert len(Store(tmp_path / "run").finished()) < 3
 
-    process = start(tmp_path / "run", "--workers", "1")  # now kill -9 this one
+    process = Command(tmp_path / "run", "--workers", "1")  # now kill -9 this one
     wait_for(lambda: len(list((tmp_path / "run").glob("cells/*ewc+wpf-*.json"))), process)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
 
-    process = start(tmp_path / "run", "--workers", "1")
-    out, err = process.communicate()
-    assert process.returncode == 0, err
+    process = Command(tmp_path / "run", "--workers", "1")
+    status, err = process.communicate()
+    assert status == 0, err
     assert everything(tmp_path / "run") == everything(whole)
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_what_a_scheduler_ends_is_told_like_what_ctrl_c_ends(workers, tmp_path):
-    process = start(tmp_path / "run", "--workers", workers)
+    process = Command(tmp_path / "run", "--workers", workers)
     wait_for(lambda: checkpoints(tmp_path / "run"), process)
     os.kill(process.pid, signal.SIGTERM)  # as `timeout` and kubelet do: the parent only
-    _, err = process.communicate()
-    assert process.returncode == 128 + signal.SIGTERM, err
+    status, err = process.communicate()
+    assert status == 128 + signal.SIGTERM, err
     assert err.endswith("orderless: stopped; the same command resumes from what was saved\n")
     assert "Traceback" not in err
     wait_for_end(process)
 
 
 def test_workers_stop_with_ctrl_c_die_with_their_parent_and_compute_the_same(whole, tmp_path):
-    process = start(tmp_path / "run", "--workers", "2")
+    process = Command(tmp_path / "run", "--workers", "2")
     wait_for(lambda: checkpoints(tmp_path / "run"), process)
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate()
-    assert process.returncode == 130, err
+    status, err = process.communicate()
+    assert status == 130, err
     assert "Traceback" not in err and "resumes from what was saved" in err
     wait_for_end(process)
 
     seen = {path: path.stat().st_mtime_ns for path in checkpoints(tmp_path / "run")}
-    process = start(tmp_path / "run", "--workers", "2")
+    process = Command(tmp_path / "run", "--workers", "2")
     wait_for(
         lambda: any(p.stat().st_mtime_ns != seen.get(p) for p in checkpoints(tmp_path / "run")),
         process,
@@ -144,9 +164,9 @@ def test_workers_stop_with_ctrl_c_die_with_their_parent_and_compute_the_same(who
     process.communicate()
     wait_for_end(process)
 
-    process = start(tmp_path / "run", "--workers", "2")
-    _, err = process.communicate()
-    assert process.returncode == 0, err
+    process = Command(tmp_path / "run", "--workers", "2")
+    status, err = process.communicate()
+    assert status == 0, err
     assert everything(tmp_path / "run") == everything(whole)
     assert err.count("orderless: warning") <= 1  # the same warning of several workers
 

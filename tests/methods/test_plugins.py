@@ -116,7 +116,7 @@ def test_a_plugin_runs_and_its_label_is_in_table_page_and_record(here: Path) -> 
 
 
 @pytest.mark.slow
-def test_other_processes_import_the_plugin_too(here: Path) -> None:
+def test_other_processes_import_the_plugin_too(here: Path, warm_workers: None) -> None:
     arguments = [*RUN, "--plugin", "half_plugin", "--methods", "half", "--workers", "2"]
     result = CliRunner().invoke(app, [*arguments, "--out", "run", *sets()])
     assert result.exit_code == 0, result.output

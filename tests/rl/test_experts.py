@@ -134,6 +134,7 @@ def test_only_a_gpu_has_many_copies_take_turns() -> None:
     assert in_turns(IN_TURNS + 1, torch.device("cuda")) == [IN_TURNS // 2 + 1, IN_TURNS // 2]
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_from_files_of_one_environment() -> None:
     """They hold its state alone, not in a list."""
     training = make_training()
@@ -153,6 +154,7 @@ def test_files_that_do_not_name_their_rollouts_had_the_usual_ones() -> None:
     assert shape_of({**named, "until": 5}) == named
 
 
+@pytest.mark.slow
 def test_a_change_of_precision_is_told() -> None:
     """A training of a GPU's that goes on on a CPU."""
     training = make_training()
@@ -323,6 +325,7 @@ def content_of(folder: Path) -> tuple[bytes, ...]:
     return tuple((folder / name).read_bytes() for name in names)
 
 
+@pytest.mark.slow
 def test_what_is_collected_depends_on_expert_and_seed_alone(tmp_path: Path) -> None:
     first = load_expert("starpilot", tiny_expert(tmp_path, "starpilot"))
     (tmp_path / "second").mkdir()
@@ -368,6 +371,7 @@ def test_the_transitions_are_what_the_game_shows(tmp_path: Path) -> None:
     assert facts["mean_return"] == pytest.approx(env.normalize(returns).mean())
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_refused_and_a_missing_one_is_collected(tmp_path: Path) -> None:
     expert = load_expert("starpilot", tiny_expert(tmp_path, "starpilot"))
     tasks = ClonedTasks("starpilot", (0, 2), torch.device("cpu"), expert, tmp_path / "data", 40)
@@ -409,6 +413,7 @@ def test_transitions_of_an_earlier_version_are_named(tmp_path: Path) -> None:
         read_transitions(tmp_path / "level0-20.npz")
 
 
+@pytest.mark.slow
 def test_frames_are_mapped_and_the_file_is_safe_from_whoever_changes_them(tmp_path: Path) -> None:
     expert = load_expert("starpilot", tiny_expert(tmp_path, "starpilot"))
     collect(tmp_path / "x", expert, 0, 20, n_envs=4)
@@ -418,6 +423,7 @@ def test_frames_are_mapped_and_the_file_is_safe_from_whoever_changes_them(tmp_pa
     assert read_transitions(tmp_path / "x").actions.equal(data.actions)
 
 
+@pytest.mark.slow
 def test_two_halves_of_the_copies_bring_what_all_of_them_bring(tmp_path: Path) -> None:
     """An odd number of copies, against a plain loop over all of them in one environment."""
     expert = load_expert("starpilot", tiny_expert(tmp_path, "starpilot"))

@@ -100,6 +100,7 @@ def test_batch_seed_changes_what_is_played_and_leaves_networks_alone(tmp_path: P
         assert all(torch.equal(ours, each) for each in theirs)
 
 
+@pytest.mark.slow
 def test_orders_may_have_seeds_of_their_own(tmp_path: Path) -> None:
     def start(index: int, **changes: Any) -> list[torch.Tensor]:
         cell = replace(tiny_cell(LIFELONG, "ppo", **changes), order_index=index)
@@ -206,12 +207,13 @@ def test_plasticity_is_measured_on_frames_of_the_whole_level(
 # ---------------------------------------------------------------------- who equals whom
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "changes"),
     [
         ("ppo+wpf", {"particles": 1}),
-        pytest.param("ppo+averaging", {"particles": 1}, marks=pytest.mark.slow),
-        pytest.param("ppo+ewc", {"ewc_strength": 0.0}, marks=pytest.mark.slow),
+        ("ppo+averaging", {"particles": 1}),
+        ("ppo+ewc", {"ewc_strength": 0.0}),
     ],
 )
 def test_one_particle_or_no_penalty_is_plain_ppo(
@@ -372,6 +374,7 @@ def test_a_clone_of_another_expert_begins_anew(tmp_path: Path) -> None:
         assert len(resumed) == 1  # by the first, and by no other
 
 
+@pytest.mark.slow
 def test_networks_that_break_down_go_on_playing_as_they_were(tmp_path: Path) -> None:
     record = record_of(tiny_cell(LIFELONG, "ppo", adam_lr=1e30), tmp_path)
     assert record["died_at"] is not None

@@ -55,6 +55,7 @@ def same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> bool:
     return all(np.array_equal(left[name], right[name]) for name in left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", GAMES)
 def test_a_level_repeats_under_equal_actions(game: str) -> None:
     actions = actions_of(150, 4)
@@ -70,6 +71,7 @@ def test_a_level_repeats_under_equal_actions(game: str) -> None:
     assert runs[0]["ended"].any() and runs[0]["rewards"].any()
 
 
+@pytest.mark.slow
 def test_the_step_after_an_end_is_a_reset_and_is_masked(starpilot: ProcgenLevels) -> None:
     start, _ = starpilot.reset()
     start, total, ends = start.copy(), np.zeros(4), 0
@@ -89,6 +91,7 @@ def test_the_step_after_an_end_is_a_reset_and_is_masked(starpilot: ProcgenLevels
     assert ends > 4
 
 
+@pytest.mark.slow
 def test_the_limit_of_an_episode_truncates_it() -> None:
     env = ProcgenLevels("dodgeball", 2, level=0)
     env.reset()
@@ -100,6 +103,7 @@ def test_the_limit_of_an_episode_truncates_it() -> None:
     assert info["episode_length"].tolist() == [1000, 1000]
 
 
+@pytest.mark.slow
 def test_switching_levels_changes_the_level_and_leaks_nothing(starpilot: ProcgenLevels) -> None:
     actions, threads = actions_of(20, 4), []
     before = played(starpilot, actions)
@@ -116,6 +120,7 @@ def test_switching_levels_changes_the_level_and_leaks_nothing(starpilot: Procgen
     assert same(before, played(starpilot, actions))
 
 
+@pytest.mark.slow
 def test_a_saved_environment_goes_on_where_it_was(starpilot: ProcgenLevels) -> None:
     before, after = actions_of(120, 4, seed=2), actions_of(60, 4, seed=3)
     played(starpilot, before)
@@ -130,6 +135,7 @@ def test_a_saved_environment_goes_on_where_it_was(starpilot: ProcgenLevels) -> N
             assert np.array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_many_levels_come_from_the_seed_and_a_resumed_run_sees_new_ones() -> None:
     first = [ProcgenLevels("fruitbot", 4, num_levels=200, seed=s).reset()[0] for s in (0, 0, 1)]
     assert np.array_equal(first[0], first[1]) and not np.array_equal(first[0], first[2])
@@ -145,6 +151,7 @@ def test_normalized_returns() -> None:
     assert normalized_return("dodgeball", 10.25) == 0.5
 
 
+@pytest.mark.slow
 def test_bad_input_is_named(starpilot: ProcgenLevels) -> None:
     starpilot.reset()
     for actions, message in (
@@ -247,6 +254,7 @@ def test_particles_play_whole_episodes_of_procgen() -> None:
         assert score.mean == pytest.approx((raw.mean + 0.5) / 27.7)
 
 
+@pytest.mark.slow
 def test_copies_go_on_in_other_parts() -> None:
     """A state of one environment in two that take turns, and back again."""
     one, sizes = ProcgenLevels("starpilot", 5, 3), [3, 2]

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-
-# torch loads its compiler on the first optimizer step; here once, instead of in every process
-PRELOAD = ["torch.distributed", "torch._dynamo", "orderless.experiments", "orderless.methods"]
+from tests.processes import warm_context
 
 
 def on_ranks(ranks: int, folder: Path, work: Callable[..., Any], *args: Any) -> list[Any]:
     """What `work(group, *args)` returned on each of so many ranks (tensors and plain values)."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
+    context = warm_context()
     folder.mkdir(parents=True, exist_ok=True)
     processes = [
         context.Process(target=_rank, args=(rank, ranks, str(folder), work, args))

@@ -67,6 +67,7 @@ def test_every_rank_hears_the_same_and_it_is_what_one_process_has(ranks, tmp_pat
     assert sum(result["sent"] for result in results) == len(rows()) * len(crossing)
 
 
+@pytest.mark.slow
 def test_particles_that_stay_are_not_sent(tmp_path):
     results = on_ranks(2, tmp_path, talk, list(range(N)))
     assert [result["sent"] for result in results] == [0, 0]
@@ -98,6 +99,7 @@ def ones(layer: nn.Module) -> None:
         parameter.fill_(1.0)
 
 
+@pytest.mark.slow
 def test_particle_i_is_the_same_on_any_rank(tmp_path):
     whole = ol.Ensemble(network, N, ol.Perturb(base="fresh"), seed=4)
     for result in (results := on_ranks(3, tmp_path, build)):
