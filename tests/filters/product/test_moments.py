@@ -176,7 +176,7 @@ def test_every_particle_has_its_own_moments() -> None:
     for i in range(3):
         alone = ol.Ensemble.from_modules([together[i]])
         for name, gram in task_moments(alone, find_layers(alone), (x, y)).grams.items():
-            # one matrix product for all particles rounds as one for each does, but for the last bits
+            # the last bits of one product for all particles are not those of a product for each
             torch.testing.assert_close(found[name][i], gram[0], rtol=1e-13, atol=1e-15)
     assert torch.equal(found["0.weight"][0], found["0.weight"][1])
     assert not torch.equal(found["2.weight"][0], found["2.weight"][1])
