@@ -7,7 +7,7 @@ from ..methods.policy_settings import PolicySettings
 from ..methods.presets import usual_grid
 from ..methods.settings import SharedSettings
 from ..rl.games import parse_levels
-from .benchmarks import Benchmark, find_benchmark
+from .benchmarks import find_benchmark
 from .grid import Grid
 from .launch.ranks import ranks
 
@@ -38,7 +38,11 @@ def plan(
     else:
         if scenario is not None:
             raise ValueError(f"{benchmark} has games instead of a scenario: use --game")
-        names, preset = _games(found, game), preset or "gpu"
+        names = {None: found.scenarios[:1], "all": found.scenarios}.get(game, (str(game),))
+        if names[0] not in found.scenarios:
+            known = ", ".join(found.scenarios)
+            raise ValueError(f"game must be one of {known}, or all, got {game!r}")
+        preset = preset or "gpu"
     grids = []
     for name in names:
         usual, (orders, starts) = usual_grid(preset, benchmark, name)
@@ -80,15 +84,6 @@ def check_launch(
         raise ValueError(f"--workers must be at least 1, got {workers}")
     if not regime and not checkpoint_every >= 0:  # nor NaN
         raise ValueError(f"--checkpoint-every must be at least 0, got {checkpoint_every}")
-
-
-def _games(benchmark: Benchmark, game: str | None) -> tuple[str, ...]:
-    if game == "all":
-        return benchmark.scenarios
-    if game is not None and game not in benchmark.scenarios:
-        known = ", ".join(benchmark.scenarios)
-        raise ValueError(f"game must be one of {known}, or all, got {game!r}")
-    return (game or benchmark.scenarios[0],)
 
 
 def _methods(methods: str, settings: SharedSettings, kind: str) -> tuple[str, ...]:

@@ -70,12 +70,9 @@ class SupervisedRunner(CellRunner):
         self._attempt(lambda: self.learner.add(other))  # type: ignore[attr-defined]
         return True
 
-    def plan(self, settings: Settings) -> list[tuple[list[int], int]]:
-        """(tasks seen so far, number of batches) for every stage; joint training has one."""
-        order, joint = list(self.cell.order), self.learner.joint
-        stages = [order] if joint else [order[: k + 1] for k in range(len(order))]
-        count = self.tasks.n_batches
-        return [(s, count(s if joint else s[-1], **self._cut(settings, s))) for s in stages]
+    def _count(self, settings: Settings, seen: list[int]) -> int:
+        learned = seen if self.learner.joint else seen[-1]
+        return self.tasks.n_batches(learned, **self._cut(settings, seen))
 
     def _cut(self, settings: Settings, seen: list[int]) -> Any:
         """The options that divide a stage's data into batches."""

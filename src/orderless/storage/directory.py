@@ -128,8 +128,9 @@ class Directory:
             raise StoreError(f"cannot write to {self.directory}: {error.strerror}") from None
 
     def mark(self) -> str:
-        """The directory's identifier; machines that read the same mark share the directory."""
-        return (self.directory / LOCK).read_text()
+        """The directory's identifier, "" without a lock; who reads the same mark shares it."""
+        lock = self.directory / LOCK
+        return lock.read_text() if lock.is_file() else ""
 
     @contextmanager
     def lock(self) -> Iterator[str]:
