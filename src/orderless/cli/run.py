@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import completion, options
-from .options import PATH, as_typed, data_root, find_device, option, word
+from .options import PATH, as_typed, find_device, option, word
 from .report import show_report
 
 if TYPE_CHECKING:
@@ -88,30 +88,21 @@ def run(
     load_plugins(plugin or ())
     check_launch(benchmark, launcher, workers, checkpoint_every)
     if launcher == "local":
-        given = {"ray_address": ray_address, "gpus_per_cell": gpus_per_cell}
-        refuse("--launcher local", **{name: value is not None for name, value in given.items()})
-    named = {"particles": particles, "levels": levels, "steps_per_level": steps_per_level}
-    root, changes = data_root(data_dir), list(changes or [])
+        refuse("--launcher local", ray_address=ray_address, gpus_per_cell=gpus_per_cell)
+    played = {"levels": levels, "steps_per_level": steps_per_level}
+    root, changes = None if data_dir is None else str(data_dir), list(changes or [])
     if benchmark == "regime":
-        refuse(
-            "regime",
-            methods=methods != "all",
-            scenario=scenario not in (None, "domain"),
-            game=game is not None,
-            levels=levels is not None,
-            steps_per_level=steps_per_level is not None,
-            workers=workers is not None,
-            deterministic=deterministic,
-            tensorboard=tensorboard,
-        )
+        refuse(benchmark, methods=methods != "all", scenario=scenario not in (None, "domain"))
+        refuse(benchmark, game=game, **played, workers=workers)
+        refuse(benchmark, deterministic=deterministic, tensorboard=tensorboard)
         n = None if particles is None else (particles,)
         sizes = {"permutations": permutations, "seeds": seeds, "particles": n}
         known = {name: size for name, size in sizes.items() if size is not None}
-        which = (
-            "full" if preset in (None, "table1") else preset
-        )  # the whole map, with table1's settings
+        # the whole map has table1's settings
+        which = "full" if preset in (None, "table1") else preset
         draw_map(which, known, changes, find_device(device), root, out, dry_run)
         return
+    named = {"particles": particles, **played}
     grids = plan(
         benchmark,
         preset=preset,
@@ -136,7 +127,7 @@ def run(
     computed = 0
     with joined(where) as group:
         for grid in grids:
-            with GridProgress(grid.scenario if len(grids) > 1 else "") as progress:
+            with GridProgress(grid.scenario if len(grids) > 1 else "") as report:
                 computed += run_grid(
                     grid,
                     store,
@@ -145,7 +136,7 @@ def run(
                     workers=workers,
                     ray=ray if launcher == "ray" else None,
                     checkpoint_every=checkpoint_every,
-                    report=progress.report,
+                    report=report,
                     group=group,
                     tensorboard=tensorboard,
                     deterministic=deterministic,

@@ -58,10 +58,10 @@ def plan(
     return grids
 
 
-def refuse(benchmark: str, **given: bool) -> None:
-    """Raise `ValueError` for options that a benchmark does not have."""
-    for name, is_given in given.items():
-        if is_given:
+def refuse(benchmark: str, **options: object) -> None:
+    """Raise `ValueError` for options that a benchmark does not have, unless None or False."""
+    for name, value in options.items():
+        if value is not None and value is not False:
             option = name.replace("_", "-")
             raise ValueError(f"--{option} is not for {benchmark}: leave it out")
 

@@ -69,7 +69,10 @@ def _decode(kind: Any, value: Any) -> Any:
             return value
         raise Misfit
     if kind in (int, float):
-        return _number(kind, value)
+        whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
+        if whole or (kind is float and isinstance(value, float) and math.isfinite(value)):
+            return kind(value)
+        raise Misfit
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return _decode_union(arguments, value)
@@ -107,13 +110,6 @@ def _decode_union(kinds: tuple[Any, ...], value: object) -> Any:
         except Misfit as misfit:
             deepest = max(deepest, misfit, key=lambda found: len(found.path))
     raise deepest
-
-
-def _number(kind: type[int] | type[float], value: Any) -> float:
-    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
-    if whole or (kind is float and isinstance(value, float) and math.isfinite(value)):
-        return kind(value)
-    raise Misfit
 
 
 @cache
