@@ -6,7 +6,7 @@ import base64
 import itertools
 import math
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -112,16 +112,8 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-class Snapshot(TypedDict):
-    """Projected particles at one step, as stored in checkpoints."""
-
-    position: Tensor
-    log_weights: Tensor
-    step: int
-
-
 @torch.no_grad()
-def snapshot(filter: Predictor, step: int) -> Snapshot:
+def snapshot(filter: Predictor, step: int) -> dict[str, Any]:
     """Positions `[N, 64]` of all particles under a fixed random projection, and their weights."""
     particles = filter.particles
     total = torch.zeros(particles.shard.count, PROJECTION, device=particles.device)
@@ -134,7 +126,7 @@ def snapshot(filter: Predictor, step: int) -> Snapshot:
     return {"position": position, "log_weights": filter.log_weights.cpu(), "step": step}
 
 
-def stacked(taken: list[Snapshot]) -> dict[str, Tensor]:
+def stacked(taken: list[dict[str, Any]]) -> dict[str, Tensor]:
     """Snapshots of one run: positions `[S, N, 64]`, log_weights `[S, N]`, step `[S]`."""
     return {
         "positions": torch.stack([s["position"] for s in taken]),

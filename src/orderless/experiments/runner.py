@@ -23,7 +23,7 @@ from ..rl import BehaviourCloning
 from ..storage import INVALID_STATE
 from .benchmarks import find_benchmark
 from .cell import Cell
-from .evaluation import COMBINES, Snapshot, displacement, finite, loss_areas, plasticity, stacked
+from .evaluation import COMBINES, displacement, finite, loss_areas, plasticity, stacked
 from .record import CellRecord, Row
 from .store import Store, StoreError, device_name, versions
 from .tensorboard import CellLog
@@ -50,7 +50,7 @@ class CellProgress:
         default_factory=lambda: {"step": [], "ess": [], "largest_weight": [], "loss": []}
     )
     plasticity: dict[str, Row] = field(default_factory=dict)
-    snapshots: list[Snapshot] = field(default_factory=list)
+    snapshots: list[dict[str, Any]] = field(default_factory=list)
     scoring: float = 0.0
     shown: Row = field(default_factory=list)
     curves: dict[str, Row] = field(default_factory=lambda: {"step": [], "return": []})

@@ -83,13 +83,9 @@ def _decode(kind: Any, value: Any) -> Any:
     if origin is Literal and value in arguments:
         return value
     if origin is None and isinstance(value, dict):  # a dataclass
-        return kind(
-            **{
-                name: _decode_at(name, hint, value.get(name))
-                for name, hint, needed in _fields(kind)
-                if needed or value.get(name) is not None
-            }
-        )
+        given = {name for name, item in value.items() if item is not None}
+        asked = [(name, hint) for name, hint, needed in _fields(kind) if needed or name in given]
+        return kind(**{name: _decode_at(name, hint, value.get(name)) for name, hint in asked})
     raise Misfit
 
 
