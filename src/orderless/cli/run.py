@@ -16,6 +16,8 @@ from .report import show_report
 if TYPE_CHECKING:
     import torch
 
+    from ..experiments import Store
+    from ..experiments.regime import Regime
 
 BENCHMARKS = (
     "splitmnist, splitcifar100, intents, regime, procgen-bc, procgen-lifelong, or module:name for "
@@ -83,6 +85,7 @@ def run(
     from ..experiments.launch.ray import Ray
     from ..experiments.plan import check_launch, plan, refuse
     from ..experiments.progress import GridProgress
+    from ..experiments.regime import find_regime
     from ..methods.plugins import load_plugins
 
     load_plugins(plugin or ())
@@ -97,10 +100,13 @@ def run(
         refuse(benchmark, deterministic=deterministic, tensorboard=tensorboard)
         n = None if particles is None else (particles,)
         sizes = {"permutations": permutations, "seeds": seeds, "particles": n}
-        known = {name: size for name, size in sizes.items() if size is not None}
+        known: Any = {name: size for name, size in sizes.items() if size is not None}
         # the whole map has table1's settings
         which = "full" if preset in (None, "table1") else preset
-        draw_map(which, known, changes, find_device(device), root, out, dry_run)
+        regime = find_regime(which)
+        regime = replace(regime, settings=regime.settings.with_text(changes), **known)
+        store = Store(out or Path("runs") / f"regime-{which}")
+        draw_map(regime, store, find_device(device), root, dry_run)
         return
     named = {"particles": particles, **played}
     grids = plan(
@@ -148,29 +154,19 @@ def run(
 
 
 def draw_map(
-    preset: str,
-    sizes: dict[str, Any],
-    changes: list[str],
-    device: torch.device,
-    root: str | None,
-    out: Path | None,
-    dry_run: bool,
+    regime: Regime, store: Store, device: torch.device, root: str | None, dry_run: bool
 ) -> None:
     """Draw the map of when weighting helps: train what is missing, write its JSON and figure."""
     from ..experiments.engine import counting
     from ..experiments.estimate import estimate
     from ..experiments.progress import Countdown
-    from ..experiments.regime import find_regime, run_regime
-    from ..experiments.store import Store
+    from ..experiments.regime import run_regime
     from ..report.figures import save
     from ..report.regime import summarize_regime
     from ..report.regime_figure import regime_figure
     from ..storage import write_atomically
     from ..storage.typed import as_json
 
-    regime = find_regime(preset)
-    regime = replace(regime, settings=regime.settings.with_text(changes), **sizes)
-    store = Store(out or Path("runs") / f"regime-{preset}")
     if dry_run:
         for line in estimate(regime, store, root, device):
             typer.echo(line)

@@ -45,9 +45,8 @@ def count_correct(
     probabilities = filter.mixture(outputs.softmax(-1), weights)
     votes = filter.mixture(outputs.nan_to_num(neginf=-1e30), weights)
     mixed = [(each.argmax(-1) == y).sum() for each in (votes, probabilities)]
-    return np.array(
-        [float(count) for count in (filter.average(own, weights), *mixed)]
-    ), probabilities
+    counts = filter.average(own, weights), *mixed
+    return np.array([float(count) for count in counts]), probabilities
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import torch
 
 from ..methods import METHODS, find_method
+from ..methods.config import Range
 from ..methods.plugins import load_plugins
 from ..methods.presets import PRESETS, usual_grid
 from ..methods.settings import Settings, SharedSettings
@@ -75,8 +76,7 @@ class Grid:
             method = find_method(name, benchmark.kind)
             method.check(self.settings.of(method.config))
         for what in ("permutations", "seeds"):
-            if getattr(self, what) < 1:
-                raise ValueError(f"{what} must be at least 1, got {getattr(self, what)}")
+            Range(1).refuse(what, getattr(self, what))
         refuse_too_many(len(self.methods) * self.permutations * self.seeds)
         if self.scenario not in benchmark.scenarios:
             what = "scenario" if benchmark.kind == "supervised" else "game"
@@ -243,8 +243,7 @@ def run_grid(
     """
     if command is None and isinstance(grid, Grid):
         command = " ".join([grid.command(), *(f"--plugin {name}" for name in plugins)])
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}")
+    Range(1).refuse("workers", 1 if workers is None else workers)
     if group is not None:
         if find_benchmark(grid.benchmark).kind != "supervised":
             raise ValueError(f"{grid.benchmark} is for one process: leave out torchrun")

@@ -75,10 +75,6 @@ class CloningRunner(PolicyRunner):
     def _played(self) -> tuple[str, ...]:
         return self.combines if self.filter.particles.n > 1 else self.combines[:1]
 
-    def _begin(self) -> None:
-        if not self.progress.scores["accuracy"]:
-            self._score()
-
     def _stage(self, seen: list[int], count: int) -> Iterator[None]:
         data = self.tasks.transitions(seen[-1])
         batches = data.observations.to(self.tasks.device), data.actions.to(self.tasks.device)
@@ -98,10 +94,10 @@ class CloningRunner(PolicyRunner):
         progress.shown.append(data.facts["mean_return"])
 
     def _finish_stage(self, seen: list[int]) -> None:
-        self._score()
+        self._score(seen)
 
-    def _score(self) -> None:
-        """Add a row to R: the particles' own returns, weighted, and the mixture's."""
+    def _score(self, seen: list[int]) -> None:
+        """The row of R has the particles' own returns, weighted, and the mixture's."""
         begun = time.monotonic()
         found = []
         for level in self.tasks.levels:

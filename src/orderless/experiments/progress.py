@@ -18,11 +18,9 @@ from .store import DamagedFile
 
 
 class Countdown:
-    """Context manager that shows progress: bars on a terminal, otherwise plain lines.
+    """Context manager that shows progress: bars on a terminal, otherwise a line `every` 5 seconds.
 
-    Args:
-        bytes: count bytes instead of items.
-        every: seconds between plain lines.
+    `bytes`: count bytes instead of items.
     """
 
     def __init__(self, *, bytes: bool = False, every: float = 5.0, quiet: bool = False) -> None:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from ..methods.config import Range
 from ..methods.settings import Settings
 from ..methods.supervised import ExactSettings
 from ..storage.typed import Json
@@ -54,10 +55,8 @@ class Regime:
 
     def __post_init__(self) -> None:
         for name in ("permutations", "seeds", "gsf_particles"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if min(self.particles) < 1:
-            raise ValueError(f"particles must be at least 1, got {min(self.particles)}")
+            Range(1).refuse(name, getattr(self, name))
+        Range(1).refuse("particles", min(self.particles))
         if any(not 0 < share <= 1 for share in self.min_ess):
             raise ValueError(f"min_ess must be shares of N between 0 and 1, got {self.min_ess}")
         refuse_too_many(len(self.variants()) * self.permutations * self.seeds)

@@ -149,8 +149,13 @@ class CellRunner(ABC):
     def _count(self, settings: Any, seen: list[int]) -> int:
         """The number of steps of a stage."""
 
-    def _begin(self) -> None:  # noqa: B027  (optional)
+    def _begin(self) -> None:
         """Score before the first stage, unless a resumed cell has done so."""
+        if not self.progress.scores["accuracy"]:
+            self._score([])
+
+    def _score(self, seen: list[int]) -> None:  # noqa: B027  (optional)
+        """Add a row to R, whose columns are the tasks by number."""
 
     @abstractmethod
     def _stage(self, seen: list[int], count: int) -> Iterator[None]:
