@@ -51,7 +51,6 @@ def count_correct(
 
 @torch.no_grad()
 def score_task(learner: ContinualLearner, task: int, test_batch: int) -> TaskScore:
-    """Score a task's test set."""
     x, y = learner.scenario.test_set(task)
     weights, correct, found = learner.weights, np.zeros(len(COMBINES)), []
     for xs, ys in zip(x.split(test_batch), y.split(test_batch), strict=True):

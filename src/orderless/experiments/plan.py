@@ -5,7 +5,6 @@ import math
 from ..methods import METHODS
 from ..methods.policy_settings import PolicySettings
 from ..methods.presets import usual_grid
-from ..methods.settings import SharedSettings
 from ..rl.games import parse_levels
 from .benchmarks import find_benchmark
 from .grid import Grid
@@ -53,7 +52,11 @@ def plan(
             orders = min(orders, math.factorial(found.tasks))
         orders = orders if permutations is None else permutations
         starts = starts if seeds is None else seeds
-        chosen = _methods(methods, settings, found.kind)
+        chosen = tuple(dict.fromkeys(filter(None, map(str.strip, methods.split(",")))))
+        if methods == "all":  # those whose settings are known
+            values = settings.flat()
+            every = (each for each in METHODS.values() if each.in_all and each.kind == found.kind)
+            chosen = tuple(e.name for e in every if not e.needs or values[e.needs] is not None)
         grids.append(Grid(benchmark, name, preset, chosen, orders, starts, settings))
     return grids
 
@@ -84,13 +87,3 @@ def check_launch(
         raise ValueError(f"--workers must be at least 1, got {workers}")
     if not regime and not checkpoint_every >= 0:  # nor NaN
         raise ValueError(f"--checkpoint-every must be at least 0, got {checkpoint_every}")
-
-
-def _methods(methods: str, settings: SharedSettings, kind: str) -> tuple[str, ...]:
-    if methods != "all":
-        named = (name.strip() for name in methods.split(","))
-        return tuple(dict.fromkeys(name for name in named if name))
-    values = settings.flat()
-    every = [each for each in METHODS.values() if each.in_all and each.kind == kind]
-    ready = (e for e in every if e.needs is None or values[e.needs] is not None)
-    return tuple(each.name for each in ready)
