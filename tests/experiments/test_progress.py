@@ -6,7 +6,7 @@ import re
 from rich.console import Console
 from tests.experiments.tiny import tiny_cell
 
-from orderless.experiments.progress import Countdown, GridProgress, OnceOfAKind, reporting
+from orderless.experiments.progress import Countdown, GridProgress, OnceOfAKind
 from orderless.experiments.record import CellRecord
 
 
@@ -18,11 +18,11 @@ def record(died_at=None):
 
 def test_without_a_terminal_there_is_a_line_for_every_cell(capsys):
     with GridProgress() as progress:
-        progress.report.begin(1, 4)
+        progress.begin(1, 4)
         for method in ("gd", "wpf"):
-            progress.report.start(tiny_cell(method))
-            progress.report.tick(1)
-            progress.report.done(tiny_cell(method), record())
+            progress.start(tiny_cell(method))
+            progress.tick(1)
+            progress.done(tiny_cell(method), record())
     captured = capsys.readouterr()
     lines = captured.err.splitlines()
     assert captured.out == "" and len(lines) == 2
@@ -35,16 +35,16 @@ def test_time_left_is_the_mean_of_what_was_done_here_times_what_is_left(monkeypa
     monkeypatch.setattr("orderless.experiments.progress.time.monotonic", lambda: now[0])
     progress = GridProgress()
     now[0] += 5000  # for data that had to be collected first
-    progress.report.begin(5, 15)  # five were finished before: they took no time now
+    progress.begin(5, 15)  # five were finished before: they took no time now
     now[0] += 600
-    progress.report.done(tiny_cell(), record())
+    progress.done(tiny_cell(), record())
     assert "time left: 1:30:00" in capsys.readouterr().err
 
 
 def test_a_cell_that_broke_down_says_so(capsys):
     progress = GridProgress()
-    progress.report.begin(0, 1)
-    progress.report.done(tiny_cell("ewc"), record(died_at=12))
+    progress.begin(0, 1)
+    progress.done(tiny_cell("ewc"), record(died_at=12))
     assert "no finite network left at step 12" in capsys.readouterr().err
 
 
@@ -53,17 +53,17 @@ def test_on_a_terminal_there_is_one_bar_and_no_lines(monkeypatch):
     console = Console(file=screen, force_terminal=True, width=120)
     monkeypatch.setattr("orderless.experiments.progress.Console", lambda **options: console)
     with GridProgress() as progress:
-        progress.report.begin(0, 2)
-        progress.report.start(tiny_cell("wpf"))
+        progress.begin(0, 2)
+        progress.start(tiny_cell("wpf"))
         for _ in range(60):
-            progress.report.tick(1)
-        progress.report.done(tiny_cell("wpf"), record())
+            progress.tick(1)
+        progress.done(tiny_cell("wpf"), record())
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
     assert "wpf order 0 seed 0" in shown and "1/2" in shown and "average" not in shown
 
 
 def test_one_grid_among_several_is_named(capsys):
-    with reporting("lr=0.1 (2 of 3)") as report:
+    with GridProgress("lr=0.1 (2 of 3)") as report:
         report.begin(0, 1)
         report.done(tiny_cell("gd"), record())
     assert "[1/1] lr=0.1 (2 of 3): gd order 0 seed 0: average" in capsys.readouterr().err

@@ -93,11 +93,11 @@ def test_a_missing_package_is_a_sentence_before_anything_is_computed(tmp_path, m
 def test_workers_are_told_to_log(tmp_path, monkeypatch) -> None:
     """What they are told, carried out here: to start a process takes seconds."""
 
-    def here(cells, work, store, workers, tick):
+    def here(self, cells, work, store, report):
         for cell in cells:
-            yield cell, compute(cell, work, store, tick)[0]
+            yield cell, compute(cell, work, store, report.tick)[0]
 
-    monkeypatch.setattr("orderless.experiments.launch.local._run_in_processes", here)
+    monkeypatch.setattr("orderless.experiments.launch.local.Processes.launch", here)
     store = Store(tmp_path)
     run_grid(tiny_grid(), store, workers=2, tensorboard=True)
     assert len(store.finished()) == 2

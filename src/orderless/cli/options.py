@@ -61,11 +61,6 @@ def as_typed() -> str:
     return shlex.join(["orderless", *sys.argv[1:]])
 
 
-def data_root(data_dir: Path | None) -> str | None:
-    """A `DataDir` as the benchmarks take it."""
-    return None if data_dir is None else str(data_dir)
-
-
 def find_device(name: str) -> torch.device:
     """The device that a `Device` names on this machine."""
     import torch

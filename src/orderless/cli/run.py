@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import completion, options
-from .options import PATH, as_typed, data_root, find_device, option, word
+from .options import PATH, as_typed, find_device, option, word
 from .report import show_report
 
 if TYPE_CHECKING:
     import torch
 
+    from ..experiments import Store
+    from ..experiments.regime import Regime
 
 BENCHMARKS = (
     "splitmnist, splitcifar100, intents, regime, procgen-bc, procgen-lifelong, or module:name for "
@@ -83,35 +85,30 @@ def run(
     from ..experiments.launch.ray import Ray
     from ..experiments.plan import check_launch, plan, refuse
     from ..experiments.progress import GridProgress
+    from ..experiments.regime import find_regime
     from ..methods.plugins import load_plugins
 
     load_plugins(plugin or ())
     check_launch(benchmark, launcher, workers, checkpoint_every)
     if launcher == "local":
-        given = {"ray_address": ray_address, "gpus_per_cell": gpus_per_cell}
-        refuse("--launcher local", **{name: value is not None for name, value in given.items()})
-    named = {"particles": particles, "levels": levels, "steps_per_level": steps_per_level}
-    root, changes = data_root(data_dir), list(changes or [])
+        refuse("--launcher local", ray_address=ray_address, gpus_per_cell=gpus_per_cell)
+    played = {"levels": levels, "steps_per_level": steps_per_level}
+    root, changes = None if data_dir is None else str(data_dir), list(changes or [])
     if benchmark == "regime":
-        refuse(
-            "regime",
-            methods=methods != "all",
-            scenario=scenario not in (None, "domain"),
-            game=game is not None,
-            levels=levels is not None,
-            steps_per_level=steps_per_level is not None,
-            workers=workers is not None,
-            deterministic=deterministic,
-            tensorboard=tensorboard,
-        )
+        refuse(benchmark, methods=methods != "all", scenario=scenario not in (None, "domain"))
+        refuse(benchmark, game=game, **played, workers=workers)
+        refuse(benchmark, deterministic=deterministic, tensorboard=tensorboard)
         n = None if particles is None else (particles,)
         sizes = {"permutations": permutations, "seeds": seeds, "particles": n}
-        known = {name: size for name, size in sizes.items() if size is not None}
-        which = (
-            "full" if preset in (None, "table1") else preset
-        )  # the whole map, with table1's settings
-        draw_map(which, known, changes, find_device(device), root, out, dry_run)
+        known: Any = {name: size for name, size in sizes.items() if size is not None}
+        # the whole map has table1's settings
+        which = "full" if preset in (None, "table1") else preset
+        regime = find_regime(which)
+        regime = replace(regime, settings=regime.settings.with_text(changes), **known)
+        store = Store(out or Path("runs") / f"regime-{which}")
+        draw_map(regime, store, find_device(device), root, dry_run)
         return
+    named = {"particles": particles, **played}
     grids = plan(
         benchmark,
         preset=preset,
@@ -136,7 +133,7 @@ def run(
     computed = 0
     with joined(where) as group:
         for grid in grids:
-            with GridProgress(grid.scenario if len(grids) > 1 else "") as progress:
+            with GridProgress(grid.scenario if len(grids) > 1 else "") as report:
                 computed += run_grid(
                     grid,
                     store,
@@ -145,7 +142,7 @@ def run(
                     workers=workers,
                     ray=ray if launcher == "ray" else None,
                     checkpoint_every=checkpoint_every,
-                    report=progress.report,
+                    report=report,
                     group=group,
                     tensorboard=tensorboard,
                     deterministic=deterministic,
@@ -157,29 +154,19 @@ def run(
 
 
 def draw_map(
-    preset: str,
-    sizes: dict[str, Any],
-    changes: list[str],
-    device: torch.device,
-    root: str | None,
-    out: Path | None,
-    dry_run: bool,
+    regime: Regime, store: Store, device: torch.device, root: str | None, dry_run: bool
 ) -> None:
     """Draw the map of when weighting helps: train what is missing, write its JSON and figure."""
     from ..experiments.engine import counting
     from ..experiments.estimate import estimate
     from ..experiments.progress import Countdown
-    from ..experiments.regime import find_regime, run_regime
-    from ..experiments.store import Store
+    from ..experiments.regime import run_regime
     from ..report.figures import save
     from ..report.regime import summarize_regime
     from ..report.regime_figure import regime_figure
     from ..storage import write_atomically
     from ..storage.typed import as_json
 
-    regime = find_regime(preset)
-    regime = replace(regime, settings=regime.settings.with_text(changes), **sizes)
-    store = Store(out or Path("runs") / f"regime-{preset}")
     if dry_run:
         for line in estimate(regime, store, root, device):
             typer.echo(line)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from . import completion, options
-from .options import PATH, data_root, find_device, option, word
+from .options import PATH, find_device, option, word
 
 
 def tune(
@@ -42,7 +42,7 @@ def tune(
 
     from ..experiments.benchmarks import find_benchmark
     from ..experiments.plan import plan
-    from ..experiments.progress import reporting
+    from ..experiments.progress import GridProgress
     from ..experiments.tuning import beyond, sweep
     from ..methods.plugins import load_plugins
     from ..methods.policy_settings import PolicySettings
@@ -71,8 +71,8 @@ def tune(
     runs, name = Path("runs"), "-".join(words)
     old = runs / name  # of an older version, with the ":" of module:name
     folder = out or (old if old.is_dir() else runs / name.replace(":", "-"))
-    where: Any = {"root": data_root(data_dir), "device": find_device(device)}
-    results = sweep(grid, key, texts, folder, combine=combine, progress=reporting, **where)
+    where: Any = {"root": data_dir and str(data_dir), "device": find_device(device)}
+    results = sweep(grid, key, texts, folder, combine=combine, progress=GridProgress, **where)
     table = Table(key, "validation average" if supervised else f"average return, {held_out}")
     for text, score in results:
         table.add_row(text, f"{100 * score:.2f}" if supervised else f"{score:.3f}")

@@ -109,7 +109,13 @@ def _fit_shards(
     work: Any = parts  # has those of the engine's methods that a launcher calls
     launcher = Processes(workers)
     if launcher.count(len(cells), work) > 1:
-        _check_sendable(parts)
+        try:
+            pickle.dumps(parts)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise TypeError(
+                f"make_filter and read cannot be sent to other processes ({error}): define them in "
+                "a module, or use workers=1"
+            ) from None
     done, samples, total = 0, 0, None
 
     def tick(more: int) -> None:
@@ -122,16 +128,6 @@ def _fit_shards(
         done += 1
         tick(0)
     return total
-
-
-def _check_sendable(parts: Parts) -> None:
-    try:
-        pickle.dumps(parts)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise TypeError(
-            f"make_filter and read cannot be sent to other processes ({error}): define them in a "
-            "module, or use workers=1"
-        ) from None
 
 
 def _columns(batch: Mapping[str, Any]) -> Piece:

@@ -8,10 +8,9 @@ import secrets
 import warnings
 from typing import Any
 
-from ..experiments.launch.ray import RETRIES, import_ray
+from ..experiments.launch.ray import RETRIES, import_ray, worker_errors
 from ..filters.exact.statistics import HeadStatistics
 from ..particles.precision import one_thread
-from ..storage import StoreError
 from .parts import Parts, merged
 
 FAN = 4  # parts merged by one task
@@ -47,7 +46,7 @@ def fit_blocks(
             done += len(ready)
             progress(done, None, f"{done:,} blocks")
 
-    try:
+    with worker_errors("a block", ": use smaller blocks"):
         for bundle in dataset.iter_internal_ref_bundles():
             for block in bundle.block_refs:
                 wait(most - 1)
@@ -55,13 +54,6 @@ def fit_blocks(
                 add(working[-1])
         wait(0)
         total, warned = ray.get(merge.remote(*[part for level in levels for part in level]))
-    except ray.exceptions.RayTaskError as error:  # raised by a worker
-        raise error.cause from error
-    except ray.exceptions.RayError as error:
-        raise StoreError(
-            f"a block was lost {RETRIES + 1} times with its worker ({type(error).__name__}), "
-            "perhaps for lack of memory: use smaller blocks"
-        ) from None
     for message in sorted(warned):
         warnings.warn(message, stacklevel=3)
     return total

@@ -43,17 +43,19 @@ class Benchmark:
     tasks: int | None = None
 
 
+# The splits in `scenarios`, each with its options besides those that all have.
+SPLITS: dict[str, Callable[[Settings], dict[str, Any]]] = {
+    "SplitMNIST": lambda s: {"source": s.source, "normalize": s.normalize},
+    "SplitCIFAR100": lambda s: {"augment": s.augment == "flip-crop"},
+    "Intents": lambda s: {"source": s.sentences},
+}
+
+
 def split_scenario(
-    name: str,
-    own: Callable[[Settings], dict[str, Any]],
-    kind: str,
-    settings: Settings,
-    seed: int,
-    root: str | None,
-    device: str,
+    name: str, kind: str, settings: Settings, seed: int, root: str | None, device: str
 ) -> Scenario:
-    """The scenario of this name in `scenarios`; `own` are its options besides the common ones."""
-    options = {"assign": settings.assign, "validation": settings.validation, **own(settings)}
+    own = SPLITS[name](settings)
+    options = {"assign": settings.assign, "validation": settings.validation, **own}
     make = getattr(scenarios, name)
     return make(kind, root=root, assign_seed=seed, device=device, **options)
 
@@ -118,53 +120,37 @@ def policy_network(value: bool, tasks: Any, settings: PolicySettings) -> Callabl
     return maker(find_network(settings.network), value=value)
 
 
-BENCHMARKS: dict[str, Benchmark] = {
-    b.name: b
-    for b in (
-        Benchmark(
-            "splitmnist",
-            "5 tasks of 2 digits",
-            partial(
-                split_scenario,
-                "SplitMNIST",
-                lambda s: {"source": s.source, "normalize": s.normalize},
-            ),
-            mnist_network,
-        ),
-        Benchmark(
-            "splitcifar100",
-            "20 tasks of 5 classes",
-            partial(
-                split_scenario, "SplitCIFAR100", lambda s: {"augment": s.augment == "flip-crop"}
-            ),
-            cifar_network,
-        ),
-        Benchmark(
-            "intents",
-            "what a sentence wants: features of a frozen sentence encoder, 7 to 10 tasks",
-            partial(split_scenario, "Intents", lambda s: {"source": s.sentences}),
-            mlp_network,
-            ("class", "task", "domain"),
-        ),
-        Benchmark(
-            "procgen-bc",
-            "levels of a game, cloned from an expert one after another",
-            partial(procgen_tasks, True),
-            partial(policy_network, False),
-            GAMES,
-            "cloning",
-            lambda tasks, say: tasks.prepare(say),
-        ),
-        Benchmark(
-            "procgen-lifelong",
-            "levels of a game, played one after another",
-            partial(procgen_tasks, False),
-            partial(policy_network, True),
-            GAMES,
-            "lifelong",
-        ),
-    )
-}
+digits, photos, sentences = (partial(split_scenario, name) for name in SPLITS)
+cloned, played = partial(procgen_tasks, True), partial(procgen_tasks, False)
+_known = (
+    Benchmark("splitmnist", "5 tasks of 2 digits", digits, mnist_network),
+    Benchmark("splitcifar100", "20 tasks of 5 classes", photos, cifar_network),
+    Benchmark(
+        "intents",
+        "what a sentence wants: features of a frozen sentence encoder, 7 to 10 tasks",
+        sentences,
+        mlp_network,
+        ("class", "task", "domain"),
+    ),
+    Benchmark(
+        "procgen-bc",
+        "levels of a game, cloned from an expert one after another",
+        cloned,
+        partial(policy_network, False),
+        GAMES,
+        "cloning",
+        lambda tasks, say: tasks.prepare(say),
+    ),
+    Benchmark(
+        "procgen-lifelong",
+        "levels of a game, played one after another",
+        played,
+        partial(policy_network, True),
+        GAMES,
+        "lifelong",
+    ),
+)
+BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in _known}
 
 
 def find_benchmark(name: str, *others: str) -> Benchmark:

@@ -42,7 +42,7 @@ class Cell:
     @property
     def name(self) -> str:
         table = self.benchmark, self.scenario, self.preset
-        return cell_name(*table, self.method, self.order_index, self.seed)
+        return cell_name(table, self.method, self.order_index, self.seed)
 
     def parts(self) -> list[Part]:
         """Its tasks, if they can be learned in parallel; otherwise an empty list."""

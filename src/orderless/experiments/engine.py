@@ -41,9 +41,7 @@ class Work(Protocol[Contra]):
     def refuse(self, directory: Path, name: str, record: Any, cell: Contra | None) -> str | None:
         """A sentence that says why a finished record is not of this grid; None if it is.
 
-        Args:
-            name: of its file in the directory.
-            cell: the cell of that name, if there is one.
+        `name` is that of its file, `cell` the cell of that name, if there is one.
         """
 
     def prepare(self, say: Callable[[str], None]) -> None:

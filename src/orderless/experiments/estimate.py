@@ -144,20 +144,12 @@ def _part_of(cell: Cell, tasks: Any, share: float, folder: Path) -> tuple[Cell, 
     else:
         whole = max(len(task.y_test) for task in tasks.tasks)
         few = part(whole, 100)
-        per_rest, tasks = whole / few, _fewer_tests(tasks, few)
+        per_rest, all_tests, tasks = whole / few, tasks.tasks, copy.copy(tasks)
+        tasks.tasks = [replace(t, x_test=t.x_test[:few], y_test=t.y_test[:few]) for t in all_tests]
         if values.get("fisher_samples") is not None:
             changes["fisher_samples"] = math.ceil(values["fisher_samples"] / per_rest)
     small = replace(cell, settings=cell.settings.changed(**changes))
     return small, tasks, per_step, per_rest
-
-
-def _fewer_tests(tasks: Any, count: int) -> Any:
-    """The same tasks with `count` test samples each."""
-    fewer = copy.copy(tasks)
-    fewer.tasks = [
-        replace(t, x_test=t.x_test[:count], y_test=t.y_test[:count]) for t in tasks.tasks
-    ]
-    return fewer
 
 
 class _Enough(Exception):

@@ -6,7 +6,7 @@ import base64
 import itertools
 import math
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,14 +45,12 @@ def count_correct(
     probabilities = filter.mixture(outputs.softmax(-1), weights)
     votes = filter.mixture(outputs.nan_to_num(neginf=-1e30), weights)
     mixed = [(each.argmax(-1) == y).sum() for each in (votes, probabilities)]
-    return np.array(
-        [float(count) for count in (filter.average(own, weights), *mixed)]
-    ), probabilities
+    counts = filter.average(own, weights), *mixed
+    return np.array([float(count) for count in counts]), probabilities
 
 
 @torch.no_grad()
 def score_task(learner: ContinualLearner, task: int, test_batch: int) -> TaskScore:
-    """Score a task's test set."""
     x, y = learner.scenario.test_set(task)
     weights, correct, found = learner.weights, np.zeros(len(COMBINES)), []
     for xs, ys in zip(x.split(test_batch), y.split(test_batch), strict=True):
@@ -112,16 +110,8 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-class Snapshot(TypedDict):
-    """Projected particles at one step, as stored in checkpoints."""
-
-    position: Tensor
-    log_weights: Tensor
-    step: int
-
-
 @torch.no_grad()
-def snapshot(filter: Predictor, step: int) -> Snapshot:
+def snapshot(filter: Predictor, step: int) -> dict[str, Any]:
     """Positions `[N, 64]` of all particles under a fixed random projection, and their weights."""
     particles = filter.particles
     total = torch.zeros(particles.shard.count, PROJECTION, device=particles.device)
@@ -134,7 +124,7 @@ def snapshot(filter: Predictor, step: int) -> Snapshot:
     return {"position": position, "log_weights": filter.log_weights.cpu(), "step": step}
 
 
-def stacked(taken: list[Snapshot]) -> dict[str, Tensor]:
+def stacked(taken: list[dict[str, Any]]) -> dict[str, Tensor]:
     """Snapshots of one run: positions `[S, N, 64]`, log_weights `[S, N]`, step `[S]`."""
     return {
         "positions": torch.stack([s["position"] for s in taken]),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import torch
 
 from ..methods import METHODS, find_method
+from ..methods.config import Range
 from ..methods.plugins import load_plugins
 from ..methods.presets import PRESETS, usual_grid
 from ..methods.settings import Settings, SharedSettings
@@ -56,6 +57,7 @@ class Grid:
     """benchmark x methods x permutations x seeds."""
 
     what: ClassVar[str] = "cells"
+    foreign: ClassVar[tuple[str, str]] = "method", "an audit or a map, not an experiment"
 
     benchmark: str
     scenario: str
@@ -74,8 +76,7 @@ class Grid:
             method = find_method(name, benchmark.kind)
             method.check(self.settings.of(method.config))
         for what in ("permutations", "seeds"):
-            if getattr(self, what) < 1:
-                raise ValueError(f"{what} must be at least 1, got {getattr(self, what)}")
+            Range(1).refuse(what, getattr(self, what))
         refuse_too_many(len(self.methods) * self.permutations * self.seeds)
         if self.scenario not in benchmark.scenarios:
             what = "scenario" if benchmark.kind == "supervised" else "game"
@@ -114,17 +115,11 @@ class Grid:
     def table(self) -> Table:
         return self.benchmark, self.scenario, self.preset
 
-    def refuse(self, directory: Path, name: str, record: Any, cell: Cell | None) -> str | None:
-        """Why a record must not be in the directory, for example for another learning rate."""
-        if "method" not in record:
-            return f"{directory} holds an audit or a map, not an experiment: choose another --out"
-        if cell is not None:
-            other = cell.differs(record)
-        else:
-            table = tuple(record[key] for key in ("benchmark", "scenario", "preset"))
-            method = METHODS.get(record["method"]) if table == self.table else None
-            other = None if method is None else self.settings.differs(record["settings"], method)
-        return other and f"{directory} holds {name} with {other}: choose another --out"
+    def differs(self, record: Any) -> str | None:
+        """What contradicts this grid in a record of none of its cells, another rate for example."""
+        table = tuple(record[key] for key in ("benchmark", "scenario", "preset"))
+        method = METHODS.get(record["method"]) if table == self.table else None
+        return None if method is None else self.settings.differs(record["settings"], method)
 
 
 AnyGrid: TypeAlias = "Grid | Regime"
@@ -144,12 +139,15 @@ class GridWork:
     plugins: tuple[str, ...] = ()
 
     def refuse(self, directory: Path, name: str, record: Any, cell: Any) -> str | None:
-        reason = self.grid.refuse(directory, name, record, cell)
-        if reason is None and cell is not None:
+        key, foreign = self.grid.foreign  # a key of all its records, and what lacks the key
+        if key not in record:
+            return f"{directory} holds {foreign}: choose another --out"
+        other = (self.grid if cell is None else cell).differs(record)
+        problem = other and f"with {other}"
+        if problem is None and cell is not None:
             digest = getattr(self.here[0], "digest", None)  # a user's tasks are those of any seed
-            if record.get("data") != digest:
-                return f"{directory} holds {name} of other data: choose another --out"
-        return reason
+            problem = None if record.get("data") == digest else "of other data"
+        return problem and f"{directory} holds {name} {problem}: choose another --out"
 
     def prepare(self, say: Callable[[str], None]) -> None:
         find_benchmark(self.grid.benchmark).prepare(self.here[0], say)
@@ -245,8 +243,7 @@ def run_grid(
     """
     if command is None and isinstance(grid, Grid):
         command = " ".join([grid.command(), *(f"--plugin {name}" for name in plugins)])
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}")
+    Range(1).refuse("workers", 1 if workers is None else workers)
     if group is not None:
         if find_benchmark(grid.benchmark).kind != "supervised":
             raise ValueError(f"{grid.benchmark} is for one process: leave out torchrun")

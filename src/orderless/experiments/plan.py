@@ -5,9 +5,8 @@ import math
 from ..methods import METHODS
 from ..methods.policy_settings import PolicySettings
 from ..methods.presets import usual_grid
-from ..methods.settings import SharedSettings
 from ..rl.games import parse_levels
-from .benchmarks import Benchmark, find_benchmark
+from .benchmarks import find_benchmark
 from .grid import Grid
 from .launch.ranks import ranks
 
@@ -38,7 +37,11 @@ def plan(
     else:
         if scenario is not None:
             raise ValueError(f"{benchmark} has games instead of a scenario: use --game")
-        names, preset = _games(found, game), preset or "gpu"
+        names = {None: found.scenarios[:1], "all": found.scenarios}.get(game, (str(game),))
+        if names[0] not in found.scenarios:
+            known = ", ".join(found.scenarios)
+            raise ValueError(f"game must be one of {known}, or all, got {game!r}")
+        preset = preset or "gpu"
     grids = []
     for name in names:
         usual, (orders, starts) = usual_grid(preset, benchmark, name)
@@ -49,15 +52,19 @@ def plan(
             orders = min(orders, math.factorial(found.tasks))
         orders = orders if permutations is None else permutations
         starts = starts if seeds is None else seeds
-        chosen = _methods(methods, settings, found.kind)
+        chosen = tuple(dict.fromkeys(filter(None, map(str.strip, methods.split(",")))))
+        if methods == "all":  # those whose settings are known
+            values = settings.flat()
+            every = (each for each in METHODS.values() if each.in_all and each.kind == found.kind)
+            chosen = tuple(e.name for e in every if not e.needs or values[e.needs] is not None)
         grids.append(Grid(benchmark, name, preset, chosen, orders, starts, settings))
     return grids
 
 
-def refuse(benchmark: str, **given: bool) -> None:
-    """Raise `ValueError` for options that a benchmark does not have."""
-    for name, is_given in given.items():
-        if is_given:
+def refuse(benchmark: str, **options: object) -> None:
+    """Raise `ValueError` for options that a benchmark does not have, unless None or False."""
+    for name, value in options.items():
+        if value is not None and value is not False:
             option = name.replace("_", "-")
             raise ValueError(f"--{option} is not for {benchmark}: leave it out")
 
@@ -80,22 +87,3 @@ def check_launch(
         raise ValueError(f"--workers must be at least 1, got {workers}")
     if not regime and not checkpoint_every >= 0:  # nor NaN
         raise ValueError(f"--checkpoint-every must be at least 0, got {checkpoint_every}")
-
-
-def _games(benchmark: Benchmark, game: str | None) -> tuple[str, ...]:
-    if game == "all":
-        return benchmark.scenarios
-    if game is not None and game not in benchmark.scenarios:
-        known = ", ".join(benchmark.scenarios)
-        raise ValueError(f"game must be one of {known}, or all, got {game!r}")
-    return (game or benchmark.scenarios[0],)
-
-
-def _methods(methods: str, settings: SharedSettings, kind: str) -> tuple[str, ...]:
-    if methods != "all":
-        named = (name.strip() for name in methods.split(","))
-        return tuple(dict.fromkeys(name for name in named if name))
-    values = settings.flat()
-    every = [each for each in METHODS.values() if each.in_all and each.kind == kind]
-    ready = (e for e in every if e.needs is None or values[e.needs] is not None)
-    return tuple(each.name for each in ready)

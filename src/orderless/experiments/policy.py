@@ -2,7 +2,6 @@
 
 import math
 import time
-from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property, partial
 from typing import Any
@@ -36,14 +35,6 @@ class PolicyRunner(CellRunner):
     settings: PolicySettings
     tasks: ProcgenTasks
 
-    def plan(self, settings: PolicySettings) -> list[tuple[list[int], int]]:
-        order, count = list(self.cell.order), self._count(settings)
-        return [(order[: place + 1], count) for place in range(len(order))]
-
-    @abstractmethod
-    def _count(self, settings: PolicySettings) -> int:
-        """Steps of a stage."""
-
     @property
     def filter(self) -> SteppedFilter:
         return self.learner.filter
@@ -71,7 +62,7 @@ class CloningRunner(PolicyRunner):
     learner: BehaviourCloning
     tasks: ClonedTasks
 
-    def _count(self, s: PolicySettings) -> int:
+    def _count(self, s: PolicySettings, seen: list[int]) -> int:
         return s.iterations or s.epochs * (s.transitions // s.batch_size)
 
     @cached_property
@@ -83,10 +74,6 @@ class CloningRunner(PolicyRunner):
 
     def _played(self) -> tuple[str, ...]:
         return self.combines if self.filter.particles.n > 1 else self.combines[:1]
-
-    def _begin(self) -> None:
-        if not self.progress.scores["accuracy"]:
-            self._score()
 
     def _stage(self, seen: list[int], count: int) -> Iterator[None]:
         data = self.tasks.transitions(seen[-1])
@@ -107,10 +94,10 @@ class CloningRunner(PolicyRunner):
         progress.shown.append(data.facts["mean_return"])
 
     def _finish_stage(self, seen: list[int]) -> None:
-        self._score()
+        self._score(seen)
 
-    def _score(self) -> None:
-        """Add a row to R: the particles' own returns, weighted, and the mixture's."""
+    def _score(self, seen: list[int]) -> None:
+        """The row of R has the particles' own returns, weighted, and the mixture's."""
         begun = time.monotonic()
         found = []
         for level in self.tasks.levels:
@@ -140,7 +127,7 @@ class LifelongRunner(PolicyRunner):
     combines = ("accuracy",)
     learner: PolicyLearner
 
-    def _count(self, s: PolicySettings) -> int:
+    def _count(self, s: PolicySettings, seen: list[int]) -> int:
         return s.steps_per_rollout * math.ceil(s.steps_per_level / s.steps_per_rollout)
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -150,25 +137,22 @@ class LifelongRunner(PolicyRunner):
     def _stage(self, seen: list[int], count: int) -> Iterator[None]:
         if self.progress.batch == 0:
             self.learner.begin_level(self.tasks.levels[seen[-1]])
-        while self.progress.batch < count:
-            self._round(count)
-            # the end of a level needs its last rollout, which is not in a checkpoint
-            if self.progress.batch < count:
-                yield
-
-    def _round(self, count: int) -> None:
-        self.learner.collect()
-        info = self._attempt(self.learner.update)  # once dead, the policy acts unchanged
         steps = self.settings.steps_per_rollout
-        self.progress.batch += steps
-        self.tick(steps)
         every = math.ceil(count / steps / TRACES) * steps
-        if info is not None and (self.progress.batch % every == 0 or self.progress.batch == count):
-            figures, optimizer = _figures(info), getattr(self.filter, "optimizer", None)
-            if isinstance(optimizer, TRAC):
-                scale = self.filter.average(optimizer.scale.double(), self.filter.weights)
-                figures["scale"] = float(scale)
-            self._trace_now(info.policy + info.value + info.entropy, **figures)
+        for batch in range(self.progress.batch + steps, count + 1, steps):
+            self.learner.collect()
+            info = self._attempt(self.learner.update)  # once dead, the policy acts unchanged
+            self.progress.batch = batch
+            self.tick(steps)
+            if info is not None and (batch % every == 0 or batch == count):
+                figures, optimizer = _figures(info), getattr(self.filter, "optimizer", None)
+                if isinstance(optimizer, TRAC):
+                    scale = self.filter.average(optimizer.scale.double(), self.filter.weights)
+                    figures["scale"] = float(scale)
+                self._trace_now(info.policy + info.value + info.entropy, **figures)
+            # the end of a level needs its last rollout, which is not in a checkpoint
+            if batch < count:
+                yield
 
     def _finish_stage(self, seen: list[int]) -> None:
         self.learner.end_level()

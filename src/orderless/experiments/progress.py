@@ -4,8 +4,6 @@ import math
 import re
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Self
 
@@ -20,11 +18,9 @@ from .store import DamagedFile
 
 
 class Countdown:
-    """Context manager that shows progress: bars on a terminal, otherwise plain lines.
+    """Context manager that shows progress: bars on a terminal, otherwise a line `every` 5 seconds.
 
-    Args:
-        bytes: count bytes instead of items.
-        every: seconds between plain lines.
+    `bytes`: count bytes instead of items.
     """
 
     def __init__(self, *, bytes: bool = False, every: float = 5.0, quiet: bool = False) -> None:
@@ -60,7 +56,10 @@ class Countdown:
             bar = self._bar.add_task(text, total=total, completed=done, left="")
             self._begun[name] = bar, now, done
         bar, begun, first = self._begun[name]
-        self.left = time_left(now - begun, done - first, None if total is None else total - done)
+        self.left = "time left: ?"
+        if total is not None and done > first:  # at the speed so far
+            seconds = round((now - begun) / (done - first) * max(0, total - done))
+            self.left = f"time left: {timedelta(seconds=seconds)}"
         shown = f"{before}{self.left}"
         self._bar.update(bar, completed=done, total=total, description=text, left=shown)
         if not self._console.is_terminal and done != total and now - self._said >= self._every:
@@ -70,15 +69,8 @@ class Countdown:
             print(f"[{counted}] {text}, {self.left}", file=sys.stderr, flush=True)
 
 
-def time_left(spent: float, done: int, to_do: int | None) -> str:
-    """The time left at the speed so far."""
-    if done < 1 or to_do is None:
-        return "time left: ?"
-    return f"time left: {timedelta(seconds=round(spent / done * max(0, to_do)))}"
-
-
-class GridProgress(Countdown):
-    """Shows the progress of a grid; its `report` is an argument of `run_grid`.
+class GridProgress(Countdown, Report):
+    """Shows the progress of a grid; the `report` of `run_grid`.
 
     `label` precedes the names of cells. Without a terminal it prints a line for every cell.
     """
@@ -88,23 +80,22 @@ class GridProgress(Countdown):
         self._label = f"{label}: " if label else ""
         self._finished = self._total = self._steps = 0
         self._text = ""
-        self.report = Report(self._begin, self._start, self._tick, self._done, self._say)
 
-    def _begin(self, finished: int, total: int) -> None:
+    def begin(self, finished: int, total: int) -> None:
         self._finished, self._total = finished, total
         self.tell(finished, total, "")  # starts the clock after the preparation
 
-    def _start(self, cell: Cell) -> None:
+    def start(self, cell: Cell) -> None:
         self._steps, self._text = 0, f"{self._label}{cell.title}"
         self.tell(self._finished, self._total, self._text)
 
-    def _tick(self, steps: int) -> None:
+    def tick(self, steps: int) -> None:
         before, self._steps = self._steps, self._steps + steps
         if before // 50 != self._steps // 50:
             step = f"step {self._steps}, "
             self.tell(self._finished, self._total, self._text, before=step)
 
-    def _done(self, cell: Cell, record: CellRecord) -> None:
+    def done(self, cell: Cell, record: CellRecord) -> None:
         self._finished += 1
         name = f"{self._label}{cell.title}"
         self.tell(self._finished, self._total, name)
@@ -115,17 +106,10 @@ class GridProgress(Countdown):
             score = f"return {average:.3f}" if returns else f"average {100 * average:.2f}"
             broken = "" if died is None else f"no finite network left at step {died}, "
             place = f"[{self._finished}/{self._total}] {name}"
-            self._say(f"{place}: {score}, {broken}{record.duration:.1f} s, {self.left}")
+            self.say(f"{place}: {score}, {broken}{record.duration:.1f} s, {self.left}")
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def reporting(label: str) -> Iterator[Report]:
-    """The report of one of several grids."""
-    with GridProgress(label) as progress:
-        yield progress.report
 
 
 class OnceOfAKind:

@@ -99,7 +99,6 @@ class CellRecord:
 
     @property
     def table(self) -> Table:
-        """The table of the cell."""
         return self.benchmark, self.scenario, self.preset
 
     @property
@@ -109,7 +108,7 @@ class CellRecord:
 
     @property
     def name(self) -> str:
-        return cell_name(*self.identity)
+        return cell_name(self.table, self.method, self.order_index, self.seed)
 
     def matrix(self, combine: str = "accuracy") -> NDArray[np.float64] | None:
         """R `[T + 1, T]` with NaN for null; None if the cell has none."""
@@ -134,11 +133,9 @@ class CellRecord:
         return [np.frombuffer(text, np.uint8) for text in texts]
 
 
-def cell_name(
-    benchmark: str, scenario: str, preset: str, method: str, order_index: int, seed: int
-) -> str:
+def cell_name(table: Table, method: str, order_index: int, seed: int) -> str:
     """The file name of a cell, its checkpoints and its snapshots."""
-    return file_name(f"{benchmark}-{scenario}-{preset}-{method}-order{order_index}-seed{seed}")
+    return file_name(f"{'-'.join(table)}-{method}-order{order_index}-seed{seed}")
 
 
 @dataclass(frozen=True)

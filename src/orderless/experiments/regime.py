@@ -8,11 +8,11 @@ SplitMNIST, domain.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
+from ..methods.config import Range
 from ..methods.settings import Settings
 from ..methods.supervised import ExactSettings
 from ..storage.typed import Json
@@ -32,6 +32,7 @@ class Regime:
     benchmark: ClassVar[str] = "splitmnist"
     scenario: ClassVar[str] = "domain"
     what: ClassVar[str] = "trainings"
+    foreign: ClassVar[tuple[str, str]] = "training", "no map"
 
     settings: Settings
     """Data, network and batches."""
@@ -54,10 +55,8 @@ class Regime:
 
     def __post_init__(self) -> None:
         for name in ("permutations", "seeds", "gsf_particles"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if min(self.particles) < 1:
-            raise ValueError(f"particles must be at least 1, got {min(self.particles)}")
+            Range(1).refuse(name, getattr(self, name))
+        Range(1).refuse("particles", min(self.particles))
         if any(not 0 < share <= 1 for share in self.min_ess):
             raise ValueError(f"min_ess must be shares of N between 0 and 1, got {self.min_ess}")
         refuse_too_many(len(self.variants()) * self.permutations * self.seeds)
@@ -91,12 +90,8 @@ class Regime:
                 for each in variants:
                     yield replace(each, order_index=index, order=order, seed=seed)
 
-    def refuse(self, directory: Path, name: str, record: Any, cell: Training | None) -> str | None:
-        """Why a record must not be in the directory."""
-        if "training" not in record:
-            return f"{directory} holds no map: choose another --out"
-        other = None if cell is None else cell.differs(record)
-        return other and f"{directory} holds {name} with {other}: choose another --out"
+    def differs(self, record: Any) -> None:
+        """Trainings of a larger map may be there, too."""
 
 
 REGIMES = {

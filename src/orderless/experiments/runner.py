@@ -23,7 +23,7 @@ from ..rl import BehaviourCloning
 from ..storage import INVALID_STATE
 from .benchmarks import find_benchmark
 from .cell import Cell
-from .evaluation import COMBINES, Snapshot, displacement, finite, loss_areas, plasticity, stacked
+from .evaluation import COMBINES, displacement, finite, loss_areas, plasticity, stacked
 from .record import CellRecord, Row
 from .store import Store, StoreError, device_name, versions
 from .tensorboard import CellLog
@@ -50,7 +50,7 @@ class CellProgress:
         default_factory=lambda: {"step": [], "ess": [], "largest_weight": [], "loss": []}
     )
     plasticity: dict[str, Row] = field(default_factory=dict)
-    snapshots: list[Snapshot] = field(default_factory=list)
+    snapshots: list[dict[str, Any]] = field(default_factory=list)
     scoring: float = 0.0
     shown: Row = field(default_factory=list)
     curves: dict[str, Row] = field(default_factory=lambda: {"step": [], "return": []})
@@ -63,11 +63,7 @@ class CellRunner(ABC):
 
     A stage is (tasks seen so far, number of steps); its last task is learned. `tick` is called with
     numbers of steps, `ended` with the phases of the cell: "beginning", then "learning" and "finish"
-    for every stage.
-
-    Subclasses define `_stage`, which yields wherever a checkpoint may be written and counts
-    `progress.batch`, what follows a stage, and the initial particles. `combines`: the ways in which
-    they score.
+    for every stage. `combines`: the ways in which a subclass scores.
     """
 
     combines: tuple[str, ...] = COMBINES
@@ -142,16 +138,31 @@ class CellRunner(ABC):
         self.store.write_cell(self.cell.name, record)
         return record
 
-    @abstractmethod
     def plan(self, settings: Any) -> list[tuple[list[int], int]]:
-        """The stages of the cell with these settings."""
+        """The stages of the cell with these settings; joint training has one."""
+        order = list(self.cell.order)
+        first = len(order) if getattr(self.learner, "joint", False) else 1
+        stages = [order[:end] for end in range(first, len(order) + 1)]
+        return [(seen, self._count(settings, seen)) for seen in stages]
 
-    def _begin(self) -> None:  # noqa: B027  (optional)
+    @abstractmethod
+    def _count(self, settings: Any, seen: list[int]) -> int:
+        """The number of steps of a stage."""
+
+    def _begin(self) -> None:
         """Score before the first stage, unless a resumed cell has done so."""
+        if not self.progress.scores["accuracy"]:
+            self._score([])
+
+    def _score(self, seen: list[int]) -> None:  # noqa: B027  (optional)
+        """Add a row to R, whose columns are the tasks by number."""
 
     @abstractmethod
     def _stage(self, seen: list[int], count: int) -> Iterator[None]:
-        """Learn the last task of `seen` from step `progress.batch` to `count`."""
+        """Learn the last task of `seen` from step `progress.batch`, which it counts, to `count`.
+
+        Yields wherever a checkpoint may be written.
+        """
 
     @abstractmethod
     def _finish_stage(self, seen: list[int]) -> None:

@@ -75,8 +75,7 @@ class Store(Directory):
     def load_checkpoint(self, name: str, progress: Callable[[Any], tuple[int, ...] | None]) -> Any:
         """The state with the most progress, or None; damaged files are renamed.
 
-        Args:
-            progress: the progress in a state (clocks may be wrong); None if it is not usable.
+        `progress(state)` orders the states (clocks may be wrong); None if one is not usable.
         """
         self._newest.pop(name, None)
         best, furthest = None, None

@@ -37,11 +37,6 @@ class SupervisedRunner(CellRunner):
             raise ValueError(f"the method {self.cell.method!r} must build a learner, got {kind}")
         return learner
 
-    def _begin(self) -> None:
-        if not self.progress.scores[COMBINES[0]]:
-            self._score([])
-            self._snapshot()
-
     def _stage(self, seen: list[int], count: int) -> Iterator[None]:
         self.learner.begin_task(seen)
         self._joined = self.progress.batch == 0 and self._join(seen[-1], count)
@@ -70,12 +65,9 @@ class SupervisedRunner(CellRunner):
         self._attempt(lambda: self.learner.add(other))  # type: ignore[attr-defined]
         return True
 
-    def plan(self, settings: Settings) -> list[tuple[list[int], int]]:
-        """(tasks seen so far, number of batches) for every stage; joint training has one."""
-        order, joint = list(self.cell.order), self.learner.joint
-        stages = [order] if joint else [order[: k + 1] for k in range(len(order))]
-        count = self.tasks.n_batches
-        return [(s, count(s if joint else s[-1], **self._cut(settings, s))) for s in stages]
+    def _count(self, settings: Settings, seen: list[int]) -> int:
+        learned = seen if self.learner.joint else seen[-1]
+        return self.tasks.n_batches(learned, **self._cut(settings, seen))
 
     def _cut(self, settings: Settings, seen: list[int]) -> Any:
         """The options that divide a stage's data into batches."""
@@ -111,7 +103,6 @@ class SupervisedRunner(CellRunner):
                 rows[1:1] = [[None for _ in seen] for _ in seen[1:]]
         some = self.learner.scenario.test_set(seen[-1])[0][:SAMPLES]
         self._add_plasticity(*self.learner.representation(some))
-        self._snapshot()
 
     def _end_task(self) -> None:
         info = None if self._joined else self._attempt(self.learner.end_task)
@@ -120,13 +111,14 @@ class SupervisedRunner(CellRunner):
         self._fetch()
 
     def _score(self, seen: list[int]) -> None:
-        """Add a row to R; its columns are the tasks by number."""
         self.learner.seen = list(seen)
         tasks = len(self.tasks)
         if self.settings.score_after == "last" and len(seen) < tasks:
             for rows in self.progress.scores.values():
                 rows.append([None] * tasks)
             return
+        if self.snapshots:
+            self.progress.snapshots.append(snapshot(self.learner.filter, self._steps()))
         size, died = self.settings.test_batch, self.progress.died_at
         # if the networks had died before the last row, this row is the same (in the domain
         # scenario; in the others the classes to choose from grow)
@@ -141,10 +133,6 @@ class SupervisedRunner(CellRunner):
         for step, info in self._pending:
             self._trace(step, info.log_weights.exp(), info.loss_before, info.ess)
         self._pending = []
-
-    def _snapshot(self) -> None:
-        if self.snapshots:
-            self.progress.snapshots.append(snapshot(self.learner.filter, self._steps()))
 
     def _checkpoint(self) -> None:
         self._fetch()

@@ -27,12 +27,8 @@ def summary_writer() -> Any:
 class CellLog:
     """Logs the progress of a cell: its trace by step, its scores after every task.
 
-    The log of a resumed cell is written again from the beginning, so no step is logged twice.
-
-    Args:
-        folder: of this cell only.
-        tasks: names, for the tags of the scores.
-        steps: the number of steps of every stage.
+    The log of a resumed cell is written again from the beginning, so no step is logged twice. The
+    tags of the scores have the names `tasks`; `steps` are the numbers of steps of the stages.
     """
 
     def __init__(self, folder: Path, tasks: Sequence[str], steps: Sequence[int]) -> None:
@@ -40,6 +36,7 @@ class CellLog:
         self._writer = summary_writer()(str(folder))
         self._tasks, self._ends = tasks, [0, *accumulate(steps)]
         self._traced, self._scored = 0, 0
+        self.close = self._writer.close
 
     def update(self, progress: CellProgress) -> None:
         """Write what is new."""
@@ -59,6 +56,3 @@ class CellLog:
                         self._writer.add_scalar(f"{name}/{task}", score, step)
         self._scored = rows
         self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()

@@ -14,7 +14,7 @@ from .grid import RUNNERS, Grid, run_grid
 from .record import load_run
 from .store import Store
 
-EXTENSIONS = 5  # values added to a grid at most
+EXTENSIONS = 5  # values added at most while the best is the largest or the smallest
 
 
 def sweep(
@@ -23,7 +23,6 @@ def sweep(
     values: list[str],
     directory: Path,
     *,
-    extend: int = EXTENSIONS,
     combine: str = "accuracy",
     root: str | None = None,
     device: torch.device | str = "cpu",
@@ -32,8 +31,6 @@ def sweep(
     """(value, validation average) for each value; finished cells are not computed again.
 
     Args:
-        extend: the number of further values to try while the best is the largest or the smallest;
-            each continues the grid by its own ratio, at most tenfold.
         combine: how particles are scored, "accuracy", "logits" or "probs".
         progress: maps the title of a run to a context manager with its report.
     """
@@ -62,7 +59,7 @@ def sweep(
         (value, score(value, f"{number} of {len(values)}"))
         for number, value in enumerate(values, start=1)
     ]
-    for _ in range(extend):
+    for _ in range(EXTENSIONS):
         following = beyond(results)
         if following is None:
             break
@@ -75,7 +72,10 @@ def sweep(
 
 
 def beyond(results: list[tuple[str, float]]) -> str | None:
-    """The next value beyond the end of the grid if the best is there; otherwise None."""
+    """The next value beyond the end of the grid if the best is there; otherwise None.
+
+    It continues the grid by its own ratio, at most tenfold.
+    """
     try:
         points = sorted({float(value): score for value, score in results}.items())
     except ValueError:  # not numbers

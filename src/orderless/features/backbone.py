@@ -142,7 +142,9 @@ class Backbone(nn.Module):
         super().__init__()
         self.mirror = mirror
         self._frozen = Frozen(module, taps)
-        inputs = _made_up_images() if inputs is None else inputs
+        if inputs is None:
+            with seeded("backbone"):  # colours are uniform on 0..255
+                inputs = (dead_leaves(64, 224).float() - 127.5) / 74.0
         try:
             with self._frozen.tapped(inputs.device) as network:
                 measured = network(inputs)
@@ -170,9 +172,7 @@ class Backbone(nn.Module):
     def pooled(self, x: Tensor) -> Tensor:
         """f(x): `[B, in_features]`, float32."""
         features = self._run(x)
-        if not self.mirror:
-            return features
-        return (features + self._run(x.flip(-1))) / 2.0
+        return (features + self._run(x.flip(-1))) / 2.0 if self.mirror else features
 
     def _run(self, x: Tensor) -> Tensor:
         """Run the network in blocks of one size, the last one padded: all samples use the same
@@ -233,12 +233,6 @@ def _pooled(output: object) -> Tensor:
     tensor: Tensor = next(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
     axes: Iterable[int] = range(2, tensor.dim()) if tensor.dim() != 3 else (1,)
     return tensor.mean(tuple(axes)) if tensor.dim() > 2 else tensor.flatten(1)
-
-
-def _made_up_images() -> Tensor:
-    with seeded("backbone"):
-        images = dead_leaves(64, 224).float()
-    return (images - 127.5) / 74.0  # colours are uniform on 0..255
 
 
 def on_terminal(done: int, total: int) -> None:

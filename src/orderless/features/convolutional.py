@@ -120,18 +120,16 @@ def normalized(whole: Tensor, unit: float, contrast: float) -> Tensor:
     return round_inputs((whole - mean) * unit / deviation, PATCH_LIMIT, torch.float32)
 
 
-def natural_covariance(
-    channels: int, size: int, length: float = 8.0, colour: float = 0.92
-) -> Tensor:
+def natural_covariance(channels: int, size: int) -> Tensor:
     """The covariance of pixels in a `size` x `size` patch of a natural image: `[K, K]`, float64.
 
-    exp(-distance / length) over space times `colour` between different channels: a fixed model of
+    exp(-distance / 8) over space times 0.92 between different channels: a fixed model of
     photographs in which a pixel has variance 1. No data set is used.
     """
     axis = torch.arange(size, dtype=torch.float64)
     places = torch.cartesian_prod(axis, axis)
-    space = torch.exp(-torch.cdist(places, places) / length)
-    between = torch.full((channels, channels), colour, dtype=torch.float64).fill_diagonal_(1.0)
+    space = torch.exp(-torch.cdist(places, places) / 8.0)
+    between = torch.full((channels, channels), 0.92, dtype=torch.float64).fill_diagonal_(1.0)
     return torch.kron(between, space)
 
 

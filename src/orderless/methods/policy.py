@@ -8,28 +8,14 @@ from .config import Config, Count, Number
 from .registry import NoSettings, Style, method
 from .supervised import AVERAGING, BOOTSTRAP, BootstrapSettings
 
-
-@dataclass(frozen=True)
-class Particles:
-    """The part of a method after `+`: its particles, their label and their style."""
-
-    title: str
-    label: str = ""
-    style: Style | None = None
-    config: type[Any] = NoSettings
-
-
+# The part of a method's name after `+`: the title and the label of its particles.
 PARTICLES = {
-    "": Particles("one network"),
-    "+wpf": Particles("weighted particles", "WPF"),
-    "+averaging": Particles("the same particles, unweighted", "averaging", AVERAGING),
-    "+bootstrap": Particles(
-        "particles resampled and perturbed, no gradients",
-        "baseline filter",
-        BOOTSTRAP,
-        BootstrapSettings,
-    ),
+    "": ("one network", ""),
+    "+wpf": ("weighted particles", " + WPF"),
+    "+averaging": ("the same particles, unweighted", " + averaging"),
+    "+bootstrap": ("particles resampled and perturbed, no gradients", " + baseline filter"),
 }
+STYLES = {"+averaging": AVERAGING, "+bootstrap": BOOTSTRAP}  # the others have their method's
 
 
 @dataclass(frozen=True)
@@ -61,21 +47,21 @@ def _register(
     *,
     cloning: bool = False,
     suffixes: Iterable[str] = PARTICLES,
-    config: type[Any] | None = None,
+    config: type[Any] = NoSettings,
     **options: bool,
 ) -> None:
     """Register a method for each kind of particles, with options of `PolicySetup.build`."""
     for suffix in suffixes:
-        over = PARTICLES[suffix]
+        over, also = PARTICLES[suffix]
         method(
             f"{name}{suffix}",
-            f"{title}, {over.title}",
+            f"{title}, {over}",
             particles=bool(suffix),
             kind="cloning" if cloning else "lifelong",
-            label=f"{label} + {over.label}" if suffix else label,
-            style=over.style or style,
+            label=f"{label}{also}",
+            style=STYLES.get(suffix, style),
             base=name if suffix == "+wpf" else None,
-            config=config or over.config,
+            config=BootstrapSettings if suffix == "+bootstrap" else config,
             ignores=OF_PLAYING if cloning else OF_CLONING,
         )(lambda setup, suffix=suffix: setup.build(suffix, cloning=cloning, **options))
 

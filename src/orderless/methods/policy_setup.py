@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from ..consolidation import EWC
 from ..filters import (
     AveragingParticles,
     BootstrapParticleFilter,
@@ -18,6 +17,7 @@ from .policy import PolicyEWCSettings
 from .policy_settings import PolicySettings
 from .setup import Setup
 from .supervised import BootstrapSettings
+from .supervised import ewc as make_ewc
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,7 @@ class PolicySetup(Setup):
             return BehaviourCloning(filter, batch_size=s.batch_size, seed=seed)
         consolidation = None
         if ewc:
-            own = self.config(PolicyEWCSettings)
-            consolidation = EWC(
-                filter.particles,
-                own.ewc_strength,
-                fisher=own.fisher,
-                mode=own.ewc_mode,
-                fisher_samples=own.fisher_samples,
-                batch_size=64,
-                logits=policy_logits,
-            )
+            own, more = self.config(PolicyEWCSettings), {"batch_size": 64, "logits": policy_logits}
+            consolidation = make_ewc(self, filter.particles, own, own.ewc_strength, **more)
         envs, settings = self.scenario.environments(s.envs), s.ppo(weighted=suffix == "+wpf")
         return PolicyLearner(envs, filter, settings, seed=seed, consolidation=consolidation)

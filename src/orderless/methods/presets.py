@@ -3,20 +3,18 @@
 from .policy_settings import PolicySettings
 from .settings import Settings, SharedSettings
 
+# for little data; the literature's strengths are for Adam and longer runs
+SMALL = Settings(hidden=100, batch_size=32, ewc_strength=10.0, si_strength=100.0, rb_particles=2)
+
 PRESETS: dict[str, Settings] = {
     # few large steps: all methods in three orders take a minute on two cores
-    "demo": Settings(
+    "demo": SMALL.changed(
         source="embedded",
-        hidden=100,
-        batch_size=32,
         particles=8,
         lr=0.012,
         product_lr=0.2,
         perturbation=0.02,
-        ewc_strength=10.0,  # the literature's strengths are for Adam and longer runs
-        si_strength=100.0,
         rb_features=512,
-        rb_particles=2,
     ),
     "table1": Settings(),
     "table1-low": Settings(lr=1e-4),
@@ -28,19 +26,8 @@ PRESETS: dict[str, Settings] = {
     "strong": Settings(
         assign="random", optimizer="adam", iterations=2000, particles=1, fisher_samples=None
     ),
-    # for a user's own data
-    "own": Settings(
-        hidden=100,
-        batch_size=32,
-        particles=20,
-        lr=0.01,
-        ewc_strength=10.0,
-        si_strength=100.0,
-        rb_features=1024,
-        rb_particles=2,
-    ),
+    "own": SMALL.changed(particles=20, lr=0.01, rb_features=1024),  # for a user's own data
 }
-
 
 # Default (permutations, seeds). "strong": van de Ven et al. draw the tasks' classes by the seed.
 GRIDS = {name: (10, 3) for name in PRESETS}

@@ -125,7 +125,7 @@ class SharedSettings(Config):
 
     def flat(self, method: Method | None = None) -> dict[str, Value]:
         """All settings by key; with a method, without those of other methods."""
-        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "own"}
+        found = {key: value for key, value in vars(self).items() if key != "own"}
         for config in self.configs() if method is None else (method.config,):
             found |= {key: getattr(self.of(config), key) for key in allowed(config)}
         return found
@@ -144,8 +144,7 @@ class SharedSettings(Config):
         return None
 
     def changed(self, **changes: Any) -> Self:
-        present = {f.name: getattr(self, f.name) for f in fields(self)}
-        return type(self)(**{**present, **changes})
+        return type(self)(**{**vars(self), **changes})
 
     def with_text(self, assignments: list[str]) -> Self:
         """Apply `key=value` texts from the command line; types are checked."""

@@ -158,10 +158,10 @@ class EWCSettings(Config):
     """EWC's lambda found on validation data, for the method ewc-tuned."""
 
 
-def _ewc(setup: Setup, particles: ol.Ensemble, own: EWCSettings, strength: float) -> ol.EWC:
-    return ol.EWC(
-        particles, strength, fisher=own.fisher, mode=own.ewc_mode, fisher_samples=own.fisher_samples
-    )
+def ewc(setup: Setup, particles: ol.Ensemble, own: Any, strength: float, **more: Any) -> ol.EWC:
+    """EWC with the settings that the supervised and the ProcGen benchmarks have in common."""
+    more |= {"fisher": own.fisher, "fisher_samples": own.fisher_samples, "mode": own.ewc_mode}
+    return ol.EWC(particles, strength, **more)
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _si(setup: Setup, particles: ol.Ensemble, own: SISettings, strength: float) 
 
 
 CONSOLIDATIONS: tuple[tuple[str, str, BuildConsolidation, type[Any], str, Style], ...] = (
-    ("ewc", "elastic weight consolidation", _ewc, EWCSettings, "EWC", Style("#0072B2", "^")),
+    ("ewc", "elastic weight consolidation", ewc, EWCSettings, "EWC", Style("#0072B2", "^")),
     ("lwf", "learning without forgetting", _lwf, LwFSettings, "LwF", Style("#009E73", "v")),
     ("si", "synaptic intelligence", _si, SISettings, "SI", Style("#CC79A7", "P")),
 )

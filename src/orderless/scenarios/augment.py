@@ -31,13 +31,9 @@ def imagenet_normalize(x: Tensor) -> Tensor:
 
 
 @lru_cache
-def _imagenet_constants(device: torch.device) -> tuple[Tensor, Tensor]:
+def _imagenet_constants(device: torch.device) -> Tensor:
     # cached on the device: copying them for every batch would cost more than the arithmetic
-    mean, std = (
-        torch.tensor(values, device=device).view(1, 3, 1, 1)
-        for values in (IMAGENET_MEAN, IMAGENET_STD)
-    )
-    return mean, std
+    return torch.tensor([IMAGENET_MEAN, IMAGENET_STD], device=device).view(2, 1, 3, 1, 1)
 
 
 def flip_and_crop(x: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:

@@ -12,7 +12,7 @@ from ..features import cached, minilm
 from ..particles import find_device
 from .datasets import IntentSource, load_intents
 from .scenario import Kind, Scenario
-from .splits import Assign, assigned, prepared, split_into_tasks
+from .splits import Assign, assigned, split_into_tasks
 
 if TYPE_CHECKING:
     from ..features.minilm import Sentences
@@ -61,8 +61,8 @@ class Intents(Scenario):
         fixed = [list(range(t * each, (t + 1) * each)) for t in range(_TASKS[source])]
         groups = assigned(fixed, assign, assign_seed)
         titles = [f"{names[group[0]]} ... {names[group[-1]]}" for group in groups]
-        tasks = split_into_tasks(x, y, x_test, y_test, groups, titles)
-        super().__init__(prepared(tasks, validation, device), kind=kind, name="intents")
+        tasks = split_into_tasks((x, y, x_test, y_test), groups, titles, validation, device)
+        super().__init__(tasks, kind=kind, name="intents")
 
 
 @lru_cache

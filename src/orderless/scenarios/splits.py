@@ -50,11 +50,10 @@ class SplitMNIST(Scenario):
         (x, y), (x_test, y_test) = load_mnist(root) if source == "full" else load_mnist_5k()
         shape = (-1, 784) if flatten else (-1, 1, 28, 28)
         names = [f"{first}v{second}" for first, second in groups]
-        tasks = split_into_tasks(x.view(shape), y, x_test.view(shape), y_test, groups, names)
+        data = x.view(shape), y, x_test.view(shape), y_test
+        tasks = split_into_tasks(data, groups, names, validation, device)
         transform = to_unit if normalize == "unit" else to_symmetric
-        super().__init__(
-            prepared(tasks, validation, device), kind=kind, name="splitmnist", transform=transform
-        )
+        super().__init__(tasks, kind=kind, name="splitmnist", transform=transform)
 
 
 class SplitCIFAR100(Scenario):
@@ -80,15 +79,15 @@ class SplitCIFAR100(Scenario):
         augment: bool = True,
         device: torch.device | str = "cpu",
     ) -> None:
-        data = load_cifar100(root)
-        groups = assigned(superclasses(data), assign, assign_seed)
-        readable = [name.replace("_", " ") for name in data.fine_names]
-        names = [name.replace("_", " ") for name in data.coarse_names]
+        cifar = load_cifar100(root)
+        groups = assigned(superclasses(cifar), assign, assign_seed)
+        readable = [name.replace("_", " ") for name in cifar.fine_names]
+        names = [name.replace("_", " ") for name in cifar.coarse_names]
         if assign == "random":
             names = [", ".join(readable[c] for c in group) for group in groups]
-        tasks = split_into_tasks(data.x, data.fine, data.x_test, data.fine_test, groups, names)
+        data = cifar.x, cifar.fine, cifar.x_test, cifar.fine_test
         super().__init__(
-            prepared(tasks, validation, device),
+            split_into_tasks(data, groups, names, validation, device),
             kind=kind,
             name="splitcifar100",
             augment=flip_and_crop if augment else None,
@@ -121,23 +120,19 @@ def assigned(fixed: list[list[int]], assign: str, seed: int) -> list[list[int]]:
 
 
 def split_into_tasks(
-    x: Tensor,
-    y: Tensor,
-    x_test: Tensor,
-    y_test: Tensor,
+    data: tuple[Tensor, Tensor, Tensor, Tensor],
     groups: Sequence[Sequence[int]],
     names: Sequence[str],
+    validation: float,
+    device: torch.device | str,
 ) -> list[Task]:
-    tasks = []
+    """A task for each group of the classes in (x, y, x_test, y_test)."""
+    (x, y, x_test, y_test), tasks = data, []
     for group, name in zip(groups, names, strict=True):
         label = torch.full((1 + int(y.max()),), -1)
         label[list(group)] = torch.arange(len(group))
         train, test = label[y] >= 0, label[y_test] >= 0
         tasks.append(Task(x[train], label[y[train]], x_test[test], label[y_test[test]], name=name))
-    return tasks
-
-
-def prepared(tasks: Sequence[Task], validation: float, device: torch.device | str) -> list[Task]:
     if validation:
         tasks = Scenario(tasks).validation(validation).tasks
     return [task.to(device) for task in tasks]

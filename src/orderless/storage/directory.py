@@ -128,8 +128,9 @@ class Directory:
             raise StoreError(f"cannot write to {self.directory}: {error.strerror}") from None
 
     def mark(self) -> str:
-        """The directory's identifier; machines that read the same mark share the directory."""
-        return (self.directory / LOCK).read_text()
+        """The directory's identifier, "" without a lock; who reads the same mark shares it."""
+        lock = self.directory / LOCK
+        return lock.read_text() if lock.is_file() else ""
 
     @contextmanager
     def lock(self) -> Iterator[str]:
@@ -144,7 +145,11 @@ class Directory:
                 ) from None
             for part in self.directory.glob("*/.*.part"):  # left by a run that was killed
                 part.unlink(missing_ok=True)
-            self._rename_old()
+            for path in [p for name in self.folders for p in (self.directory / name).glob("*:*")]:
+                # older versions had the ":" of `module:name` in names of files
+                new = path.with_name(file_name(path.name))
+                if not new.exists():
+                    path.rename(new)
             file.seek(0)
             mark = file.read()
             if not re.fullmatch("[0-9a-f]{32}", mark):
@@ -164,14 +169,6 @@ class Directory:
             if error.errno != errno.ELOOP:
                 raise
             raise StoreError(f"{path} is a link to another file: remove it") from None
-
-    def _rename_old(self) -> None:
-        """Rename files of older versions, which had the ":" of `module:name` in their names."""
-        for folder in self.folders:
-            for path in list((self.directory / folder).glob("*:*")):
-                new = path.with_name(file_name(path.name))
-                if not new.exists():
-                    path.rename(new)
 
     def cell_path(self, name: str) -> Path:
         return self.directory / "cells" / f"{name}.json"

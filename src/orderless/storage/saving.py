@@ -62,7 +62,12 @@ def load(path: str | os.PathLike[str], into: Any = None) -> Any:
     if "orderless" not in metadata:
         raise ValueError(f"{path} was not written by orderless.save")
     try:
-        state = _state(metadata["orderless"], tensors)
+        about = json.loads(metadata["orderless"])
+        if about["format"] != FORMAT:
+            raise ValueError(f"its format is {about['format']!r}, and this version reads {FORMAT}")
+        if about["checksum"] != checksum(about["tree"], tensors):
+            raise ValueError("its checksum does not match")
+        state = _decode(json.loads(about["tree"]), tensors)
     except INVALID_STATE as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     if into is None:
@@ -72,16 +77,6 @@ def load(path: str | os.PathLike[str], into: Any = None) -> Any:
     except INVALID_STATE as error:
         raise ValueError(f"{path} does not fit: {error}") from None
     return into
-
-
-def _state(text: str, tensors: dict[str, Tensor]) -> Any:
-    """The saved state, after checking format and checksum."""
-    about = json.loads(text)
-    if about["format"] != FORMAT:
-        raise ValueError(f"its format is {about['format']!r}, and this version reads {FORMAT}")
-    if about["checksum"] != checksum(about["tree"], tensors):
-        raise ValueError("its checksum does not match")
-    return _decode(json.loads(about["tree"]), tensors)
 
 
 def checksum(text: str, tensors: dict[str, Tensor]) -> str:

@@ -69,7 +69,10 @@ def _decode(kind: Any, value: Any) -> Any:
             return value
         raise Misfit
     if kind in (int, float):
-        return _number(kind, value)
+        whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
+        if whole or (kind is float and isinstance(value, float) and math.isfinite(value)):
+            return kind(value)
+        raise Misfit
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return _decode_union(arguments, value)
@@ -80,13 +83,9 @@ def _decode(kind: Any, value: Any) -> Any:
     if origin is Literal and value in arguments:
         return value
     if origin is None and isinstance(value, dict):  # a dataclass
-        return kind(
-            **{
-                name: _decode_at(name, hint, value.get(name))
-                for name, hint, needed in _fields(kind)
-                if needed or value.get(name) is not None
-            }
-        )
+        given = {name for name, item in value.items() if item is not None}
+        asked = [(name, hint) for name, hint, needed in _fields(kind) if needed or name in given]
+        return kind(**{name: _decode_at(name, hint, value.get(name)) for name, hint in asked})
     raise Misfit
 
 
@@ -107,13 +106,6 @@ def _decode_union(kinds: tuple[Any, ...], value: object) -> Any:
         except Misfit as misfit:
             deepest = max(deepest, misfit, key=lambda found: len(found.path))
     raise deepest
-
-
-def _number(kind: type[int] | type[float], value: Any) -> float:
-    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
-    if whole or (kind is float and isinstance(value, float) and math.isfinite(value)):
-        return kind(value)
-    raise Misfit
 
 
 @cache

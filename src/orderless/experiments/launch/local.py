@@ -81,10 +81,43 @@ class Processes:
     def launch(
         self, cells: Sequence[C], work: Work[C], store: Any, report: Report
     ) -> Iterator[tuple[C, Record]]:
+        """Yield finished cells. Processes are spawned, since CUDA does not survive a fork."""
         workers = min(self.count(len(cells), work), max(1, len(cells)))
         if workers == 1:
-            return InOrder().launch(cells, work, store, report)
-        return _run_in_processes(cells, work, store, workers, report.tick)
+            yield from InOrder().launch(cells, work, store, report)
+            return
+        context = get_context("spawn")
+        # without a lock, which a killed worker would never release; a step may be missed
+        steps = context.RawValue("q", 0)
+        pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(work, steps))
+        try:
+            # workers ignore Ctrl-C, which terminals send to all processes; the parent ends them
+            with handled(signal.SIGINT, signal.SIG_IGN):
+                longest_first = sorted(cells, key=lambda cell: not cell.slow)
+                futures = {pool.submit(_run, cell, store): cell for cell in longest_first}
+            waiting, told = set(futures), 0
+            while waiting:
+                done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+                taken = steps.value
+                report.tick(taken - told)
+                told = taken
+                for future in done:
+                    record, warned = future.result()
+                    for message in warned:
+                        warnings.warn(message, stacklevel=2)
+                    yield futures[future], record
+        except BrokenProcessPool:
+            raise StoreError(
+                f"a worker process was killed, perhaps for lack of memory: use fewer than {workers}"
+                " --workers; the same command resumes"
+            ) from None
+        except BaseException:
+            # an interrupt, or a failed cell; running cells have checkpoints and need not finish
+            for process in list((pool._processes or {}).values()):
+                process.terminate()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def connected(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -94,44 +127,6 @@ class Processes:
         if self.workers is not None:
             return self.workers
         return automatic_workers(cells, work.device, work.memory())
-
-
-def _run_in_processes(
-    cells: Sequence[C], work: Work[C], store: Store, workers: int, tick: Tick
-) -> Iterator[tuple[C, Record]]:
-    """Yield finished cells. Processes are spawned, since CUDA does not survive a fork."""
-    context = get_context("spawn")
-    # without a lock, which a killed worker would never release; a step may be missed
-    steps = context.RawValue("q", 0)
-    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(work, steps))
-    try:
-        # workers ignore Ctrl-C, which terminals send to all processes; the parent ends them
-        with handled(signal.SIGINT, signal.SIG_IGN):
-            longest_first = sorted(cells, key=lambda cell: not cell.slow)
-            futures = {pool.submit(_run, cell, store): cell for cell in longest_first}
-        waiting, told = set(futures), 0
-        while waiting:
-            done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
-            taken = steps.value
-            tick(taken - told)
-            told = taken
-            for future in done:
-                record, warned = future.result()
-                for message in warned:
-                    warnings.warn(message, stacklevel=2)
-                yield futures[future], record
-    except BrokenProcessPool:
-        raise StoreError(
-            f"a worker process was killed, perhaps for lack of memory: use fewer than {workers} "
-            "--workers; the same command resumes"
-        ) from None
-    except BaseException:
-        # an interrupt, or a failed cell; running cells have checkpoints and need not finish
-        for process in list((pool._processes or {}).values()):
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from ...escaping import printable
 from ...particles.sharding import RankLost, talking
-from ...storage.directory import LOCK
 from ...storage.typed import Json
 from ..store import Store, StoreError
 
@@ -125,8 +124,7 @@ class SharedStore(Store):
                 yield mark
             return
         mark = bytes(self._broadcast(torch.zeros(32, dtype=torch.int64)).tolist()).decode()
-        lock = self.directory / LOCK
-        if not lock.is_file() or lock.read_text() != mark:
+        if self.mark() != mark:
             raise StoreError(
                 f"rank {rank()} does not see the first rank's {self.directory}: choose an --out "
                 "that all machines share"

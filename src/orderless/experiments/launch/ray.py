@@ -17,9 +17,8 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,7 +27,6 @@ from torch import Tensor
 
 from ...particles.precision import one_thread
 from ...storage import user_cache
-from ...storage.directory import LOCK
 from ..cell import Part
 from ..engine import C, Record, Report, Work
 from ..store import Store, StoreError, versions
@@ -74,11 +72,14 @@ class Ray:
                         running[task.remote(cell, shared, meter)] = cell
                     ready, _ = ray.wait(list(running), timeout=1.0)
                     if ray.wait([steps], timeout=0)[0]:
-                        report.tick(_taken(ray, steps))
+                        # if the meter's machine was lost, it restarts elsewhere
+                        with suppress(ray.exceptions.RayError):
+                            report.tick(ray.get(steps))
                         steps = meter.take.remote()
                     for reference in ready:
                         cell = running.pop(reference)
-                        record, snapshots, warned = _result(ray, reference, cell)
+                        with worker_errors(cell.name, "; the same command resumes"):
+                            record, snapshots, warned = ray.get(reference)
                         for message in warned:
                             warnings.warn(message, stacklevel=2)
                         if snapshots is not None:
@@ -99,9 +100,8 @@ class Ray:
             yield
             return
         address = self.address or os.environ.get("RAY_ADDRESS") or "local"
-        own: dict[str, int] = {}
-        if address == "local":
-            own = {"include_dashboard": False, "object_store_memory": OBJECTS}
+        local = {"include_dashboard": False, "object_store_memory": OBJECTS}
+        own = local if address == "local" else {}
         try:
             _knock(address)
             ray.init(address, log_to_driver=False, logging_level="ERROR", **own)
@@ -142,12 +142,9 @@ def _knock(address: str) -> None:
 
 
 def _warn_if_nobody_has(ray: ModuleType, request: dict[str, float]) -> None:
-    names = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
+    wanted = list(zip(("CPU", "GPU", "memory"), request.values(), strict=True))
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if not any(
-        all(machine.get(names[key], 0) >= amount for key, amount in request.items())
-        for machine in machines
-    ):
+    if not any(all(m.get(name, 0) >= amount for name, amount in wanted) for m in machines):
         warnings.warn(
             f"no machine of this Ray cluster has 1 CPU, {request['num_gpus']:g} GPU and "
             f"{request['memory'] / 2**30:.1f} GiB for a cell: cells wait until one joins",
@@ -155,23 +152,18 @@ def _warn_if_nobody_has(ray: ModuleType, request: dict[str, float]) -> None:
         )
 
 
-def _taken(ray: ModuleType, steps: Any) -> int:
+@contextmanager
+def worker_errors(what: str, advice: str) -> Iterator[None]:
+    """Raise what a task itself raised, and a `StoreError` if it was lost with its worker."""
+    ray = import_ray()
     try:
-        return ray.get(steps)
-    except ray.exceptions.RayError:  # the meter's machine was lost; it restarts elsewhere
-        return 0
-
-
-def _result(ray: ModuleType, reference: Any, cell: Any) -> Result:
-    try:
-        return ray.get(reference)
-    except ray.exceptions.RayTaskError as error:  # raised by the cell itself
+        yield
+    except ray.exceptions.RayTaskError as error:
         raise error.cause from error
     except ray.exceptions.RayError as error:
         raise StoreError(
-            f"{cell.name} was lost {RETRIES + 1} times with its worker "
-            f"({type(error).__name__}), perhaps for lack of memory; the same command "
-            "resumes"
+            f"{what} was lost {RETRIES + 1} times with its worker ({type(error).__name__}), "
+            f"perhaps for lack of memory{advice}"
         ) from None
 
 
@@ -209,8 +201,7 @@ class WorkerStore(Store):
     """The store of a worker: writes checkpoints, holds results for the driver."""
 
     def __init__(self, directory: str, mark: str) -> None:
-        lock = Path(directory) / LOCK
-        self.shared = lock.is_file() and lock.read_text() == mark
+        self.shared = Store(directory).mark() == mark
         super().__init__(directory if self.shared else user_cache() / "checkpoints" / mark)
         self.snapshots: dict[str, Tensor] | None = None
         if not self.shared:

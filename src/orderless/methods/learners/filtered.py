@@ -60,7 +60,6 @@ class Learner(ContinualLearner):
             self._fast = self.filter.compile(self._loss, self._penalty if penalized else None)
 
     def learn(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepInfo:
-        """Do one step of the filter on a batch."""
         if task is None:
             task = torch.full_like(y, self.seen[-1])
         batch: tuple[Tensor, ...] = x, y, task
@@ -69,7 +68,6 @@ class Learner(ContinualLearner):
         return self._fast(*batch)
 
     def end_task(self) -> None:
-        """Consolidate the task that was just learned."""
         if self.consolidation is None:
             return
         task = self.seen[-1]
@@ -83,7 +81,6 @@ class Learner(ContinualLearner):
         return self._cross_entropy(masked, y), outputs
 
     def _penalty(self, x: Tensor, y: Tensor, task: Tensor, outputs: Tensor) -> Tensor:
-        """The penalty of the consolidation."""
         assert self.consolidation is not None
         return self.consolidation.penalty(x, outputs)
 
@@ -110,7 +107,6 @@ class Learner(ContinualLearner):
         return outputs + mask
 
     def check(self) -> None:
-        """Raise if no particle is left."""
         self.filter.check(now=True)
 
 

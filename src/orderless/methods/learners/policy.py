@@ -45,12 +45,10 @@ class PolicyLearner:
         return [value for env in self.ppo.envs for value in env.returns.tolist()]
 
     def close(self) -> None:
-        """Close the environments."""
         for env in self.ppo.envs:
             env.close()
 
     def begin_level(self, level: int) -> None:
-        """Switch to a level."""
         self.ppo.switch(level)
         self._set_penalty()
 
@@ -65,13 +63,11 @@ class PolicyLearner:
 
     @property
     def rollout(self) -> Rollout:
-        """The last rollout."""
         if self._rollout is None:
             raise RuntimeError("there is no experience yet: call collect() first")
         return self._rollout
 
     def update(self) -> UpdateInfo:
-        """Learn from the last rollout."""
         return self.ppo.update(self.rollout)
 
     def end_level(self) -> None:

@@ -1,17 +1,9 @@
 """Experience replay: a small random sample of everything seen so far."""
 
-from typing import TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor
-
-
-class Kept(TypedDict):
-    """The state of a reservoir."""
-
-    count: int
-    stored: list[Tensor]
-    generator: Tensor
 
 
 class Reservoir:
@@ -30,17 +22,13 @@ class Reservoir:
 
     def mix(self, *batch: Tensor) -> tuple[Tensor, ...]:
         """Append stored samples to the batch; afterwards the batch may enter the store."""
-        size = batch[0].shape[0]
-        mixed = batch
+        mixed, device = batch, batch[0].device
         if self.count:
-            self.stored = tuple(  # after a resume they are on the host
-                s.to(b.device) for s, b in zip(self.stored, batch, strict=True)
-            )
-            held = min(self.count, self.capacity)
-            chosen = torch.randint(held, (size,), generator=self._generator).to(batch[0].device)
-            mixed = tuple(
-                torch.cat([b, s[chosen]]) for b, s in zip(batch, self.stored, strict=True)
-            )
+            self.stored = tuple(s.to(device) for s in self.stored)  # on the host after a resume
+            held, size = min(self.count, self.capacity), (len(batch[0]),)
+            chosen = torch.randint(held, size, generator=self._generator).to(device)
+            pairs = zip(batch, self.stored, strict=True)
+            mixed = tuple(torch.cat([b, stored[chosen]]) for b, stored in pairs)
         self._add(batch)
         return mixed
 
@@ -57,11 +45,10 @@ class Reservoir:
                 stored[place] = b[source]
         self.count += size
 
-    def state_dict(self) -> Kept:
+    def state_dict(self) -> dict[str, Any]:
         generator = self._generator.get_state()
         return {"count": self.count, "stored": list(self.stored), "generator": generator}
 
-    def load_state_dict(self, state: Kept) -> None:
-        self.count = state["count"]
-        self.stored = tuple(state["stored"])
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count, self.stored = state["count"], tuple(state["stored"])
         self._generator.set_state(state["generator"])
