@@ -72,6 +72,19 @@ def test_what_a_package_exports_is_what_its_modules_are_asked_for() -> None:
 # ---------------------------------------------------------------------- the command line
 
 
+def test_no_name_is_hidden_by_a_module_that_was_imported_first() -> None:
+    """Python binds a module to its name in the package, where a name of first use would be."""
+    for package in {path.parent for path in MODULES.values()}:
+        front = (package / "__init__.py").read_text()
+        names = {
+            alias.name
+            for node in ast.walk(ast.parse(front))
+            if isinstance(node, ast.ImportFrom) and node.module and "on_first_use" in front
+            for alias in node.names
+        }
+        assert not names & {path.stem for path in package.iterdir()}, package
+
+
 def test_help_imports_no_torch() -> None:
     code = """
 import sys

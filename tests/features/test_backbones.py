@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import orderless as ol
 from orderless.features import Backbone, cached, efficientnet_lite, minilm
 from orderless.features.efficientnet import EfficientNetLite
-from orderless.features.minilm import SentenceEncoder, Sentences
+from orderless.features.sentences import SentenceEncoder, Sentences
 
 
 def network() -> nn.Module:

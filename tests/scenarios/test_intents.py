@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from orderless.features.minilm import Sentences
+from orderless.features.sentences import Sentences
 from orderless.scenarios import DataError, Intents, check, load_intents
 from orderless.scenarios import texts as files
 from orderless.scenarios.catalogue import INTENTS_MD5S

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .convolutional import RandomConvolution
     from .efficientnet import efficientnet_lite
     from .leaves import DeadLeaves, dead_leaves
-    from .minilm import minilm
+    from .sentences import minilm
     from .relu import RandomReLU
 
 __all__ = [

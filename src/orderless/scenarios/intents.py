@@ -15,7 +15,7 @@ from .scenario import Kind, Scenario
 from .splits import Assign, assigned, split_into_tasks
 
 if TYPE_CHECKING:
-    from ..features.minilm import Sentences
+    from ..features.sentences import Sentences
 
 _TASKS = {"banking77": 7, "clinc150": 10}
 
