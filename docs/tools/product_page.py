@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from docs.tools.sections import PROSE, Results, Source, folded, page, provenance, shared, table
+from docs.tools.sections import PROSE, Results, Source, folded, page, shared, table
 
 from orderless.report import Summary
 from orderless.report.columns import seen_variance, title
@@ -53,16 +53,15 @@ def product_page(results: Results) -> str | None:
     parts = [_front({source.path.stem: source.summary for source in results.sources})]
     parts += [f"{PROSE['product']['words']}\n", "## Every row\n"]
     kinds = {_kind(source.summary) for source in chosen}
-    for benchmark, scenario in product(TABLE_1, ("domain", "class", "task")):
-        if (benchmark, scenario) in kinds:
-            same = [s for s in results.sources if _kind(s.summary) == (benchmark, scenario)]
-            parts.append(_every_row(same))
+    for kind in product(TABLE_1, ("domain", "class", "task")):
+        if kind in kinds:
+            parts.append(_every_row([s for s in results.sources if _kind(s.summary) == kind]))
     content = results.read("product-measured.json") or {"sections": []}
     for each in (decode(Section, section) for section in content["sections"]):
         text = f"{each.text}\n\n{each.table()}"
         tried = each.title.startswith("Settings tried")
         parts.append(folded(each.title, text) if tried else f"## {each.title}\n\n{text}")
-    parts.append(folded("Commands", "\n".join(map(provenance, chosen))))
+    parts.append(folded("Commands", "\n".join(map(Source.provenance, chosen))))
     return page("The product of task posteriors, measured", PROSE["product"]["answer"], *parts)
 
 
@@ -98,10 +97,8 @@ def _front(summaries: dict[str, Summary]) -> str:
 
     rows = [[SHOWN[name], *(found(stems, name) for stems in FRONT.values())] for name in SHOWN]
     wide = [f"{SHOWN[OWN[0]]}, wide", *(found(WIDE.get(key, ""), OWN[0]) for key in FRONT)]
-    many = [
-        method_label(OWN[1]),
-        *(found(f"{s.split()[0]}-particles", OWN[1]) for s in FRONT.values()),
-    ]
+    merged = (found(f"{stems.split()[0]}-particles", OWN[1]) for stems in FRONT.values())
+    many = [method_label(OWN[1]), *merged]
     return markdown_table(["method", *FRONT], [rows[0], many, wide, *rows[1:]])
 
 

@@ -33,7 +33,6 @@ def icon(style: Style) -> str:
 def scatter_charts(
     spots: Sequence[Spot],
     styles: dict[str, Style],
-    labels: Mapping[str, str],
     score: str,
     *,
     normalized: bool,
@@ -54,7 +53,7 @@ def scatter_charts(
             return f"average {average}\n{what} {getattr(each, kind):.2g}"
 
         def draw(axes: Axes) -> None:
-            charts.scatter(axes, spots, styles, labels, kind, factor, size=1.9)
+            charts.scatter(axes, spots, styles, kind, factor, size=1.9)
             charts.variance_scale(
                 axes, [value for each in spots for value in (each.total, each.order)]
             )
@@ -65,33 +64,30 @@ def scatter_charts(
 
         tags: dict[str, Sequence[Attributes]] = {}
         for place, spot in enumerate(spots):
-            whose, hollow = {"data-method": spot.name}, not styles[spot.name].filled
+            whose, style = {"data-method": spot.name}, styles[spot.name]
             tags[f"dots-{place}"] = [
                 whose
                 | {"class": "dot", "data-order": dot.name}
                 | {"data-tip": tip(dot, "its share of the variance")}
                 for dot in spot.dots
             ]
-            told = f"{labels[spot.name]}\n{tip(spot, f'{prefix}{kind} variance')}"
-            tags[f"mark-{place}"] = [
-                _focusable(told) | whose | {"class": "mark hollow" if hollow else "mark"}
-            ]
+            told = f"{style.label}\n{tip(spot, f'{prefix}{kind} variance')}"
+            shape = {"class": "mark" if style.filled else "mark hollow"}
+            tags[f"mark-{place}"] = [_focusable(told) | whose | shape]
         role = {"role": "group", "aria-label": f"Average score against {name}"}
         return _both(f"scatter-{kind}", draw, role, tags, lambda width: max(320, 0.66 * width))
 
     return picture("order", "the order alone") | picture("total", "order and seed")
 
 
-def series_chart(
-    key: str, data: Series, styles: dict[str, Style], labels: Mapping[str, str]
-) -> dict[str, str]:
+def series_chart(key: str, data: Series, styles: dict[str, Style]) -> dict[str, str]:
     """A line per method, from which the page's script reads the values at a step."""
     over = {"step": "training step", "place": "place in the order"}[data.unit]
 
     def draw(axes: Axes) -> None:
         from matplotlib.ticker import EngFormatter
 
-        charts.draw_series(axes, data, styles, labels)
+        charts.draw_series(axes, data, styles)
         axes.set_xlim(data.steps[0], data.steps[-1] if data.steps[-1] > data.steps[0] else None)
         if data.scale == "log":  # an effective sample size is never below 1
             axes.set_ylim(1, 1.2 * max(data.highest, 1))

@@ -7,6 +7,7 @@ The data is kept small: a matrix is the mean over seeds with three decimals, a d
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...experiments.record import CellRecord, Run
 from ...storage.typed import Setting
-from ..charts import method_styles, scatter_spots, series
+from ..charts import Style, method_styles, scatter_spots, series
 from ..columns import columns_of, learning_rate, row_label
 from ..density import Frames
 from ..paper import benchmark_label, method_label
@@ -87,14 +88,15 @@ def page_data(
     tables, found = run.tables(), list(problems)
     results, charts = [], []
     for summary in map(readable, summaries):
-        cells = tables[summary.table]
-        result = _result(summary, cells)
+        cells, methods = tables[summary.table], summary.methods
+        styles = method_styles(methods, partial(row_label, methods=methods))
+        result = _result(summary, cells, styles)
         # Snapshots that belong to no cell of the run are shown with every result.
         names = {cell.name: cell for cell in cells}
         known = {cell.name for cell in run.cells} - names.keys()
         density = [_moments(f, names.get(f.name), result) for f in frames if f.name not in known]
         try:
-            result, drawn = _with_charts(result, summary, cells)
+            result, drawn = _with_charts(result, summary, cells, styles)
         except ReportError as error:
             drawn = {}
             found.append(str(error))
@@ -103,11 +105,10 @@ def page_data(
     return Page(str(run.directory), results, charts, list(dict.fromkeys(found)))
 
 
-def _result(summary: Summary, cells: list[CellRecord]) -> Result:
-    methods = summary.methods
+def _result(summary: Summary, cells: list[CellRecord], styles: dict[str, Style]) -> Result:
     own = {
         name: {k: v for k, v in entry.settings.items() if k not in summary.settings}
-        for name, entry in methods.items()
+        for name, entry in summary.methods.items()
     }
     kept = ("scenario", "preset", "claims", "notes", "command", "device", "versions", "duration")
     same: Any = {name: getattr(summary, name) for name in (*kept, "settings")}
@@ -121,7 +122,7 @@ def _result(summary: Summary, cells: list[CellRecord]) -> Result:
         score=summary.score_kind,
         tasks=summary.task_names or [f"task {task}" for task in range(len(cells[0].order))],
         orders={str(cell.order_index): cell.order for cell in cells},
-        methods=looks({name: row_label(name, methods) for name in methods}),
+        methods=looks(styles),
         table=summary_table(summary),
         matrices=_matrices(summary, cells),
         cells=len(cells),
@@ -138,17 +139,15 @@ def summary_table(summary: Summary) -> Part:
 
 
 def _with_charts(
-    result: Result, summary: Summary, cells: list[CellRecord]
+    result: Result, summary: Summary, cells: list[CellRecord], styles: dict[str, Style]
 ) -> tuple[Result, dict[str, str]]:
-    styles = method_styles(list(summary.methods))
-    labels = {name: look["label"] for name, look in result.methods.items()}
     # Variances are not normalized for returns, or if a method has a mean of 0 on a task.
     normalized = not summary.returns and all(
         entry.normalized_variance is not None for entry in summary.methods.values()
     )
     spots = scatter_spots(summary.methods, normalized=normalized)
     score = summary.score_kind
-    charts = scatter_charts(spots, styles, labels, score, normalized=normalized) if spots else {}
+    charts = scatter_charts(spots, styles, score, normalized=normalized) if spots else {}
     shown = [cell for cell in cells if cell.method in styles]
     many = [cell for cell in shown if cell.particles != 1]  # the weight of one network is always 1
     found = {
@@ -160,29 +159,28 @@ def _with_charts(
     values = {}
     for key, data in found.items():
         if data is not None:
-            charts |= series_chart(key, data, styles, labels)
+            charts |= series_chart(key, data, styles)
+            means = {name: band.mean for name, band in data.lines.items()}
             values[key] = {
                 "title": data.title,
-                "steps": [_short(step, 4) for step in data.steps],
-                "lines": {
-                    name: [_short(v) for v in band.mean] for name, band in data.lines.items()
-                },
+                "steps": [float(f"{step:.4g}") for step in data.steps],
+                "lines": {name: [float(f"{v:.3g}") for v in mean] for name, mean in means.items()},
                 "unit": data.unit,
             }
     return replace(result, dots=normalized, values=values), charts
 
 
-def looks(labels: Mapping[str, str]) -> dict[str, Part]:
+def looks(styles: Mapping[str, Style]) -> dict[str, Part]:
     """The label and symbol of each method, with the colours and shapes of the charts."""
     return {
         name: {
-            "label": labels[name],
+            "label": style.label,
             "colour": variable(style.colour),
             "icon": icon(style),
             "filled": style.filled,
             "dashes": " ".join(map(str, style.dashes)),
         }
-        for name, style in method_styles(list(labels)).items()
+        for name, style in styles.items()
     }
 
 
@@ -207,11 +205,6 @@ def _matrices(summary: Summary, cells: list[CellRecord]) -> dict[str, dict[str, 
 def rounded(matrix: NDArray[np.float64]) -> Matrix:
     """The matrix with three decimals; None for values that are not finite."""
     return [[round(float(v), 3) if np.isfinite(v) else None for v in row] for row in matrix]
-
-
-def _short(value: float, digits: int = 3) -> float:
-    """The value with as many digits as a chart can show."""
-    return float(f"{value:.{digits}g}")
 
 
 def _moments(frames: Frames, cell: CellRecord | None, result: Result) -> tuple[str, list[Part]]:
