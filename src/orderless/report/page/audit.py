@@ -12,9 +12,8 @@ from ..charts import Spot, method_styles
 from ..columns import STEADIEST, Column
 from ..summary import ReportError
 from .charts import range_chart, scatter_charts
-from .data import Page, Result, looks, rounded
+from .data import Page, Result, build_table, looks, rounded
 from .render import write_page
-from .table import build_table
 
 # verdict -> CSS class, in the order in which the column sorts
 KINDS = {

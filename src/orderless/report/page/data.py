@@ -5,7 +5,7 @@ The data is kept small: a matrix is the mean over seeds with three decimals, a d
 """
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from ...experiments.record import CellRecord, Run
 from ...storage.typed import Setting
+from ...writing import MISSING
 from ..charts import Style, method_styles, scatter_spots, series
-from ..columns import columns_of, learning_rate, row_label
+from ..columns import Column, R, columns_of, learning_rate, row_label
 from ..density import Frames
 from ..paper import benchmark_label, method_label
 from ..plasticity import plasticity_series
@@ -24,9 +25,9 @@ from ..reading import UPPER_BOUND, competing, headline, readable, telling_pair
 from ..summary import Claim, ReportError, Summary
 from .charts import icon, scatter_charts, series_chart
 from .svg import variable
-from .table import build_table
 
 DENSITY = 64  # pixels across
+UNITS = {"score": "%", "variance": "× 10⁻³"}
 
 Matrix = list[list[float | None]]
 Part = dict[str, Any]  # as the page's script reads it
@@ -136,6 +137,53 @@ def summary_table(summary: Summary) -> Part:
     columns = [c for c in columns_of(summary) if not c.heading.startswith("norm.")]
     runs = {name: (entry.died, entry.cells) for name, entry in summary.methods.items()}
     return build_table(columns, summary.methods, runs, competing(summary), bound=UPPER_BOUND)
+
+
+def build_table(
+    columns: Sequence[Column[R]],
+    entries: Mapping[str, R],
+    runs: Mapping[str, tuple[int, int]],
+    rivals: Collection[str],
+    bound: str | None = None,
+) -> Part:
+    """The columns and rows as the page's script reads them.
+
+    An entry is `best` if none of the `rivals` is better. `runs`: method -> (runs that broke down,
+    runs). `bound`: a method that is an upper bound and is not ranked.
+    """
+    rows: list[Part] = [
+        {
+            "method": name,
+            "values": [column.value(entry) for column in columns],
+            "texts": [column.text(entry, variance=thousandths) for column in columns],
+            "best": [False] * len(columns),
+            "died": runs[name][0],
+            "cells": runs[name][1],
+            "bound": name == bound,
+        }
+        for name, entry in entries.items()
+    ]
+    ranked = [row for row in rows if row["method"] in rivals]
+    for place, column in enumerate(columns):
+        known = [(r["values"][place], r["texts"][place]) for r in ranked]
+        known = [(value, text) for value, text in known if value is not None]
+        if column.better and len(known) > 1:
+            # Entries are compared as printed: a difference that is not shown decides nothing.
+            _, winner = max(known) if column.better == "high" else min(known)
+            for row in ranked:
+                row["best"][place] = row["texts"][place] == winner
+    shown = ("heading", "explanation", "better", "honour")
+    kinds = [{"unit": UNITS.get(c.kind, "")} | {n: getattr(c, n) for n in shown} for c in columns]
+    return {"columns": kinds, "rows": rows}
+
+
+def thousandths(value: float | None) -> str:
+    """A variance in units of 1/1000, so that the column aligns; exactly 0 is written as 0."""
+    if value is None:
+        return MISSING
+    if value == 0:
+        return "0"
+    return f"{1000 * value:.2f}" if value >= 5e-6 else "<0.01"
 
 
 def _with_charts(
