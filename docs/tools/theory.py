@@ -184,18 +184,18 @@ def bootstrap_table(gaps: np.ndarray) -> str:
     return markdown_table(["noise variance", *(f"{n} particles" for n in SIZES)], rows)
 
 
-def bounds_table(length: int = 4, sigma2: float = SIGMA2) -> str:
+def bounds_table(length: int = 4) -> str:
     """Theorem 1 for the weighted filter, losses forwards against backwards, as Markdown.
 
     In both readings of its sets: the constants on the sets of the proof, the bound, `direct_bound`
     with the constants of its own proof (those of the two runs), and the measurement.
     """
     backwards = list(range(length))[::-1]
-    mixture = theory.GridMixture(theory.grid(-8.0, 8.0, 801), sigma2)
+    mixture = theory.GridMixture(theory.grid(-8.0, 8.0, 801), SIGMA2)
     readings: dict[str, Represent] = {"points": lambda p: p, "mixture": mixture}
     problems = {"linear": linear_losses(length), "logistic": logistic_losses(length)}
-    start = theory.filter_set(make_filter("weighted", sigma2))
-    update, D = theory.FilterUpdate(make_filter("weighted", sigma2)), theory.wasserstein_1
+    start = theory.filter_set(make_filter("weighted"))
+    update, D = theory.FilterUpdate(make_filter("weighted")), theory.wasserstein_1
     rows = []
     for name, losses in problems.items():
         runs = losses, losses[::-1]

@@ -100,8 +100,7 @@ def decided(
     holds, opposite = (above, below) if better == "high" else (below, above)
     seen = "" if holds else "; the opposite is seen" if opposite else "; no difference is shown"
     fractions = form == "%"
-    texts = [f"{percent(v)} %" if fractions else f"{v:{form}}" for v in values.values()]
-    both = [f"{name} {text}" for name, text in zip(values, texts, strict=True)]
+    both = [f"{n} {percent(v)} %" if fractions else f"{n} {v:{form}}" for n, v in values.items()]
     value, low, high = (f"{100 * v:+.2f}" if fractions else f"{v:+{form}}" for v in difference)
     return replace(
         claim,

@@ -273,8 +273,5 @@ def _distinct(values: Iterable[str | None]) -> list[str]:
 
 def _shared_settings(cells: list[CellRecord]) -> dict[str, Setting]:
     """The settings that are equal in all of these cells."""
-    return {
-        key: value
-        for key, value in cells[0].settings.items()
-        if all(key in cell.settings and cell.settings[key] == value for cell in cells)
-    }
+    all_of = [cell.settings.items() for cell in cells]
+    return {key: value for key, value in all_of[0] if all((key, value) in of for of in all_of)}

@@ -41,6 +41,7 @@ def scatter_charts(
     returns = score == "return"
     prefix, factor = "normalized " if normalized else "", 1.0 if returns else 100.0
     everything = [*spots, *(dot for spot in spots for dot in spot.dots)]
+    variances = [value for each in spots for value in (each.total, each.order)]
     middles = [factor * each.average for each in everything]
     margin = 0.05 * (max(middles) - min(middles)) or 1.0
     top = max(value for each in everything for value in (each.total, each.order))
@@ -54,9 +55,7 @@ def scatter_charts(
 
         def draw(axes: Axes) -> None:
             charts.scatter(axes, spots, styles, kind, factor, size=1.9)
-            charts.variance_scale(
-                axes, [value for each in spots for value in (each.total, each.order)]
-            )
+            charts.variance_scale(axes, variances)
             axes.set_xlim(min(middles) - margin, max(middles) + margin)
             axes.set_ylim(top=1.3 * top or 1.0)
             axes.set_xlabel(f"average {score}{'' if returns else ', %'}")
@@ -65,10 +64,9 @@ def scatter_charts(
         tags: dict[str, Sequence[Attributes]] = {}
         for place, spot in enumerate(spots):
             whose, style = {"data-method": spot.name}, styles[spot.name]
+            share = "its share of the variance"
             tags[f"dots-{place}"] = [
-                whose
-                | {"class": "dot", "data-order": dot.name}
-                | {"data-tip": tip(dot, "its share of the variance")}
+                whose | {"class": "dot", "data-order": dot.name, "data-tip": tip(dot, share)}
                 for dot in spot.dots
             ]
             told = f"{style.label}\n{tip(spot, f'{prefix}{kind} variance')}"
@@ -121,18 +119,11 @@ def range_chart(audit: OrderSensitivity, styles: dict[str, Style]) -> dict[str, 
     ]
 
     def tip(task: int, name: str, scores: Array) -> str:
-        ends = {"worst": int(scores.argmin()), "best": int(scores.argmax())}
-        return "\n".join(
-            [
-                f"{name}, {tasks[task]}",
-                f"mean {scores.mean():.1f} %",
-                *(
-                    f"{word}: {scores[order]:.1f} %, order {order}: "
-                    + " → ".join(tasks[each] for each in audit.orders[order])
-                    for word, order in ends.items()
-                ),
-            ]
-        )
+        lines = [f"{name}, {tasks[task]}", f"mean {scores.mean():.1f} %"]
+        for word, order in {"worst": int(scores.argmin()), "best": int(scores.argmax())}.items():
+            way = " → ".join(tasks[each] for each in audit.orders[order])
+            lines.append(f"{word}: {scores[order]:.1f} %, order {order}: {way}")
+        return "\n".join(lines)
 
     def draw(axes: Axes) -> None:
         for place, (task, name, scores) in enumerate(by_order):
