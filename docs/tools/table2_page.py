@@ -6,9 +6,9 @@ from docs.tools.sections import PROSE, VERDICTS, Results, Source, folded, page, 
 
 from orderless.methods.policy_settings import PolicySettings
 from orderless.report import MethodSummary, Summary
+from orderless.report.claims import PLASTIC, PLASTICITY
 from orderless.report.columns import columns_of, row_label
 from orderless.report.paper import TABLE_2, benchmark_label, method_label, published
-from orderless.report.plasticity import MEASURES, ROWS
 from orderless.report.summary import Claim
 from orderless.writing import decimal, markdown_table, small
 
@@ -162,10 +162,10 @@ def _verdict(claim: Claim) -> str:
 def _plasticity(summaries: list[Summary]) -> str:
     rows = []
     for summary in (s for s in summaries if s.benchmark == "procgen-lifelong"):
-        for measure, (words, _) in MEASURES.items():
-            texts = [_by_place(summary.methods.get(name), measure) for name in ROWS]
+        for measure, (words, _) in PLASTICITY.items():
+            texts = [_by_place(summary.methods.get(name), measure) for name in PLASTIC]
             rows += [[_name(summary), words, *texts]] if any(texts) else []
-    headings = ["game", "measure", *map(method_label, ROWS)]
+    headings = ["game", "measure", *map(method_label, PLASTIC)]
     return f"{TEXT['places']}\n\n{markdown_table(headings, rows, left=2)}" if rows else ""
 
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from ...experiments.record import CellRecord, Run
 from ...storage.typed import Setting
 from ...writing import MISSING
-from ..charts import Style, method_styles, scatter_spots, series
+from ..charts import Band, Series, Style, method_styles, scatter_spots, series
+from ..claims import PLASTIC, PLASTICITY
 from ..columns import Column, R, columns_of, learning_rate, row_label
 from ..density import Frames
 from ..paper import benchmark_label, method_label
-from ..plasticity import plasticity_series
 from ..reading import UPPER_BOUND, competing, headline, readable, telling_pair
 from ..summary import Claim, ReportError, Summary
 from .charts import icon, scatter_charts, series_chart
@@ -202,7 +202,7 @@ def _with_charts(
         "ess": series(many, "trace", "ess", "effective sample size", "log"),
         "largest": series(many, "trace", "largest_weight", "largest weight", "share"),
         "curves": series(shown, "curves", "return", "episode return"),
-        **{f"plasticity-{name}": data for name, data in plasticity_series(summary).items()},
+        **{f"plasticity-{name}": _by_place(summary, name) for name in PLASTICITY},
     }
     values = {}
     for key, data in found.items():
@@ -216,6 +216,21 @@ def _with_charts(
                 "unit": data.unit,
             }
     return replace(result, dots=normalized, values=values), charts
+
+
+def _by_place(summary: Summary, measure: str) -> Series | None:
+    """Means by place in the order with 95 % intervals; None for a single level."""
+    lines = {}
+    for name in (row for row in PLASTIC if row in summary.methods):
+        entry = summary.methods[name]
+        half = np.array(entry.plasticity_half.get(measure, []))
+        if len(half) > 1:
+            mean = np.array(entry.plasticity[measure])
+            lines[name] = Band(mean, mean - half, mean + half)
+    if not lines or "return" not in summary.methods[next(iter(lines))].plasticity:
+        return None
+    places = np.arange(1.0, 1 + max(len(band.mean) for band in lines.values()))
+    return Series(PLASTICITY[measure][0], places, lines, unit="place")
 
 
 def looks(styles: Mapping[str, Style]) -> dict[str, Part]:
