@@ -52,10 +52,10 @@ def product_page(results: Results) -> str | None:
         return None
     parts = [_front({source.path.stem: source.summary for source in results.sources})]
     parts += [f"{PROSE['product']['words']}\n", "## Every row\n"]
-    kinds = {_kind(source.summary) for source in chosen}
+    kinds = {source.summary.table[:2] for source in chosen}
     for kind in product(TABLE_1, ("domain", "class", "task")):
         if kind in kinds:
-            parts.append(_every_row([s for s in results.sources if _kind(s.summary) == kind]))
+            parts.append(_every_row([s for s in results.sources if s.summary.table[:2] == kind]))
     content = results.read("product-measured.json") or {"sections": []}
     for each in (decode(Section, section) for section in content["sections"]):
         text = f"{each.text}\n\n{each.table()}"
@@ -105,13 +105,9 @@ def _front(summaries: dict[str, Summary]) -> str:
 def with_product(summary: Summary, sources: list[Source]) -> Summary:
     """A report with one row more, where the product was run with its preset."""
     for own in (source.summary for source in sources if of_product(source)):
-        if (*_kind(own), own.preset) == (*_kind(summary), summary.preset) and OWN[0] in own.methods:
+        if own.table == summary.table and OWN[0] in own.methods:
             return replace(summary, methods={**summary.methods, OWN[0]: own.methods[OWN[0]]})
     return summary
-
-
-def _kind(summary: Summary) -> tuple[str, str]:
-    return summary.benchmark, summary.scenario
 
 
 def _settings(summary: Summary) -> str:

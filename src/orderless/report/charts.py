@@ -185,10 +185,6 @@ class Series(NamedTuple):
     scale: str = "linear"
     unit: Literal["step", "place"] = "step"
 
-    @property
-    def highest(self) -> float:
-        return max(float(np.nanmax(band.high)) for band in self.lines.values())
-
 
 def series(
     cells: Iterable[CellRecord],
