@@ -3,7 +3,7 @@
 from docs.tools.sections import PROSE, Results, page, shared, table
 
 from orderless.report import Summary
-from orderless.report.columns import title
+from orderless.report.paper import benchmark_label
 from orderless.writing import decimal, small
 
 COLUMNS = {
@@ -48,4 +48,4 @@ def _map(summary: Summary) -> str:
 def _name(summary: Summary) -> str:
     """The title without the settings that `rb` does not read."""
     tasks = ", random tasks" if summary.settings.get("assign") == "random" else ""
-    return f"{title(summary).split(',')[0]}, {summary.scenario}{tasks}"
+    return f"{benchmark_label(summary.benchmark)}, {summary.scenario}{tasks}"

@@ -6,8 +6,8 @@ from itertools import product
 from docs.tools.sections import PROSE, Results, Source, folded, page, shared, table
 
 from orderless.report import Summary
-from orderless.report.columns import seen_variance, title
-from orderless.report.paper import TABLE_1, method_label
+from orderless.report.columns import seen_variance
+from orderless.report.paper import TABLE_1, benchmark_label, method_label
 from orderless.storage.typed import decode
 from orderless.writing import markdown_table, percent, small
 
@@ -78,7 +78,7 @@ def _every_row(same: list[Source]) -> str:
             for method, (average, _) in TABLE_1[summary.benchmark].items()
         )
         text += f"\nThe paper's own: {paper}.\n"
-    return folded(f"{title(summary).split(',')[0]}, {summary.scenario}", text)
+    return folded(f"{benchmark_label(summary.benchmark)}, {summary.scenario}", text)
 
 
 def _front(summaries: dict[str, Summary]) -> str:

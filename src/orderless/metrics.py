@@ -136,8 +136,7 @@ def interval(scores: ArrayLike) -> tuple[float, float]:
 
     The tasks are fixed. With one seed it holds for that seed; a single run has width 0.
     """
-    _, low, high = _crossed_interval(_score_grid(scores).mean(axis=2))
-    return low, high
+    return _crossed_interval(_score_grid(scores).mean(axis=2))[1:]
 
 
 def paired_difference(
@@ -212,13 +211,10 @@ def _crossed_interval(values: Array) -> Difference:
     if variance == 0:
         return Difference(start, start, start)
     degrees = variance**2 / ((parts**2 / freedom).sum() + rest**2 / freedom.prod())
-    least = min(length - 1 for length in values.shape if length > 1)
-    half = float(_quantile(max(degrees, least)) * variance**0.5)
+    degrees = max(degrees, min(length - 1 for length in values.shape if length > 1))
+    quantile = STUDENT[min(int(degrees + 1e-9), len(STUDENT)) - 1]  # 9 may be rounded to 8.9999...
+    half = float(quantile * variance**0.5)
     return Difference(start + mean, start + mean - half, start + mean + half)
-
-
-def _quantile(freedom: float) -> float:
-    return STUDENT[min(int(freedom + 1e-9), len(STUDENT)) - 1]  # 9 may be rounded to 8.9999...
 
 
 # One run
