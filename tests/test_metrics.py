@@ -213,7 +213,7 @@ def test_across_tasks_alone_it_is_students_interval():
         assert found[1:] == pytest.approx(expected, abs=1e-3)
     assert metrics.mean_interval(by_task)[1:] == pytest.approx(expected, abs=1e-3)
     assert metrics.difference_across(scores, scores) == (0, 0, 0)
-    for freedom, quantile in enumerate(metrics.scores.STUDENT, start=1):
+    for freedom, quantile in enumerate(metrics.STUDENT, start=1):
         assert quantile == pytest.approx(scipy.stats.t.ppf(0.975, freedom), abs=5e-4)
 
 

@@ -38,17 +38,15 @@ def equality_page(results: Results) -> str | None:
 
     def crossed(text: Callable[[Cell], str]) -> str:
         rows = [
-            [
-                learner,
-                *(text(cells[learner]) if learner in cells else "-" for cells in ways.values()),
-            ]
-            for learner in next(iter(ways.values()))
+            [name, *(text(cells[name]) if name in cells else "-" for cells in ways.values())]
+            for name in next(iter(ways.values()))
         ]
         return markdown_table(["", *ways], rows)
 
     where = "; ".join(f"{kind}: {machine}" for kind, machine in sorted(found.machines.items()))
     measured = f"## What was measured\n\n{TEXT['measured']} {where}.\n"
-    parts = crossed(_promise), f"\n{TEXT['notes']}\n", measured, crossed(_figures)
+    figures = crossed(lambda cell: f"{cell.learned:.1g} / {cell.answered:.1g}")
+    parts = crossed(_promise), f"\n{TEXT['notes']}\n", measured, figures
     return page("What equals what", TEXT["words"], *parts, source="equality.json")
 
 
@@ -59,7 +57,3 @@ def _promise(cell: Cell) -> str:
     if learned == answered == 0:
         return "**bits**"
     return "**sums**" if learned == 0 else f"{max(learned, answered):.0e}"
-
-
-def _figures(cell: Cell) -> str:
-    return f"{cell.learned:.1g} / {cell.answered:.1g}"

@@ -1,9 +1,9 @@
 """The page of the exact filter."""
 
-from docs.tools.sections import PROSE, Results, Row, page, provenance, shared, table
+from docs.tools.sections import PROSE, Results, page, shared, table
 
 from orderless.report import Summary
-from orderless.report.columns import title
+from orderless.report.paper import benchmark_label
 from orderless.writing import decimal, small
 
 COLUMNS = {
@@ -26,22 +26,18 @@ def alone(summary: Summary) -> bool:
 def exact_page(results: Results) -> str | None:
     """One table of all reports of `rb` alone; None if there is none."""
     rows = [row for s in results.sources if alone(s.summary) for row in s.rows]
-    rows.sort(key=_place)
     if not rows:
         return None
+    # class-incremental first, then digits, then by ascending average
+    rows.sort(key=lambda r: r.entry.average)
+    rows.sort(key=lambda r: (r.summary.scenario != "class", r.summary.benchmark != "splitmnist"))
     parts = [
         f"## {_name(row.summary)}: {_map(row.summary)}, "
-        f"{row.summary.settings['rb_features']:,} features\n\n{provenance(row.source)}"
+        f"{row.summary.settings['rb_features']:,} features\n\n{row.source.provenance()}"
         for row in rows
     ]
     answer, words = PROSE["exact"]["answer"], PROSE["exact"]["words"]
     return page("The exact filter, measured", answer, table(COLUMNS, rows), f"{words}\n", *parts)
-
-
-def _place(row: Row) -> tuple[bool, bool, float]:
-    """Class-incremental first, then digits, then by ascending average."""
-    summary = row.summary
-    return summary.scenario != "class", summary.benchmark != "splitmnist", row.entry.average
 
 
 def _map(summary: Summary) -> str:
@@ -52,4 +48,4 @@ def _map(summary: Summary) -> str:
 def _name(summary: Summary) -> str:
     """The title without the settings that `rb` does not read."""
     tasks = ", random tasks" if summary.settings.get("assign") == "random" else ""
-    return f"{title(summary).split(',')[0]}, {summary.scenario}{tasks}"
+    return f"{benchmark_label(summary.benchmark)}, {summary.scenario}{tasks}"

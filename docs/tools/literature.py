@@ -1,7 +1,7 @@
 """The page that sets single networks at the literature's settings beside published figures."""
 
 import numpy as np
-from docs.tools.sections import PROSE, Results, Row, page, provenance, shared, table
+from docs.tools.sections import PROSE, Results, Row, page, shared, table
 
 from orderless.report import MethodSummary
 from orderless.report.columns import title
@@ -24,7 +24,7 @@ def literature_page(results: Results) -> str | None:
     for source in results.sources:
         summary = source.summary
         if (summary.preset, summary.benchmark) == ("strong", "splitmnist"):
-            parts += [f"## {title(summary)}\n", provenance(source), table(COLUMNS, source.rows)]
+            parts += [f"## {title(summary)}\n", source.provenance(), table(COLUMNS, source.rows)]
             parts += _with_equal_seeds(summary.methods)
     heading = "SplitMNIST as the literature runs it"
     return page(heading, PROSE["literature"]["words"], *parts) if parts else None

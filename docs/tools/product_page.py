@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from docs.tools.sections import PROSE, Results, Source, folded, page, provenance, shared, table
+from docs.tools.sections import PROSE, Results, Source, folded, page, shared, table
 
 from orderless.report import Summary
-from orderless.report.columns import seen_variance, title
-from orderless.report.paper import TABLE_1, method_label
+from orderless.report.columns import seen_variance
+from orderless.report.paper import TABLE_1, benchmark_label, method_label
 from orderless.storage.typed import decode
 from orderless.writing import markdown_table, percent, small
 
@@ -52,17 +52,16 @@ def product_page(results: Results) -> str | None:
         return None
     parts = [_front({source.path.stem: source.summary for source in results.sources})]
     parts += [f"{PROSE['product']['words']}\n", "## Every row\n"]
-    kinds = {_kind(source.summary) for source in chosen}
-    for benchmark, scenario in product(TABLE_1, ("domain", "class", "task")):
-        if (benchmark, scenario) in kinds:
-            same = [s for s in results.sources if _kind(s.summary) == (benchmark, scenario)]
-            parts.append(_every_row(same))
+    kinds = {source.summary.table[:2] for source in chosen}
+    for kind in product(TABLE_1, ("domain", "class", "task")):
+        if kind in kinds:
+            parts.append(_every_row([s for s in results.sources if s.summary.table[:2] == kind]))
     content = results.read("product-measured.json") or {"sections": []}
     for each in (decode(Section, section) for section in content["sections"]):
         text = f"{each.text}\n\n{each.table()}"
         tried = each.title.startswith("Settings tried")
         parts.append(folded(each.title, text) if tried else f"## {each.title}\n\n{text}")
-    parts.append(folded("Commands", "\n".join(map(provenance, chosen))))
+    parts.append(folded("Commands", "\n".join(map(Source.provenance, chosen))))
     return page("The product of task posteriors, measured", PROSE["product"]["answer"], *parts)
 
 
@@ -79,7 +78,7 @@ def _every_row(same: list[Source]) -> str:
             for method, (average, _) in TABLE_1[summary.benchmark].items()
         )
         text += f"\nThe paper's own: {paper}.\n"
-    return folded(f"{title(summary).split(',')[0]}, {summary.scenario}", text)
+    return folded(f"{benchmark_label(summary.benchmark)}, {summary.scenario}", text)
 
 
 def _front(summaries: dict[str, Summary]) -> str:
@@ -98,23 +97,17 @@ def _front(summaries: dict[str, Summary]) -> str:
 
     rows = [[SHOWN[name], *(found(stems, name) for stems in FRONT.values())] for name in SHOWN]
     wide = [f"{SHOWN[OWN[0]]}, wide", *(found(WIDE.get(key, ""), OWN[0]) for key in FRONT)]
-    many = [
-        method_label(OWN[1]),
-        *(found(f"{s.split()[0]}-particles", OWN[1]) for s in FRONT.values()),
-    ]
+    merged = (found(f"{stems.split()[0]}-particles", OWN[1]) for stems in FRONT.values())
+    many = [method_label(OWN[1]), *merged]
     return markdown_table(["method", *FRONT], [rows[0], many, wide, *rows[1:]])
 
 
 def with_product(summary: Summary, sources: list[Source]) -> Summary:
     """A report with one row more, where the product was run with its preset."""
     for own in (source.summary for source in sources if of_product(source)):
-        if (*_kind(own), own.preset) == (*_kind(summary), summary.preset) and OWN[0] in own.methods:
+        if own.table == summary.table and OWN[0] in own.methods:
             return replace(summary, methods={**summary.methods, OWN[0]: own.methods[OWN[0]]})
     return summary
-
-
-def _kind(summary: Summary) -> tuple[str, str]:
-    return summary.benchmark, summary.scenario
 
 
 def _settings(summary: Summary) -> str:

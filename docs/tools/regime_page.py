@@ -51,14 +51,16 @@ def _movement(points: list[Point]) -> str:
     counts, correlations = [], []
     for combine in ("accuracy", "probs"):
         up, down = _sides(found, "gain", combine)
-        gain = np.array([p.gains(combine)[0] for p in found])
-        best, worst = (_gain(found[int(i)], combine) for i in (gain.argmax(), gain.argmin()))
+        gain = [p.gains(combine)[0] for p in found]
+        ends = found[int(np.argmax(gain))], found[int(np.argmin(gain))]
+        best, worst = (_gain(point, combine) for point in ends)
         places = {"combine": combine, "n": n, "up": up, "down": down, "places": len(found)}
         counts.append(TEXT["judged"].format(best=best, worst=worst, **places) + "\n")
-        moved = np.array([p.moved for p in found])
+        # Spearman's, without a correction for ties
+        ranks = [np.argsort(np.argsort(values)) for values in ([p.moved for p in found], gain)]
+        value = np.corrcoef(*ranks)[0, 1] if len(found) > 1 else np.nan
         correlations.append(
-            f"- Rank correlation of movement and gain by *{combine}*: "
-            f"{_rank_correlation(moved, gain):+.2f}.\n"
+            f"- Rank correlation of movement and gain by *{combine}*: {value:+.2f}.\n"
         )
     more, less = _sides(found, "order_gain", "accuracy")
     last = (
@@ -75,19 +77,8 @@ def _sides(found: list[Point], what: str, combine: str) -> tuple[int, int]:
 
 
 def _gain(point: Point, combine: str) -> str:
-    value = 100 * point.gains(combine)[0]
-    return (
-        f"{value:+.1f} points at learning rate {point.rate:g}, {point.init} (moved "
-        f"{point.moved:.2g}, ESS {point.ess:.1f})"
-    )
-
-
-def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
-    """Spearman's rank correlation, without a correction for ties."""
-    if len(first) < 2:
-        return float("nan")
-    ranks = [values.argsort().argsort() for values in (first, second)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    value, where = 100 * point.gains(combine)[0], f"learning rate {point.rate:g}, {point.init}"
+    return f"{value:+.1f} points at {where} (moved {point.moved:.2g}, ESS {point.ess:.1f})"
 
 
 def _by_rate(points: list[Point], init: str) -> str:
@@ -98,8 +89,7 @@ def _by_rate(points: list[Point], init: str) -> str:
     }
 
     def gain(point: Point) -> str:
-        value, low, high = (100 * number for number in point.gains("accuracy"))
-        return f"{value:+.1f} ({low:+.1f}, {high:+.1f})"
+        return "{:+.1f} ({:+.1f}, {:+.1f})".format(*(100 * g for g in point.gains("accuracy")))
 
     def probs(point: Point) -> str:
         both = point, peers["averaging", point.rate, point.n]
@@ -121,9 +111,8 @@ def _by_rate(points: list[Point], init: str) -> str:
 
 
 def _score(point: Point) -> str:
-    part = point.accuracy
-    variances = f"{small(part.order_variance)}, {small(part.seed_variance)}"
-    return f"{percent(part.average)} ({variances})"
+    average, *variances = vars(point.accuracy).values()
+    return f"{percent(average)} ({', '.join(map(small, variances))})"
 
 
 def _variants(points: list[Point]) -> str:

@@ -42,6 +42,14 @@ class Source(NamedTuple):
     def rows(self) -> list[Row]:
         return [Row(self, name, entry) for name, entry in self.summary.methods.items()]
 
+    def provenance(self) -> str:
+        """Command, device, time and versions."""
+        hours = self.summary.duration / 3600
+        time = f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"
+        command = f"```\n{self.summary.command or 'command not recorded'}\n```\n\n"
+        data = f"Data: [`{self.path.name}`]({self.path.name}).\n"
+        return f"{command}{work(self.summary, time)} {data}"
+
 
 class Results(NamedTuple):
     """The JSON files of a directory; `sources` are the summaries among them."""
@@ -96,15 +104,6 @@ def folded(heading: str, text: str) -> str:
 def picture(caption: str, path: Path) -> str:
     """An image that lies beside the page; empty if there is none."""
     return f"![{caption}]({path.name})\n" if path.exists() else ""
-
-
-def provenance(source: Source) -> str:
-    """Command, device, time and versions of one report."""
-    hours = source.summary.duration / 3600
-    time = f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"
-    command = f"```\n{source.summary.command or 'command not recorded'}\n```\n\n"
-    data = f"Data: [`{source.path.name}`]({source.path.name}).\n"
-    return f"{command}{work(source.summary, time)} {data}"
 
 
 def work(summary: Summary, time: str) -> str:

@@ -5,17 +5,7 @@ from pathlib import Path
 
 from docs.tools.exact_page import alone
 from docs.tools.product_page import of_product, with_product
-from docs.tools.sections import (
-    PROSE,
-    Results,
-    Source,
-    evidence,
-    folded,
-    page,
-    picture,
-    provenance,
-    verdicts,
-)
+from docs.tools.sections import PROSE, Results, Source, evidence, folded, page, picture, verdicts
 
 from orderless.report import MethodSummary, Summary
 from orderless.report.columns import columns_of, departures, seen_variance, title
@@ -36,7 +26,7 @@ def table1_page(results: Results) -> str | None:
     sources = _own(results)
     if not sources:
         return None
-    front = [source for source in sources if _in_front(source)]
+    front = [source for source in sources if _in_front(source.summary)]
     parts = next(filter(None, (_pictures(source, "figure2") for source in front)), [])
     for benchmark, published in TABLE_1.items():
         label = benchmark_label(benchmark)
@@ -70,24 +60,19 @@ def table1_details(results: Results) -> str | None:
 
 def _own(results: Results) -> list[Source]:
     """The reports of the paper's Table 1; of each benchmark, those nearest to `table1` first."""
-    own = [
+    others = [s for s in results.sources if not alone(s.summary) and not of_product(s)]
+    own = [source for source in others if source.summary.preset != "strong"]
+    return [
         source
-        for source in results.sources
-        if source.summary.preset != "strong"
-        and source.summary.benchmark in TABLE_1
-        and not alone(source.summary)
-        and not of_product(source)
+        for benchmark in TABLE_1
+        for source in sorted(own, key=lambda s: len(departures(s.summary)))
+        if source.summary.benchmark == benchmark
     ]
-    places = list(TABLE_1)
-    return sorted(
-        own, key=lambda s: (places.index(s.summary.benchmark), len(departures(s.summary)))
-    )
 
 
-def _in_front(source: Source) -> bool:
+def _in_front(summary: Summary) -> bool:
     """At the low rate nothing is learned yet; other scenarios have no column in the paper; and
     one order tells nothing about the order."""
-    summary = source.summary
     orders = max(entry.orders for entry in summary.methods.values())
     return summary.scenario == "domain" and not summary.preset.endswith("-low") and orders > 1
 
@@ -166,7 +151,7 @@ def _benchmark_section(source: Source) -> str:
                 below.append(f"{method_label(name)} ({words})")
         rows.append([method_label(name), *paper, *(column.text(entry) for column in columns)])
     headings = ["method", "paper", "paper's norm. var.", *(column.heading for column in columns)]
-    lines = [f"## {title(summary)}\n", provenance(source), markdown_table(headings, rows)]
+    lines = [f"## {title(summary)}\n", source.provenance(), markdown_table(headings, rows)]
     if published:
         lines.append(f"Below the paper's average: {', '.join(below) or 'no row'}.\n")
     if summary.notes:

@@ -6,9 +6,9 @@ from docs.tools.sections import PROSE, VERDICTS, Results, Source, folded, page, 
 
 from orderless.methods.policy_settings import PolicySettings
 from orderless.report import MethodSummary, Summary
+from orderless.report.claims import PLASTIC, PLASTICITY
 from orderless.report.columns import columns_of, row_label, seen_variance
 from orderless.report.paper import TABLE_2, benchmark_label, method_label, published
-from orderless.report.plasticity import MEASURES, ROWS
 from orderless.report.summary import Claim
 from orderless.writing import decimal, markdown_table, small
 
@@ -139,24 +139,21 @@ def _difference(claims: dict[str, Claim], ours: str, theirs: str) -> str:
 
 def _kept(summaries: list[Summary]) -> list[str]:
     """Whether the claim of the paper's figure 3 holds."""
-    judged = [
-        (summary, claim)
-        for summary in summaries
-        for claim in summary.claims
-        if claim.paper == "figure 3" and claim.holds != "not decidable"
-    ]
-    kept = []
-    for summary, claim in judged:
-        if claim.holds:
-            same = (f"{claim.claim} + averaging", claim.measure)
-            (other,) = [c for c in summary.claims if (c.claim, c.measure) == same]
-            what = f"{claim.measure.partition(',')[0]} on {summary.scenario.capitalize()}"
-            alone = ", where particles without weights are no worse" if not other.holds else ""
-            kept.append(f"{what}: {claim.difference:+.3f}{alone}")
+    judged, kept = 0, []
+    for summary in summaries:
+        verdict = {(claim.claim, claim.measure): claim.holds for claim in summary.claims}
+        for claim in summary.claims:
+            if claim.paper == "figure 3" and claim.holds != "not decidable":
+                judged += 1
+                if claim.holds:
+                    other = verdict[f"{claim.claim} + averaging", claim.measure]
+                    alone = "" if other else ", where particles without weights are no worse"
+                    what = f"{claim.measure.partition(',')[0]} on {summary.scenario.capitalize()}"
+                    kept.append(f"{what}: {claim.difference:+.3f}{alone}")
     more = f" ({_listed(kept)})" if kept else ""
-    answer = f"holds in {len(kept)} of {len(judged)} comparisons"
     sentence = "That weighted particles keep more plasticity than PPO, the paper's figure 3,"
-    return [f"{sentence} **{answer}**{more}."] if judged else []
+    answer = f"{sentence} **holds in {len(kept)} of {judged} comparisons**{more}."
+    return [answer] if judged else []
 
 
 def _listed(words: list[str], none: str = "") -> str:
@@ -200,16 +197,11 @@ def _levels(summaries: list[Summary]) -> str:
     """A table with a row per level, for runs with too many levels for a column each."""
     tables = []
     for summary in summaries:
-        names = summary.task_names or []
+        names, entries = summary.task_names or [], summary.methods.values()
         if len(names) > FEW:
-            entries = summary.methods.values()
-            rows = [
-                [name, *(decimal(entry.task_averages[task]) for entry in entries)]
-                for task, name in enumerate(names)
-            ]
-            tables.append(
-                markdown_table([_name(summary), *map(method_label, summary.methods)], rows)
-            )
+            columns = names, *(map(decimal, entry.task_averages) for entry in entries)
+            headings = [_name(summary), *map(method_label, summary.methods)]
+            tables.append(markdown_table(headings, list(zip(*columns, strict=True))))
     return "\n".join(tables)
 
 
@@ -223,13 +215,11 @@ def _verdict(claim: Claim) -> str:
 
 def _plasticity(summaries: list[Summary]) -> str:
     rows = []
-    for summary in summaries:
-        entries = [summary.methods.get(name) for name in ROWS]
-        for measure, (words, _) in MEASURES.items():
-            texts = [_by_place(entry, measure) for entry in entries]
-            if any(texts) and summary.benchmark == "procgen-lifelong":
-                rows.append([_name(summary), words, *texts])
-    headings = ["game", "measure", *map(method_label, ROWS)]
+    for summary in (s for s in summaries if s.benchmark == "procgen-lifelong"):
+        for measure, (words, _) in PLASTICITY.items():
+            texts = [_by_place(summary.methods.get(name), measure) for name in PLASTIC]
+            rows += [[_name(summary), words, *texts]] if any(texts) else []
+    headings = ["game", "measure", *map(method_label, PLASTIC)]
     return f"{TEXT['places']}\n\n{markdown_table(headings, rows, left=2)}" if rows else ""
 
 
@@ -243,14 +233,11 @@ def _by_place(entry: MethodSummary | None, measure: str) -> str:
 
 def _weights(summaries: list[Summary]) -> str:
     """The spread of log-weights by term of the loss."""
-    terms = ("policy", "value", "entropy")
-    rows = [
-        [_name(summary), method_label(name)]
-        + [" / ".join(map(small, entry.weight_spread.get(term, []))) or "-" for term in terms]
-        for summary in summaries
-        for name, entry in summary.methods.items()
-        if entry.weight_spread
-    ]
+    terms, rows = ("policy", "value", "entropy"), []
+    for summary in summaries:
+        for name, spread in ((n, e.weight_spread) for n, e in summary.methods.items()):
+            texts = [" / ".join(map(small, spread.get(term, []))) or "-" for term in terms]
+            rows += [[_name(summary), method_label(name), *texts]] if spread else []
     table = markdown_table(["game", "method", *(f"by {term}" for term in terms)], rows, left=2)
     return f"{TEXT['spread']}\n\n{table}" if rows else ""
 

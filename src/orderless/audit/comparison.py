@@ -21,7 +21,7 @@ from ..methods.learners.product import squared_errors, zero_head
 from ..networks import mlp
 from ..particles import Ensemble, per_particle
 from ..scenarios import Task
-from .learners import Batches, MakeLearner, batches_of
+from .learners import BatchLearner, MakeLearner
 
 COMPARISONS = ("wpf", "averaging", "product", "rb")
 _INPUT_LIMIT = 4.0  # larger inputs of the random features are clipped
@@ -94,15 +94,14 @@ def _squared_error(outputs: Tensor, y: Tensor) -> Tensor:
     return F.mse_loss(outputs.squeeze(-1), y) / 2
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(eq=False)
+class Comparison(BatchLearner):
     """A filter as a learner of tasks: batch by batch if it has a `step`, else at once."""
 
     filter: Any
     step: Any
     scaling: _Scaling
     targets: _Targets
-    batches: Batches
 
     def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> None:
         x, y = self.scaling(x), self.targets(y)
@@ -134,29 +133,23 @@ def comparisons(
     scaling, targets = _Scaling(tasks), _Targets(tasks)
 
     def make(name: str, seed: int) -> Comparison:
-        filter, step = _make_filter(name, tuple(x.shape[1:]), targets, s, seed, x.device)
-        batches = partial(batches_of, seed=seed, batch_size=s.batch_size, epochs=s.epochs)
-        return Comparison(filter, step, scaling, targets, batches)
+        ensemble = partial(Ensemble, seed=seed, device=x.device)
+        filter, step = _make_filter(name, tuple(x.shape[1:]), targets, s, ensemble)
+        return Comparison(seed, s.batch_size, s.epochs, filter, step, scaling, targets)
 
     return {name: partial(make, name) for name in names}
 
 
 def _make_filter(
-    name: str,
-    shape: tuple[int, ...],
-    targets: _Targets,
-    s: ComparisonSettings,
-    seed: int,
-    device: torch.device,
+    name: str, shape: tuple[int, ...], targets: _Targets, s: ComparisonSettings, ensemble: Any
 ) -> tuple[Any, Any]:
-    """A filter, and its function that learns a batch."""
+    """A filter of an ensemble, and its function that learns a batch."""
     if name == "rb":
-        maps = Ensemble(_feature_map(shape, s.features), s.maps, seed=seed, device=device)
+        maps = ensemble(_feature_map(shape, s.features), s.maps)
         kind: Any = {"targets": "values"} if targets.values else {"classes": targets.outputs}
         return RaoBlackwellizedFilter(maps, weights="uniform", **kind), None
     make_model = partial(mlp, math.prod(shape), s.hidden, targets.outputs)
-    count = 1 if name == "product" else s.particles
-    particles = Ensemble(make_model, count, seed=seed, device=device)
+    particles = ensemble(make_model, 1 if name == "product" else s.particles)
     if name == "product":  # squared error, and a head that starts at zero
         zero_head(particles)
         product = PosteriorProduct(particles, partial(torch.optim.SGD, lr=s.product_lr))

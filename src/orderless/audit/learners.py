@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from ..scenarios.streams import count_batches, keyed_generator, shuffled_batches
 
 MakeLearner = Callable[[int], Any]
-Batches = Callable[[Tensor, Tensor, int | None], Iterator[tuple[Tensor, Tensor]]]
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -30,36 +28,36 @@ class TaskLearner(Protocol):
     def predict(self, x: Tensor) -> Any: ...
 
 
-def batches_of(
-    x: Tensor, y: Tensor, task: int | None, *, seed: int, batch_size: int, epochs: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Shuffled batches that depend on (seed, task) and never on the task's position."""
-    chosen = shuffled_batches(
-        "audit",
-        (seed, -1 if task is None else task),
-        samples=len(y),
-        batch_size=batch_size,
-        total=count_batches(len(y), batch_size, epochs, None),
-        start=0,
-        device=x.device,
-    )
-    return ((x[at], y[at]) for _, at in chosen)
+@dataclass(eq=False)
+class BatchLearner:
+    """The common base of learners that learn a task by batches."""
+
+    seed: int
+    batch_size: int
+    epochs: int
+
+    def batches(self, x: Tensor, y: Tensor, task: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Shuffled batches that depend on (seed, task) and never on the task's position."""
+        key, total = self.key(task), count_batches(len(y), self.batch_size, self.epochs, None)
+        sizes: Any = {"samples": len(y), "batch_size": self.batch_size, "total": total}
+        chosen = shuffled_batches("audit", key, **sizes, start=0, device=x.device)
+        return ((x[at], y[at]) for _, at in chosen)
+
+    def key(self, task: int | None) -> tuple[int, int]:
+        return self.seed, -1 if task is None else task
 
 
 @dataclass(eq=False)
-class TorchLearner:
+class TorchLearner(BatchLearner):
     """A network and its optimizer, trained by batches. See `from_torch`."""
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
     loss: Loss
-    batches: Batches
-    seed: int
 
     def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> None:
         """Train on one task; batches and dropout depend on (seed, task) alone."""
-        key = self.seed, -1 if task is None else task
-        torch.manual_seed(keyed_generator("audit", *key).initial_seed())
+        torch.manual_seed(keyed_generator("audit", *self.key(task)).initial_seed())
         self.module.train()
         for inputs, labels in self.batches(x, y, task):
             self.optimizer.zero_grad()
@@ -101,18 +99,17 @@ def from_torch(
     def network(seed: int) -> TorchLearner:  # the learner's name in the report
         torch.manual_seed(seed)
         module = make_module()
-        batches = partial(batches_of, seed=seed, batch_size=batch_size, epochs=epochs)
-        return TorchLearner(module, make_optimizer(module.parameters()), loss, batches, seed)
+        optimizer = make_optimizer(module.parameters())
+        return TorchLearner(seed, batch_size, epochs, module, optimizer, loss)
 
     return network
 
 
 @dataclass(eq=False)
-class PartialFitLearner:
+class PartialFitLearner(BatchLearner):
     """An estimator with `partial_fit`. See `from_partial_fit`."""
 
     estimator: Any
-    batches: Batches
     known: dict[str, Any]
 
     def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> None:
@@ -152,8 +149,7 @@ def from_partial_fit(
             raise ValueError(
                 f"{type(made).__name__} has no partial_fit, so it cannot learn task by task"
             )
-        batches = partial(batches_of, seed=seed, batch_size=batch_size, epochs=epochs)
-        return PartialFitLearner(made, batches, known)
+        return PartialFitLearner(seed, batch_size, epochs, made, known)
 
     return estimator
 

@@ -195,11 +195,10 @@ class OrderSensitivity:
 
     def __getitem__(self, name: str) -> LearnerAudit:
         """The learner of this name."""
-        for each in self.learners:
-            if each.name == name:
-                return each
-        names = ", ".join(each.name for each in self.learners)
-        raise KeyError(f"this audit has {names}, not {name!r}")
+        found = {each.name: each for each in self.learners}
+        if name not in found:
+            raise KeyError(f"this audit has {', '.join(found)}, not {name!r}")
+        return found[name]
 
     def order_name(self, order: int | tuple[int, ...]) -> str:
         """The names of the tasks in this order."""
@@ -238,7 +237,7 @@ class OrderSensitivity:
         """Write report.md and report.json into `folder`, which is created; return their paths."""
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
-        paths = [place / "report.md", place / "report.json"]
-        for path, content in zip(paths, (self.markdown(), self.json()), strict=True):
-            write_atomically(path, content.encode())
-        return paths
+        texts = {place / "report.md": self.markdown(), place / "report.json": self.json()}
+        for path, text in texts.items():
+            write_atomically(path, text.encode())
+        return list(texts)

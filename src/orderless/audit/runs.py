@@ -126,14 +126,12 @@ class AuditWork:
         `predict` must not change the learner. The first run tests this: another learner, which
         predicts twice at the end and never before, must give the same bits both times.
         """
-        begun, tasks = time.monotonic(), self.tasks
-        make_learner = self.makers[place.learner]
+        begun, make_learner, tasks = time.monotonic(), self.makers[place.learner], self.tasks
         asked = _train(place, make_learner, tasks)
         seconds = time.monotonic() - begun
         answers, bits, broken = asked[-1]
-        others: list[Asked] = []
-        if place.number == place.seed == 0:
-            others = _train(place, make_learner, tasks, times=[0] * (len(tasks) - 1) + [2])
+        late = [0] * (len(tasks) - 1) + [2] if place.number == place.seed == 0 else []
+        others = _train(place, make_learner, tasks, times=late) if late else []
         record = Record(
             learner=place.learner,
             seed=place.seed,

@@ -40,31 +40,23 @@ def markdown(result: OrderSensitivity) -> str:
     for name, each in zip(names, result.learners, strict=True):
         said = "\n".join(f"- {escape(sentence)}" for sentence in findings(result, each))
         sections += [f"## {name}", said]
-    parts = [
-        [escape(each.name), *map(small, (p.variance, p.order_effect, p.seed_effect, p.interaction))]
-        for each in result.learners
-        for p in [each.parts]
-    ]
+    kinds = ("variance", "order_effect", "seed_effect", "interaction")
+    parts = [[small(getattr(each.parts, kind)) for kind in kinds] for each in result.learners]
     headings = ["learner", "variance", "= order", "+ seed", "+ interaction"]
-    sections += ["## Parts of the variance", markdown_table(headings, parts)]
-    tasks = []
-    for task, name in enumerate(result.tasks):
+    rows = [[name, *row] for name, row in zip(names, parts, strict=True)]
+    sections += ["## Parts of the variance", markdown_table(headings, rows)]
+    rows = []
+    for task, name in enumerate(map(escape, result.tasks)):
         means = [each.scores[:, :, task].mean(axis=0) for each in result.learners]
-        cells = [[percent(value) for value in (m.mean(), m.min(), m.max())] for m in means]
-        tasks.append([escape(name), *(f"{mean} ({low}-{high})" for mean, low, high in cells)])
+        cells = [map(percent, (mean.mean(), mean.min(), mean.max())) for mean in means]
+        rows.append([name, *("{} ({}-{})".format(*cell) for cell in cells)])
     sections += [
         "## Tasks\n\nThe mean score in percent; the worst and the best order in brackets.",
-        markdown_table(["task", *names], tasks),
+        markdown_table(["task", *names], rows),
     ]
-    orders = [
-        [
-            str(o),
-            escape(result.order_name(o)),
-            *(percent(e.order_averages[o]) for e in result.learners),
-        ]
-        for o in range(len(result.orders))
-    ]
-    sections += ["## Orders", markdown_table(["order", "tasks in turn", *names], orders)]
+    averages = zip(*(map(percent, each.order_averages) for each in result.learners), strict=True)
+    rows = [[str(o), escape(result.order_name(o)), *row] for o, row in enumerate(averages)]
+    sections += ["## Orders", markdown_table(["order", "tasks in turn", *names], rows)]
     return "\n\n".join(map(str.strip, sections)) + "\n"
 
 
@@ -176,7 +168,7 @@ def findings(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
             f"Worst order: {result.order_name(worst)} ({percent(averages[worst])} %); best: "
             f"{result.order_name(best)} ({percent(averages[best])} %)."
         )
-    if learner is result.learner and result.tails:
+    if learner is result.learner and result.tails and result.tails.runs:  # or all were tried
         said += _about_tails(result, result.tails)
     if learner.verdict in ("sensitive", "below reseeding"):
         task = learner.suffering_task
@@ -186,16 +178,12 @@ def findings(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
             f"{result.order_name(int(means.argmin()))}, {percent(means.max())} % in its best "
             "order."
         )
-    between = [f"{percent(x)} %" for x in (learner.mean_disagreement, learner.seed_disagreement)]
-    if result.score == "accuracy":
-        orders, seeds = between
-        said.append(f"Two orders disagree on {orders} of the test samples, two seeds on {seeds}.")
-    else:
-        said.append(
-            "Predictions in two orders are {} of the targets' standard deviation apart, those of "
-            "two seeds {}.".format(*between)
-        )
-    return said
+    apart = "Two orders disagree on {} % of the test samples, two seeds on {} %."
+    if result.score != "accuracy":
+        apart = "Predictions in two orders are {} % of the targets' standard deviation apart, "
+        apart += "those of two seeds {} %."
+    between = map(percent, (learner.mean_disagreement, learner.seed_disagreement))
+    return [*said, apart.format(*between)]
 
 
 def _about_chance(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
@@ -218,17 +206,13 @@ def _about_chance(result: OrderSensitivity, learner: LearnerAudit) -> list[str]:
 
 
 def _about_tails(result: OrderSensitivity, tails: Tails) -> list[str]:
-    said: list[str] = []
-    if not tails.runs:  # all orders had been tried
-        return said
     ends = ("worst", tails.worst, tails.random_worst), ("best", tails.best, tails.random_best)
-    for kind, tail, drawn in ends:
-        said.append(
-            f"The {kind} order that {tails.runs} more runs found: {result.order_name(tail.order)} "
-            f"({percent(tail.average)} % with seed 0, {percent(tail.again)} % with seed 1). The "
-            f"{kind} of {len(result.orders)} random orders had {percent(drawn)} % with seed 0."
-        )
-    return said
+    return [
+        f"The {kind} order that {tails.runs} more runs found: {result.order_name(tail.order)} "
+        f"({percent(tail.average)} % with seed 0, {percent(tail.again)} % with seed 1). The "
+        f"{kind} of {len(result.orders)} random orders had {percent(drawn)} % with seed 0."
+        for kind, tail, drawn in ends
+    ]
 
 
 def _claim(learner: LearnerAudit) -> str:

@@ -112,24 +112,19 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         With `method="rb"` weights are multiples of 1/16 up to 16; an integer weight k is the same
         as k copies of the sample.
         """
-        with self._all_or_nothing():
-            X, y = self._validated(X, y, reset=True)
-            self._meet(y, None, first=True)
-            X, y, weights = self._weighted(X, y, sample_weight)
-            self._begin(X, y, weights)
-            self._learn(X, y, weights, self.epochs, shuffle=True)
-        return self
+        return self._absorb(X, y, None, sample_weight, anew=True)
 
-    def _stream(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
-        """Learn more data in one pass."""
-        first = not hasattr(self, "filter_")
+    def _absorb(self, X: Any, y: Any, classes: Any, sample_weight: Any, *, anew: bool) -> Self:
+        """Learn data from the beginning in all epochs, or more data of a stream in one pass."""
+        first = anew or not hasattr(self, "filter_")
         with self._all_or_nothing():
             X, y = self._validated(X, y, reset=first)
             self._meet(y, classes, first)
             X, y, weights = self._weighted(X, y, sample_weight)
             if first:
-                self._begin(None, y, weights)
-            self._learn(X, y, weights, 1, shuffle=False)
+                self._begin(X if anew else None, y, weights)
+            self._learn(X, y, weights, self.epochs if anew else 1, shuffle=anew)
+            self._follow(X, y, weights)
         return self
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -189,6 +184,9 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             rows = torch.randperm(count, generator=generator) if shuffle else torch.arange(count)
             yield from rows.split(self.batch_size)
 
+    def _follow(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> None:
+        """Register what was learned from new data."""
+
     @abstractmethod
     def _losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One network's losses on a batch `[B]`."""
@@ -214,20 +212,14 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             sample_weight, X, dtype=np.float64, ensure_non_negative=True, copy=True
         )
         kept = weights > 0
-        if not kept.any():
-            raise ValueError(
-                "sample_weight must be positive for at least one sample, got only zeros"
-            )
-        return X[kept], y[kept], weights[kept]
+        if kept.any():
+            return X[kept], y[kept], weights[kept]
+        raise ValueError("sample_weight must be positive for at least one sample, got only zeros")
 
     def _rows(self, X: Any) -> Iterator[Tensor]:
-        """`_parts` of inputs that are validated first."""
+        """Scaled inputs to predict, in parts of at most `ROWS`."""
         check_is_fitted(self, "filter_")
         X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        return self._parts(X)
-
-    def _parts(self, X: np.ndarray) -> Iterator[Tensor]:
-        """Scaled inputs to predict, in parts of at most `ROWS`."""
         return iter(self._inputs(X, learning=False).split(ROWS))
 
     def __add__(self, other: Any) -> Self:
@@ -299,8 +291,7 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         state |= {name: torch.from_numpy(np.asarray(getattr(self, name))) for name in _ARRAYS}
         state |= {name: getattr(self, name) for name in _PLAIN}
         state |= {name: _plain(getattr(self, name)) for name in _OPTIONAL if hasattr(self, name)}
-        names = getattr(self, "feature_names_in_", None)
-        state["feature_names_in_"] = None if names is None else names.tolist()
+        state["feature_names_in_"] = _plain(getattr(self, "feature_names_in_", None))
         if hasattr(self, "classes_"):
             labels = {"values": self.classes_.tolist(), "dtype": self.classes_.dtype.str}
             state["classes_"] = labels

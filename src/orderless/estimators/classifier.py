@@ -66,7 +66,7 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
             )
         if self.method != "rb" and classes is None and not hasattr(self, "filter_"):
             raise ValueError("classes must be passed on the first call to partial_fit")
-        return self._stream(X, y, classes, sample_weight)
+        return self._absorb(X, y, classes, sample_weight, anew=False)
 
     def _meet(self, y: np.ndarray, classes: Any, first: bool) -> None:
         """Update `classes_` with the named classes and, for the exact filter, those in y."""
@@ -172,10 +172,8 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Log-probabilities `[n, C]`; for two classes the log-odds of the second `[n]`."""
-        logarithms = self.predict_log_proba(X)
-        if len(self.classes_) == 2:
-            return logarithms[:, 1] - logarithms[:, 0]
-        return logarithms
+        logs = self.predict_log_proba(X)
+        return logs[:, 1] - logs[:, 0] if len(self.classes_) == 2 else logs
 
 
 def _in_sixteenths(weights: dict[Any, float]) -> tuple[dict[Any, float], float]:

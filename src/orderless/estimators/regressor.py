@@ -11,7 +11,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
-from .base import ParticleEstimator, scaling_of
+from .base import ROWS, ParticleEstimator, scaling_of
 
 TARGET_LIMIT = 16.0  # in units of target_scale; larger targets are refused
 
@@ -37,7 +37,7 @@ class ParticleRegressor(RegressorMixin, ParticleEstimator):
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn more data."""
-        return self._stream(X, y, None, sample_weight)
+        return self._absorb(X, y, None, sample_weight, anew=False)
 
     def _validated(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         options: Any = {"dtype": [np.float64, np.float32], "y_numeric": True}
@@ -63,10 +63,10 @@ class ParticleRegressor(RegressorMixin, ParticleEstimator):
             )
         return torch.from_numpy(values)
 
-    def _learn(self, X: np.ndarray, y: np.ndarray, weights: Any, *passes: Any, **how: Any) -> None:
-        super()._learn(X, y, weights, *passes, **how)
+    def _follow(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> None:
         if self.method != "rb":
-            residuals = y - self._unscaled([self._moments(rows)[0] for rows in self._parts(X)])
+            parts = self._inputs(X, learning=False).split(ROWS)
+            residuals = y - self._unscaled([self._moments(rows)[0] for rows in parts])
             mass = np.ones(len(y)) if weights is None else weights
             self._squares += float(mass @ np.square(residuals))
             self._count += float(mass.sum())

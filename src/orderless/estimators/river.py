@@ -11,10 +11,9 @@ result depend on the order again.
 """
 
 import hashlib
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -48,7 +47,7 @@ def _row(x: dict[Any, Any]) -> np.ndarray:
 
 
 @dataclass(eq=False, repr=False)
-class _Stream(ABC):
+class _Stream:
     """The common base of `StreamClassifier` and `StreamRegressor`.
 
     Args:
@@ -62,18 +61,14 @@ class _Stream(ABC):
     input_scale: float = 2.0
     seed: int = 0
     estimator: Any = field(default=None, init=False)
-
-    def _options(self) -> Any:
-        return {
-            "n_particles": self.n_particles,
-            "n_features": self.n_features,
-            "input_scale": self.input_scale,
-            "random_state": self.seed,
-        }
+    _kind: ClassVar[type]
 
     def learn_one(self, x: dict[Any, Any], y: Any) -> None:
         """Learn one sample."""
-        estimator = self._make() if self.estimator is None else self.estimator
+        estimator = self.estimator
+        if estimator is None:
+            options = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+            estimator = self._kind(random_state=options.pop("seed"), **options)
         self.estimator = estimator.partial_fit(_row(x), [y])  # not if the first sample is refused
 
     def unlearn_one(self, x: dict[Any, Any], y: Any) -> None:
@@ -81,10 +76,6 @@ class _Stream(ABC):
         if self.estimator is None:
             raise ValueError("unlearn_one needs a sample that was learned before, and none was")
         self.estimator.forget(_row(x), [y])
-
-    @abstractmethod
-    def _make(self) -> Any:
-        """The estimator inside."""
 
 
 class StreamClassifier(_Stream, base.Classifier):
@@ -99,8 +90,7 @@ class StreamClassifier(_Stream, base.Classifier):
     'day'
     """
 
-    def _make(self) -> ParticleClassifier:
-        return ParticleClassifier(**self._options())
+    _kind = ParticleClassifier
 
     def predict_proba_one(self, x: dict[Any, Any], **kwargs: Any) -> dict[Any, float]:
         """Probabilities of the labels seen so far."""
@@ -129,10 +119,7 @@ class StreamRegressor(_Stream, base.Regressor):
 
     target_mean: float = 0.0
     target_scale: float = 16.0
-
-    def _make(self) -> ParticleRegressor:
-        targets: Any = {"target_mean": self.target_mean, "target_scale": self.target_scale}
-        return ParticleRegressor(**self._options(), **targets)
+    _kind = ParticleRegressor
 
     def predict_one(self, x: dict[Any, Any], **kwargs: Any) -> float:
         """The mean; `target_mean` without samples."""

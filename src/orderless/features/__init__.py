@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from .convolutional import RandomConvolution
     from .efficientnet import efficientnet_lite
     from .leaves import DeadLeaves, dead_leaves
-    from .sentences import minilm
     from .relu import RandomReLU
+    from .sentences import minilm
 
 __all__ = [
     "Backbone", "Concatenate", "DeadLeaves", "RandomConvolution", "RandomReLU", "cached",

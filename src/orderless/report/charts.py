@@ -6,8 +6,9 @@ a scatter plot, "line-k" and "band-k" over time.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ Variance = Literal["total", "order"]
 class Style(NamedTuple):
     """How a method is drawn. Related methods share colour and shape and differ in `dashes`."""
 
+    label: str
     colour: str
     marker: str
     filled: bool
@@ -42,21 +44,17 @@ class Style(NamedTuple):
     dashes: tuple[float, ...]
 
 
-def method_styles(names: Sequence[str]) -> dict[str, Style]:
+def method_styles(names: Iterable[str], label: Callable[[str], str] = str) -> dict[str, Style]:
     """A method, its + WPF form and its tuned form (drawn smaller) share colour and shape."""
     styles: dict[str, Style] = {}
-    unknown = 0
-    over_particles = {describe(name).base for name in names}
-    for name in names:
-        method = describe(name)
-        if method.style is not None:
-            colour, marker = method.style.colour, method.style.marker
-        else:
-            colour, marker = OTHER_STYLES[unknown % len(OTHER_STYLES)]
-            unknown += 1
+    methods, free = {name: describe(name) for name in names}, itertools.cycle(OTHER_STYLES)
+    over_particles = {method.base for method in methods.values()}
+    for name, method in methods.items():
+        own = method.style
+        colour, marker = (own.colour, own.marker) if own else next(free)
         kin = sum(style.colour == colour for style in styles.values())
         filled, dashes = name not in over_particles, DASHES[kin % len(DASHES)]
-        styles[name] = Style(colour, marker, filled, method.tuned, dashes)
+        styles[name] = Style(label(name), colour, marker, filled, method.tuned, dashes)
     return styles
 
 
@@ -124,7 +122,6 @@ def scatter(
     axes: Axes,
     spots: Sequence[Spot],
     styles: dict[str, Style],
-    labels: Mapping[str, str],
     variance: Variance,
     factor: float = 100.0,
     size: float = 1.0,
@@ -152,7 +149,7 @@ def scatter(
             facecolors=style.colour if style.filled else "white",
             edgecolors="white" if style.filled else style.colour,
             linewidths=0.6 if style.filled else 1.4,
-            label=plain(labels[spot.name]),
+            label=plain(style.label),
             zorder=3,
             gid=f"mark-{place}",
         )
@@ -188,10 +185,6 @@ class Series(NamedTuple):
     scale: str = "linear"
     unit: Literal["step", "place"] = "step"
 
-    @property
-    def highest(self) -> float:
-        return max(float(np.nanmax(band.high)) for band in self.lines.values())
-
 
 def series(
     cells: Iterable[CellRecord],
@@ -201,40 +194,27 @@ def series(
     scale: str = "linear",
 ) -> Series | None:
     """The mean, lowest and highest value over cells per method; None without any."""
-    found: dict[str, list[tuple[list[float], list[float]]]] = {}
+    found: dict[str, list[Array]] = {}
     for cell in cells:
         content = getattr(cell, record) or {}
         pairs = zip(content.get("step", []), content.get(key, []), strict=False)
-        points = sorted((s, v) for s, v in pairs if s is not None and v is not None)
-        if points:
-            steps, values = zip(*points, strict=True)
-            found.setdefault(cell.method, []).append((list(steps), list(values)))
+        if points := sorted((s, v) for s, v in pairs if s is not None and v is not None):
+            found.setdefault(cell.method, []).append(np.array(points, dtype=np.float64).T)
     if not found:
         return None
     ends = [steps[i] for traces in found.values() for steps, _ in traces for i in (0, -1)]
-    grid = np.linspace(min(ends), max(ends), POINTS)
-    lines = {name: _band(traces, grid) for name, traces in found.items()}
+    grid, lines = np.linspace(min(ends), max(ends), POINTS), {}
+    for name, traces in found.items():
+        rows = np.array([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in traces])
+        band, reached = np.full((3, POINTS), np.nan), np.isfinite(rows).any(axis=0)
+        known = rows[:, reached]
+        band[:, reached] = np.nanmean(known, 0), np.nanmin(known, 0), np.nanmax(known, 0)
+        lines[name] = Band(*band)
     return Series(title, grid, lines, scale)
 
 
-def _band(traces: list[tuple[list[float], list[float]]], grid: Array) -> Band:
-    rows = np.array(
-        [np.interp(grid, steps, values, left=np.nan, right=np.nan) for steps, values in traces]
-    )
-    band = np.full((3, len(grid)), np.nan)
-    reached = np.isfinite(rows).any(axis=0)
-    known = rows[:, reached]
-    band[:, reached] = np.nanmean(known, 0), np.nanmin(known, 0), np.nanmax(known, 0)
-    return Band(*band)
-
-
 def draw_series(
-    axes: Axes,
-    data: Series,
-    styles: dict[str, Style],
-    labels: Mapping[str, str],
-    *,
-    thin: Sequence[str] = (),
+    axes: Axes, data: Series, styles: dict[str, Style], *, thin: Sequence[str] = ()
 ) -> None:
     """Draw a line per method with a band from the lowest to the highest; `thin` ones without."""
     for place, (name, band) in enumerate(data.lines.items()):
@@ -245,7 +225,7 @@ def draw_series(
             color=style.colour,
             linewidth=0.8 if name in thin else 1.8,
             dashes=style.dashes or (None, None),
-            label=plain(labels[name]),
+            label=plain(style.label),
             gid=f"line-{place}",
         )
         if name not in thin:

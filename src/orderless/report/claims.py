@@ -10,16 +10,22 @@ and on the order variance.
 Mean returns in games, which are expensive to measure in many orders, are judged from 3 orders on,
 where the interval is wide. A second interval, ``across``, treats the levels as a sample as well: it
 tells which effects on the game are excluded.
+
+That weighted particles keep plasticity is judged on the second half of each order by Student's
+interval over the orders' paired differences, against PPO and against unweighted particles: what
+those keep as well is no effect of the weights.
 """
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from .. import metrics
 from ..experiments.record import CellRecord
 from ..writing import count, percent
-from .blocks import Cells, by_place, complete_block, score_grid
+from .blocks import Cells, by_order_place, by_place, complete_block, score_grid
 from .paper import CHANCE, TABLE_1, TABLE_2, benchmark_label, method_label, published
 from .summary import Claim, Summary
 
@@ -34,6 +40,14 @@ MEASURES: dict[Measure, str] = {
     "mean": "average",
     "variance": "total variance",
     "order_variance": "order variance",
+}
+PLASTIC = ("ppo", "ppo+averaging", "ppo+wpf")  # the rows whose plasticity is compared
+# measure -> (in words, "high" or "low" if one of them is better)
+PLASTICITY = {
+    "return": ("area under a level's curve", "high"),
+    "dormant": ("dormant units", "low"),
+    "effective_rank": ("effective rank", "high"),
+    "mean_abs_weight": ("mean size of weights", None),
 }
 
 
@@ -79,6 +93,13 @@ def judge_claims(summary: Summary, cells: Sequence[CellRecord]) -> list[Claim]:
         claims.append(judge.best_of_all())
     if benchmark == "splitcifar100":
         claims.append(judge.competes())
+    if benchmark == "procgen-lifelong":
+        claims += [
+            judge.keeps_plasticity(other, name, words, better)
+            for other in PLASTIC[:-1]
+            for name, (words, better) in PLASTICITY.items()
+            if better
+        ]
     return claims
 
 
@@ -100,8 +121,7 @@ def decided(
     holds, opposite = (above, below) if better == "high" else (below, above)
     seen = "" if holds else "; the opposite is seen" if opposite else "; no difference is shown"
     fractions = form == "%"
-    texts = [f"{percent(v)} %" if fractions else f"{v:{form}}" for v in values.values()]
-    both = [f"{name} {text}" for name, text in zip(values, texts, strict=True)]
+    both = [f"{n} {percent(v)} %" if fractions else f"{n} {v:{form}}" for n, v in values.items()]
     value, low, high = (f"{100 * v:+.2f}" if fractions else f"{v:+{form}}" for v in difference)
     return replace(
         claim,
@@ -127,7 +147,7 @@ class Judge:
             claim=comparison.text, measure=MEASURES[measure], paper=self._in_the_paper(comparison)
         )
         needed = FEWEST_ORDERS if returns and mean else MINIMUM_ORDERS
-        shared = shared_block(self.summary, self.cells, left, right, needed)
+        shared = self._shared_block(left, right, needed)
         if isinstance(shared, str):
             return replace(claim, evidence=shared)
         *both, seeds, orders = shared
@@ -235,6 +255,42 @@ class Judge:
             return replace(claim, holds="not decidable", evidence=unseen)
         return claim
 
+    def keeps_plasticity(self, right: str, measure: str, words: str, better: str) -> Claim:
+        left = PLASTIC[-1]
+        claim = Claim(
+            claim=f"{method_label(left)} keeps more plasticity than {method_label(right)}",
+            measure=f"{words}, second half of the order",
+            paper="figure 3" if right == PLASTIC[0] else None,
+        )
+        shared = self._shared_block(left, right, FEWEST_ORDERS)
+        if isinstance(shared, str):
+            return replace(claim, evidence=shared)
+        *both, seeds, orders = shared
+        places = [(seed, order) for seed in seeds for order in orders]
+        runs = [[by_order_place(of[place]).get(measure, []) for place in places] for of in both]
+        values = np.array(runs, dtype=np.float64)  # [method, run, place]
+        if values.ndim < 3 or values.shape[2] < 2 or not np.isfinite(values).all():
+            return replace(claim, evidence=f"Not recorded: {measure}.")
+        ours, theirs = values[:, :, -(values.shape[2] // 2) :].mean(axis=2)
+        means = {left: float(ours.mean()), right: float(theirs.mean())}
+        # runs that share an order are not independent of each other: one value per order
+        by_order = (ours - theirs).reshape(len(seeds), len(orders)).mean(axis=0)
+        difference = metrics.mean_interval(by_order)
+        return decided(claim, means, difference, count(len(ours), "run"), better=better)
+
+    def _shared_block(
+        self, left: str, right: str, needed: int
+    ) -> tuple[Cells, Cells, list[int], list[int]] | str:
+        """The cells of both methods, their common seeds and orders; or why they are not judged."""
+        if reason := unfit(self.summary, left, right):
+            return reason
+        ours, theirs = by_place(self.cells, left), by_place(self.cells, right)
+        seeds, orders = complete_block(ours.keys() & theirs.keys())
+        if len(orders) < needed:
+            shared = count(len(orders), "order")
+            return f"{left} and {right} share {shared}; a verdict needs {needed}."
+        return ours, theirs, seeds, orders
+
     def _excluded(self, comparison: Comparison, across: metrics.Difference) -> str:
         """Whether the measurements exclude an effect of the paper's size on other levels, too."""
         text = (
@@ -276,17 +332,3 @@ def unfit(summary: Summary, *names: str) -> str | None:
                 "loss: rows that broke off say nothing about the method."
             )
     return None
-
-
-def shared_block(
-    summary: Summary, cells: Sequence[CellRecord], left: str, right: str, needed: int
-) -> tuple[Cells, Cells, list[int], list[int]] | str:
-    """The cells of both methods, their common seeds and orders; or why they cannot be judged."""
-    if reason := unfit(summary, left, right):
-        return reason
-    ours, theirs = by_place(cells, left), by_place(cells, right)
-    seeds, orders = complete_block(ours.keys() & theirs.keys())
-    if len(orders) < needed:
-        shared = count(len(orders), "order")
-        return f"{left} and {right} share {shared}; a verdict needs {needed}."
-    return ours, theirs, seeds, orders

@@ -18,7 +18,6 @@ from .blocks import Cells, by_order_place, by_place, complete_block, score_grid
 from .claims import judge_claims
 from .commands import joined
 from .paper import released_scoring
-from .plasticity import judge_plasticity
 from .summary import MethodSummary, ReportError, Summary
 
 T = TypeVar("T")
@@ -84,8 +83,7 @@ def _summarize_table(cells: list[CellRecord]) -> Summary:
         random_return=untrained if expert else None,
         claims=[],
     )
-    claims = [*judge_claims(summary, cells), *judge_plasticity(summary, cells)]
-    return replace(summary, claims=claims)
+    return replace(summary, claims=judge_claims(summary, cells))
 
 
 # measures of S[seed, order, task] and of R by their names in `metrics`
@@ -273,8 +271,5 @@ def _distinct(values: Iterable[str | None]) -> list[str]:
 
 def _shared_settings(cells: list[CellRecord]) -> dict[str, Setting]:
     """The settings that are equal in all of these cells."""
-    return {
-        key: value
-        for key, value in cells[0].settings.items()
-        if all(key in cell.settings and cell.settings[key] == value for cell in cells)
-    }
+    all_of = [cell.settings.items() for cell in cells]
+    return {key: value for key, value in all_of[0] if all((key, value) in of for of in all_of)}

@@ -6,10 +6,11 @@ import io
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..experiments.record import CellRecord, Run
+from ..experiments.record import Run
 from ..methods import describe
 from ..storage import write_atomically
 from . import charts
@@ -20,7 +21,6 @@ from .reading import readable
 from .summary import ReportError, Summary
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SIZE = 160  # of a density's grid
@@ -82,13 +82,19 @@ def figure2(summaries: Sequence[Summary]) -> Figure:
     figure = charts.new_figure(11.5, 4.6 * len(shown))
     panels = figure.subplots(len(shown), 2, squeeze=False, sharex="row", sharey="row")
     for (left, right), summary in zip(panels, shown, strict=True):
-        styles = charts.method_styles(list(summary.methods))
+        label = partial(row_label, methods=summary.methods)
+        styles = charts.method_styles(summary.methods, label)
         spots = charts.scatter_spots(summary.methods)
-        labels = {name: row_label(name, summary.methods) for name in styles}
-        charts.scatter(left, spots, styles, labels, "total")
-        charts.scatter(right, spots, styles, labels, "order")
+        charts.scatter(left, spots, styles, "total")
+        charts.scatter(right, spots, styles, "order")
         charts.variance_scale(left, [value for spot in spots for value in (spot.total, spot.order)])
-        _name_the_undrawn(left, summary)
+        entries = summary.methods.items()
+        missing = [method_label(n) for n, e in entries if e.normalized_variance is None]
+        if missing:
+            why = "Not drawn (a task's mean accuracy is 0, so normalized variance is undefined): "
+            text = textwrap.fill(charts.plain(why + ", ".join(missing)), 64)
+            below: Any = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "top"}
+            left.annotate(text, (0, 0), (0, -34), **below, fontsize=8)
         for axes in (left, right):
             axes.set_xlabel("average accuracy, %")
         right.tick_params(labelleft=True)
@@ -98,23 +104,6 @@ def figure2(summaries: Sequence[Summary]) -> Figure:
         right.set_title("better: right and down", loc="right", fontsize=8, color="#555555")
         charts.legend_beside(right)
     return figure
-
-
-def _name_the_undrawn(axes: Axes, summary: Summary) -> None:
-    """Name the methods without a normalized variance below the panel."""
-    entries = summary.methods.items()
-    missing = [method_label(n) for n, e in entries if e.normalized_variance is None]
-    if missing:
-        why = "Not drawn (a task's mean accuracy is 0, so normalized variance is undefined): "
-        axes.annotate(
-            textwrap.fill(charts.plain(why + ", ".join(missing)), 64),
-            (0, 0),
-            (0, -34),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            va="top",
-            fontsize=8,
-        )
 
 
 def figure3(run: Run, summaries: Sequence[Summary]) -> Figure | None:
@@ -133,31 +122,26 @@ def figure3(run: Run, summaries: Sequence[Summary]) -> Figure | None:
     figure = charts.new_figure(9.5, 3.6 * len(panels))
     axes = figure.subplots(len(panels), 1, squeeze=False)
     for axis, (summary, data) in zip(axes[:, 0], panels, strict=True):
+        label = partial(row_label, methods=summary.methods)
         styles = {
             name: style._replace(dashes=(4, 2) if describe(name).base is None else ())
-            for name, style in charts.method_styles(list(data.lines)).items()
+            for name, style in charts.method_styles(data.lines, label).items()
         }
         if "ppo" in styles:  # PPO + WPF has its colour, and two bands need different ones
             styles["ppo"] = styles["ppo"]._replace(colour=PLAIN)
-        labels = {name: row_label(name, summary.methods) for name in data.lines}
         thin = [name for name in data.lines if name not in ("ppo", "ppo+wpf")]
-        charts.draw_series(axis, data, styles, labels, thin=thin)
-        for switch in level_switches(tables[summary.table][0]):
-            axis.axvline(switch, color="#999999", linewidth=0.8, linestyle=":")
+        charts.draw_series(axis, data, styles, thin=thin)
+        cell = tables[summary.table][0]
+        # curves have equally many bins of each level
+        if steps := [step for step in (cell.curves or {}).get("step", []) if step is not None]:
+            end = steps[-1] + (steps[1] - steps[0] if len(steps) > 1 else 0.0) / 2
+            for place in range(1, len(cell.order)):
+                switch = end * place / len(cell.order)
+                axis.axvline(switch, color="#999999", linewidth=0.8, linestyle=":")
         axis.set_xlabel("environment steps")
         axis.set_title(charts.plain(title(summary)), loc="left", fontsize=10)
         charts.legend_beside(axis)
     return figure
-
-
-def level_switches(cell: CellRecord) -> list[float]:
-    """The steps at which the next level begins; curves have equally many bins of each level."""
-    steps = [step for step in (cell.curves or {}).get("step", []) if step is not None]
-    if not steps:
-        return []
-    width = (steps[1] - steps[0]) if len(steps) > 1 else 0.0
-    levels = len(cell.order)
-    return [(steps[-1] + width / 2) * place / levels for place in range(1, levels)]
 
 
 def save(figure: Figure, path: Path) -> Path:

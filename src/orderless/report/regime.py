@@ -98,16 +98,12 @@ def summarize_regime(records: list[dict[str, Json]]) -> RegimeSummary:
             found.setdefault(variant, {})[t.seed, t.order_index] = t, r
     seeds = sorted({training.seed for training in trainings})
     orders = sorted({training.order_index for training in trainings})
+
+    def grid(places: Places, combine: str) -> Array:
+        return np.array([[places[s, o][1].scores[combine] for o in orders] for s in seeds])
+
     try:
-        grids = {
-            variant: {
-                combine: np.array(
-                    [[places[s, o][1].scores[combine] for o in orders] for s in seeds]
-                )
-                for combine in COMBINES
-            }
-            for variant, places in found.items()
-        }
+        grids = {v: {c: grid(places, c) for c in COMBINES} for v, places in found.items()}
     except KeyError:
         raise ReportError(
             "The map is not complete: some orders or seeds are missing; run the same command again."

@@ -113,7 +113,7 @@ def _by_rate(axes: Axes, points: list[Point], measure: str, factor: float, batch
     lines = [(m, c) for m in ("wpf", "averaging") for c in ("accuracy", "probs")]
     lines += [(method, "accuracy") for method in ("gd", "adam", "gsf")]
     for method, combine in lines:
-        colour, marker, *_ = method_styles([method])[method]
+        _, colour, marker, *_ = method_styles([method])[method]
         many = method in ("wpf", "averaging")
         where = None if method == "gsf" else init
         found = chosen(points, method, init=where, n=n if many else None)

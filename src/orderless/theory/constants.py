@@ -102,9 +102,10 @@ class Comparisons:
             max((_ratio(*pair) for pair in pairs if max(pair) > self.resolution), default=0.0)
             for pairs in (self._contractions, self._differences, self._descents)
         )
-        epsilon = max((_excess(C, *pair) for pair in self._fidelities), default=0.0)
+        # after <= C before + epsilon, where C may be infinite
+        excess = (after - (C * before if before > 0 else 0.0) for before, after in self._fidelities)
         loss_bound = max((before for before, _ in self._descents), default=0.0)
-        return Constants(C, max(epsilon, 0.0), k, beta, loss_bound)
+        return Constants(C, max([0.0, *excess]), k, beta, loss_bound)
 
 
 def estimate_constants(
@@ -205,11 +206,11 @@ def constants_of_swaps(
         places[place], places[place + 1] = places[place + 1], places[place]
 
     ends = []
-    for places in (list(range(len(losses))), list(order)):
+    for run in (losses, [losses[t] for t in order]):
         p_hat = start
-        for t in places:
-            comparisons.descent(p_hat, losses[t])
-            p_hat = update(p_hat, losses[t])
+        for loss in run:
+            comparisons.descent(p_hat, loss)
+            p_hat = update(p_hat, loss)
         ends.append(p_hat)
     for loss in losses:
         comparisons.difference(ends[0], ends[1], loss)
@@ -221,8 +222,3 @@ def _ratio(before: float, after: float) -> float:
     if before > 0:
         return after / before
     return math.inf if after > 0 else 0.0
-
-
-def _excess(C: float, before: float, after: float) -> float:
-    """The smallest epsilon with after <= C before + epsilon; C may be infinite."""
-    return after - C * before if before > 0 else after

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,31 +60,24 @@ def measure_order_dependence(
         if sorted(order) != places:
             raise ValueError(f"an order must hold 0 ... {len(losses) - 1} once each, got {order}")
     start = filter_set(make_filter())
-    reference = _result(make_filter, start, losses, places)
-    results = [_result(make_filter, start, losses, order) for order in orders]
+
+    def result(order: Sequence[int]) -> WeightedSet:
+        particle_filter = make_filter()
+        if not all(map(torch.equal, start, filter_set(particle_filter))):
+            raise ValueError(
+                "make_filter must make the same particles in every call, or the results differ for "
+                "other reasons than the order: give the ensemble a fixed seed"
+            )
+        for place in order:
+            particle_filter.step(partial(losses[place], particle_filter.particles))
+        return filter_set(particle_filter)
+
+    reference, *results = map(result, [places, *orders])
     return OrderDependence(
         orders=np.array([list(order) for order in orders], np.int64).reshape(-1, len(losses)),
         swaps=np.array([adjacent_swaps(order) for order in orders], np.int64),
-        discrepancy=np.array([discrepancy(reference, result) for result in results], np.float64),
+        discrepancy=np.array([discrepancy(reference, each) for each in results], np.float64),
     )
-
-
-def _result(
-    make_filter: Callable[[], SteppedFilter],
-    start: WeightedSet,
-    losses: Sequence[ParticleLoss],
-    order: Sequence[int],
-) -> WeightedSet:
-    particle_filter = make_filter()
-    if not all(map(torch.equal, start, filter_set(particle_filter))):
-        raise ValueError(
-            "make_filter must make the same particles in every call, or the results differ for "
-            "other reasons than the order: give the ensemble a fixed seed"
-        )
-    for place in order:
-        loss = losses[place]
-        particle_filter.step(lambda loss=loss: loss(particle_filter.particles))  # type: ignore[misc]
-    return filter_set(particle_filter)
 
 
 def plot_order_dependence(

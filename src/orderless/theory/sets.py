@@ -94,11 +94,10 @@ class FilterUpdate:
         self.filter.load_state_dict(
             {**self._state, "log_weights": weights.log(), "alive": weights > 0}
         )
-        sizes = [parameter[0].numel() for parameter in particles.parameters()]
+        parameters = list(particles.parameters())
+        parts = positions.split([parameter[0].numel() for parameter in parameters], 1)
         with torch.no_grad():
-            for parameter, part in zip(
-                particles.parameters(), positions.split(sizes, 1), strict=True
-            ):
+            for parameter, part in zip(parameters, parts, strict=True):
                 parameter.copy_(part.view_as(parameter))
         self.filter.step(lambda: loss(positions_of(particles)))
         return filter_set(self.filter)

@@ -12,9 +12,8 @@ from ..charts import Spot, method_styles
 from ..columns import STEADIEST, Column
 from ..summary import ReportError
 from .charts import range_chart, scatter_charts
-from .data import Page, Result, looks, rounded
+from .data import Page, Result, build_table, looks, rounded
 from .render import write_page
-from .table import build_table
 
 # verdict -> CSS class, in the order in which the column sorts
 KINDS = {
@@ -37,6 +36,7 @@ def audit_page(audit: OrderSensitivity, folder: Path, command: str = "") -> Page
     learners = {each.name: each for each in audit.learners}
     orders, runs = audit.orders, audit.seeds * len(audit.orders)
     normalized = all(each.scores.mean(axis=(0, 1)).all() for each in audit.learners)
+    styles = method_styles(learners)
     broken = {name: (each.broken_runs, runs) for name, each in learners.items()}
     result = Result(
         benchmark=f"Order sensitivity of {audit.learner.name}",
@@ -46,7 +46,7 @@ def audit_page(audit: OrderSensitivity, folder: Path, command: str = "") -> Page
         tasks=list(audit.tasks),
         orders={str(index): list(order) for index, order in enumerate(orders)},
         pair=[audit.learners[0].name, audit.learners[-1].name],
-        methods=looks({name: name for name in learners}),
+        methods=looks(styles),
         table=build_table(
             COLUMNS, learners, broken, [n for n, e in learners.items() if not e.broken_runs]
         ),
@@ -72,18 +72,13 @@ def audit_page(audit: OrderSensitivity, folder: Path, command: str = "") -> Page
         dots=normalized,
     )
     try:
-        charts, problems = _charts(audit, normalized), []
+        spots = [audit_spot(each, normalized) for each in audit.learners]
+        charts = range_chart(audit, styles)
+        charts |= scatter_charts(spots, styles, audit.score, normalized=normalized)
+        problems = []
     except ReportError as error:
         charts, problems = {}, [str(error)]
     return Page(str(folder), [result], [charts], problems)
-
-
-def _charts(audit: OrderSensitivity, normalized: bool) -> dict[str, str]:
-    labels = {each.name: each.name for each in audit.learners}
-    styles = method_styles(list(labels))
-    spots = [audit_spot(each, normalized) for each in audit.learners]
-    scatters = scatter_charts(spots, styles, labels, audit.score, normalized=normalized)
-    return range_chart(audit, styles) | scatters
 
 
 def audit_spot(learner: LearnerAudit, normalized: bool) -> Spot:

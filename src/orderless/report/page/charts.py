@@ -33,7 +33,6 @@ def icon(style: Style) -> str:
 def scatter_charts(
     spots: Sequence[Spot],
     styles: dict[str, Style],
-    labels: Mapping[str, str],
     score: str,
     *,
     normalized: bool,
@@ -42,6 +41,7 @@ def scatter_charts(
     returns = score == "return"
     prefix, factor = "normalized " if normalized else "", 1.0 if returns else 100.0
     everything = [*spots, *(dot for spot in spots for dot in spot.dots)]
+    variances = [value for each in spots for value in (each.total, each.order)]
     middles = [factor * each.average for each in everything]
     margin = 0.05 * (max(middles) - min(middles)) or 1.0
     top = max(value for each in everything for value in (each.total, each.order))
@@ -54,10 +54,8 @@ def scatter_charts(
             return f"average {average}\n{what} {getattr(each, kind):.2g}"
 
         def draw(axes: Axes) -> None:
-            charts.scatter(axes, spots, styles, labels, kind, factor, size=1.9)
-            charts.variance_scale(
-                axes, [value for each in spots for value in (each.total, each.order)]
-            )
+            charts.scatter(axes, spots, styles, kind, factor, size=1.9)
+            charts.variance_scale(axes, variances)
             axes.set_xlim(min(middles) - margin, max(middles) + margin)
             axes.set_ylim(top=1.3 * top or 1.0)
             axes.set_xlabel(f"average {score}{'' if returns else ', %'}")
@@ -65,39 +63,36 @@ def scatter_charts(
 
         tags: dict[str, Sequence[Attributes]] = {}
         for place, spot in enumerate(spots):
-            whose, hollow = {"data-method": spot.name}, not styles[spot.name].filled
+            whose, style = {"data-method": spot.name}, styles[spot.name]
+            share = "its share of the variance"
             tags[f"dots-{place}"] = [
-                whose
-                | {"class": "dot", "data-order": dot.name}
-                | {"data-tip": tip(dot, "its share of the variance")}
+                whose | {"class": "dot", "data-order": dot.name, "data-tip": tip(dot, share)}
                 for dot in spot.dots
             ]
-            told = f"{labels[spot.name]}\n{tip(spot, f'{prefix}{kind} variance')}"
-            tags[f"mark-{place}"] = [
-                _focusable(told) | whose | {"class": "mark hollow" if hollow else "mark"}
-            ]
+            told = f"{style.label}\n{tip(spot, f'{prefix}{kind} variance')}"
+            shape = {"class": "mark" if style.filled else "mark hollow"}
+            tags[f"mark-{place}"] = [_focusable(told) | whose | shape]
         role = {"role": "group", "aria-label": f"Average score against {name}"}
         return _both(f"scatter-{kind}", draw, role, tags, lambda width: max(320, 0.66 * width))
 
     return picture("order", "the order alone") | picture("total", "order and seed")
 
 
-def series_chart(
-    key: str, data: Series, styles: dict[str, Style], labels: Mapping[str, str]
-) -> dict[str, str]:
+def series_chart(key: str, data: Series, styles: dict[str, Style]) -> dict[str, str]:
     """A line per method, from which the page's script reads the values at a step."""
     over = {"step": "training step", "place": "place in the order"}[data.unit]
 
     def draw(axes: Axes) -> None:
         from matplotlib.ticker import EngFormatter
 
-        charts.draw_series(axes, data, styles, labels)
+        charts.draw_series(axes, data, styles)
         axes.set_xlim(data.steps[0], data.steps[-1] if data.steps[-1] > data.steps[0] else None)
         if data.scale == "log":  # an effective sample size is never below 1
-            axes.set_ylim(1, 1.2 * max(data.highest, 1))
+            highest = max([1.0, *(float(np.nanmax(band.high)) for band in data.lines.values())])
+            axes.set_ylim(1, 1.2 * highest)
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_formatter("{x:g}" if max(data.highest, 1) < 10 else "")
+            axes.yaxis.set_minor_formatter("{x:g}" if highest < 10 else "")
         elif data.scale == "share":
             axes.set_ylim(0, 1)
         axes.set_xlabel(over)
@@ -125,18 +120,11 @@ def range_chart(audit: OrderSensitivity, styles: dict[str, Style]) -> dict[str, 
     ]
 
     def tip(task: int, name: str, scores: Array) -> str:
-        ends = {"worst": int(scores.argmin()), "best": int(scores.argmax())}
-        return "\n".join(
-            [
-                f"{name}, {tasks[task]}",
-                f"mean {scores.mean():.1f} %",
-                *(
-                    f"{word}: {scores[order]:.1f} %, order {order}: "
-                    + " → ".join(tasks[each] for each in audit.orders[order])
-                    for word, order in ends.items()
-                ),
-            ]
-        )
+        lines = [f"{name}, {tasks[task]}", f"mean {scores.mean():.1f} %"]
+        for word, order in {"worst": int(scores.argmin()), "best": int(scores.argmax())}.items():
+            way = " → ".join(tasks[each] for each in audit.orders[order])
+            lines.append(f"{word}: {scores[order]:.1f} %, order {order}: {way}")
+        return "\n".join(lines)
 
     def draw(axes: Axes) -> None:
         for place, (task, name, scores) in enumerate(by_order):

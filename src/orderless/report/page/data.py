@@ -5,8 +5,9 @@ The data is kept small: a matrix is the mean over seeds with three decimals, a d
 """
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,19 @@ from numpy.typing import NDArray
 
 from ...experiments.record import CellRecord, Run
 from ...storage.typed import Setting
-from ..charts import method_styles, scatter_spots, series
-from ..columns import columns_of, learning_rate, row_label
+from ...writing import MISSING
+from ..charts import Band, Series, Style, method_styles, scatter_spots, series
+from ..claims import PLASTIC, PLASTICITY
+from ..columns import Column, R, columns_of, learning_rate, row_label
 from ..density import Frames
 from ..paper import benchmark_label, method_label
-from ..plasticity import plasticity_series
 from ..reading import UPPER_BOUND, competing, headline, readable, telling_pair
 from ..summary import Claim, ReportError, Summary
 from .charts import icon, scatter_charts, series_chart
 from .svg import variable
-from .table import build_table
 
 DENSITY = 64  # pixels across
+UNITS = {"score": "%", "variance": "× 10⁻³"}
 
 Matrix = list[list[float | None]]
 Part = dict[str, Any]  # as the page's script reads it
@@ -87,14 +89,15 @@ def page_data(
     tables, found = run.tables(), list(problems)
     results, charts = [], []
     for summary in map(readable, summaries):
-        cells = tables[summary.table]
-        result = _result(summary, cells)
+        cells, methods = tables[summary.table], summary.methods
+        styles = method_styles(methods, partial(row_label, methods=methods))
+        result = _result(summary, cells, styles)
         # Snapshots that belong to no cell of the run are shown with every result.
         names = {cell.name: cell for cell in cells}
         known = {cell.name for cell in run.cells} - names.keys()
         density = [_moments(f, names.get(f.name), result) for f in frames if f.name not in known]
         try:
-            result, drawn = _with_charts(result, summary, cells)
+            result, drawn = _with_charts(result, summary, cells, styles)
         except ReportError as error:
             drawn = {}
             found.append(str(error))
@@ -103,11 +106,10 @@ def page_data(
     return Page(str(run.directory), results, charts, list(dict.fromkeys(found)))
 
 
-def _result(summary: Summary, cells: list[CellRecord]) -> Result:
-    methods = summary.methods
+def _result(summary: Summary, cells: list[CellRecord], styles: dict[str, Style]) -> Result:
     own = {
         name: {k: v for k, v in entry.settings.items() if k not in summary.settings}
-        for name, entry in methods.items()
+        for name, entry in summary.methods.items()
     }
     kept = ("scenario", "preset", "claims", "notes", "command", "device", "versions", "duration")
     same: Any = {name: getattr(summary, name) for name in (*kept, "settings")}
@@ -121,7 +123,7 @@ def _result(summary: Summary, cells: list[CellRecord]) -> Result:
         score=summary.score_kind,
         tasks=summary.task_names or [f"task {task}" for task in range(len(cells[0].order))],
         orders={str(cell.order_index): cell.order for cell in cells},
-        methods=looks({name: row_label(name, methods) for name in methods}),
+        methods=looks(styles),
         table=summary_table(summary),
         matrices=_matrices(summary, cells),
         cells=len(cells),
@@ -137,52 +139,111 @@ def summary_table(summary: Summary) -> Part:
     return build_table(columns, summary.methods, runs, competing(summary), bound=UPPER_BOUND)
 
 
+def build_table(
+    columns: Sequence[Column[R]],
+    entries: Mapping[str, R],
+    runs: Mapping[str, tuple[int, int]],
+    rivals: Collection[str],
+    bound: str | None = None,
+) -> Part:
+    """The columns and rows as the page's script reads them.
+
+    An entry is `best` if none of the `rivals` is better. `runs`: method -> (runs that broke down,
+    runs). `bound`: a method that is an upper bound and is not ranked.
+    """
+    rows: list[Part] = [
+        {
+            "method": name,
+            "values": [column.value(entry) for column in columns],
+            "texts": [column.text(entry, variance=thousandths) for column in columns],
+            "best": [False] * len(columns),
+            "died": runs[name][0],
+            "cells": runs[name][1],
+            "bound": name == bound,
+        }
+        for name, entry in entries.items()
+    ]
+    ranked = [row for row in rows if row["method"] in rivals]
+    for place, column in enumerate(columns):
+        known = [(r["values"][place], r["texts"][place]) for r in ranked]
+        known = [(value, text) for value, text in known if value is not None]
+        if column.better and len(known) > 1:
+            # Entries are compared as printed: a difference that is not shown decides nothing.
+            _, winner = max(known) if column.better == "high" else min(known)
+            for row in ranked:
+                row["best"][place] = row["texts"][place] == winner
+    shown = ("heading", "explanation", "better", "honour")
+    kinds = [{"unit": UNITS.get(c.kind, "")} | {n: getattr(c, n) for n in shown} for c in columns]
+    return {"columns": kinds, "rows": rows}
+
+
+def thousandths(value: float | None) -> str:
+    """A variance in units of 1/1000, so that the column aligns; exactly 0 is written as 0."""
+    if value is None:
+        return MISSING
+    if value == 0:
+        return "0"
+    return f"{1000 * value:.2f}" if value >= 5e-6 else "<0.01"
+
+
 def _with_charts(
-    result: Result, summary: Summary, cells: list[CellRecord]
+    result: Result, summary: Summary, cells: list[CellRecord], styles: dict[str, Style]
 ) -> tuple[Result, dict[str, str]]:
-    styles = method_styles(list(summary.methods))
-    labels = {name: look["label"] for name, look in result.methods.items()}
     # Variances are not normalized for returns, or if a method has a mean of 0 on a task.
     normalized = not summary.returns and all(
         entry.normalized_variance is not None for entry in summary.methods.values()
     )
     spots = scatter_spots(summary.methods, normalized=normalized)
     score = summary.score_kind
-    charts = scatter_charts(spots, styles, labels, score, normalized=normalized) if spots else {}
+    charts = scatter_charts(spots, styles, score, normalized=normalized) if spots else {}
     shown = [cell for cell in cells if cell.method in styles]
     many = [cell for cell in shown if cell.particles != 1]  # the weight of one network is always 1
     found = {
         "ess": series(many, "trace", "ess", "effective sample size", "log"),
         "largest": series(many, "trace", "largest_weight", "largest weight", "share"),
         "curves": series(shown, "curves", "return", "episode return"),
-        **{f"plasticity-{name}": data for name, data in plasticity_series(summary).items()},
+        **{f"plasticity-{name}": _by_place(summary, name) for name in PLASTICITY},
     }
     values = {}
     for key, data in found.items():
         if data is not None:
-            charts |= series_chart(key, data, styles, labels)
+            charts |= series_chart(key, data, styles)
+            means = {name: band.mean for name, band in data.lines.items()}
             values[key] = {
                 "title": data.title,
-                "steps": [_short(step, 4) for step in data.steps],
-                "lines": {
-                    name: [_short(v) for v in band.mean] for name, band in data.lines.items()
-                },
+                "steps": [float(f"{step:.4g}") for step in data.steps],
+                "lines": {name: [float(f"{v:.3g}") for v in mean] for name, mean in means.items()},
                 "unit": data.unit,
             }
     return replace(result, dots=normalized, values=values), charts
 
 
-def looks(labels: Mapping[str, str]) -> dict[str, Part]:
+def _by_place(summary: Summary, measure: str) -> Series | None:
+    """Means by place in the order with 95 % intervals; None for a single level."""
+    lines = {}
+    for name in (row for row in PLASTIC if row in summary.methods):
+        entry = summary.methods[name]
+        half = np.array(entry.plasticity_half.get(measure, []))
+        if len(half) > 1:
+            mean = np.array(entry.plasticity[measure])
+            lines[name] = Band(mean, mean - half, mean + half)
+    if not lines or "return" not in summary.methods[next(iter(lines))].plasticity:
+        return None
+    places = np.arange(1.0, 1 + max(len(band.mean) for band in lines.values()))
+    return Series(PLASTICITY[measure][0], places, lines, unit="place")
+
+
+def looks(styles: Mapping[str, Style]) -> dict[str, Part]:
     """The label and symbol of each method, with the colours and shapes of the charts."""
     return {
         name: {
-            "label": labels[name],
+            "label": style.label,
             "colour": variable(style.colour),
             "icon": icon(style),
             "filled": style.filled,
             "dashes": " ".join(map(str, style.dashes)),
         }
-        for name, style in method_styles(list(labels)).items()
+        for name, style in styles.items()
     }
 
 
@@ -207,11 +268,6 @@ def _matrices(summary: Summary, cells: list[CellRecord]) -> dict[str, dict[str, 
 def rounded(matrix: NDArray[np.float64]) -> Matrix:
     """The matrix with three decimals; None for values that are not finite."""
     return [[round(float(v), 3) if np.isfinite(v) else None for v in row] for row in matrix]
-
-
-def _short(value: float, digits: int = 3) -> float:
-    """The value with as many digits as a chart can show."""
-    return float(f"{value:.{digits}g}")
 
 
 def _moments(frames: Frames, cell: CellRecord | None, result: Result) -> tuple[str, list[Part]]:
