@@ -14,7 +14,7 @@ from tests.filters.blobs import regression
 from torch import nn
 
 from orderless.filters.exact.evidence import NormalEquations, safe_cholesky, solve_head
-from orderless.filters.exact.line_search import maximize
+from orderless.filters.exact.leave_one_out import maximize
 from orderless.filters.exact.rao_blackwellized import RaoBlackwellizedFilter
 
 

@@ -39,8 +39,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .leave_one_out import PRIOR, HeldOut
-from .line_search import maximize, vertex
+from .leave_one_out import PRIOR, HeldOut, maximize, vertex
 
 _CHEAP = 128  # features; trials of such a model are cheap
 _AT_ONCE = 2**20  # entries of the matrices that are factorised as one batch

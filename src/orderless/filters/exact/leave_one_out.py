@@ -12,12 +12,12 @@ Without samples it alone decides.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .line_search import maximize
 from .targets import by_label
 
 DEFAULT_SHARPNESS = 2.2  # the best value on most data lies between 1.5 and 3
@@ -26,6 +26,7 @@ _DEVIATION = 0.4  # of the logarithm of the sharpness, under its prior
 _STEP = 0.35  # of that logarithm, when trials of lambda are compared
 _STEPS = 4  # to either side
 _AT_ONCE = 2**22  # scores in memory at a time
+_EACH_SIDE = 4  # points of a search on each side of its centre
 
 
 @dataclass(frozen=True)
@@ -92,3 +93,41 @@ class HeldOut:
             values = (chances * self.weights).sum(2) - unusual.square().unsqueeze(1) / 2.0
             found.append(values if maps is None else values.squeeze(1))
         return torch.cat(found)
+
+
+def maximize(
+    function: Callable[[list[float]], list[float]],
+    centre: float,
+    low: float,
+    high: float,
+    *,
+    width: float,
+    tolerance: float,
+) -> float:
+    """The maximum of a smooth function of one number.
+
+    Evaluate points within `centre` +- `width`, then closer around the best of them, until they
+    are `tolerance` apart; finally fit a parabola through the best three. While an outermost point
+    is the best, move there, within `low` and `high`."""
+    while True:
+        centre = min(max(centre, low + width), high - width)
+        step = width / _EACH_SIDE
+        points = [centre + k * step for k in range(-_EACH_SIDE, _EACH_SIDE + 1)]
+        values = function(points)
+        best = max(range(len(points)), key=values.__getitem__)
+        inside = 0 < best < len(points) - 1
+        centre = points[best]
+        if inside:
+            centre += step * vertex(*values[best - 1 : best + 2])
+        if inside or not low + 1e-9 < centre < high - 1e-9:
+            if step <= tolerance:
+                return centre
+            width = step
+
+
+def vertex(left: float, middle: float, right: float) -> float:
+    """The maximum of the parabola through values at -1, 0 and 1, at most 1 away."""
+    bend = left - 2.0 * middle + right
+    if bend >= 0.0:
+        return float(right > left) - float(right < left)
+    return min(max(0.5 * (left - right) / bend, -1.0), 1.0)

@@ -36,13 +36,12 @@ from torch.nn.functional import pad
 
 from ...particles import Ensemble
 from ..weights import log_mean, normalize
-from .algebra import DataAlgebra, in_plain_mode
+from .algebra import DataAlgebra, check_tensor, in_plain_mode
 from .evidence import HeadPosterior, NormalEquations, solve_head
 from .export import ExportedFilter
 from .leave_one_out import DEFAULT_SHARPNESS, HeldOut
 from .priors import Prior, check_prior, ratios_of, reweighted
 from .quantize import GridFeatures, as_ensemble
-from .samples import check_tensor
 from .statistics import HeadStatistics
 from .targets import Classes, Values, by_label, label_table
 
