@@ -8,7 +8,7 @@ from torch import nn
 
 import orderless as ol
 from orderless.consolidation import fisher_information
-from orderless.consolidation.fisher.per_sample import Networks
+from orderless.consolidation.per_sample import Networks
 
 CLASSES = 3
 

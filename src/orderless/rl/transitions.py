@@ -1,9 +1,10 @@
 """An expert's transitions on one level: collected as a stream, stored in a folder.
 
 The folder holds `observations.npy` (uint8 `[M, 3, 64, 64]`, each frame once), `actions.npy` (uint8
-`[M]`) and `facts.json`, with a checksum of both that reading verifies. Nothing is compressed, so
-that the frames can be mapped into memory and may be larger than it. The bytes depend on (expert,
-level, seed, M, copies) and, as far as their arithmetic differs, on the kind of device.
+`[M]`) and `facts.json`: what the bytes depend on, the episodes' returns and a checksum, which
+reading verifies. Nothing is compressed, so that frames can be mapped into memory and may be larger
+than it. The bytes depend on (expert, level, seed, M, copies) and, as far as their arithmetic
+differs, on the kind of device.
 
 Actions are sampled from the expert's policy. Only valid transitions are stored: the frame that ends
 an episode has no action and is left out.
@@ -21,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypedDict
+from typing import IO
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from torch import Tensor
 
 from ..particles import find_device
 from ..storage import INVALID_STATE, write_atomically
-from .environment import Array, with_rows
+from .environment import Array, Saved, with_rows
 from .experts import Expert
 from .mixture import MixturePolicy
 from .procgen import ProcgenLevels
@@ -44,28 +45,13 @@ COPIES, MOST_COPIES, STEPS = 16, 256, 1250
 AHEAD = 16  # steps of the game that may wait to be written
 
 
-class Facts(TypedDict):
-    """The content of `facts.json`: what the folder's bytes depend on, and the episodes' returns."""
-
-    format: int
-    game: str
-    expert: str
-    level: int
-    seed: int
-    transitions: int
-    copies: int
-    sha256: str
-    episodes: int
-    mean_return: float | None
-
-
 @dataclass(frozen=True)
 class Transitions:
-    """`observations` uint8 `[M, 3, 64, 64]`, `actions` int64 `[M]`, and their `facts`."""
+    """`observations` uint8 `[M, 3, 64, 64]`, `actions` int64 `[M]`, and their `facts.json`."""
 
     observations: Tensor
     actions: Tensor
-    facts: Facts
+    facts: Saved
 
 
 def transitions_path(folder: Path, expert: Expert, level: int, count: int, seed: int) -> Path:
@@ -83,7 +69,7 @@ def collect(
     n_envs: int | None = None,
     device: torch.device | str = "cpu",
     tell: Callable[[int], None] = lambda done: None,
-) -> Facts:
+) -> Saved:
     """Write `count` transitions of the expert on `level` to the folder `path`; returns their facts.
 
     `n_envs` copies of the game play (by default more for a larger `count`). Memory holds a few
@@ -100,19 +86,20 @@ def collect(
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         temporary.mkdir(exist_ok=True)
-        digest, returns = _write(temporary, expert, envs, seed, count, find_device(device), tell)
-        facts = Facts(
-            format=FORMAT,
-            game=expert.game,
-            expert=expert.digest,
-            level=level,
-            seed=seed,
-            transitions=count,
-            copies=n_envs,
-            sha256=digest,
-            episodes=len(returns),
-            mean_return=float(envs[0].normalize(returns).mean()) if returns else None,
-        )
+        returns: list[float] = []
+        steps = _played(expert, envs, seed, find_device(device), returns)
+        facts = {
+            "format": FORMAT,
+            "game": expert.game,
+            "expert": expert.digest,
+            "level": level,
+            "seed": seed,
+            "transitions": count,
+            "copies": n_envs,
+            "sha256": _write(temporary, steps, count, tell),
+            "episodes": len(returns),
+            "mean_return": float(envs[0].normalize(returns).mean()) if returns else None,
+        }
         write_atomically(temporary / "facts.json", json.dumps(facts, indent=1).encode())
         try:
             os.replace(temporary, path)
@@ -136,17 +123,10 @@ def _synced(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _write(
-    folder: Path,
-    expert: Expert,
-    envs: list[ProcgenLevels],
-    seed: int,
-    count: int,
-    device: torch.device,
-    tell: Callable[[int], None],
-) -> tuple[str, list[float]]:
-    """Write frames and actions; return their checksum and the episodes' returns."""
+    folder: Path, steps: Iterator[tuple[Array, Array]], count: int, tell: Callable[[int], None]
+) -> str:
+    """Write the frames and actions of as many steps as it takes; return their checksum."""
     chosen: list[Array] = []
-    returns: list[float] = []
     digest, done = hashlib.sha256(), 0
     waiting: deque[Future[None]] = deque()
     with _synced(folder / "observations.npy") as file, ThreadPoolExecutor(1) as writer:
@@ -158,7 +138,7 @@ def _write(
 
         header = {"descr": "|u1", "fortran_order": False, "shape": (count, *FRAME)}
         np.lib.format.write_array_header_1_0(file, header)
-        for frames, actions in _played(expert, envs, seed, device, returns):
+        for frames, actions in steps:
             frames, actions = frames[: count - done], actions[: count - done]
             waiting.append(writer.submit(write, frames))  # in a thread, while the game steps
             if len(waiting) > AHEAD:
@@ -174,7 +154,7 @@ def _write(
     digest.update(everything.tobytes())
     with _synced(folder / "actions.npy") as file:
         np.save(file, everything)
-    return digest.hexdigest(), returns
+    return digest.hexdigest()
 
 
 def _played(
@@ -204,12 +184,12 @@ def _played(
         yield np.concatenate(seen), np.concatenate(done)
 
 
-def _facts(folder: Path) -> Facts:
+def _facts(folder: Path) -> Saved:
     """Read the facts and check that the other files have the right sizes."""
     file = folder / "facts.json"
     if file.stat().st_size > 2**20:
         raise ValueError("its facts are too long")
-    facts: Facts = json.loads(file.read_bytes())
+    facts: Saved = json.loads(file.read_bytes())
     if facts["format"] != FORMAT:
         raise ValueError(f"its format is {facts['format']}, not {FORMAT}")
     for name, bytes_each in (("observations.npy", math.prod(FRAME)), ("actions.npy", 1)):

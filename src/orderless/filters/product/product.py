@@ -13,9 +13,9 @@ N(W_0, I / p_0). Predictions use the mean of their product:
     W = (p_0 I + sum_t G_t)^-1 (p_0 W_0 + sum_t G_t W_t)
 
 Exact: for one Linear layer under squared error, trained to convergence, this is the ridge solution
-on all data; and the sums have no rounding (`sums.py`), so that equal (W_t, G_t) give equal bits in
-any order of the tasks. Approximate: each layer is merged by itself, as if the others had not
-changed; a task's precision is that of squared error.
+on all data; and the sums have no rounding (`statistics.py`), so that equal (W_t, G_t) give equal
+bits in any order of the tasks. Approximate: each layer is merged by itself, as if the others had
+not changed; a task's precision is that of squared error.
 
 The evidence of a particle, with K columns and d rows of W, in the same approximation:
 
@@ -254,13 +254,13 @@ class PosteriorProduct(Predictor):
 
     def __add__(self, other: PosteriorProduct) -> PosteriorProduct:
         """A filter with the finished tasks of both, and the settings of this one."""
-        return self._combined(other, TaskSums.plus)
+        return self._combined(other, 1)
 
     def __sub__(self, other: PosteriorProduct) -> PosteriorProduct:
         """A filter with the finished tasks of this one that are not in `other`."""
-        return self._combined(other, TaskSums.minus)
+        return self._combined(other, -1)
 
-    def _combined(self, other: Any, combine: Callable[[TaskSums, TaskSums], TaskSums]) -> Any:
+    def _combined(self, other: Any, sign: int) -> Any:
         if not isinstance(other, PosteriorProduct):
             return NotImplemented
         if self.weighting != other.weighting:
@@ -275,7 +275,7 @@ class PosteriorProduct(Predictor):
         if other._sums is not None:
             state = other._sums.state_dict(lambda tensor: tensor.to(self.particles.device))
             theirs = TaskSums.from_state(state, self.layers, lambda tensor: tensor)
-            sums = combine(theirs.minus(theirs) if sums is None else sums, theirs)
+            sums = (sums or theirs.plus(theirs, -1)).plus(theirs, sign)
         both = copy.copy(self)
         both.particles = copy.deepcopy(self.particles)
         both._replace(sums if sums is not None and sums.tasks else None)
