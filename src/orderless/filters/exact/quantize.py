@@ -12,11 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...features.exact import check_limit, round_inputs
+from ...features.exact import check_limit
 from ...particles import Ensemble
-from .targets import Classes, Values
-
-_LOOKED_AT = 64  # samples of each update that are checked
 
 # the shares of clipped values, and of squares lost by rounding, above which a warning is given
 _CLIPPED = {"input_limit": 0.1, "feature_limit": 0.01, "target_limit": 0.0}
@@ -137,27 +134,6 @@ class GridWarnings:
     def __init__(self) -> None:
         self.told: set[str] = set()  # names of limits
         self.advice: dict[str, str] = {}  # by limit, from an estimator with settings of its own
-
-    def look(
-        self,
-        grid: GridFeatures,
-        kind: Classes | Values,
-        x: Tensor,
-        y: Tensor,
-        targets: Tensor,
-        block: Block,
-    ) -> None:
-        """Check inputs x, features and targets of an update; y are the targets before rounding."""
-        x, y, targets = x[:_LOOKED_AT], y[:_LOOKED_AT], targets[:_LOOKED_AT]
-        limit = getattr(grid.particles.template, "input_limit", None)
-        if limit is not None and x.is_floating_point():
-            inside = round_inputs(x, limit, torch.float64)
-            self.compare("inputs", x, inside, limit, "input_limit")
-        features, raw = block.features[:, :_LOOKED_AT], block.raw[:, :_LOOKED_AT]
-        self.compare("features", raw, features, grid.limit, "feature_limit")
-        if isinstance(kind, Values):
-            values = y.double().reshape(targets.shape)
-            self.compare("targets", values, targets, kind.limit, "target_limit")
 
     def compare(self, what: str, raw: Tensor, rounded: Tensor, limit: float, setting: str) -> None:
         """Compare values with the rounded ones on a grid that ends at +-limit."""

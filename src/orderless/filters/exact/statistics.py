@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ...particles.device import available_memory
-from .kept import KeptSamples
+from .leave_one_out import KeptSamples
 from .targets import column_numbers, column_pairs
 from .words import ROOM, ExactSum
 
@@ -75,9 +75,9 @@ class HeadStatistics:
         rows, length = scale.unsqueeze(1), size + -size % _ALIGNED
         room = [scale.new_zeros(size, length)[:, :size] for _ in range(n)]
         gram = [ExactSum(low, rows, scale) for low in room]
-        moments = ExactSum.zeros((n, 0, size), one, scale)
+        moments = ExactSum(scale.new_zeros(n, 0, size), one, scale)
         columns = torch.zeros(0, dtype=torch.int64, device=device)
-        return cls(units, gram, moments, ExactSum.zeros((0,), one, one), columns)
+        return cls(units, gram, moments, ExactSum(scale.new_zeros(0), one, one), columns)
 
     @property
     def features(self) -> int:
