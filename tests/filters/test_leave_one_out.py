@@ -73,7 +73,7 @@ def test_the_ridge_is_where_the_samples_and_the_evidence_are_the_most_probable()
 
     def score(factor: float) -> float:
         rb = fed(prior_precision=factor * ridge / noise, noise_variance=noise)
-        held, scores = rb._held_out(), rb.heads[0].held_out
+        held, scores = rb._held_out(rb.statistics), rb.heads[0].held_out
         assert held is not None and scores is not None
         evidence = rb.heads[0].log_evidence / (799 * 9)
         return held.judge(scores.unsqueeze(0)).item() + PRIOR * evidence
@@ -87,7 +87,7 @@ def test_a_class_prior_weighs_the_samples_too() -> None:
     keep = (y != 9) | (torch.arange(2000) % 50 == 9)
     rb = RaoBlackwellizedFilter(ensemble(), calibration=4, class_prior="uniform")
     rb.update(x[keep], y[keep])
-    held = rb._held_out()
+    held = rb._held_out(rb.statistics)
     assert held is not None
     rare, others = held.weights[held.labels == 9], held.weights[held.labels == 0]
     assert (rare == rare[0]).all() and rare[0] == pytest.approx(5 * others[0].item())

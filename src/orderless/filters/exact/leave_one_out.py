@@ -112,6 +112,7 @@ class HeldOut:
     weights: Tensor  # [S], in the sums
     table: Tensor  # [C, tasks], the columns of each label
     labels: Tensor  # [S]
+    features: Tensor  # [N, S, M], as kept
     across: str  # how tasks compete, see `by_label`
 
     def scores(self, outputs: Tensor, leverage: Tensor, noise: Tensor) -> Tensor:

@@ -187,56 +187,53 @@ class RaoBlackwellizedFilter(DataAlgebra):
         Solved once after each update.
         """
         if self._solved is None and self.statistics is not None:
-            statistics, count = self.statistics.settle(), self.particles.shard.count
-            self._solved = [self._solve(particle, statistics) for particle in range(count)]
+            held, count = self._held_out(self.statistics.settle()), self.particles.shard.count
+            self._solved = [self._solve(i, self.statistics, held) for i in range(count)]
         return self._solved or []
 
-    def _solve(self, particle: int, statistics: HeadStatistics) -> HeadPosterior:
+    def _solve(
+        self, particle: int, statistics: HeadStatistics, held: HeldOut | None
+    ) -> HeadPosterior:
         gram, moments = statistics.gram[particle].value(), statistics.moments.value()[particle]
         squares = statistics.squares.value()
         if self.class_prior is not None:
             ratio = ratios_of(self.class_prior, self.columns, squares)
             gram = gram + moments.mT @ (((ratio - 1.0) / squares).unsqueeze(1) * moments)
             moments, squares = ratio.unsqueeze(1) * moments, ratio * squares
+        classes = isinstance(self.targets, Classes)
         equations = NormalEquations.of(
-            gram,
-            moments,
-            squares,
-            classes=isinstance(self.targets, Classes),
-            standardize=self.standardize,
+            gram, moments, squares, classes=classes, standardize=self.standardize
         )
-        held = self._held_out()
-        if held is not None and statistics.kept is not None:
-            features = statistics.kept.features[particle, : len(held.labels)].double()
-            rows = features * self.grid.limit - equations.mean
+        if held is not None:
+            rows = held.features[particle].double() * self.grid.limit - equations.mean
             equations = replace(equations, held=held, rows=rows)
         return solve_head(equations, self.prior_precision, self.noise_variance)
 
-    def _held_out(self) -> HeldOut | None:
+    def _held_out(self, statistics: HeadStatistics) -> HeldOut | None:
         """As many kept samples as cost about as much as a factorisation."""
-        statistics = self.statistics
-        kept = None if statistics is None else statistics.kept
-        if statistics is None or kept is None or not len(kept.keys) or len(statistics.columns) < 2:
+        kept = statistics.kept
+        if kept is None or not len(kept.keys) or len(statistics.columns) < 2:
             return None
         names, labels = self.tasks_and_labels()[1].unique(return_inverse=True)
         most = min(2048, max(256, kept.features.shape[2] // 3), max(16, 2**18 // len(labels)))
         columns = torch.searchsorted(statistics.columns, kept.columns[:most])
         weights = kept.weights[:most]
         if self.class_prior is not None:
-            weights = (
-                weights * ratios_of(self.class_prior, self.columns, statistics.counts)[columns]
-            )
+            ratio = ratios_of(self.class_prior, self.columns, statistics.counts)
+            weights = weights * ratio[columns]
         table = label_table(labels, len(names))
-        return HeldOut(columns, weights, table, labels[columns], self.across_tasks)
+        features = kept.features[:, :most]
+        return HeldOut(columns, weights, table, labels[columns], features, self.across_tasks)
 
     @property
     @in_plain_mode
     def sharpness(self) -> float:
         """The factor on a map's logits f / sqrt(variance), chosen for the mixture of all maps."""
         if self._sharpness is None:
-            held, self._sharpness = self._held_out(), DEFAULT_SHARPNESS
+            self._sharpness = DEFAULT_SHARPNESS
             scores = [head.held_out for head in self.heads if head.held_out is not None]
-            if held is not None and scores:
+            held = self._held_out(self.statistics) if self.statistics and scores else None
+            if held is not None:
                 everywhere = self.particles.shard.gather(torch.stack(scores))
                 self._sharpness = held.sharpness(everywhere, self.weights)
         return self._sharpness

@@ -186,26 +186,21 @@ class PosteriorProduct(Predictor):
         alive = self.particles.shard.local(self.training.alive)
         task = task_sums(self.particles, self.layers, self._start, moments, self._reached, alive)
         sums = task if self._sums is None else self._sums.plus(task)
-        before = self._sums, self.alive, self._read
-        try:
-            self._replace(sums)
-            self._begin_task()
-        except BaseException:
-            self._sums, self.alive, self._read = before
-            raise
+        alive = self._survivors(sums)
+        self._begin_task()
+        self._sums, self.alive, self._read = sums, alive, None
 
-    def _replace(self, sums: TaskSums | None) -> None:
-        """Use these sums from now on; raise if no particle would be left."""
-        shard = self.particles.shard
+    def _survivors(self, sums: TaskSums | None) -> Tensor:
+        """Who is alive after these tasks `[N]`; raise if no particle would be left."""
         alive = torch.ones_like(self.alive)
         if sums is not None:
-            alive = shard.gather(sums.scalars.value[:, 2]) == 0
+            alive = self.particles.shard.gather(sums.scalars.value[:, 2]) == 0
         if not alive.any():
             raise FloatingPointError(
                 "no particle has lived through every task: lower the learning rate or leave this "
                 "task out"
             )
-        self._sums, self.alive, self._read = sums, alive, None
+        return alive
 
     @property
     def networks(self) -> Ensemble:
@@ -278,7 +273,8 @@ class PosteriorProduct(Predictor):
             sums = (sums or theirs.plus(theirs, -1)).plus(theirs, sign)
         both = copy.copy(self)
         both.particles = copy.deepcopy(self.particles)
-        both._replace(sums if sums is not None and sums.tasks else None)
+        both._sums, both._read = sums if sums is not None and sums.tasks else None, None
+        both.alive = self._survivors(both._sums)
         both._begin_task()
         return both
 
@@ -316,4 +312,4 @@ class PosteriorProduct(Predictor):
         self._first_draw = state["first_draw"].to(device, copy=True)
         self._looked = bool(state["looked"])
         self._reached = None if state["reached"] is None else state["reached"].to(device)
-        self._replace(sums)
+        self._sums, self.alive, self._read = sums, self._survivors(sums), None
