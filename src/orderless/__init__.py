@@ -3,7 +3,8 @@
 import typing as _typing
 
 from .lazy import on_first_use as _on_first_use
-from .version import __version__
+
+__version__ = "0.2.0"
 
 if _typing.TYPE_CHECKING:
     from . import audit, distributed, features, scenarios, theory

@@ -132,8 +132,10 @@ def test_standardisation_makes_scale_and_shift_of_features_irrelevant() -> None:
 @pytest.mark.parametrize("start", [0.0, -8.0, 30.0])
 def test_the_search_finds_a_maximum_inside_and_at_a_bound(start: float) -> None:
     def found(function: Callable[[float], float]) -> float:
-        options = {"width": 2.0, "tolerance": 0.01}
-        return maximize(lambda points: [function(t) for t in points], start, -9.0, 9.0, **options)
+        def values(points):
+            return torch.tensor([function(t) for t in points], dtype=torch.float64)
+
+        return maximize(values, start, -9.0, 9.0, width=2.0, tolerance=0.01)
 
     assert found(lambda t: -math.cosh(t - 3.3)) == pytest.approx(3.3, abs=1e-5)
     assert found(lambda t: t) == pytest.approx(9.0)

@@ -26,8 +26,8 @@ from torch import nn
 import orderless as ol
 from orderless.filters import RaoBlackwellizedFilter
 from orderless.filters.exact import statistics
-from orderless.filters.exact.kept import keys_of
-from orderless.filters.exact.priors import ratios_of
+from orderless.filters.exact.leave_one_out import keys_of
+from orderless.filters.exact.rao_blackwellized import ratios_of
 
 # ---------------------------------------------------------------------- any sequence
 
@@ -77,8 +77,8 @@ def random_walk(operations: int, seed: int) -> None:
             once.update(x[rows], y[rows], sample_weight=now / 16)
             left = left - now
     assert rb.samples == held.sum().item() / 16
-    assert rb._statistics is not None and rb._statistics.kept is not None
-    assert len(rb._statistics.kept.keys) == int((keys_of(x[kept]) % 8 == 0).sum()) > 100
+    assert rb.statistics is not None and rb.statistics.kept is not None
+    assert len(rb.statistics.kept.keys) == int((keys_of(x[kept]) % 8 == 0).sum()) > 100
     assert rb.clipped == once.clipped
     assert same_bits(rb, once, PROBE)
 
@@ -241,8 +241,8 @@ def test_copies_of_a_sample_are_kept_once_and_leave_when_the_last_one_does() -> 
     rb = fed(x, y, calibration=1)
     rb.update(x[:5], (y[:5] + 1) % 10)  # the same inputs under another label
     rb.update(x[:5], y[:5], sample_weight=torch.full((5,), 2.5))
-    assert rb._statistics is not None and rb._statistics.kept is not None
-    kept = rb._statistics.kept
+    assert rb.statistics is not None and rb.statistics.kept is not None
+    kept = rb.statistics.kept
     assert len(kept.keys) == 45 and kept.weights.sum() == 57.5 and (kept.keys.diff() >= 0).all()
     rb.forget(x[:5], y[:5], sample_weight=torch.full((5,), 3.5))
     rb.forget(x[:5], (y[:5] + 1) % 10)

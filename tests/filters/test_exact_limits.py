@@ -56,8 +56,8 @@ def near(value: float, high: int, units: Units) -> RaoBlackwellizedFilter:
     """A filter whose sums are close to where words end."""
     rb = RaoBlackwellizedFilter(nn.Identity(), feature_limit=2.0**16, bits=16, block_size=1)
     rb.update(torch.full((1, 2), 3.0), torch.tensor([0]))
-    assert rb._statistics is not None and rb.units == units
-    words = rb._statistics.gram[0]
+    assert rb.statistics is not None and rb.units == units
+    words = rb.statistics.gram[0]
     words.low[:2, :2] = value
     carry = torch.zeros_like(words.low, dtype=torch.int32)
     carry[:2, :2] = high
@@ -79,15 +79,15 @@ def test_sums_near_both_limits_are_those_of_python_integers(high: int) -> None:
     weights = torch.tensor([16.0, 0.0625, 1.0], dtype=torch.float64)
     for rows in ([0], [1, 2]):
         rb.update(x[rows], y[rows], sample_weight=weights[rows])
-    assert rb._statistics is not None
+    assert rb.statistics is not None
     start = Fraction(WORD / 2 - 5.0) + high * int(WORD)
     for i, j in ((0, 0), (1, 0), (1, 1)):
         terms = zip(x[:, i].tolist(), x[:, j].tolist(), weights.tolist(), strict=True)
         expected = start + sum(Fraction(a) * Fraction(b) * Fraction(w) for a, b, w in terms)
-        assert exact_value(rb._statistics.gram[0], i, j) == expected
+        assert exact_value(rb.statistics.gram[0], i, j) == expected
     twice = rb + rb
-    assert twice._statistics is not None
-    assert exact_value(twice._statistics.gram[0], 1, 1) == 2 * expected
+    assert twice.statistics is not None
+    assert exact_value(twice.statistics.gram[0], 1, 1) == 2 * expected
     assert same_state((twice - rb).state_dict(), rb.state_dict())
     rb.forget(x.flip(0), y, sample_weight=weights.flip(0))
     assert same_state(before, rb.state_dict())
@@ -145,8 +145,8 @@ def test_a_refused_deletion_leaves_no_trace_on_a_fine_grid() -> None:
 def test_more_samples_than_two_words_hold_are_refused() -> None:
     x, y = blobs(40)
     rb = fed(x, y)
-    assert rb._statistics is not None
-    rb._statistics.samples = 2.0**44 - 39
+    assert rb.statistics is not None
+    rb.statistics.samples = 2.0**44 - 39
     with pytest.raises(ValueError, match="the limit is 17592186044416"):
         rb.update(x, y)
     with pytest.raises(ValueError, match="the limit is 17592186044416"):
@@ -177,7 +177,7 @@ def test_a_state_of_version_0_1_loads_with_its_sums() -> None:
     assert same_state(again.state_dict()["statistics"], rb.state_dict()["statistics"])
     # what was there before is not kept, so nothing is, merged with others or not
     both = again + fed(x, y)
-    assert both._statistics is not None and both._statistics.kept is None
+    assert both.statistics is not None and both.statistics.kept is None
 
 
 def test_tiles_of_a_large_matrix_are_the_sums_of_the_whole() -> None:

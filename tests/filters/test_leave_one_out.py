@@ -31,10 +31,10 @@ def test_predictions_without_a_sample_are_those_of_a_filter_without_it(
 
     everyone = torch.arange(60)
     rb = fed(everyone)
-    assert rb._statistics is not None and rb._statistics.kept is not None
+    assert rb.statistics is not None and rb.statistics.kept is not None
     found = rb.heads[0].held_out
     assert found is not None and found.shape == (60, 10)
-    features = rb._statistics.kept.features[0].double() * rb.grid.limit
+    features = rb.statistics.kept.features[0].double() * rb.grid.limit
     for i in (0, 17, 58):
         mean, variance = fed(everyone[everyone != i]).predictive(x[i : i + 1])
         place = int((features == x[i]).all(1).nonzero())
@@ -46,8 +46,8 @@ def test_the_temperature_is_the_best_for_the_mixture_of_maps() -> None:
     x, y = blobs(4000)
     rb = RaoBlackwellizedFilter(ensemble(width=60), weights="uniform", calibration=16)
     rb.update(x, y)
-    assert rb._statistics is not None and rb._statistics.kept is not None
-    truth = rb._statistics.kept.columns.remainder(1 << 32)[:256]
+    assert rb.statistics is not None and rb.statistics.kept is not None
+    truth = rb.statistics.kept.columns.remainder(1 << 32)[:256]
     scores = torch.stack([head.held_out for head in rb.heads if head.held_out is not None])
 
     def loss(sharpness: float) -> float:
@@ -73,7 +73,7 @@ def test_the_ridge_is_where_the_samples_and_the_evidence_are_the_most_probable()
 
     def score(factor: float) -> float:
         rb = fed(prior_precision=factor * ridge / noise, noise_variance=noise)
-        held, scores = rb._held_out(), rb.heads[0].held_out
+        held, scores = rb._held_out(rb.statistics), rb.heads[0].held_out
         assert held is not None and scores is not None
         evidence = rb.heads[0].log_evidence / (799 * 9)
         return held.judge(scores.unsqueeze(0)).item() + PRIOR * evidence
@@ -87,7 +87,7 @@ def test_a_class_prior_weighs_the_samples_too() -> None:
     keep = (y != 9) | (torch.arange(2000) % 50 == 9)
     rb = RaoBlackwellizedFilter(ensemble(), calibration=4, class_prior="uniform")
     rb.update(x[keep], y[keep])
-    held = rb._held_out()
+    held = rb._held_out(rb.statistics)
     assert held is not None
     rare, others = held.weights[held.labels == 9], held.weights[held.labels == 0]
     assert (rare == rare[0]).all() and rare[0] == pytest.approx(5 * others[0].item())

@@ -105,10 +105,10 @@ def test_the_sums_are_those_of_integers() -> None:
     rb.update(x, y)
     scale = 4096
     rows = [[int(v) for v in row] for row in (rb.grid(x)[0].double() * scale).tolist()]
-    assert rb._statistics is not None
+    assert rb.statistics is not None
     for i, j in itertools.product(range(6), range(6)):
         expected = sum(row[i] * row[j] for row in rows)
-        assert int(rb._statistics.gram[0].low[max(i, j), min(i, j)].item() * scale**2) == expected
+        assert int(rb.statistics.gram[0].low[max(i, j), min(i, j)].item() * scale**2) == expected
 
 
 # ---------------------------------------------------------------------- weights and predictions

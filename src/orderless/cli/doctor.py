@@ -16,8 +16,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import typer
 
-from .. import scenarios
-from ..version import __version__
+from .. import __version__, scenarios
 from . import options
 from .options import option
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..version import __version__
+from .. import __version__
 from .audit import audit
 from .data import data_app
 from .doctor import doctor

@@ -1,6 +1,7 @@
-"""Find devices by name, and suspend garbage collection during recordings."""
+"""Find devices by name and their memory, and suspend garbage collection during recordings."""
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,6 +19,22 @@ def find_device(device: torch.device | str) -> torch.device:
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"there are {torch.cuda.device_count()} CUDA devices here, no {found}")
     return found
+
+
+def available_memory(device: torch.device) -> int | None:
+    """Bytes that can still be allocated on the device, or None if unknown."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        with open("/proc/meminfo") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 @contextmanager

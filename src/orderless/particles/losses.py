@@ -42,7 +42,9 @@ def per_particle(
                 return fast
         dims = (0,) + (None,) * len(rest) if in_dims is None else in_dims
         outputs = tree_map(_full_precision, outputs)
-        with torch.autocast(_device_type(outputs), enabled=False):
+        tensors = (leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor))
+        device = next((tensor.device.type for tensor in tensors), "cpu")
+        with torch.autocast(device, enabled=False):
             alone = partial(loss, **options)
             try:
                 return torch.vmap(alone, in_dims=dims)(outputs, *rest)
@@ -76,8 +78,3 @@ def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor | None:
     with torch.autocast(outputs.device.type, enabled=False):
         losses = F.cross_entropy(outputs.flatten(0, 1), labels.repeat(n), reduction="none")
     return losses.view(n, -1).sum(1) / (labels != -100).sum()  # torch ignores the label -100
-
-
-def _device_type(outputs: Any) -> str:
-    leaves = tree_leaves(outputs)
-    return next((leaf.device.type for leaf in leaves if isinstance(leaf, Tensor)), "cpu")

@@ -43,7 +43,8 @@ class VectorEnvironment:
         self.ended = np.zeros(n_envs, dtype=bool)
         self.returns = np.zeros(n_envs)
         self.lengths = np.zeros(n_envs, dtype=np.int64)
-        self._started = self._waiting = False
+        self._started = False
+        self.under_way = False  # whether a step was sent and not received, as after Ctrl-C
 
     def _start(self) -> Array:
         raise TypeError(f"{type(self).__name__} cannot start: define _start")
@@ -67,18 +68,13 @@ class VectorEnvironment:
 
     def reset(self) -> tuple[Array, dict[str, Array]]:
         """Start a new episode in every copy: `(observations [E, ...], info)`."""
-        if self._waiting:
+        if self.under_way:
             self.recv()
         self.observations = self._start()
         self.first[:], self.ended[:] = True, False
         self.returns[:], self.lengths[:] = 0.0, 0
         self._started = True
         return self.observations, {"valid": np.ones(self.n_envs, dtype=bool)}
-
-    @property
-    def under_way(self) -> bool:
-        """Whether a step was sent and not received, as after Ctrl-C; `reset` completes it."""
-        return self._waiting
 
     def step(self, actions: ArrayLike) -> Step:
         """`(observations, rewards, terminated, truncated, info)`, each with a leading E."""
@@ -91,21 +87,21 @@ class VectorEnvironment:
             raise RuntimeError(
                 "the environment has not started: call reset() before the first step"
             )
-        if self._waiting:
+        if self.under_way:
             raise RuntimeError("a step is under way: call recv() before the next send()")
         self._send(self._checked(actions))
-        self._waiting = True
+        self.under_way = True
 
     def recv(self) -> Step:
         """Wait for the step that `send` started."""
-        if not self._waiting:
+        if not self.under_way:
             raise RuntimeError("no step is under way: call send(actions) first")
         try:
             observations, rewards, terminated, truncated = self._receive()
         except Exception:  # the copies are in an unknown state: only a reset is possible
-            self._waiting = self._started = False
+            self.under_way = self._started = False
             raise
-        self._waiting = False
+        self.under_way = False
         valid = ~self.ended
         self.returns = np.where(valid, self.returns + rewards, 0.0)
         self.lengths = np.where(valid, self.lengths + 1, 0)

@@ -47,7 +47,7 @@ class GymnasiumLevels(VectorEnvironment):
     def switch(self, level: int) -> tuple[Array, dict[str, Array]]:
         """Start on another level; the old one stays open."""
         level = self._known(level)
-        if self._waiting:
+        if self.under_way:
             self.recv()
         self.level = level
         return self.reset()

@@ -93,9 +93,9 @@ class ProcgenLevels(VectorEnvironment):
 
     def close(self) -> None:
         """Release the copies; `reset` or `switch` opens new ones."""
-        if self._pool is not None and self._waiting and self._owner == os.getpid():
+        if self._pool is not None and self.under_way and self._owner == os.getpid():
             self._pool.recv()
-        self._waiting = self._started = False
+        self.under_way = self._started = False
         if self._pool is not None:
             self._pool.close()
         self._pool = None
@@ -139,7 +139,7 @@ class ProcgenLevels(VectorEnvironment):
         return normalized_return(self.game, returns)
 
     def state_dict(self) -> dict[str, object]:
-        if self._waiting:
+        if self.under_way:
             raise RuntimeError("a step is under way: call recv() before state_dict()")
         longest = int(self.lengths.max())
         return {

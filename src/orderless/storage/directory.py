@@ -21,8 +21,8 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 
+from .. import __version__
 from ..escaping import file_name
-from ..version import __version__
 from .typed import Json, as_json
 
 FORMAT = 1

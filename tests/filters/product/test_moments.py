@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import orderless as ol
 from orderless.filters.product.layers import Layer, find_layers
 from orderless.filters.product.moments import task_moments
-from orderless.filters.product.sums import ExactSum
+from orderless.filters.product.statistics import ExactSum
 
 
 def only_layer(module: nn.Module) -> tuple[ol.Ensemble, Layer]:
@@ -197,12 +197,12 @@ def test_sums_are_those_of_whole_numbers() -> None:
     for order in (range(40), reversed(range(40)), torch.randperm(40, generator=generator).tolist()):
         sums = ExactSum.of(torch.zeros(50, dtype=torch.float64))
         for row in order:
-            sums = sums + ExactSum.of(values[row])
+            sums = sums.plus(ExactSum.of(values[row]))
         high, low = (word.tolist() for word in words(sums))
         exact = [Fraction(a) + Fraction(b) for a, b in zip(high, low, strict=True)]
         assert exact == totals
         for row in range(40):
-            sums = sums - ExactSum.of(values[row])
+            sums = sums.plus(ExactSum.of(values[row]), -1)
         assert not any(word.any() for word in words(sums))
 
 
@@ -221,4 +221,4 @@ def test_a_total_that_could_round_is_refused() -> None:
     """Each term is small enough by itself; their sum would depend on the order."""
     terms = [ExactSum.of(torch.tensor(2.0**40 + k * 2.0**-11).double()) for k in (1, 2)]
     with pytest.raises(ValueError, match="must be finite and below"):
-        terms[0] + terms[1] + terms[1]
+        terms[0].plus(terms[1]).plus(terms[1])

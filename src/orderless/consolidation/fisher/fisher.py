@@ -130,10 +130,9 @@ def _batches(data: Data, samples: int | None, batch_size: int) -> Iterator[tuple
     """Pairs (x, y) of at most `batch_size` samples, `samples` in all."""
     left = samples
     for x, y in pairs(data):
-        size = len(x) if left is None else min(left, len(x))
-        for start in range(0, size, batch_size):
-            part = slice(start, min(start + batch_size, size))
-            yield x[part], y[part]
-        left = None if left is None else left - size
+        x, y = x[:left], y[:left]
+        left = None if left is None else left - len(x)
+        if len(x):
+            yield from zip(x.split(batch_size), y.split(batch_size), strict=True)
         if left == 0:
             return

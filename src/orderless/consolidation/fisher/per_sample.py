@@ -9,6 +9,7 @@ and the layer's parameters need no gradient at all.
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -82,19 +83,13 @@ class LayerProbes(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if func is F.linear:
-            return self._linear(*args, **kwargs)
-        if func is F.conv2d:
-            return self._conv2d(*args, **kwargs)
-        return func(*args, **kwargs)
+        run = partial(self._layer, func) if func in (F.linear, F.conv2d) else func
+        return run(*args, **(kwargs or {}))
 
-    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return self._layer(F.linear, x, weight, bias, (), x.dim() == 2, None)
-
-    def _conv2d(
+    def _layer(
         self,
-        x: Tensor,
+        function: Callable[..., Tensor],
+        input: Tensor,
         weight: Tensor,
         bias: Tensor | None = None,
         stride: Any = 1,
@@ -102,31 +97,22 @@ class LayerProbes(TorchFunctionMode):
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor:
-        simple = x.dim() == 4 and groups == 1 and not isinstance(padding, str)
-        patches = weight.shape[-2:], dilation, padding, stride
-        options = stride, padding, dilation, groups
-        return self._layer(F.conv2d, x, weight, bias, options, simple, patches)
-
-    def _layer(
-        self,
-        function: Callable[..., Tensor],
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        options: tuple[Any, ...],
-        simple: bool,
-        patches: tuple[Any, ...] | None,
-    ) -> Tensor:
-        """The layer's outputs; probed, or noted as found, if x has one row (image) per sample."""
+        """The layer's outputs; probed, or noted as found, if it has one row (image) per sample."""
+        options: tuple[Any, ...] = ()
+        patches, simple = None, input.dim() == 2
+        if function is F.conv2d:
+            options = stride, padding, dilation, groups
+            patches = weight.shape[-2:], dilation, padding, stride
+            simple = input.dim() == 4 and groups == 1 and not isinstance(padding, str)
         name, bias_name = self.names.get(id(weight)), self.names.get(id(bias))
-        fits = simple and x.shape[0] == self.samples and (bias is None or bias_name is not None)
+        fits = simple and len(input) == self.samples and (bias is None or bias_name is not None)
         if name is None or not fits or (self.probes is not None and name not in self.probes):
-            return function(x, weight, bias, *options)
-        y = function(x, weight.detach(), None if bias is None else bias.detach(), *options)
+            return function(input, weight, bias, *options)
+        y = function(input, weight.detach(), None if bias is None else bias.detach(), *options)
         if self.probes is None:
             self.found.append(Layer(name, bias_name, y.shape[1:], y.dtype, patches))
             return y
-        self.inputs[name] = x.detach()
+        self.inputs[name] = input.detach()
         return y + self.probes[name]
 
 

@@ -16,16 +16,17 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
+from ...features.exact import round_inputs
 from ..base import Predictor
-from .kept import KeptSamples, keys_of
-from .limits import GridWarnings
-from .quantize import GridFeatures
-from .samples import checked
+from .leave_one_out import KeptSamples, keys_of
+from .quantize import Block, GridFeatures, GridWarnings
 from .statistics import HeadStatistics, Units, whole
 from .targets import Classes, Column, Values, column_numbers, column_pairs, tasks_and_labels
 
 # entries `[N, ...]` of a state
 _OF_PARTICLES = ("gram", "moments", "gram_carry", "moments_carry", "kept_features")
+LARGEST_WEIGHT = 16.0
+_LOOKED_AT = 64  # samples of each update for which warnings are given
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -64,18 +65,13 @@ class DataAlgebra(Predictor):
         self.grid, self.targets = grid, targets
         self.calibration = calibration if classes else 0  # keep one sample in so many; 0: none
         self.units = Units(1.0 / grid.scale, targets.unit, grid.bits)
-        self._statistics: HeadStatistics | None = None
+        self.statistics: HeadStatistics | None = None  # without data
         self.warnings = GridWarnings()
         self.fingerprint = grid.fingerprint()
 
     def _take(self, statistics: HeadStatistics | None) -> None:
         """Use these sums from now on."""
-        self._statistics = statistics
-
-    @property
-    def statistics(self) -> HeadStatistics | None:
-        """The sums; None without data."""
-        return self._statistics
+        self.statistics = statistics
 
     def holding(self, statistics: HeadStatistics | None) -> Self:
         """A filter with these sums and the same settings; it shares the maps."""
@@ -86,12 +82,12 @@ class DataAlgebra(Predictor):
     @property
     def samples(self) -> int | float:
         """The number of samples: the sum of their weights."""
-        return 0 if self._statistics is None else whole(self._statistics.samples)
+        return 0 if self.statistics is None else whole(self.statistics.samples)
 
     @property
     def clipped(self) -> int | float:
         """The number of feature values beyond `feature_limit`; should be small."""
-        own = 0.0 if self._statistics is None else self._statistics.clipped
+        own = 0.0 if self.statistics is None else self.statistics.clipped
         return whole(self._everywhere(own))
 
     def _everywhere(self, count: float) -> float:
@@ -109,9 +105,9 @@ class DataAlgebra(Predictor):
         return tasks_and_labels(self._numbers())
 
     def _numbers(self) -> Tensor:
-        if self._statistics is None:
+        if self.statistics is None:
             return torch.zeros(0, dtype=torch.int64, device=self.particles.device)
-        return self._statistics.columns
+        return self.statistics.columns
 
     def update(
         self, x: Tensor, y: Tensor, task: int | None = None, sample_weight: Any = None
@@ -153,7 +149,7 @@ class DataAlgebra(Predictor):
                     room = self._room(block.features.shape[-1], y, task, sign)
                 targets = self.targets.encode(labels, task, room.columns)
                 if first:
-                    self.warnings.look(self.grid, self.targets, rows, labels, targets, block)
+                    self._warn(rows, labels, targets, block)
                 plain = bool((mass == 1.0).all())
                 room.add(block.features, targets, None if plain else mass, sign)
                 room.clipped += sign * float(block.clipped.sum((0, 2)).double() @ mass)
@@ -172,6 +168,18 @@ class DataAlgebra(Predictor):
             raise
         self._take(statistics)
 
+    def _warn(self, x: Tensor, y: Tensor, targets: Tensor, block: Block) -> None:
+        """Warn if inputs, features or targets lose much on their grids; y are those before it."""
+        some, limit = slice(_LOOKED_AT), getattr(self.particles.template, "input_limit", None)
+        if limit is not None and x.is_floating_point():
+            inside = round_inputs(x[some], limit, torch.float64)
+            self.warnings.compare("inputs", x[some], inside, limit, "input_limit")
+        raw, features = block.raw[:, some], block.features[:, some]
+        self.warnings.compare("features", raw, features, self.grid.limit, "feature_limit")
+        if isinstance(self.targets, Values):
+            values, rounded = y[some].double().reshape(targets[some].shape), targets[some]
+            self.warnings.compare("targets", values, rounded, self.targets.limit, "target_limit")
+
     def check_total(self, more: float, sign: int = 1) -> None:
         """Raise `ValueError` if the sums would not be exact with so many more samples."""
         samples = self.samples + more
@@ -184,7 +192,7 @@ class DataAlgebra(Predictor):
     def _room(self, features: int, y: Tensor, task: int | None, sign: int) -> HeadStatistics:
         """The present sums, with all columns that `y` needs."""
         device, n = self.particles.device, self.particles.shard.count
-        statistics = self._statistics
+        statistics = self.statistics
         wanted = self.targets.columns(y, task)
         if sign < 0:
             known = wanted[:0] if statistics is None else statistics.columns
@@ -206,7 +214,7 @@ class DataAlgebra(Predictor):
 
     def _undo(self, x: Tensor, weights: Tensor, sign: int) -> None:
         """Undo an incomplete change; the sums are exact, so the opposite change leaves no trace."""
-        statistics = self._statistics
+        statistics = self.statistics
         if statistics is None:
             return
         begun = abs(statistics.begun())
@@ -237,7 +245,7 @@ class DataAlgebra(Predictor):
 
     def __radd__(self, other: Any) -> Self:
         """0 + a, for `sum`."""
-        return self.holding(self._copied(self._statistics)) if other == 0 else NotImplemented
+        return self.holding(self._copied(self.statistics)) if other == 0 else NotImplemented
 
     @in_plain_mode
     def _copied(self, statistics: HeadStatistics | None) -> HeadStatistics | None:
@@ -254,7 +262,7 @@ class DataAlgebra(Predictor):
             return NotImplemented
         self._check_mergeable(other)
         self.check_total(other.samples, sign)
-        ours, theirs = self._statistics, other._statistics
+        ours, theirs = self.statistics, other.statistics
         if ours is None and theirs is not None and sign < 0:
             raise ValueError("nothing can be taken from a filter without data")
         if ours is None or theirs is None:
@@ -296,7 +304,7 @@ class DataAlgebra(Predictor):
 
     def relabelled(self, labels: list[int], classes: int | None) -> Self:
         """The same data with label i renamed to `labels[i]` (ascending), out of `classes`."""
-        targets, statistics = Classes(classes), self._copied(self._statistics)
+        targets, statistics = Classes(classes), self._copied(self.statistics)
         if statistics is not None:
             pairs = [(task, labels[label]) for task, label in self.columns]
             targets.check_others([], pairs)
@@ -313,7 +321,7 @@ class DataAlgebra(Predictor):
         """Maps and sums; see `ol.save`."""
         collect_all = self.particles.shard.collect_all
         particles = collect_all(self.particles.state_dict())
-        sums = None if self._statistics is None else self._statistics.state_dict()
+        sums = None if self.statistics is None else self.statistics.state_dict()
         if sums is not None:
             own = {name: sums[name] for name in _OF_PARTICLES if sums.get(name) is not None}
             sums |= {**collect_all(own), "clipped": self.clipped}
@@ -363,3 +371,47 @@ class DataAlgebra(Predictor):
         self.particles.load_state_dict(maps)
         self.fingerprint = fingerprint
         self._take(statistics)
+
+
+def check_tensor(name: str, value: Any) -> None:
+    """Raise `TypeError` if a value is not a dense tensor of real numbers."""
+    if not isinstance(value, Tensor):
+        kind = type(value).__name__
+        raise TypeError(
+            f"{name} must be a tensor, got {kind}: use torch.as_tensor, and number labels that are "
+            "strings"
+        )
+    if value.is_complex() or value.layout != torch.strided:
+        raise TypeError(f"{name} must hold real numbers, densely, got {value.dtype} {value.layout}")
+
+
+def checked(
+    x: Tensor, y: Tensor, weight: Any, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs `[B, ...]`, targets and weights `[B]`; a single sample may lack the first axis."""
+    check_tensor("x", x)
+    check_tensor("y", y)
+    if y.dim() == 0:
+        x, y = x.unsqueeze(0), y.unsqueeze(0)
+    count, y = len(x) if x.dim() else 0, y.to(device)
+    if count != len(y) or count == 0:
+        raise ValueError(
+            f"x has {count} samples and y has {len(y)}: give at least one, and one target each"
+        )
+    if x.is_floating_point() and not x.isfinite().all():
+        raise ValueError("x holds values that are not finite: clean the data first")
+    if weight is None:
+        return x, y, torch.ones(count, dtype=torch.float64, device=device)
+    weights = torch.as_tensor(weight, dtype=torch.float64, device=device)
+    weights = weights.expand(count) if weights.dim() == 0 else weights
+    if tuple(weights.shape) != (count,):
+        raise ValueError(
+            f"sample_weight must be [{count}], one per sample, got {tuple(weights.shape)}"
+        )
+    fine = (weights >= 0) & (weights <= LARGEST_WEIGHT) & (weights * 16 == (weights * 16).round())
+    if not fine.all():
+        raise ValueError(
+            "sample_weight must lie between 0 and 16 in multiples of 1/16, which keeps sums exact, "
+            f"got {weights[~fine][0].item():g}"
+        )
+    return x, y, weights

@@ -119,7 +119,7 @@ class NormalEquations:
     mean: Tensor  # [M]
     target_mean: Tensor  # [K]
     held: HeldOut | None = None
-    rows: Tensor | None = None  # [S, M], centred features of the samples held out
+    rows: Tensor | None = None  # [S, M], centred features of the samples held out, which score
 
     @classmethod
     def of(
@@ -139,10 +139,6 @@ class NormalEquations:
         outputs = columns - 1 if classes else columns
         data = gram, right, total.item(), count.item(), outputs
         return cls(*data, classes, standardize, mean, target_mean)
-
-    def judged_by(self, held: HeldOut, features: Tensor) -> NormalEquations:
-        """The same, scored by held-out samples with features `[S, M]`."""
-        return replace(self, held=held, rows=features - self.mean)
 
     @property
     def dimensions(self) -> float:  # n'
@@ -222,30 +218,26 @@ class NormalEquations:
         before = peak - _DRIFT
         for step in reversed(steps[:-1]):
             start = 2.0 * peak - before  # extrapolated to twice as many features
-            before, peak = peak, self.every(step)._peak_near(start)
+            values = self.every(step)._scores()([start - _STEP, start, start + _STEP]).tolist()
+            before, peak = peak, start + _STEP * vertex(*values)
         return self.unit * math.exp(2.0 * peak - before)
 
     def _search(self, start: float, tolerance: float) -> float:
         """The best log(lambda / unit), by a global search."""
         return maximize(self._scores(), start, -25.0, 15.0, width=5.0, tolerance=tolerance)
 
-    def _peak_near(self, start: float) -> float:
-        values = self._scores()([start - _STEP, start, start + _STEP])
-        return start + _STEP * vertex(*values)
-
-    def _scores(self) -> Callable[[list[float]], list[float]]:
+    def _scores(self) -> Callable[[list[float]], Tensor]:
         """The scores as a function of several log(lambda / unit)."""
         unit, matrix = self.unit, self.matrix()
         together = max(1, _AT_ONCE // matrix.numel())
 
-        def scores(points: list[float]) -> list[float]:
+        def scores(points: list[float]) -> Tensor:
             ratios = matrix.new_tensor([unit * math.exp(point) for point in points])
             parts = [
                 self.at(lambda part=part: matrix.repeat(len(part), 1, 1), part).scores  # type: ignore[misc]
                 for part in ratios.split(together)
             ]
-            values: list[float] = torch.cat(parts).tolist()
-            return values
+            return torch.cat(parts)
 
         return scores
 

@@ -1,18 +1,22 @@
-"""Leave-one-out predictions of a head in closed form, and their likelihood.
+"""Samples kept besides the sums, and leave-one-out predictions for them in closed form.
 
 Without sample i of weight w, leverage h and target y the head's output at i would be
 
     f_-i = (f_i - w h y) / (1 - w h),    of variance sigma^2 (1 + h / (1 - w h)),
 
-so a few kept samples (see `kept.py`) show how good a lambda is on new data: by the log-likelihood
-of their labels at the best temperature. The mixture of all maps has one temperature. The evidence
-measures squared errors instead, and prefers a lambda about ten times too large if there are many
-classes. But it needs no samples, so it serves as the prior, with the weight of `PRIOR` samples.
+so a few kept samples show how good a lambda is on new data: by the log-likelihood of their labels
+at the best temperature. The mixture of all maps has one temperature. The evidence measures squared
+errors instead, and prefers a lambda about ten times too large if there are many classes. But it
+needs no samples, so it serves as the prior, with the weight of `PRIOR` samples.
 Without samples it alone decides.
 """
 
+from __future__ import annotations
+
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -25,7 +29,79 @@ PRIOR = 200.0  # the weight of the evidence per sample and output, in samples
 _DEVIATION = 0.4  # of the logarithm of the sharpness, under its prior
 _STEP = 0.35  # of that logarithm, when trials of lambda are compared
 _STEPS = 4  # to either side
-_AT_ONCE = 2**22  # scores in memory at a time
+_AT_ONCE = 2**22  # scores or hashes in memory at a time
+
+
+@dataclass(frozen=True)
+class KeptSamples:
+    """S samples in ascending order of (key, column), each pair once; 2 N M bytes each.
+
+    Whether a sample is kept depends on a hash of its inputs alone. So the kept samples are a
+    function of the multiset of samples, as the sums are: they can be merged, and removed with it.
+    """
+
+    keys: Tensor  # [S]
+    columns: Tensor  # [S], see `column_numbers`
+    weights: Tensor  # [S], float64
+    features: Tensor  # [N, S, M], float16, in units of the grid's limit
+
+    @classmethod
+    def empty(cls, n: int, features: int, device: torch.device) -> KeptSamples:
+        whole = torch.zeros(0, dtype=torch.int64, device=device)
+        nothing = torch.zeros(n, 0, features, dtype=torch.float16, device=device)
+        return cls(whole, whole, whole.double(), nothing)
+
+    def plus(self, other: KeptSamples, sign: int = 1) -> KeptSamples:
+        """Add or remove the samples of the other; weights of equal samples add up."""
+        if not len(other.keys):
+            return self
+        other = KeptSamples(*[getattr(other, f.name).to(self.keys.device) for f in fields(self)])
+        pairs = [torch.stack([each.keys, each.columns], 1) for each in (self, other)]
+        found, place = torch.cat(pairs).unique(dim=0, return_inverse=True)
+        weights = torch.cat([self.weights, sign * other.weights])
+        weights = weights.new_zeros(len(found)).index_add_(0, place, weights)
+        # the index of one of the equal samples
+        source = torch.empty_like(found[:, 0])
+        source[place] = torch.arange(len(place), device=place.device)
+        left = weights != 0
+        features = torch.cat([self.features, other.features], 1)
+        return KeptSamples(found[left, 0], found[left, 1], weights[left], features[:, source[left]])
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {f"kept_{field.name}": getattr(self, field.name).clone() for field in fields(self)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Tensor], device: torch.device) -> KeptSamples:
+        return cls(*[state[f"kept_{field.name}"].to(device) for field in fields(cls)])
+
+
+def keys_of(x: Tensor) -> Tensor:
+    """A hash of every sample's values: `[B]`, int64, the same for equal numbers of any type."""
+    flat = x.reshape(len(x), -1)
+    factors = _factors(flat.shape[1], x.device)
+    keys = []
+    for part in flat.split(max(1, _AT_ONCE // max(1, flat.shape[1]))):
+        bits = (part.double() + 0.0).view(torch.int64)  # + 0: minus zero is zero
+        # multilinear hashing; the lower halves of small integers are all zeros
+        keys.append(((bits ^ _upper(bits, 32)) * factors).sum(1))
+    return _mixed(torch.cat(keys))
+
+
+@lru_cache(maxsize=8)
+def _factors(count: int, device: torch.device) -> Tensor:
+    """Pseudo-random odd numbers."""
+    return _mixed(torch.arange(1, count + 1, device=device)) | 1
+
+
+def _mixed(keys: Tensor) -> Tensor:
+    """Every bit of the result depends on every bit of the key; products wrap at 2^64."""
+    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
+        keys = (keys ^ _upper(keys, shift)) * factor
+    return keys ^ _upper(keys, 31)
+
+
+def _upper(bits: Tensor, shift: int) -> Tensor:
+    return (bits >> shift) & ((1 << (64 - shift)) - 1)
 
 
 @dataclass(frozen=True)
@@ -36,6 +112,7 @@ class HeldOut:
     weights: Tensor  # [S], in the sums
     table: Tensor  # [C, tasks], the columns of each label
     labels: Tensor  # [S]
+    features: Tensor  # [N, S, M], as kept
     across: str  # how tasks compete, see `by_label`
 
     def scores(self, outputs: Tensor, leverage: Tensor, noise: Tensor) -> Tensor:
@@ -61,14 +138,9 @@ class HeldOut:
 
     def sharpness(self, scores: Tensor, maps: Tensor) -> float:
         """The best factor on the scores `[n, S, K]` for the mixture of maps with weights `[n]`."""
-
-        def log_likelihood(factors: list[float]) -> list[float]:
-            values: list[float] = self._log_likelihoods(scores, factors, maps.log()).tolist()
-            return values
-
-        start = math.log(DEFAULT_SHARPNESS)
-        width = _STEP * _STEPS
-        return math.exp(maximize(log_likelihood, start, -3.0, 4.0, width=width, tolerance=0.05))
+        start, width = math.log(DEFAULT_SHARPNESS), _STEP * _STEPS
+        likelihoods = partial(self._log_likelihoods, scores, maps=maps.log())
+        return math.exp(maximize(likelihoods, start, -3.0, 4.0, width=width, tolerance=0.05))
 
     def _log_likelihoods(
         self, scores: Tensor, factors: list[float], maps: Tensor | None = None

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 
+from torch import Tensor
+
 _EACH_SIDE = 4  # points on each side of the centre
 
 
 def maximize(
-    function: Callable[[list[float]], list[float]],
+    function: Callable[[list[float]], Tensor],
     centre: float,
     low: float,
     high: float,
@@ -21,7 +23,7 @@ def maximize(
         centre = min(max(centre, low + width), high - width)
         step = width / _EACH_SIDE
         points = [centre + k * step for k in range(-_EACH_SIDE, _EACH_SIDE + 1)]
-        values = function(points)
+        values = function(points).tolist()
         best = max(range(len(points)), key=values.__getitem__)
         inside = 0 < best < len(points) - 1
         centre = points[best]

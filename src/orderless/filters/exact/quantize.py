@@ -1,6 +1,11 @@
-"""Features on a grid, whose bits do not depend on the batch, the order or other samples."""
+"""Features on a grid, whose bits do not depend on the batch, the order or other samples.
+
+A grid that loses too much by clipping or rounding gives a warning, once per filter and limit.
+"""
 
 import hashlib
+import math
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -9,6 +14,10 @@ from torch import Tensor, nn
 
 from ...features.exact import check_limit
 from ...particles import Ensemble
+
+# the shares of clipped values, and of squares lost by rounding, above which a warning is given
+_CLIPPED = {"input_limit": 0.1, "feature_limit": 0.01, "target_limit": 0.0}
+_ROUNDED = {"input_limit": 1e-3, "feature_limit": 1e-4, "target_limit": 1e-4}
 
 
 class Block(NamedTuple):
@@ -117,6 +126,33 @@ class GridFeatures:
         if callable(own):
             parts.append(own(self.particles.device))
         return "-".join([*parts, f"blocks of {self.block_size}"] if self.padded else parts)
+
+
+class GridWarnings:
+    """The warnings of a filter, each given once."""
+
+    def __init__(self) -> None:
+        self.told: set[str] = set()  # names of limits
+        self.advice: dict[str, str] = {}  # by limit, from an estimator with settings of its own
+
+    def compare(self, what: str, raw: Tensor, rounded: Tensor, limit: float, setting: str) -> None:
+        """Compare values with the rounded ones on a grid that ends at +-limit."""
+        if setting in self.told or not raw.any():
+            return
+        raw = raw.double()
+        clipped = (raw.abs() > limit).double().mean().item()
+        lost = (raw.clamp(-limit, limit) - rounded).square().sum() / raw.square().sum()
+        if clipped > _CLIPPED[setting]:
+            how = f"{100 * clipped:.0f} % of the {what} lie beyond +-{limit:g} and are clipped"
+        elif lost > _ROUNDED[setting]:
+            how = f"the {what} are so small that rounding takes {100 * lost:.1f} % of their squares"
+        else:
+            return
+        self.told.add(setting)
+        # a power of two, at least twice the largest value seen
+        better = 2.0 ** math.ceil(math.log2(2.0 * raw.abs().max().item()))
+        advice = self.advice.get(setting, f"scale them, or set {setting}={better!r}")
+        warnings.warn(f"{how}: {advice}", stacklevel=6)
 
 
 class _Body(nn.Module):

@@ -22,12 +22,13 @@ evidence, the predictive variance and the mergeable exact sums.
 
 Memory: 16 N M^2 bytes (sums and, once read, factors), independent of the number of samples; 20 if
 sums need a second word, which happens after millions of samples for ReLU features of about unit
-size. Kept samples (`kept.py`) add N M / 8 bytes per sample by default.
+size. Kept samples add N M / 8 bytes per sample by default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -36,15 +37,15 @@ from torch.nn.functional import pad
 
 from ...particles import Ensemble
 from ..weights import log_mean, normalize
-from .algebra import DataAlgebra, in_plain_mode
+from .algebra import DataAlgebra, check_tensor, in_plain_mode
 from .evidence import HeadPosterior, NormalEquations, solve_head
 from .export import ExportedFilter
 from .leave_one_out import DEFAULT_SHARPNESS, HeldOut
-from .priors import Prior, check_prior, ratios_of, reweighted
 from .quantize import GridFeatures, as_ensemble
-from .samples import check_tensor
 from .statistics import HeadStatistics
-from .targets import Classes, Values, by_label, label_table
+from .targets import Classes, Column, Values, by_label, label_table
+
+Prior = str | Sequence[float] | None
 
 
 class Predictive(NamedTuple):
@@ -76,7 +77,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
             features as they are, without an intercept.
         prior_precision, noise_variance: fix both, the precision for features of mean variance 1.
         class_prior: the shares of the classes assumed on read: None (those of the data),
-            `"uniform"`, or a share per label; see `priors.py`.
+            `"uniform"`, or a share per label; see the attribute.
         calibration: keep one sample in `calibration`, chosen by its hash, to choose the ridge and
             the temperature of probabilities (see `leave_one_out.py`); 2 N M bytes each. 0: keep
             none; the ridge maximises the evidence, and probabilities are less well calibrated.
@@ -131,7 +132,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
         self.class_prior = class_prior
 
     def __repr__(self) -> str:
-        features = "no" if self._statistics is None else str(self._statistics.features)
+        features = "no" if self.statistics is None else str(self.statistics.features)
         maps = "1 map" if self.particles.n == 1 else f"{self.particles.n} maps"
         return (
             f"{type(self).__name__}({maps}, {features} features, "
@@ -145,20 +146,37 @@ class RaoBlackwellizedFilter(DataAlgebra):
 
     @property
     def class_prior(self) -> Prior:
-        """The shares of the classes assumed on read; may be set at any time. None for values."""
+        """The shares pi_c of the classes assumed on read; may be set at any time. None for values.
+
+        The sums determine the mean m_c / n_c of every class, and the pooled scatter around these
+        means. Let samples of class c count r_c = n pi_c / n_c times. That changes the means' part
+        of the Gram matrix but not the pooled scatter:
+
+            G' = G + sum_c (r_c - 1) / n_c m_c m_c^T,    m'_c = r_c m_c,    n'_c = r_c n_c
+
+        This equals weighting the samples if all classes have the same scatter.
+        """
         return self._class_prior
 
     @class_prior.setter
     def class_prior(self, prior: Prior) -> None:
-        check_prior(prior)
-        prior = prior if prior is None or isinstance(prior, str) else list(prior)  # a copy
+        if isinstance(prior, str | Mapping):
+            if prior != "uniform":
+                raise ValueError(
+                    "class_prior must be 'uniform', None, or a list of shares in the order of the "
+                    f"labels, got {prior!r}"
+                )
+        elif prior is not None:
+            prior = list(prior)  # a copy
+            if not all(0 < share < float("inf") for share in prior):
+                raise ValueError(f"class_prior must hold a positive share per label, got {prior}")
         self._class_prior = prior if isinstance(self.targets, Classes) else None
         self._solved = self._sharpness = None
 
     def to(self, device: torch.device | str) -> RaoBlackwellizedFilter:
         """Move maps and sums, in place."""
         self.particles.to(device)
-        self._take(self._copied(self._statistics))
+        self._take(self._copied(self.statistics))
         return self
 
     @property
@@ -168,56 +186,54 @@ class RaoBlackwellizedFilter(DataAlgebra):
 
         Solved once after each update.
         """
-        if self._solved is None and self._statistics is not None:
-            statistics, count = self._statistics.settle(), self.particles.shard.count
-            self._solved = [self._solve(particle, statistics) for particle in range(count)]
+        if self._solved is None and self.statistics is not None:
+            held, count = self._held_out(self.statistics.settle()), self.particles.shard.count
+            self._solved = [self._solve(i, self.statistics, held) for i in range(count)]
         return self._solved or []
 
-    def _solve(self, particle: int, statistics: HeadStatistics) -> HeadPosterior:
+    def _solve(
+        self, particle: int, statistics: HeadStatistics, held: HeldOut | None
+    ) -> HeadPosterior:
         gram, moments = statistics.gram[particle].value(), statistics.moments.value()[particle]
         squares = statistics.squares.value()
         if self.class_prior is not None:
-            gram, moments, squares = reweighted(gram, moments, squares, self._ratios())
+            ratio = ratios_of(self.class_prior, self.columns, squares)
+            gram = gram + moments.mT @ (((ratio - 1.0) / squares).unsqueeze(1) * moments)
+            moments, squares = ratio.unsqueeze(1) * moments, ratio * squares
+        classes = isinstance(self.targets, Classes)
         equations = NormalEquations.of(
-            gram,
-            moments,
-            squares,
-            classes=isinstance(self.targets, Classes),
-            standardize=self.standardize,
+            gram, moments, squares, classes=classes, standardize=self.standardize
         )
-        held = self._held_out()
-        if held is not None and statistics.kept is not None:
-            features = statistics.kept.features[particle, : len(held.labels)].double()
-            equations = equations.judged_by(held, features * self.grid.limit)
+        if held is not None:
+            rows = held.features[particle].double() * self.grid.limit - equations.mean
+            equations = replace(equations, held=held, rows=rows)
         return solve_head(equations, self.prior_precision, self.noise_variance)
 
-    def _ratios(self) -> Tensor:
-        """The factor on the weight of samples of each column, from `class_prior`: `[K]`."""
-        assert self._statistics is not None
-        return ratios_of(self.class_prior, self.columns, self._statistics.counts)
-
-    def _held_out(self) -> HeldOut | None:
+    def _held_out(self, statistics: HeadStatistics) -> HeldOut | None:
         """As many kept samples as cost about as much as a factorisation."""
-        kept = None if self._statistics is None else self._statistics.kept
-        if kept is None or not len(kept.keys) or len(self._numbers()) < 2:
+        kept = statistics.kept
+        if kept is None or not len(kept.keys) or len(statistics.columns) < 2:
             return None
         names, labels = self.tasks_and_labels()[1].unique(return_inverse=True)
         most = min(2048, max(256, kept.features.shape[2] // 3), max(16, 2**18 // len(labels)))
-        columns = torch.searchsorted(self._numbers(), kept.columns[:most])
+        columns = torch.searchsorted(statistics.columns, kept.columns[:most])
         weights = kept.weights[:most]
         if self.class_prior is not None:
-            weights = weights * self._ratios()[columns]
+            ratio = ratios_of(self.class_prior, self.columns, statistics.counts)
+            weights = weights * ratio[columns]
         table = label_table(labels, len(names))
-        return HeldOut(columns, weights, table, labels[columns], self.across_tasks)
+        features = kept.features[:, :most]
+        return HeldOut(columns, weights, table, labels[columns], features, self.across_tasks)
 
     @property
     @in_plain_mode
     def sharpness(self) -> float:
         """The factor on a map's logits f / sqrt(variance), chosen for the mixture of all maps."""
         if self._sharpness is None:
-            held, self._sharpness = self._held_out(), DEFAULT_SHARPNESS
+            self._sharpness = DEFAULT_SHARPNESS
             scores = [head.held_out for head in self.heads if head.held_out is not None]
-            if held is not None and scores:
+            held = self._held_out(self.statistics) if self.statistics and scores else None
+            if held is not None:
                 everywhere = self.particles.shard.gather(torch.stack(scores))
                 self._sharpness = held.sharpness(everywhere, self.weights)
         return self._sharpness
@@ -336,3 +352,16 @@ class RaoBlackwellizedFilter(DataAlgebra):
 def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def ratios_of(prior: Prior, columns: list[Column], counts: Tensor) -> Tensor:
+    """r_c of `class_prior` per column `[K]`; a label's share is divided evenly among its tasks."""
+    assert prior is not None
+    labels = [label for _, label in columns]
+    uniform = isinstance(prior, str)
+    given = [1.0] * (max(labels) + 1) if uniform else [float(share) for share in prior]
+    if max(labels) >= len(given):
+        raise ValueError(f"class_prior has {len(given)} shares, but there is a label {max(labels)}")
+    tasks = torch.tensor(labels).bincount()
+    shares = torch.tensor(given, dtype=torch.float64)[labels] / tasks[labels]
+    return (shares / shares.sum()).to(counts) * counts.sum() / counts

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from .kept import KeptSamples
-from .memory import check_memory
+from ...particles.device import available_memory
+from .leave_one_out import KeptSamples
 from .targets import column_numbers, column_pairs
 from .words import ROOM, ExactSum
 
@@ -75,9 +75,9 @@ class HeadStatistics:
         rows, length = scale.unsqueeze(1), size + -size % _ALIGNED
         room = [scale.new_zeros(size, length)[:, :size] for _ in range(n)]
         gram = [ExactSum(low, rows, scale) for low in room]
-        moments = ExactSum.zeros((n, 0, size), one, scale)
+        moments = ExactSum(scale.new_zeros(n, 0, size), one, scale)
         columns = torch.zeros(0, dtype=torch.int64, device=device)
-        return cls(units, gram, moments, ExactSum.zeros((0,), one, one), columns)
+        return cls(units, gram, moments, ExactSum(scale.new_zeros(0), one, one), columns)
 
     @property
     def features(self) -> int:
@@ -282,6 +282,20 @@ class HeadStatistics:
         if "kept_keys" in state:
             made.kept = KeptSamples.from_state(state, device)
         return made.settle()
+
+
+def check_memory(n: int, features: int, device: torch.device) -> None:
+    """Raise `MemoryError` if sums, factors and a working copy `[2 N + 1, M, M]` do not fit."""
+    matrices = 2 * n + 1
+    needed = 8 * (features + 1) ** 2 * matrices
+    available = available_memory(device)
+    if available is not None and needed > available:
+        fits = int((available / (8 * matrices)) ** 0.5)
+        raise MemoryError(
+            f"{n} particles with {features} features need {needed / 2**30:.1f} GiB of matrices but "
+            f"{available / 2**30:.1f} GiB are free on {device}: use at most {fits} features, or "
+            "fewer particles"
+        )
 
 
 def _rows(features: Tensor, weights: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:

@@ -31,10 +31,6 @@ class ExactSum:
     columns: Tensor
     high: Tensor | None = None
 
-    @classmethod
-    def zeros(cls, shape: tuple[int, ...], rows: Tensor, columns: Tensor) -> ExactSum:
-        return cls(torch.zeros(shape, dtype=torch.float64, device=rows.device), rows, columns)
-
     def plus(self, other: ExactSum, sign: int = 1) -> ExactSum:
         """self + sign * other, carried; both must be carried."""
         low = torch.add(self.low, other.low.to(self.low.device), alpha=sign)

@@ -26,8 +26,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...particles import Ensemble
+from ...particles.device import available_memory
 from ...particles.stacking import places_of
-from ..exact.memory import available_memory
 
 CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
 PER_CHANNEL = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm

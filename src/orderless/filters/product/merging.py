@@ -9,8 +9,7 @@ from ...particles import Ensemble
 from ...particles.stacking import check_same_shapes
 from .layers import Layer
 from .moments import TaskMoments, running_statistics
-from .statistics import LayerSums, TaskSums
-from .sums import ExactSum
+from .statistics import ExactSum, LayerSums, TaskSums
 
 
 def task_sums(

@@ -13,9 +13,9 @@ N(W_0, I / p_0). Predictions use the mean of their product:
     W = (p_0 I + sum_t G_t)^-1 (p_0 W_0 + sum_t G_t W_t)
 
 Exact: for one Linear layer under squared error, trained to convergence, this is the ridge solution
-on all data; and the sums have no rounding (`sums.py`), so that equal (W_t, G_t) give equal bits in
-any order of the tasks. Approximate: each layer is merged by itself, as if the others had not
-changed; a task's precision is that of squared error.
+on all data; and the sums have no rounding (`statistics.py`), so that equal (W_t, G_t) give equal
+bits in any order of the tasks. Approximate: each layer is merged by itself, as if the others had
+not changed; a task's precision is that of squared error.
 
 The evidence of a particle, with K columns and d rows of W, in the same approximation:
 
@@ -186,26 +186,21 @@ class PosteriorProduct(Predictor):
         alive = self.particles.shard.local(self.training.alive)
         task = task_sums(self.particles, self.layers, self._start, moments, self._reached, alive)
         sums = task if self._sums is None else self._sums.plus(task)
-        before = self._sums, self.alive, self._read
-        try:
-            self._replace(sums)
-            self._begin_task()
-        except BaseException:
-            self._sums, self.alive, self._read = before
-            raise
+        alive = self._survivors(sums)
+        self._begin_task()
+        self._sums, self.alive, self._read = sums, alive, None
 
-    def _replace(self, sums: TaskSums | None) -> None:
-        """Use these sums from now on; raise if no particle would be left."""
-        shard = self.particles.shard
+    def _survivors(self, sums: TaskSums | None) -> Tensor:
+        """Who is alive after these tasks `[N]`; raise if no particle would be left."""
         alive = torch.ones_like(self.alive)
         if sums is not None:
-            alive = shard.gather(sums.scalars.value[:, 2]) == 0
+            alive = self.particles.shard.gather(sums.scalars.value[:, 2]) == 0
         if not alive.any():
             raise FloatingPointError(
                 "no particle has lived through every task: lower the learning rate or leave this "
                 "task out"
             )
-        self._sums, self.alive, self._read = sums, alive, None
+        return alive
 
     @property
     def networks(self) -> Ensemble:
@@ -254,13 +249,13 @@ class PosteriorProduct(Predictor):
 
     def __add__(self, other: PosteriorProduct) -> PosteriorProduct:
         """A filter with the finished tasks of both, and the settings of this one."""
-        return self._combined(other, TaskSums.plus)
+        return self._combined(other, 1)
 
     def __sub__(self, other: PosteriorProduct) -> PosteriorProduct:
         """A filter with the finished tasks of this one that are not in `other`."""
-        return self._combined(other, TaskSums.minus)
+        return self._combined(other, -1)
 
-    def _combined(self, other: Any, combine: Callable[[TaskSums, TaskSums], TaskSums]) -> Any:
+    def _combined(self, other: Any, sign: int) -> Any:
         if not isinstance(other, PosteriorProduct):
             return NotImplemented
         if self.weighting != other.weighting:
@@ -275,10 +270,11 @@ class PosteriorProduct(Predictor):
         if other._sums is not None:
             state = other._sums.state_dict(lambda tensor: tensor.to(self.particles.device))
             theirs = TaskSums.from_state(state, self.layers, lambda tensor: tensor)
-            sums = combine(theirs.minus(theirs) if sums is None else sums, theirs)
+            sums = (sums or theirs.plus(theirs, -1)).plus(theirs, sign)
         both = copy.copy(self)
         both.particles = copy.deepcopy(self.particles)
-        both._replace(sums if sums is not None and sums.tasks else None)
+        both._sums, both._read = sums if sums is not None and sums.tasks else None, None
+        both.alive = self._survivors(both._sums)
         both._begin_task()
         return both
 
@@ -316,4 +312,4 @@ class PosteriorProduct(Predictor):
         self._first_draw = state["first_draw"].to(device, copy=True)
         self._looked = bool(state["looked"])
         self._reached = None if state["reached"] is None else state["reached"].to(device)
-        self._replace(sums)
+        self._sums, self.alive, self._read = sums, self._survivors(sums), None

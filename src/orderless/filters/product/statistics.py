@@ -1,8 +1,13 @@
-"""The sums over finished tasks: G_t, G_t W_t and a few numbers, all independent of the order."""
+"""The sums over finished tasks: G_t, G_t W_t and a few numbers, all independent of the order.
+
+A number is rounded once, to a multiple of 2^-60, and stored in two float64 words: `high`, a
+multiple of 2^-11, and `low`, a multiple of 2^-60 in [0, 2^-11). Both words add without rounding
+while the total stays below 2^41, and the pair is unique: equal totals have equal bits.
+"""
 
 from __future__ import annotations
 
-import operator
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +17,48 @@ from torch import Tensor
 
 from ...particles.stacking import check_same_shapes
 from .layers import Layer
-from .sums import ExactSum
 
-Combine = Callable[[Any, Any], Any]  # + or -
+COARSE, FINE = 2.0**-11, 2.0**-60
+LIMIT = 2.0**41
+
+
+@dataclass(frozen=True)
+class ExactSum:
+    """`high + low`, two float64 tensors of one shape."""
+
+    high: Tensor
+    low: Tensor
+
+    @classmethod
+    def of(cls, values: Tensor) -> ExactSum:
+        """Round numbers to the grid. Raise `ValueError` if one is not finite or too large."""
+        # beyond 2^-7 every float64 is a multiple of 2^-60 already, and round does not change it
+        return cls(torch.zeros_like(values), (values / FINE).round_().mul_(FINE)).carried()
+
+    def carried(self) -> ExactSum:
+        """The same numbers with `low` in [0, 2^-11), checked to be small enough to be exact."""
+        carry = (self.low / COARSE).floor_().mul_(COARSE)
+        high = self.high + carry
+        largest = float(high.abs().max()) if high.numel() else 0.0
+        if not largest < LIMIT:
+            raise ValueError(
+                f"the sums over tasks must be finite and below {LIMIT:.1e}, got {largest:g}: "
+                "scale the inputs, or lower the learning rate"
+            )
+        return ExactSum(high, self.low - carry)
+
+    def plus(self, other: ExactSum, sign: int = 1) -> ExactSum:
+        """self + sign * other."""
+        high, low = self.high + sign * other.high, self.low + sign * other.low
+        return ExactSum(high, low).carried()
+
+    @property
+    def value(self) -> Tensor:
+        """The sum as float64, rounded once."""
+        return self.high + self.low
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> ExactSum:
+        return ExactSum(function(self.high), function(self.low))
 
 
 @dataclass(frozen=True)
@@ -41,7 +85,7 @@ class LayerSums:
             parts = (~reached).long().cpu()
         return cls(tuple(parts.tolist()), ExactSum.of(grams), ExactSum.of(cross)).canonical()
 
-    def with_(self, other: LayerSums, combine: Combine) -> LayerSums:
+    def plus(self, other: LayerSums, sign: int) -> LayerSums:
         """Sum or difference, column by column."""
         pairs = list(zip(self.parts, other.parts, strict=True))
         distinct = list(dict.fromkeys(pairs))
@@ -50,7 +94,7 @@ class LayerSums:
             ours = ours.map(lambda words: words[[a for a, _ in distinct]])
             theirs = theirs.map(lambda words: words[[b for _, b in distinct]])
         parts = tuple(distinct.index(pair) for pair in pairs)
-        both = LayerSums(parts, combine(ours, theirs), combine(self.cross, other.cross))
+        both = LayerSums(parts, ours.plus(theirs, sign), self.cross.plus(other.cross, sign))
         return both.canonical()
 
     def canonical(self) -> LayerSums:
@@ -83,27 +127,21 @@ class TaskSums:
     samples: int
     tasks: tuple[int, ...]
 
-    def plus(self, other: TaskSums) -> TaskSums:
-        return self._with(other, operator.add, sorted(self.tasks + other.tasks))
-
-    def minus(self, other: TaskSums) -> TaskSums:
-        left = list(self.tasks)
-        for task in other.tasks:
-            if task not in left:
-                raise ValueError(
-                    "only tasks that were added can be taken away: the second filter has a task "
-                    "that the first has not"
-                )
-            left.remove(task)
-        return self._with(other, operator.sub, left)
-
-    def _with(self, other: TaskSums, combine: Combine, tasks: list[int]) -> TaskSums:
+    def plus(self, other: TaskSums, sign: int = 1) -> TaskSums:
+        """The sums over the tasks of both, or over those of the first without the second's."""
+        tasks, theirs = Counter(self.tasks), Counter(other.tasks)
+        if sign < 0 and not theirs <= tasks:
+            raise ValueError(
+                "only tasks that were added can be taken away: the second filter has a task that "
+                "the first has not"
+            )
+        left = tasks + theirs if sign > 0 else tasks - theirs
         return TaskSums(
-            {name: sums.with_(other.layers[name], combine) for name, sums in self.layers.items()},
-            {name: combine(sums, other.statistics[name]) for name, sums in self.statistics.items()},
-            combine(self.scalars, other.scalars),
-            combine(self.samples, other.samples),
-            tuple(tasks),
+            {name: sums.plus(other.layers[name], sign) for name, sums in self.layers.items()},
+            {k: sums.plus(other.statistics[k], sign) for k, sums in self.statistics.items()},
+            self.scalars.plus(other.scalars, sign),
+            self.samples + sign * other.samples,
+            tuple(sorted(left.elements())),
         )
 
     def state_dict(self, collect: Callable[[Tensor], Tensor]) -> dict[str, Any]:
