@@ -87,7 +87,9 @@ def _brief(summary: Summary, entry: MethodSummary | None) -> str:
     variance = seen_variance(entry, "order_variance") if learned is None else None
     notes = [f"{learned:.0%}"] if learned is not None else []
     notes += [small(variance)] if variance is not None else []
-    notes += [f"{entry.died} of {entry.cells} broke off"] if entry.died else []
+    if entry.died:
+        whole = entry.died == entry.cells
+        notes = ["broke off"] if whole else [*notes, f"{entry.died} of {entry.cells} broke off"]
     return decimal(entry.average) + (f" ({', '.join(notes)})" if notes else "")
 
 
