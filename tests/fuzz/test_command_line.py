@@ -55,7 +55,7 @@ COMMANDS = list(commands(APP))
 @st.composite
 def lines(draw):
     run = [each for each in COMMANDS if each[0] == ("run",)]  # the one with the most to say
-    words, options = draw(st.sampled_from(COMMANDS + 9 * run))
+    words, options = draw(st.sampled_from(COMMANDS + 20 * run))
     line = [*words, *draw(st.lists(VALUES, max_size=3))]
     if words == ("run",) and draw(st.booleans()):  # far enough to reach the settings
         line = ["run", "splitmnist", "--preset", "demo"]
