@@ -87,6 +87,37 @@ def test_with_one_task_the_place_in_the_grid_changes_nothing(method, tmp_path):
         assert first[key] == later[key], key
 
 
+@pytest.mark.parametrize("method", ["gd", "adam"])
+def test_a_rate_that_falls_is_divided_by_the_number_of_the_task(method, tmp_path):
+    cell = tiny_cell(method, (2, 0, 1), schedule="1/task", adam_lr=0.01)
+    given = batches_seen(cell, tmp_path / "plain")
+    network = make_run(cell, tmp_path).learner.filter.networks[0]
+    make = {"gd": torch.optim.SGD, "adam": torch.optim.Adam}[method]
+    rate = {"gd": SETTINGS.lr, "adam": 0.01}[method]
+    optimizer = make(network.parameters(), lr=rate)
+    for place, task in enumerate(cell.order, start=1):
+        optimizer.param_groups[0]["lr"] = rate / place
+        for x, y in given[task]:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(network(x), y).backward()
+            optimizer.step()
+    with pytest.raises(Enough):  # it falls in the same way after a stop
+        result_of(cell, tmp_path, checkpoint_every=0.0, tick=stop_after(7))
+    run = make_run(cell, tmp_path)
+    run.run()
+    learned = run.learner.filter.networks[0]
+    for ours, plain in zip(learned.parameters(), network.parameters(), strict=True):
+        assert torch.allclose(ours, plain, rtol=1e-5, atol=1e-6)  # float32
+
+
+@pytest.mark.parametrize("method", ["joint", "product", "bootstrap", "gsf"])
+def test_what_has_no_rate_or_no_places_does_not_fall(method, tmp_path):
+    constant = result_of(tiny_cell(method), tmp_path / "a")
+    falling = result_of(tiny_cell(method, schedule="1/task"), tmp_path / "b")
+    assert falling["predictions"] == constant["predictions"]
+    assert falling["nll"] == constant["nll"]
+
+
 def test_permuting_the_order_permutes_what_does_not_forget(tmp_path):
     """Heads that share nothing with each other cannot tell in which order they were trained."""
     cells = [tiny_cell("gd", order, scenario="task", epochs=5) for order in ((0, 1, 2), (2, 1, 0))]

@@ -88,6 +88,7 @@ class CellRunner(ABC):
         self.seed = cell.settings.seed_of(cell.seed, cell.order_index)
         self.setup = self.setup_type(tasks, cell.settings, network, self.seed, store.group)
         self.learner = self._build()
+        self._rates = [float(group["lr"]) for group in self._groups()]
         self.stages = self.plan(cell.settings)
         self.progress = CellProgress()
         self.opened = ExitStack()
@@ -116,6 +117,7 @@ class CellRunner(ABC):
         self._log(self.progress)
         while self.progress.position < len(self.stages):
             seen, count = self.stages[self.progress.position]
+            self._set_rates()
             for _ in self._stage(seen, count):
                 if self.store.agrees(time.monotonic() - saved > self.checkpoint_every):
                     self._checkpoint()
@@ -144,6 +146,16 @@ class CellRunner(ABC):
         first = len(order) if getattr(self.learner, "joint", False) else 1
         stages = [order[:end] for end in range(first, len(order) + 1)]
         return [(seen, self._count(settings, seen)) for seen in stages]
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """The parameter groups of the filter's optimizer, if it has one."""
+        return getattr(getattr(self.learner.filter, "optimizer", None), "param_groups", [])
+
+    def _set_rates(self) -> None:
+        """Set the learning rates of a stage: one that falls gives every task about equal say."""
+        if self.settings.schedule == "1/task":
+            for group, rate in zip(self._groups(), self._rates, strict=True):
+                group["lr"] = rate / (self.progress.position + 1)
 
     @abstractmethod
     def _count(self, settings: Any, seen: list[int]) -> int:

@@ -41,6 +41,8 @@ class SharedSettings(Config):
     """SGD's learning rate, the paper's sigma^2."""
     adam_lr: Positive = 1e-3
     """Adam's learning rate."""
+    schedule: Literal["constant", "1/task"] = "constant"
+    """The learning rate at the k-th task: "constant", or divided by k ("1/task")."""
     batch_size: Size = 128
     """Samples per step."""
     epochs: Count = 1
@@ -134,10 +136,11 @@ class SharedSettings(Config):
         """The first recorded setting that would give the method another result.
 
         As "key=recorded value, not value"; None if there is none. A setting that did not exist yet
-        had no effect, except that penalties were always part of the gradient.
+        had its default, except that penalties were always part of the gradient.
         """
+        then = type(self)().flat(method) | dict.fromkeys(STEPS, "gradient") | dict(recorded)
         for key, value in self.flat(method).items():
-            was = recorded.get(key, "gradient" if key in STEPS else value)
+            was = then[key]
             alike = key in STEPS and self.optimizer == "adam" and {was, value} <= BY_GRADIENT
             if key not in (*IMMATERIAL, *method.ignores) and was != value and not alike:
                 return f"{key}={was}, not {value}"
