@@ -170,6 +170,7 @@ TABLE1_VALUES: dict[str, tuple[object, str]] = {
     "batch_size": (128, "batch {}"),
     "epochs": (1, "{} passes"),
     "loss_scale": (1.0, "loss times {:g}"),
+    "schedule": ("constant", "falling as {}"),
     "augment": ("flip-crop", "plain images"),
 }
 
