@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..rl.games import known_game, parse_levels
+from ..rl.games import known_game, parse_levels, whole_number
 from ..rl.settings import EXPERT_COPIES, rollouts_for
 from . import options
 from .errors import problems_as_sentences
@@ -48,8 +48,7 @@ def expert_train(
     from ..storage import INVALID_STATE
 
     for name, value in (("steps", steps), ("episodes", episodes)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+        whole_number(name, value, 1)
     path, store = out / f"{known_game(game)}.safetensors", Store(out / f"{game}.training")
     training = ExpertTraining(
         game,

@@ -229,11 +229,9 @@ class PPO:
             frames = self._staging.frames(env.observations, rows)
             rollout.values[:, length, rows] = self.policy.values(frames, rows)
             note(length - 1, env, rows, last)
-        rollout.rewards.copy_(torch.from_numpy(rewards))
-        for tensor, flag in zip(
-            (rollout.terminated, rollout.truncated, rollout.valid), flags, strict=True
-        ):
-            tensor.copy_(torch.from_numpy(flag))
+        noted = rollout.rewards, rollout.terminated, rollout.truncated, rollout.valid
+        for tensor, array in zip(noted, (rewards, *flags), strict=True):
+            tensor.copy_(torch.from_numpy(array))
         rollout.log_weights.copy_(self.policy.log_weights)
         return rollout
 

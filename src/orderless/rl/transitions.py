@@ -228,8 +228,7 @@ def read_transitions(path: Path) -> Transitions:
     """
     if path.suffix == ".npz" and path.is_file():
         raise ValueError(
-            f"{path} holds compressed transitions of an earlier version: delete it, and the same "
-            "command collects them again"
+            f"{path} holds compressed transitions of an earlier version: delete it to collect again"
         )
     if not path.is_dir():
         raise ValueError(f"there is no folder {path}: `orderless expert collect` writes it")
@@ -242,9 +241,7 @@ def read_transitions(path: Path) -> Transitions:
         if digest.hexdigest() != facts["sha256"]:
             raise ValueError("its checksum is not that of its content")
     except (*DAMAGED, *INVALID_STATE) as error:
-        raise ValueError(
-            f"{path} is damaged ({error}): delete it, and the same command collects it again"
-        ) from None
+        raise ValueError(f"{path} is damaged ({error}): delete it to collect again") from None
     if observations.shape != (len(actions), *FRAME) or len(actions) != facts["transitions"]:
         raise ValueError(
             f"{path} holds {len(actions)} actions for observations of shape "
