@@ -18,12 +18,9 @@ def audit(
     orders: Annotated[int, option("Orders of the tasks (at most all).")] = 10,
     seeds: Annotated[int, option("Seeds.")] = 3,
     search: Annotated[int, option("Extra runs that search the worst and best order.")] = 0,
-    compare: Annotated[
-        str, option("Also run wpf, averaging, product or rb.", completion.comparisons)
-    ] = "",
+    compare: Annotated[str, option("wpf, averaging, product or rb.", completion.comparisons)] = "",
     out: Annotated[
-        Path | None,
-        option("Folder for report.html, .md and .json, and for the finished runs.", **PATH),
+        Path | None, option("Folder for report.html, .md, .json and the finished runs.", **PATH)
     ] = None,
     json: options.Json = False,
 ) -> None:

@@ -115,14 +115,10 @@ def expert_collect(
     game: options.OneGame,
     levels: Annotated[str, option("Levels, as 0,1,2 or 0-14.")] = "0-14",
     transitions: Annotated[int, option("Transitions per level.")] = 100_000,
-    expert: Annotated[
-        Path | None, option("An expert's file, or a folder of them [the package's own].")
-    ] = None,
+    expert: Annotated[Path | None, option("Expert file or folder [the package's own].")] = None,
     seed: Annotated[int, option("Seed of the expert's actions.")] = 0,
     device: options.Device = "auto",
-    out: Annotated[
-        Path | None, option("Folder for the transitions [where runs look for them].", **PATH)
-    ] = None,
+    out: Annotated[Path | None, option("Folder for them [where runs look].", **PATH)] = None,
 ) -> None:
     """Collect an expert's transitions on each level; existing files are checked and kept.
 
