@@ -24,8 +24,7 @@ from .answers import Answers, LearnerError, as_array, read_answers, score
 from .comparison import ComparisonSettings
 from .decomposition import Array
 from .learners import MakeLearner
-
-Order = tuple[int, ...]
+from .search import Order
 
 
 class Place(NamedTuple):
@@ -101,12 +100,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class AuditWork:
-    """Computes and checks the runs of an audit.
-
-    Args:
-        makers: `make_learner` of each learner.
-        made_by: the `Maker` of each learner; runs of another one are refused.
-    """
+    """Computes and checks the runs of an audit; those that another `Maker` made are refused."""
 
     makers: Mapping[str, MakeLearner]
     made_by: Mapping[str, Maker]
@@ -173,10 +167,7 @@ class AuditWork:
             return None
         found, ours = decode(Record, record), self.made_by[cell.learner]
         if found.maker.tasks != ours.tasks:
-            return (
-                f"{directory} holds an audit on other tasks: {elsewhere}; random tasks need a "
-                "fixed seed"
-            )
+            return f"{directory} holds an audit on other tasks: fix their seed, or {elsewhere}"
         if found.maker != ours:
             return f"{directory} holds runs of another version of {cell.learner}: {elsewhere}"
         if (found.order, found.seed) != (list(cell.order), cell.seed):

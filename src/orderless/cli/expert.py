@@ -99,13 +99,10 @@ def describe(expert: Expert) -> str:
         f"{facts['game']}: {facts['network']}, {facts['steps']} steps ({copies}), seed "
         f"{facts['seed']}; normalised returns, mean and standard error:"
     ]
+    worth = "{mean:.3f} +- {standard_error:.3f}".format_map
     for name, text in (("training", f"levels 0-{facts['levels'] - 1}"), ("held_out", "new levels")):
-        measured = facts["returns"][name]
-        worth = {
-            who: f"{each['mean']:.3f} +- {each['standard_error']:.3f}"
-            for who, each in measured.items()
-        }
-        lines.append(f"  {text}: {worth['expert']}, at random {worth['random']}")
+        own, chance = (worth(facts["returns"][name][who]) for who in ("expert", "random"))
+        lines.append(f"  {text}: {own}, at random {chance}")
     return "\n".join(lines)
 
 
