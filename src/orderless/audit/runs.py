@@ -58,8 +58,7 @@ class Place(NamedTuple):
 class Maker:
     """What a run depends on apart from order and seed.
 
-    `tasks` is a fingerprint, `key` identifies the version of a user's learner, and `settings` are
-    those of this library's learners.
+    `tasks`: a fingerprint; `key`: the version of a user's learner; `settings`: of the library's.
     """
 
     tasks: str
@@ -146,7 +145,6 @@ class AuditWork:
         store.write_cell(place.name, record)
 
     def read(self, cell: object) -> Run:
-        """Decode the record of a run."""
         record, samples = decode(Record, cell), sum(len(task.y_test) for task in self.tasks)
         # at most the expected size, because a small file may unpack to a huge one
         unpack = zlib.decompressobj()
@@ -194,10 +192,7 @@ Asked = tuple[list[Answers], str, bool]
 def _train(
     place: Place, make_learner: MakeLearner, tasks: Sequence[Task], times: Sequence[int] = ()
 ) -> list[Asked]:
-    """Train a new learner on the tasks in turn and return its answers for all tasks.
-
-    After each task it predicts once, or as often as `times` says.
-    """
+    """Train a new learner on the tasks in turn; it answers all after each, or `times` times."""
     name, asked = place.learner, []
     where = f"in {place.kind} with seed {place.seed}"
     with _generators_set_by(place.seed):

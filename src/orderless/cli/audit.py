@@ -63,10 +63,7 @@ def audit(
 
 
 def _version_of(reference: str) -> str:
-    """The learner's name and a hash of its module's text, so that a changed module is noticed.
-
-    Changes in modules that it imports are not noticed.
-    """
+    """The learner's name and a hash of its module, to notice changes there (not in imports)."""
     module, _, _ = reference.partition(":")
     path = getattr(sys.modules[module], "__file__", None)
     text = Path(path).read_bytes() if path and path.endswith(".py") else b""

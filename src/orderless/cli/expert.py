@@ -88,7 +88,6 @@ def expert_train(
 
 
 def describe(expert: Expert) -> str:
-    """Describe an expert and its returns."""
     from ..rl.experts import shape_of
 
     facts = expert.facts

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..experiments.benchmarks import BENCHMARKS
 from . import completion, options
 from .options import PATH, as_typed, find_device, option, word
 from .report import show_report
@@ -19,15 +20,12 @@ if TYPE_CHECKING:
     from ..experiments import Store
     from ..experiments.regime import Regime
 
-BENCHMARKS = (
-    "splitmnist, splitcifar100, intents, regime, procgen-bc, procgen-lifelong, or module:name for "
-    "your own tasks."
-)
+NAMES = f"{', '.join(BENCHMARKS)}, regime, or module:name for your own tasks."
 MAP = "when-weighting-helps"
 
 
 def run(
-    benchmark: Annotated[str, word(BENCHMARKS, completion.benchmarks)],
+    benchmark: Annotated[str, word(NAMES, completion.benchmarks)],
     methods: Annotated[str, option("Comma-separated methods, or all.", completion.methods)] = "all",
     scenario: options.Kind = None,
     game: options.Game = None,

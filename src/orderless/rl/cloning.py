@@ -43,9 +43,8 @@ def cloning_loss(particles: Ensemble) -> Callable[[Tensor, Tensor], Tensor]:
 class BehaviourCloning:
     """Fits a filter's particles to transitions, level after level.
 
-    A level's batches depend on (seed, level) and not on when the level comes. `learn` may be called
-    in parts: batch k does not depend on the call, so a run resumes from the filter's state and the
-    number of batches done.
+    Batch k of a level depends on (seed, level, k) alone, so `learn` may be called in parts and
+    resumes from the filter's state and the number of batches done.
     """
 
     def __init__(self, filter: SteppedFilter, *, batch_size: int = 256, seed: int = 0) -> None:

@@ -296,10 +296,7 @@ class PPO:
         }
 
     def load_state_dict(self, state: Saved) -> None:
-        """Resume from a state of `state_dict`, with equal settings, seed and environment.
-
-        One that does not fit is refused before any change.
-        """
+        """Resume with equal settings, seed and environment; others are refused before any change."""
         parts = states_of(state["env"])
         if len(parts) != len(self.envs):  # on a GPU the copies are in two parts
             parts = self.env.divided(parts, [env.n_envs for env in self.envs])

@@ -180,10 +180,7 @@ def _write(
 def _played(
     expert: Expert, envs: list[ProcgenLevels], seed: int, device: torch.device, returns: list[float]
 ) -> Iterator[tuple[Array, Array]]:
-    """(frames, actions) of one step after another; appends finished episodes to `returns`.
-
-    The environments take turns: one steps while the expert acts for another.
-    """
+    """(frames, actions) step by step, the environments in turns; adds episodes to `returns`."""
     copies = sum(env.n_envs for env in envs)
     policy = MixturePolicy(expert.filter(device), copies, seed=seed)
     staging = Staging(copies, device)
@@ -222,10 +219,7 @@ def _facts(folder: Path) -> Facts:
 
 
 def read_transitions(path: Path) -> Transitions:
-    """Read a folder of `collect`; raise if it is damaged.
-
-    `observations` are mapped from the file; changes to them stay in memory.
-    """
+    """Read a folder of `collect`, with frames mapped copy-on-write; raise if it is damaged."""
     if path.suffix == ".npz" and path.is_file():
         raise ValueError(
             f"{path} holds compressed transitions of an earlier version: delete it to collect again"
