@@ -136,13 +136,11 @@ class PPO:
             rows.start: torch.zeros(1, dtype=torch.int64, device=self.device)
             for _, rows in with_rows(self.envs)
         }
-        for place, one in enumerate(self.envs):
-            frames, kind = one.reset()[0][0], self.env.observations[0]
-            if (frames.shape, frames.dtype) != (kind.shape, kind.dtype):
-                raise ValueError(
-                    f"environment {place} shows {frames.dtype} {frames.shape}, "
-                    f"the first {kind.dtype} {kind.shape}"
-                )
+        frames = [env.reset()[0] for env in self.envs]
+        shown = [f"{array.dtype} {array.shape[1:]}" for array in frames]
+        for place, kind in enumerate(shown):
+            if kind != shown[0]:
+                raise ValueError(f"environment {place} shows {kind}, the first {shown[0]}")
 
     def set_penalty(self, penalty: Callable[..., Tensor] | None) -> None:
         """Replace the penalty, or record the same one again after its Python has changed."""
@@ -296,7 +294,7 @@ class PPO:
         }
 
     def load_state_dict(self, state: Saved) -> None:
-        """Resume with equal settings, seed and environment; others are refused before any change."""
+        """Resume with equal settings, seed and environment; others are refused before a change."""
         parts = states_of(state["env"])
         if len(parts) != len(self.envs):  # on a GPU the copies are in two parts
             parts = self.env.divided(parts, [env.n_envs for env in self.envs])

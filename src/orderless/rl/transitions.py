@@ -234,11 +234,10 @@ def read_transitions(path: Path) -> Transitions:
         digest.update(actions.tobytes())
         if digest.hexdigest() != facts["sha256"]:
             raise ValueError("its checksum is not that of its content")
+        shapes, count = [observations.shape, actions.shape], facts["transitions"]
+        kinds = {observations.dtype, actions.dtype}
+        if shapes != [(count, *FRAME), (count,)] or kinds != {np.dtype(np.uint8)}:
+            raise ValueError(f"{kinds} of shapes {shapes} are not {count} transitions")
     except (*DAMAGED, *INVALID_STATE) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it to collect again") from None
-    if observations.shape != (len(actions), *FRAME) or len(actions) != facts["transitions"]:
-        raise ValueError(
-            f"{path} holds {len(actions)} actions for observations of shape "
-            f"{list(observations.shape)}, not {facts['transitions']} transitions: delete it"
-        )
     return Transitions(torch.from_numpy(observations), torch.from_numpy(actions).long(), facts)
