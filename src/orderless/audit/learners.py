@@ -92,7 +92,7 @@ def from_torch(
     for name, value in (("make_module", make_module), ("make_optimizer", make_optimizer)):
         if not callable(value) or isinstance(value, nn.Module):
             found = type(value).__name__
-            raise ValueError(f"{name} must be a function: a new one for every run, got {found}")
+            raise ValueError(f"{name} must be a function (a new one for every run), got {found}")
 
     def network(seed: int) -> TorchLearner:  # the learner's name in the report
         torch.manual_seed(seed)

@@ -114,7 +114,7 @@ def expert_collect(
     expert: Annotated[Path | None, option("Expert file or folder [the package's own].")] = None,
     seed: Annotated[int, option("Seed of the expert's actions.")] = 0,
     device: options.Device = "auto",
-    out: Annotated[Path | None, option("Folder for them [where runs look].", **PATH)] = None,
+    out: Annotated[Path | None, option("Folder for transitions [where runs look].", **PATH)] = None,
 ) -> None:
     """Collect an expert's transitions on each level; existing files are checked and kept.
 

@@ -237,7 +237,7 @@ def read_transitions(path: Path) -> Transitions:
         shapes, count = [observations.shape, actions.shape], facts["transitions"]
         kinds = {observations.dtype, actions.dtype}
         if shapes != [(count, *FRAME), (count,)] or kinds != {np.dtype(np.uint8)}:
-            raise ValueError(f"{kinds} of shapes {shapes} are not {count} transitions")
+            raise ValueError(f"{shapes} of {kinds} are not {count} transitions")
     except (*DAMAGED, *INVALID_STATE) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it to collect again") from None
     return Transitions(torch.from_numpy(observations), torch.from_numpy(actions).long(), facts)
