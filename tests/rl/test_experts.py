@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from dataclasses import replace
@@ -405,6 +406,21 @@ def _flipped(data: bytes) -> bytes:
     """One bit in the middle of the frames is another."""
     place = len(data) // 2
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def test_transitions_are_bytes_of_the_shape_that_is_named(tmp_path: Path) -> None:
+    """The checksum is of the content: the kind and shape stand in NumPy's headers beside it."""
+    frames, actions = np.full((2, 3, 64, 64), 200, np.uint8), np.array([1, 14], np.uint8)
+    digest = hashlib.sha256(frames.tobytes() + actions.tobytes()).hexdigest()
+    facts = {"format": 2, "transitions": 2, "sha256": digest, "episodes": 0, "mean_return": None}
+    (tmp_path / "facts.json").write_text(json.dumps(facts))
+    np.save(tmp_path / "actions.npy", actions)
+    np.save(tmp_path / "observations.npy", frames)
+    assert read_transitions(tmp_path).observations.dtype == torch.uint8
+    for other in (frames.view(np.int8), frames.reshape(2, 64, 64, 3), frames.reshape(6, 64, 64)):
+        np.save(tmp_path / "observations.npy", other)
+        with pytest.raises(ValueError, match=r"is damaged .* not 2 transitions.*: delete it"):
+            read_transitions(tmp_path)
 
 
 def test_transitions_of_an_earlier_version_are_named(tmp_path: Path) -> None:

@@ -24,8 +24,7 @@ from .answers import Answers, LearnerError, as_array, read_answers, score
 from .comparison import ComparisonSettings
 from .decomposition import Array
 from .learners import MakeLearner
-
-Order = tuple[int, ...]
+from .search import Order
 
 
 class Place(NamedTuple):
@@ -59,8 +58,7 @@ class Place(NamedTuple):
 class Maker:
     """What a run depends on apart from order and seed.
 
-    `tasks` is a fingerprint, `key` identifies the version of a user's learner, and `settings` are
-    those of this library's learners.
+    `tasks`: a fingerprint; `key`: the version of a user's learner; `settings`: of the library's.
     """
 
     tasks: str
@@ -101,12 +99,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class AuditWork:
-    """Computes and checks the runs of an audit.
-
-    Args:
-        makers: `make_learner` of each learner.
-        made_by: the `Maker` of each learner; runs of another one are refused.
-    """
+    """Computes and checks the runs of an audit; those that another `Maker` made are refused."""
 
     makers: Mapping[str, MakeLearner]
     made_by: Mapping[str, Maker]
@@ -152,7 +145,6 @@ class AuditWork:
         store.write_cell(place.name, record)
 
     def read(self, cell: object) -> Run:
-        """Decode the record of a run."""
         record, samples = decode(Record, cell), sum(len(task.y_test) for task in self.tasks)
         # at most the expected size, because a small file may unpack to a huge one
         unpack = zlib.decompressobj()
@@ -173,10 +165,7 @@ class AuditWork:
             return None
         found, ours = decode(Record, record), self.made_by[cell.learner]
         if found.maker.tasks != ours.tasks:
-            return (
-                f"{directory} holds an audit on other tasks: {elsewhere}; random tasks need a "
-                "fixed seed"
-            )
+            return f"{directory} holds an audit on other tasks: fix their seed, or {elsewhere}"
         if found.maker != ours:
             return f"{directory} holds runs of another version of {cell.learner}: {elsewhere}"
         if (found.order, found.seed) != (list(cell.order), cell.seed):
@@ -203,10 +192,7 @@ Asked = tuple[list[Answers], str, bool]
 def _train(
     place: Place, make_learner: MakeLearner, tasks: Sequence[Task], times: Sequence[int] = ()
 ) -> list[Asked]:
-    """Train a new learner on the tasks in turn and return its answers for all tasks.
-
-    After each task it predicts once, or as often as `times` says.
-    """
+    """Train a new learner on the tasks in turn; it answers all after each, or `times` times."""
     name, asked = place.learner, []
     where = f"in {place.kind} with seed {place.seed}"
     with _generators_set_by(place.seed):

@@ -51,8 +51,7 @@ LESS_MEMORY = {  # what to recommend when memory runs out
     predict: "smaller files",
 }
 for command in (doctor, run, report, tune, settings, audit, fit, predict, verify_deletion):
-    advice = (LESS_MEMORY[command],) if command in LESS_MEMORY else ()
-    app.command()(problems_as_sentences(*advice)(command))
+    app.command()(problems_as_sentences(LESS_MEMORY.get(command, "less data"))(command))
 app.add_typer(data_app, name="data")
 app.add_typer(expert_app, name="expert")
 

@@ -43,15 +43,13 @@ def cloning_loss(particles: Ensemble) -> Callable[[Tensor, Tensor], Tensor]:
 class BehaviourCloning:
     """Fits a filter's particles to transitions, level after level.
 
-    A level's batches depend on (seed, level) and not on when the level comes. `learn` may be called
-    in parts: batch k does not depend on the call, so a run resumes from the filter's state and the
-    number of batches done.
+    Batch k of a level depends on (seed, level, k) alone, so `learn` may be called in parts and
+    resumes from the filter's state and the number of batches done.
     """
 
     def __init__(self, filter: SteppedFilter, *, batch_size: int = 256, seed: int = 0) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        self.filter, self.batch_size, self.seed = filter, batch_size, seed
+        self.batch_size = whole_number("batch_size", batch_size, 1)
+        self.filter, self.seed = filter, seed
         self._step = filter.compile(cloning_loss(filter.particles))
 
     def learn(
@@ -77,8 +75,7 @@ class BehaviourCloning:
             raise TypeError(f"actions must be whole numbers, got {actions.dtype}")
         if len(actions) and actions.min() < 0:
             raise ValueError(f"actions must be at least 0, got {int(actions.min())}")
-        if whole_number("start", start) < 0:
-            raise ValueError(f"start must be at least 0, got {start}")
+        whole_number("start", start, 0)
         if a_pass == 0:
             raise ValueError(f"{count} transitions do not fill one batch of {self.batch_size}")
         device = self.filter.particles.device
@@ -156,8 +153,7 @@ def play_both(
             raise ValueError(f"combine must be 'accuracy' or 'probs', got {combine!r}")
     if env.n_envs % len(combines):
         raise ValueError(f"{env.n_envs} environments cannot be halved for {' and '.join(combines)}")
-    if episodes < 1:
-        raise ValueError(f"episodes must be at least 1, got {episodes}")
+    whole_number("episodes", episodes, 1)
     weights, share = filter.weights, env.n_envs // len(combines)
     players = torch.cat([_players(weights, share, combine) for combine in combines])
     returns = _play(filter, env, players, episodes, seed)

@@ -7,10 +7,13 @@ first frame of the next episode with reward 0: that transition is not experience
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from .games import whole_number
 
 Array = NDArray[Any]
 Saved = Mapping[str, Any]  # a `state_dict` read from a file
@@ -35,9 +38,7 @@ class VectorEnvironment:
     level: int = 0
 
     def __init__(self, n_envs: int, actions: int) -> None:
-        if n_envs < 1:
-            raise ValueError(f"n_envs must be at least 1, got {n_envs}")
-        self.n_envs, self.actions = n_envs, actions
+        self.n_envs, self.actions = whole_number("n_envs", n_envs, 1), actions
         self.observations: Array = np.empty(0)
         self.first = np.zeros(n_envs, dtype=bool)
         self.ended = np.zeros(n_envs, dtype=bool)
@@ -116,18 +117,14 @@ class VectorEnvironment:
 
     def _checked(self, actions: ArrayLike) -> Array:
         """Check actions and convert them to int32 `[E]`; the games would accept any number."""
-        array = np.asarray(actions)
-        if array.shape != (self.n_envs,):
-            raise ValueError(
-                f"actions must have shape ({self.n_envs},), one for each copy, got {array.shape}"
-            )
+        array, shape = np.asarray(actions), (self.n_envs,)
+        if array.shape != shape:
+            raise ValueError(f"actions must have shape {shape}, one per copy, got {array.shape}")
         if array.dtype.kind not in "iu":
             raise TypeError(f"actions must be whole numbers, got {array.dtype}")
-        outside = (array < 0) | (array >= self.actions)
-        if outside.any():
-            raise ValueError(
-                f"actions must lie in 0..{self.actions - 1}, got {int(array[outside][0])}"
-            )
+        outside = array[(array < 0) | (array >= self.actions)]
+        if outside.size:
+            raise ValueError(f"actions must lie in 0..{self.actions - 1}, got {outside[0]}")
         return array.astype(np.int32)
 
     def state_dict(self) -> dict[str, object]:
@@ -151,10 +148,8 @@ class VectorEnvironment:
 
 def with_rows(envs: Sequence[VectorEnvironment]) -> Iterator[tuple[VectorEnvironment, slice]]:
     """Environments that take turns, each with the rows of its copies among all."""
-    begin = 0
-    for env in envs:
-        yield env, slice(begin, begin + env.n_envs)
-        begin += env.n_envs
+    for env, end in zip(envs, accumulate(env.n_envs for env in envs), strict=True):
+        yield env, slice(end - env.n_envs, end)
 
 
 def require_environment(env: Any) -> None:

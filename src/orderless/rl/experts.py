@@ -195,10 +195,8 @@ class ExpertTraining:
     def load_state_dict(self, state: Saved) -> None:
         """Resume from a state; one of another training is refused before any change."""
         for name, value in self.identity.items():
-            if state["identity"].get(name) != value:
-                raise ValueError(
-                    f"this training has {name}={state['identity'].get(name)}, not {value}"
-                )
+            if (found := state["identity"].get(name)) != value:
+                raise ValueError(f"this training has {name}={found}, not {value}")
         # The state of single copies is not restored: every copy starts an episode.
         for env in self.ppo.envs:
             env.reset()

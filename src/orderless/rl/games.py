@@ -46,8 +46,10 @@ def checked_levels(level: int, num_levels: int) -> tuple[int, int]:
     return level, num_levels
 
 
-def whole_number(name: str, value: Any) -> int:
-    """Convert any integer type to int; raise for anything else."""
+def whole_number(name: str, value: Any, least: int | None = None) -> int:
+    """Convert any integer type to int; raise for anything else, and for less than `least`."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise TypeError(f"{name} must be a whole number, got {value!r}")
+    if least is not None and operator.index(value) < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
     return operator.index(value)

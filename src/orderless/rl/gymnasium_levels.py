@@ -39,9 +39,7 @@ class GymnasiumLevels(VectorEnvironment):
             if any(env is other for other in self.levels[:place]):
                 raise ValueError(f"level {place} is also an earlier level: pass each only once")
         super().__init__(self.levels[0].num_envs, int(self.levels[0].single_action_space.n))
-        self.seed, self.resumes = whole_number("seed", seed), 0
-        if self.seed < 0:
-            raise ValueError(f"seed must be at least 0, got {seed}")
+        self.seed, self.resumes = whole_number("seed", seed, 0), 0
         self._seeded = [-1] * len(self.levels)  # after how many resumes each was last seeded
 
     def switch(self, level: int) -> tuple[Array, dict[str, Array]]:
@@ -131,9 +129,7 @@ def _check(env: Any, first: Any, place: int) -> None:
         raise ValueError(f"level {place} has observations {frames}: an array is needed")
     reset = env.metadata.get("autoreset_mode")
     if reset is not None and getattr(reset, "name", None) != "NEXT_STEP":
-        raise ValueError(
-            f"level {place} resets by {reset}: make it with next-step resets, Gymnasium's default"
-        )
+        raise ValueError(f"level {place} resets by {reset}: use NEXT_STEP, Gymnasium's default")
     described = [
         f"{one.num_envs} copies, {one.single_action_space.n} actions and observations "
         f"{_kind(one.single_observation_space.dtype)} {one.single_observation_space.shape}"

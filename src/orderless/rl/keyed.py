@@ -11,10 +11,7 @@ ROWS, ENTRIES = 256, 2**20  # largest size of a table of noise
 
 
 def gumbel(seed: int, draw: Tensor, indices: Tensor, count: int, stream: int) -> Tensor:
-    """Standard Gumbel noise `[..., count]`: argmax(log p + noise) is a draw from p.
-
-    `draw` and `indices` are broadcast against each other.
-    """
+    """Gumbel noise `[..., count]`: argmax(log p + noise) ~ p; `draw`, `indices` are broadcast."""
     keys = random.particle_keys(seed, draw, indices, stream)
     uniform = random.uniform(keys, (count,)).clamp(max=1.0 - 2.0**-24)  # log(-log 1) is infinite
     return -(-uniform.log()).log()

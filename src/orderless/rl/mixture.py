@@ -125,13 +125,10 @@ class MixturePolicy:
             logits = policy_logits(self._outputs(observations.to(self.particles.device)))
             if self.actions is not None:
                 require_actions(logits, self.actions)
-            streams = [(logits.shape[-1], ACTION)]
+            noise = partial(Gumbels, self.seed, len(self._indices), device=self.particles.device)
+            self._noise = [noise(logits.shape[-1], ACTION)]
             if self.act == "episode":
-                streams.append((self.particles.n, PARTICLE))
-            self._noise = [
-                Gumbels(self.seed, len(self._indices), *stream, self.particles.device)
-                for stream in streams
-            ]
+                self._noise.append(noise(self.particles.n, PARTICLE))
         for source in self._noise:
             source.draw = self.draws
         self.draws += rows.stop == len(self._indices)

@@ -19,8 +19,7 @@ ACTIONS = 15  # ProcGen's
 
 
 class ActorCritic(nn.Module):
-    """A body from observations to features `[B, F]`, a linear policy head and, with `value`, a
-    linear value head; `features` is F."""
+    """A body to features `[B, features]`, a linear policy head and, with `value`, a value head."""
 
     def __init__(self, body: nn.Module, features: int, actions: int, value: bool) -> None:
         super().__init__()
@@ -112,10 +111,7 @@ def find_network(name: str) -> Callable[..., ActorCritic]:
 
 
 def policy_logits(outputs: Any) -> Tensor:
-    """The logits of a network's or an ensemble's outputs, with or without values beside them.
-
-    They are in float32 or float64.
-    """
+    """The logits of outputs with or without values beside them, in float32 or float64."""
     return _at_least_float32(outputs[0] if isinstance(outputs, tuple) else outputs)
 
 

@@ -39,8 +39,7 @@ class ReportedEnergies(Trapezoid):
 class PolicyWeightedFilter(WeightedParticleFilter):
     """Moves by the closure's losses and weighs by the energies `[N]` passed to `report`.
 
-    Each evaluation of a closure must call `report` once. Options as in `WeightedParticleFilter`;
-    the weighting must be its trapezoid rule.
+    Every evaluation must call it once. Options as in `WeightedParticleFilter`; trapezoid rule only.
     """
 
     def __init__(

@@ -136,13 +136,11 @@ class PPO:
             rows.start: torch.zeros(1, dtype=torch.int64, device=self.device)
             for _, rows in with_rows(self.envs)
         }
-        for place, one in enumerate(self.envs):
-            frames, kind = one.reset()[0][0], self.env.observations[0]
-            if (frames.shape, frames.dtype) != (kind.shape, kind.dtype):
-                raise ValueError(
-                    f"environment {place} shows {frames.dtype} {frames.shape}, "
-                    f"the first {kind.dtype} {kind.shape}"
-                )
+        frames = [env.reset()[0] for env in self.envs]
+        shown = [f"{array.dtype} {array.shape[1:]}" for array in frames]
+        for place, kind in enumerate(shown):
+            if kind != shown[0]:
+                raise ValueError(f"environment {place} shows {kind}, the first {shown[0]}")
 
     def set_penalty(self, penalty: Callable[..., Tensor] | None) -> None:
         """Replace the penalty, or record the same one again after its Python has changed."""
@@ -229,11 +227,9 @@ class PPO:
             frames = self._staging.frames(env.observations, rows)
             rollout.values[:, length, rows] = self.policy.values(frames, rows)
             note(length - 1, env, rows, last)
-        rollout.rewards.copy_(torch.from_numpy(rewards))
-        for tensor, flag in zip(
-            (rollout.terminated, rollout.truncated, rollout.valid), flags, strict=True
-        ):
-            tensor.copy_(torch.from_numpy(flag))
+        noted = rollout.rewards, rollout.terminated, rollout.truncated, rollout.valid
+        for tensor, array in zip(noted, (rewards, *flags), strict=True):
+            tensor.copy_(torch.from_numpy(array))
         rollout.log_weights.copy_(self.policy.log_weights)
         return rollout
 
@@ -298,10 +294,7 @@ class PPO:
         }
 
     def load_state_dict(self, state: Saved) -> None:
-        """Resume from a state of `state_dict`, with equal settings, seed and environment.
-
-        One that does not fit is refused before any change.
-        """
+        """Resume with equal settings, seed and environment; others are refused before a change."""
         parts = states_of(state["env"])
         if len(parts) != len(self.envs):  # on a GPU the copies are in two parts
             parts = self.env.divided(parts, [env.n_envs for env in self.envs])

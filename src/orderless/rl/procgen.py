@@ -12,7 +12,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import ArrayLike
-from torch import Tensor
 
 from .environment import Array, Saved, VectorEnvironment
 from .games import LEVELS_END, RETURN_RANGES, checked_levels, known_game, whole_number
@@ -61,8 +60,8 @@ class ProcgenLevels(VectorEnvironment):
         super().__init__(n_envs, ACTIONS)
         self.game = known_game(game)
         self.level, self.num_levels = checked_levels(level, num_levels)
-        if threads is not None and threads < 1:
-            raise ValueError(f"threads must be at least 1, got {threads}")
+        if threads is not None:
+            whole_number("threads", threads, 1)
         self.seed, self.threads, self.resumes = seed, threads, 0
         self._envpool = load_envpool()
         # envpool shares the cores with torch: more threads than copies would only wait
@@ -74,7 +73,6 @@ class ProcgenLevels(VectorEnvironment):
     def _open(self) -> None:
         """Open a new pool and release the old one's threads and memory."""
         self.close()
-        seed = (self.seed + 1_000_003 * self.resumes) % LEVELS_END
         self._pool = self._envpool.make_gymnasium(
             f"{self.game.capitalize()}Hard-v0",
             num_envs=self.n_envs,
@@ -82,7 +80,7 @@ class ProcgenLevels(VectorEnvironment):
             start_level=self.level,
             num_levels=self.num_levels,
             max_episode_steps=EPISODE_LIMIT,
-            seed=seed,
+            seed=(self.seed + 1_000_003 * self.resumes) % LEVELS_END,
         )
         self._owner = os.getpid()
         # envpool's send and recv take longer than a step of few copies: use what they wrap
@@ -93,11 +91,11 @@ class ProcgenLevels(VectorEnvironment):
 
     def close(self) -> None:
         """Release the copies; `reset` or `switch` opens new ones."""
-        if self._pool is not None and self.under_way and self._owner == os.getpid():
-            self._pool.recv()
-        self.under_way = self._started = False
         if self._pool is not None:
+            if self.under_way and self._owner == os.getpid():
+                self._pool.recv()
             self._pool.close()
+        self.under_way = self._started = False
         self._pool = None
 
     def switch(self, level: int) -> tuple[Array, dict[str, Array]]:
@@ -188,12 +186,10 @@ class ProcgenLevels(VectorEnvironment):
         self.resumes = int(state["resumes"]) + several
         self._open()
         self.reset()
-        if not several:
-            self._replay(state["actions"], state["lengths"])
-
-    def _replay(self, actions: Tensor, lengths: Tensor) -> None:
-        """Play each copy's own actions from its first frame; finished copies wait."""
-        history, ends = actions.numpy(), lengths.numpy()
+        if several:
+            return
+        # play each copy's own actions from its first frame; finished copies wait
+        history, ends = state["actions"].numpy(), state["lengths"].numpy()
         self._history[:, : history.shape[1]] = history
         self.observations = self.observations.copy()
         for place in range(int(ends.max())):

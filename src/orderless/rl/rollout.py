@@ -44,7 +44,6 @@ class RewardScaler:
         return np.where(valid, scaled, 0.0)
 
     def _include(self, values: Array) -> None:
-        """Update the running mean and variance by `values`."""
         if not len(values):
             return
         count, mean = self.count + len(values), values.sum() / len(values)

@@ -9,7 +9,6 @@ from types import ModuleType
 from ..storage import package_files
 
 _INSTALL = "pip install 'orderless[procgen]'"
-_DEBIAN = "apt-get install libgl1 libglib2.0-0"
 
 
 class ProcgenMissing(ImportError):
@@ -19,9 +18,7 @@ class ProcgenMissing(ImportError):
 def load_envpool() -> ModuleType:
     """Import `envpool`, after loading the Qt libraries that it links to."""
     if importlib.util.find_spec("envpool") is None:
-        raise ProcgenMissing(
-            f"ProcGen needs the package envpool, which is not installed: {_INSTALL}"
-        )
+        raise ProcgenMissing(f"ProcGen needs envpool, which is not installed: {_INSTALL}")
     try:
         for library in _qt_libraries():
             ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
@@ -43,6 +40,6 @@ def _explain(message: str) -> str:
     if any(name in message for name in ("libGL", "libglib", "libgthread")):
         return (
             f"ProcGen needs the system libraries libGL and glib ({message}): install Debian's "
-            f"packages libgl1 and libglib2.0-0, e.g. with `{_DEBIAN}`"
+            "packages libgl1 and libglib2.0-0 (apt-get install libgl1 libglib2.0-0)"
         )
     return f"envpool could not be loaded ({message}): try {_INSTALL} in a new environment"

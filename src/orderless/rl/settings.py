@@ -41,8 +41,7 @@ class PPOSettings:
 
     def __post_init__(self) -> None:
         for name in ("steps", "epochs", "minibatches"):
-            if whole_number(name, getattr(self, name)) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            whole_number(name, getattr(self, name), 1)
         for name in ("discount", "trace"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
@@ -61,12 +60,8 @@ class PPOSettings:
 def rollouts_for(n_envs: int, steps: int | None = None) -> PPOSettings:
     """The defaults with rollouts of `steps`; without, of 256 or as many as make 64 x 256 in all."""
     usual = PPOSettings()
-    if n_envs < 1:
-        raise ValueError(f"n_envs must be at least 1, got {n_envs}")
     if steps is not None:
-        if steps < 1:
-            raise ValueError(f"rollout must be at least 1, got {steps}")
-        return replace(usual, steps=steps)
-    steps = 64 * usual.steps // n_envs
+        return replace(usual, steps=whole_number("rollout", steps, 1))
+    steps = 64 * usual.steps // whole_number("n_envs", n_envs, 1)
     divisible = max(1, steps // usual.minibatches) * usual.minibatches
     return replace(usual, steps=min(usual.steps, divisible))

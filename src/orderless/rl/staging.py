@@ -25,10 +25,7 @@ class Staging:
         self._written = torch.cuda.Event() if device.type == "cuda" else None
 
     def frames(self, observations: Array, rows: slice) -> Tensor:
-        """Frames in memory that the device can read; this overwrites the rows' last frames.
-
-        Those are no longer in use, because the actions for them have arrived.
-        """
+        """Frames that the device can read; they replace the last, whose actions have arrived."""
         frames = torch.from_numpy(observations)
         if self._written is None:
             return frames

@@ -53,7 +53,6 @@ class Surrogate:
         self.evaluations = torch.zeros((), dtype=torch.float64, device=device)
 
     def clear(self) -> None:
-        """Set the recorded sums to 0."""
         self.sums.zero_()
         self.evaluations.zero_()
 

@@ -57,8 +57,7 @@ class ClonedTasks(ProcgenTasks):
     def prepare(self, say: Callable[[str], None]) -> None:
         """Collect the missing transitions, with a message for each level."""
         for task, level in enumerate(self.levels):
-            path = self._path(task)
-            if not path.exists():
+            if not (path := self._path(task)).exists():
                 say(f"collecting {self.count} transitions of {self.game} level {level} to {path}")
                 self.transitions(task)
 

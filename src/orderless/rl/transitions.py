@@ -180,10 +180,7 @@ def _write(
 def _played(
     expert: Expert, envs: list[ProcgenLevels], seed: int, device: torch.device, returns: list[float]
 ) -> Iterator[tuple[Array, Array]]:
-    """(frames, actions) of one step after another; appends finished episodes to `returns`.
-
-    The environments take turns: one steps while the expert acts for another.
-    """
+    """(frames, actions) step by step, the environments in turns; adds episodes to `returns`."""
     copies = sum(env.n_envs for env in envs)
     policy = MixturePolicy(expert.filter(device), copies, seed=seed)
     staging = Staging(copies, device)
@@ -222,14 +219,10 @@ def _facts(folder: Path) -> Facts:
 
 
 def read_transitions(path: Path) -> Transitions:
-    """Read a folder of `collect`; raise if it is damaged.
-
-    `observations` are mapped from the file; changes to them stay in memory.
-    """
+    """Read a folder of `collect`, with frames mapped copy-on-write; raise if it is damaged."""
     if path.suffix == ".npz" and path.is_file():
         raise ValueError(
-            f"{path} holds compressed transitions of an earlier version: delete it, and the same "
-            "command collects them again"
+            f"{path} holds compressed transitions of an earlier version: delete it to collect again"
         )
     if not path.is_dir():
         raise ValueError(f"there is no folder {path}: `orderless expert collect` writes it")
@@ -241,13 +234,10 @@ def read_transitions(path: Path) -> Transitions:
         digest.update(actions.tobytes())
         if digest.hexdigest() != facts["sha256"]:
             raise ValueError("its checksum is not that of its content")
+        shapes, count = [observations.shape, actions.shape], facts["transitions"]
+        kinds = {observations.dtype, actions.dtype}
+        if shapes != [(count, *FRAME), (count,)] or kinds != {np.dtype(np.uint8)}:
+            raise ValueError(f"{shapes} of {kinds} are not {count} transitions")
     except (*DAMAGED, *INVALID_STATE) as error:
-        raise ValueError(
-            f"{path} is damaged ({error}): delete it, and the same command collects it again"
-        ) from None
-    if observations.shape != (len(actions), *FRAME) or len(actions) != facts["transitions"]:
-        raise ValueError(
-            f"{path} holds {len(actions)} actions for observations of shape "
-            f"{list(observations.shape)}, not {facts['transitions']} transitions: delete it"
-        )
+        raise ValueError(f"{path} is damaged ({error}): delete it to collect again") from None
     return Transitions(torch.from_numpy(observations), torch.from_numpy(actions).long(), facts)
