@@ -1,7 +1,4 @@
-"""The benchmarks by name: their scenarios and networks.
-
-This does not import torch before a scenario or a network is made.
-"""
+"""The benchmarks by name. Only their functions, which make scenarios and networks, import torch."""
 
 from __future__ import annotations
 
@@ -54,10 +51,9 @@ SPLITS: dict[str, Callable[[Settings], dict[str, Any]]] = {
 def split_scenario(
     name: str, kind: str, settings: Settings, seed: int, root: str | None, device: str
 ) -> Scenario:
-    own = SPLITS[name](settings)
-    options = {"assign": settings.assign, "validation": settings.validation, **own}
-    make = getattr(scenarios, name)
-    return make(kind, root=root, assign_seed=seed, device=device, **options)
+    options = {"assign": settings.assign, "validation": settings.validation}
+    options |= {"assign_seed": seed, "root": root, "device": device, **SPLITS[name](settings)}
+    return getattr(scenarios, name)(kind, **options)
 
 
 @lru_cache
@@ -105,13 +101,9 @@ def procgen_tasks(
     what = game, parse_levels(settings.levels), torch.device(device)
     if not cloned:
         return ProcgenTasks(*what)
-    return ClonedTasks(
-        *what,
-        load_expert(game, None if settings.expert is None else Path(settings.expert)),
-        transitions_folder(root),
-        settings.transitions,
-        settings.collect_seed,
-    )
+    expert = load_expert(game, None if settings.expert is None else Path(settings.expert))
+    collected = transitions_folder(root), settings.transitions, settings.collect_seed
+    return ClonedTasks(*what, expert, *collected)
 
 
 def policy_network(value: bool, tasks: Any, settings: PolicySettings) -> Callable[[], nn.Module]:

@@ -38,10 +38,7 @@ FEW = 4  # smallest size of a trial; one sample takes as long as four
 def estimate(
     grid: Any, store: Store, root: str | None, device: torch.device, workers: int | None = 1
 ) -> Iterator[str]:
-    """The number of missing cells, their time and memory, line by line as they become known.
-
-    Writes nothing to the store.
-    """
+    """Yield lines on the missing cells, their time and memory; nothing is written to the store."""
     scenarios = Scenarios(grid.benchmark, grid.scenario, grid.settings, root, str(device))
     work, cells = GridWork(grid, scenarios, scenarios), list(grid.cells(len(scenarios[0])))
     missing = unfinished(cells, work, store)
@@ -163,7 +160,6 @@ class _Stopwatch:
     device: torch.device
     took: dict[str, float] = field(default_factory=lambda: {"beginning": 0.0, "step": 0.0})
     ticks: list[float] = field(default_factory=list)
-    stages: int = 0
 
     def __post_init__(self) -> None:
         self.last = self.now()
@@ -183,6 +179,6 @@ class _Stopwatch:
             self.took[phase] = self.last - before
             return
         self.took["step"] = float(np.mean(np.diff(self.ticks[WARM[self.device.type] :])))
-        self.ticks, self.stages = [], self.stages + 1
-        if self.stages == 2:
+        self.ticks = []
+        if "finish" in self.took:  # of the first stage
             raise _Enough

@@ -6,6 +6,7 @@ One cell of `orderless run`: `plan` (plan.py) makes the `Grid`, `run_grid` lists
 writes the record to the `Store` (store.py).
 """
 
+import itertools
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -100,16 +101,10 @@ class Grid:
 
     def cells(self, tasks: int) -> Iterator[Cell]:
         """The cells by seed, order and method, so that all methods advance together."""
-        sequence = self.settings.sequences(tasks, self.permutations)
-        for seed in range(self.seeds):
-            for index, order in enumerate(sequence):
-                for name in self.methods:
-                    yield Cell(*self.table, name, index, order, seed, self.settings)
-
-    def asks_for(self, record: CellRecord) -> bool:
-        """Whether a record is of a cell of this grid."""
-        small = record.order_index < self.permutations and record.seed < self.seeds
-        return record.table == self.table and record.method in self.methods and small
+        orders = enumerate(self.settings.sequences(tasks, self.permutations))
+        wanted = itertools.product(range(self.seeds), orders, self.methods)
+        for seed, (index, order), name in wanted:
+            yield Cell(*self.table, name, index, order, seed, self.settings)
 
     @property
     def table(self) -> Table:

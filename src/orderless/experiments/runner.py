@@ -91,6 +91,7 @@ class CellRunner(ABC):
         self.stages = self.plan(cell.settings)
         self.progress = CellProgress()
         self.opened = ExitStack()
+        self._digest = getattr(tasks, "digest", None)  # of a user's own tasks
         self._log: Callable[[CellProgress], None] = lambda progress: None
 
     def _build(self) -> Any:
@@ -99,35 +100,32 @@ class CellRunner(ABC):
     def run(self, command: str = "", *, tensorboard: bool = False) -> CellRecord | None:
         """Learn all tasks, write the record to the store and return it."""
         with self.opened:
-            self._learn_all(tensorboard)
+            saved = time.monotonic()
+            self._resume()
+            progress = self.progress
+            progress.scores = progress.scores or {name: [] for name in self.combines}
+            self._begin()
+            self.ended("beginning")
+            if tensorboard and self.store.first:
+                folder = self.store.directory / "tensorboard" / self.cell.name
+                log = CellLog(folder, self.tasks.task_names, [count for _, count in self.stages])
+                self.opened.callback(log.close)
+                self._log = log.update
+            self._log(progress)
+            while progress.position < len(self.stages):
+                seen, count = self.stages[progress.position]
+                for _ in self._stage(seen, count):
+                    if self.store.agrees(time.monotonic() - saved > self.checkpoint_every):
+                        self._checkpoint()
+                        self._log(progress)
+                        saved = time.monotonic()
+                self.ended("learning")
+                self._attempt(self.learner.check)  # on CUDA, a step may not have been checked yet
+                self._finish_stage(seen)
+                self.ended("finish")
+                self._log(progress)
+                progress.position, progress.batch = progress.position + 1, 0
             return self._leave(command)
-
-    def _learn_all(self, tensorboard: bool) -> None:
-        saved = time.monotonic()
-        self._resume()
-        self.progress.scores = self.progress.scores or {name: [] for name in self.combines}
-        self._begin()
-        self.ended("beginning")
-        if tensorboard and self.store.first:
-            folder = self.store.directory / "tensorboard" / self.cell.name
-            log = CellLog(folder, self.tasks.task_names, [count for _, count in self.stages])
-            self.opened.callback(log.close)
-            self._log = log.update
-        self._log(self.progress)
-        while self.progress.position < len(self.stages):
-            seen, count = self.stages[self.progress.position]
-            for _ in self._stage(seen, count):
-                if self.store.agrees(time.monotonic() - saved > self.checkpoint_every):
-                    self._checkpoint()
-                    self._log(self.progress)
-                    saved = time.monotonic()
-            self.ended("learning")
-            self._attempt(self.learner.check)  # on CUDA, a step may not have been checked yet
-            self._finish_stage(seen)
-            self.ended("finish")
-            self._log(self.progress)
-            self.progress.position += 1
-            self.progress.batch = 0
 
     def _leave(self, command: str) -> CellRecord | None:
         """Write the record and the snapshots."""
@@ -207,11 +205,6 @@ class CellRunner(ABC):
     def _found(self) -> Any:
         """The fields that only this kind of cell has."""
         return {}
-
-    @property
-    def _digest(self) -> str | None:
-        """The checksum of a user's own tasks."""
-        return getattr(self.tasks, "digest", None)
 
     def _add_plasticity(self, seen: Tensor, weights: list[Tensor]) -> None:
         for name, value in plasticity(seen, weights).items():

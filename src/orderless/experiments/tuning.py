@@ -50,8 +50,9 @@ def sweep(
         one, store = at(value), Store(directory / f"{key}={value}")
         with progress(f"{key}={value} ({place})") as report:
             run_grid(one, store, root=root, device=device, report=report)
-        cells = filter(one.asks_for, load_run(store.directory).cells)
-        return float(np.mean([cell.final(combine) for cell in cells]))
+        records = load_run(store.directory).cells
+        ours = {cell.name for cell in one.cells(len(records[0].order))}
+        return float(np.mean([each.final(combine) for each in records if each.name in ours]))
 
     for value in values:
         at(value)  # raises for a bad value before the first run
