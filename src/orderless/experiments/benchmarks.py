@@ -113,7 +113,6 @@ def policy_network(value: bool, tasks: Any, settings: PolicySettings) -> Callabl
 
 
 digits, photos, sentences = (partial(split_scenario, name) for name in SPLITS)
-cloned, played = partial(procgen_tasks, True), partial(procgen_tasks, False)
 _known = (
     Benchmark("splitmnist", "5 tasks of 2 digits", digits, mnist_network),
     Benchmark("splitcifar100", "20 tasks of 5 classes", photos, cifar_network),
@@ -127,7 +126,7 @@ _known = (
     Benchmark(
         "procgen-bc",
         "levels of a game, cloned from an expert one after another",
-        cloned,
+        partial(procgen_tasks, True),
         partial(policy_network, False),
         GAMES,
         "cloning",
@@ -136,7 +135,7 @@ _known = (
     Benchmark(
         "procgen-lifelong",
         "levels of a game, played one after another",
-        played,
+        partial(procgen_tasks, False),
         partial(policy_network, True),
         GAMES,
         "lifelong",

@@ -102,8 +102,9 @@ def try_cell(cell: Cell, tasks: Any, share: float) -> Trial:
     steps = sum(count for _, count in stages) / ticks
     rest = watch.took["beginning"] + len(stages) * watch.took.get("finish", 0.0)
     particles = runner.learner.filter.particles
-    whole = s.flat()["rb_particles" if cell.method == "rb" else "particles"]
-    more = float(whole) / particles.n if particles.n > 1 else 1.0  # type: ignore[arg-type]
+    exact = find_method(cell.method).config is ExactSettings
+    whole = s.of(ExactSettings).rb_particles if exact else s.particles
+    more = whole / particles.n if particles.n > 1 else 1.0
     return Trial(
         (watch.took["step"] * steps * per_step + rest * per_rest) * more,
         round(sum(p.numel() * p.element_size() for p in particles.parameters()) * more),

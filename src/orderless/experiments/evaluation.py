@@ -84,10 +84,7 @@ def plasticity(seen: Tensor, weights: list[Tensor]) -> dict[str, float]:
 
 @torch.no_grad()
 def displacement(particles: Ensemble, initial: Ensemble) -> list[float]:
-    """The displacement |x_i - x_i(0)| / |x_i(0)| over all parameters of each particle.
-
-    After resampling, x_i may descend from another particle; the distance is still to x_i(0).
-    """
+    """|x_i - x_i(0)| / |x_i(0)| of each particle, even if it now descends from another one."""
     pairs = list(zip(particles.parameters(), initial.parameters(), strict=True))
     moved = [(now.double() - then.double()).square().flatten(1).sum(1) for now, then in pairs]
     length = [then.double().square().flatten(1).sum(1) for _, then in pairs]

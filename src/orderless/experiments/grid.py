@@ -18,8 +18,8 @@ import torch
 from ..methods import METHODS, find_method
 from ..methods.config import Range
 from ..methods.plugins import load_plugins
-from ..methods.presets import PRESETS, usual_grid
-from ..methods.settings import Settings, SharedSettings
+from ..methods.presets import POLICY_PRESETS, PRESETS, usual_grid
+from ..methods.settings import SharedSettings
 from ..particles import find_device
 from .benchmarks import Scenarios, find_benchmark
 from .cell import Cell, Part
@@ -87,8 +87,9 @@ class Grid:
     def command(self) -> str:
         """The command that computes this grid, without directory, device and workers."""
         supervised = find_benchmark(self.benchmark).kind == "supervised"
-        known = not supervised or self.preset in PRESETS
-        usual = usual_grid(self.preset, self.benchmark, self.scenario)[0] if known else Settings()
+        usual: SharedSettings = type(self.settings)()
+        if self.preset in (PRESETS if supervised else POLICY_PRESETS):
+            usual, _ = usual_grid(self.preset, self.benchmark, self.scenario)
         words = ["orderless", "run", self.benchmark, "--preset", self.preset]
         words += ["--scenario" if supervised else "--game", self.scenario]
         words += ["--methods", ",".join(self.methods)]
@@ -105,6 +106,11 @@ class Grid:
         wanted = itertools.product(range(self.seeds), orders, self.methods)
         for seed, (index, order), name in wanted:
             yield Cell(*self.table, name, index, order, seed, self.settings)
+
+    def asks_for(self, record: CellRecord) -> bool:
+        """Whether a record is of a cell of this grid."""
+        small = record.order_index < self.permutations and record.seed < self.seeds
+        return record.table == self.table and record.method in self.methods and small
 
     @property
     def table(self) -> Table:

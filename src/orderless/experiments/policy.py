@@ -199,9 +199,8 @@ def binned_returns(
 
 def _figures(info: UpdateInfo) -> dict[str, float]:
     """The figures of an update: importance weights, and the spread of each part of the weights."""
-    summary = info.summary()
+    summary, terms = info.summary(), ("policy", "value", "entropy")
     names = ("entropy", "importance", "truncated", "clipped", "divergence")
-    parts = info.log_weight_parts[:, info.alive].std(1, correction=0).tolist()
-    terms = ("policy", "value", "entropy")
-    spread = {f"log_weight_{term}": value for term, value in zip(terms, parts, strict=True)}
-    return {**{name: summary[name] for name in names}, **spread}
+    spread = info.log_weight_parts[:, info.alive].std(1, correction=0).tolist()
+    parts = zip((f"log_weight_{term}" for term in terms), spread, strict=True)
+    return {**{name: summary[name] for name in names}, **dict(parts)}

@@ -260,9 +260,8 @@ class CellRunner(ABC):
 
         def come(state: Mapping[str, Any]) -> tuple[int, int] | None:
             """None if it is of another cell, of other data or by other versions."""
-            if any(state.get(key) != value for key, value in self._identity().items()):
-                return None
-            if cell.differs(state["cell"]) is not None:
+            other = any(state.get(key) != value for key, value in self._identity().items())
+            if other or cell.differs(state["cell"]) is not None:
                 return None
             return state["progress"]["position"], state["progress"]["batch"]
 

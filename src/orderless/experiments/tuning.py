@@ -50,9 +50,8 @@ def sweep(
         one, store = at(value), Store(directory / f"{key}={value}")
         with progress(f"{key}={value} ({place})") as report:
             run_grid(one, store, root=root, device=device, report=report)
-        records = load_run(store.directory).cells
-        ours = {cell.name for cell in one.cells(len(records[0].order))}
-        return float(np.mean([each.final(combine) for each in records if each.name in ours]))
+        cells = filter(one.asks_for, load_run(store.directory).cells)
+        return float(np.mean([cell.final(combine) for cell in cells]))
 
     for value in values:
         at(value)  # raises for a bad value before the first run
@@ -73,10 +72,7 @@ def sweep(
 
 
 def beyond(results: list[tuple[str, float]]) -> str | None:
-    """The next value beyond the end of the grid if the best is there; otherwise None.
-
-    It continues the grid by its own ratio, at most tenfold.
-    """
+    """The next value by the grid's ratio, at most tenfold, if its best is at an end; or None."""
     try:
         points = sorted({float(value): score for value, score in results}.items())
     except ValueError:  # not numbers

@@ -47,7 +47,7 @@ def _product(setup: Setup, n: int = 1) -> ProductLearner:
     s, own = setup.settings, setup.config(ProductSettings)
     particles = setup.ensemble(n)
     head = zero_head(particles)
-    last = [any(each is p for each in head) for p in particles.parameters()]
+    last = [any(each is p for each in head) for p in particles.parameters() if p.requires_grad]
     hidden = [not is_last for is_last in last]
 
     def make_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
