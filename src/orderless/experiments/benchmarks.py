@@ -51,9 +51,9 @@ SPLITS: dict[str, Callable[[Settings], dict[str, Any]]] = {
 def split_scenario(
     name: str, kind: str, settings: Settings, seed: int, root: str | None, device: str
 ) -> Scenario:
-    options = {"assign": settings.assign, "validation": settings.validation}
-    options |= {"assign_seed": seed, "root": root, "device": device, **SPLITS[name](settings)}
-    return getattr(scenarios, name)(kind, **options)
+    where: Any = {"root": root, "device": device, "assign_seed": seed, **SPLITS[name](settings)}
+    make = getattr(scenarios, name)
+    return make(kind, assign=settings.assign, validation=settings.validation, **where)
 
 
 @lru_cache

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -67,6 +67,7 @@ class CellRunner(ABC):
     """
 
     combines: tuple[str, ...] = COMBINES
+    score_kind: ClassVar[Literal["accuracy", "return"]] = "accuracy"
     setup_type: ClassVar[type[Setup]] = Setup
     settings: Any
     learner: ContinualLearner | BehaviourCloning | PolicyLearner
@@ -104,7 +105,8 @@ class CellRunner(ABC):
             self._resume()
             progress = self.progress
             progress.scores = progress.scores or {name: [] for name in self.combines}
-            self._begin()
+            if [] in progress.scores.values():  # not so if a resumed cell has begun
+                self._score([])
             self.ended("beginning")
             if tensorboard and self.store.first:
                 folder = self.store.directory / "tensorboard" / self.cell.name
@@ -147,11 +149,6 @@ class CellRunner(ABC):
     def _count(self, settings: Any, seen: list[int]) -> int:
         """The number of steps of a stage."""
 
-    def _begin(self) -> None:
-        """Score before the first stage, unless a resumed cell has done so."""
-        if not self.progress.scores["accuracy"]:
-            self._score([])
-
     def _score(self, seen: list[int]) -> None:  # noqa: B027  (optional)
         """Add a row to R, whose columns are the tasks by number."""
 
@@ -162,9 +159,9 @@ class CellRunner(ABC):
         Yields wherever a checkpoint may be written.
         """
 
-    @abstractmethod
     def _finish_stage(self, seen: list[int]) -> None:
         """Consolidate the last task of `seen`, score, and measure plasticity."""
+        self._score(seen)
 
     @abstractmethod
     def _initial(self) -> Ensemble:
@@ -180,6 +177,7 @@ class CellRunner(ABC):
             data=self._digest,
             task_names=self.tasks.task_names,
             scores=progress.scores,
+            score_kind=self.score_kind,
             trace={name: [*values] for name, values in progress.trace.items()},
             plasticity={**progress.plasticity, "learning_curve_area": areas},
             particles=filter.particles.n,

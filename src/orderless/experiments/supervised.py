@@ -151,8 +151,7 @@ class SupervisedRunner(CellRunner):
 class UnscoredRunner(SupervisedRunner):
     """Learns the tasks without scoring after each."""
 
-    def _begin(self) -> None:
-        pass
+    combines = ()
 
     def _finish_stage(self, seen: list[int]) -> None:
         self._end_task()

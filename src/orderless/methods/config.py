@@ -55,8 +55,9 @@ class Allowed:
         """Raise `ValueError` for any other value."""
         if value is None and self.optional:
             return
-        kinds = {int: (int,), float: (int, float)}.get(self.base)
-        if not isinstance(value, kinds or self.base) or (kinds and isinstance(value, bool)):
+        number = self.base in (int, float)  # for which Python takes a bool, too
+        fits = isinstance(value, int | self.base if number else self.base)
+        if not fits or (number and isinstance(value, bool)):
             raise ValueError(f"{key} must be {self.needed}, got {value!r}")
         if self.numbers is not None:
             self.numbers.refuse(key, value)

@@ -58,11 +58,9 @@ def _product(setup: Setup, n: int = 1) -> ProductLearner:
             return torch.optim.Adam(groups, lr=s.adam_lr)
         return torch.optim.SGD(groups, lr=own.product_lr)
 
+    weights = own.product_weights if n > 1 else "uniform"
     filter = ol.PosteriorProduct(
-        particles,
-        make_optimizer,
-        prior_precision=own.product_prior,
-        weights=own.product_weights if n > 1 else "uniform",
+        particles, make_optimizer, prior_precision=own.product_prior, weights=weights
     )
     return ProductLearner(setup.scenario, filter, own.product_loss)
 

@@ -107,8 +107,7 @@ class ExactLearner(ContinualLearner):
         if self.scenario.kind != "task":
             return self.filter.outputs(x)
         own = self.filter.outputs(x, task=task)
-        shape = *own.shape[:2], self.scenario.outputs
-        everything = torch.full(shape, -torch.inf, dtype=own.dtype, device=own.device)
+        everything = own.new_full((*own.shape[:2], self.scenario.outputs), -torch.inf)
         columns = self.scenario.active(self.seen, task)
         assert columns is not None
         everything[..., columns] = own
