@@ -71,9 +71,8 @@ class Regime:
             found += [training("wpf", most, base.changed(lr=rate)) for rate in self.rates]
             found += [training("adam", 1, base.changed(adam_lr=rate)) for rate in self.rates]
         n = self.gsf_particles
-        for sigma2 in self.gsf_variances:
-            found.append(training("gsf", n, s.changed(particles=n, gsf_sigma2=sigma2)))
-        return found
+        each = (s.changed(particles=n, gsf_sigma2=sigma2) for sigma2 in self.gsf_variances)
+        return found + [training("gsf", n, settings) for settings in each]
 
     def cells(self, tasks: int) -> Iterator[Training]:
         """The trainings by seed and order, so that the whole map fills evenly."""

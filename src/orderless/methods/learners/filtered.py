@@ -109,9 +109,7 @@ class Learner(ContinualLearner):
         self.filter.check(now=True)
 
 
-def register(
-    consolidation: Consolidation, filter: SteppedFilter, closed: bool | None = None
-) -> None:
+def register(consolidation: Consolidation, filter: SteppedFilter, closed: bool | None) -> None:
     """Register a consolidation with a filter, which must take gradient steps."""
     if not isinstance(filter, GradientFilter):
         kind = type(filter).__name__

@@ -27,7 +27,7 @@ class PolicyLearner:
     ) -> None:
         self.filter, self.consolidation = filter, consolidation
         if consolidation is not None:
-            register(consolidation, filter)
+            register(consolidation, filter, None)
         self.ppo = PPO(filter, env, settings, seed=seed)
         self._rollout: Rollout | None = None
 
