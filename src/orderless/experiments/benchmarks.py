@@ -23,21 +23,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """`scenario(scenario, settings, seed, root, device)` and `network(scenario, settings)`.
-
-    `scenarios` lists its scenarios or games; the first is the default. `kind` selects its methods:
-    "supervised", "cloning" or "lifelong". `prepare(scenario, say)` prepares what all cells need.
-    `tasks` is their number, if it is known.
-    """
+    """Tasks and a network for them; `prepare(scenario, say)` prepares what all its cells need."""
 
     name: str
     description: str
+    # of (scenario or game, settings, seed, root, device), and of (scenario, settings)
     scenario: Callable[[str, Any, int, str | None, str], Any]
     network: Callable[[Any, Any], Callable[[], nn.Module]]
-    scenarios: tuple[str, ...] = ("domain", "task", "class")
-    kind: str = "supervised"
+    scenarios: tuple[str, ...] = ("domain", "task", "class")  # or games; the first is the default
+    kind: str = "supervised"  # of its methods; or "cloning", "lifelong"
     prepare: Callable[[Any, Callable[[str], None]], None] = lambda scenario, say: None
-    tasks: int | None = None
+    tasks: int | None = None  # their number, if it is known
 
 
 # The splits in `scenarios`, each with its options besides those that all have.

@@ -2,8 +2,8 @@
 
 One cell of `orderless run`: `plan` (plan.py) makes the `Grid`, `run_grid` lists its cells,
 `run_cells` (engine.py) passes the missing ones to a launcher (launch/), which calls
-`GridWork.compute`, here or in another process. A runner (runner.py) then learns the tasks and
-writes the record to the `Store` (store.py).
+`GridWork.compute`, here or in another process. A runner (runner.py; supervised.py, policy.py) then
+learns the tasks and writes the record to the `Store` (store.py).
 """
 
 import itertools

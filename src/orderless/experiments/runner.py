@@ -1,8 +1,4 @@
-"""Run one cell: from its start or its checkpoint to its record.
-
-`CellRunner` has the loop over tasks, checkpoints and the record. Its subclasses learn the tasks:
-`SupervisedRunner` (supervised.py), `CloningRunner` and `LifelongRunner` (policy.py).
-"""
+"""Run one cell to its record: the loop over tasks, and checkpoints. Subclasses learn the tasks."""
 
 import time
 from abc import ABC, abstractmethod
@@ -34,12 +30,7 @@ TRACES = 40  # at most this many points per task at which weights and loss are r
 
 @dataclass
 class CellProgress:
-    """The progress of a cell; a checkpoint holds it and the learner's state.
-
-    Cloning: `scoring`, seconds spent on scoring; `shown`, the expert's mean return on each level so
-    far. Lifelong: `curves`, returns over environment steps; by level, `returns` (the mean over its
-    bins) and `final_returns` (the mean over its last fifth of episodes).
-    """
+    """The progress of a cell; a checkpoint holds it and the learner's state."""
 
     position: int = 0
     batch: int = 0
@@ -51,8 +42,11 @@ class CellProgress:
     )
     plasticity: dict[str, Row] = field(default_factory=dict)
     snapshots: list[dict[str, Any]] = field(default_factory=list)
+    # of cloning: seconds spent on scoring, and the expert's mean return on each level so far
     scoring: float = 0.0
     shown: Row = field(default_factory=list)
+    # of lifelong learning: returns over environment steps; the means of each level's bins, and of
+    # its last fifth of episodes
     curves: dict[str, Row] = field(default_factory=lambda: {"step": [], "return": []})
     returns: list[float] = field(default_factory=list)
     final_returns: Row = field(default_factory=list)
