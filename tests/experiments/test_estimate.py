@@ -1,5 +1,6 @@
 """An estimate from a small part against the work of the whole, counted instead of timed."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tests.experiments.tiny import result_of, tiny_cell, tiny_grid, tiny_scenari
 from orderless.consolidation import ewc
 from orderless.experiments import Cell, Store, estimate
 from orderless.experiments.grid import runner_of
+from orderless.methods import METHODS
 from orderless.methods.policy_settings import PolicySettings
 from orderless.methods.presets import POLICY_PRESETS
 from orderless.particles import Ensemble
@@ -85,6 +87,15 @@ def test_exact_features_are_counted_for_every_sample(clock: Counter, tmp_path: P
     result_of(cell, tmp_path)
     # features are computed in blocks of 256 rows, the last of which is padded
     assert clock.now / 3 < found.seconds < 3 * clock.now
+
+
+def test_another_method_with_exact_features_is_counted_alike(
+    clock: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, "mine", dataclasses.replace(METHODS["rb"], name="mine"))
+    cells = [tiny_cell(name, epochs=10, rb_particles=8) for name in ("rb", "mine")]
+    rb, mine = (estimate.try_cell(cell, tiny_scenario(), 1 / 4) for cell in cells)
+    assert rb.share < 1 and mine == rb
 
 
 @pytest.mark.slow

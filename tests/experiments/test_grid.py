@@ -19,7 +19,8 @@ from orderless.experiments.engine import Report
 from orderless.experiments.grid import GridWork
 from orderless.experiments.launch.local import automatic_workers, compute, deterministic
 from orderless.experiments.store import read_cell
-from orderless.methods.presets import PRESETS
+from orderless.methods.policy_settings import PolicySettings
+from orderless.methods.presets import POLICY_PRESETS, PRESETS
 from orderless.particles.precision import one_thread
 from orderless.storage import directory as storage
 
@@ -456,3 +457,10 @@ def test_the_recorded_command_makes_the_same_grid_again() -> None:
         PRESETS[rest["--preset"]].with_text(texts),
     )
     assert again == grid
+
+
+def test_a_preset_of_ones_own_is_allowed_for_games_too() -> None:
+    settings = POLICY_PRESETS["demo"]
+    grid = Grid("procgen-bc", "starpilot", "mine", ("bc",), 1, 1, settings)
+    assert "--preset mine --game starpilot" in grid.command()
+    assert PolicySettings().with_text(shlex.split(grid.command())[14::2]) == settings

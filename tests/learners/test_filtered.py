@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from tests.learners.tiny_tasks import model, scenario
 
 from orderless.consolidation import EWC, SI, LwF
-from orderless.filters import AveragingParticles, GradientDescent
+from orderless.filters import AveragingParticles, BootstrapParticleFilter, GradientDescent
 from orderless.methods.learners import Learner, Reservoir
 from orderless.particles import Ensemble
 
@@ -293,3 +293,11 @@ def test_state_goes_around(tmp_path):
     assert torch.equal(learner.filter.log_weights, other.filter.log_weights)
     ours, theirs = (each.filter.particles.state_dict() for each in (learner, other))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_filter_without_gradients_takes_no_consolidation():
+    tasks = scenario("domain")
+    particles = Ensemble(lambda: model(tasks.outputs), 2)
+    filter = BootstrapParticleFilter(particles, perturbation=0.1)
+    with pytest.raises(TypeError, match="BootstrapParticleFilter takes no gradient steps"):
+        Learner(tasks, filter, consolidation=EWC(particles, 1.0))

@@ -1,7 +1,4 @@
-"""The benchmarks by name: their scenarios and networks.
-
-This does not import torch before a scenario or a network is made.
-"""
+"""The benchmarks by name. Only their functions, which make scenarios and networks, import torch."""
 
 from __future__ import annotations
 
@@ -26,21 +23,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """`scenario(scenario, settings, seed, root, device)` and `network(scenario, settings)`.
-
-    `scenarios` lists its scenarios or games; the first is the default. `kind` selects its methods:
-    "supervised", "cloning" or "lifelong". `prepare(scenario, say)` prepares what all cells need.
-    `tasks` is their number, if it is known.
-    """
+    """Tasks and a network for them; `prepare(scenario, say)` prepares what all its cells need."""
 
     name: str
     description: str
+    # of (scenario or game, settings, seed, root, device), and of (scenario, settings)
     scenario: Callable[[str, Any, int, str | None, str], Any]
     network: Callable[[Any, Any], Callable[[], nn.Module]]
-    scenarios: tuple[str, ...] = ("domain", "task", "class")
-    kind: str = "supervised"
+    scenarios: tuple[str, ...] = ("domain", "task", "class")  # or games; the first is the default
+    kind: str = "supervised"  # of its methods; or "cloning", "lifelong"
     prepare: Callable[[Any, Callable[[str], None]], None] = lambda scenario, say: None
-    tasks: int | None = None
+    tasks: int | None = None  # their number, if it is known
 
 
 # The splits in `scenarios`, each with its options besides those that all have.
@@ -54,10 +47,9 @@ SPLITS: dict[str, Callable[[Settings], dict[str, Any]]] = {
 def split_scenario(
     name: str, kind: str, settings: Settings, seed: int, root: str | None, device: str
 ) -> Scenario:
-    own = SPLITS[name](settings)
-    options = {"assign": settings.assign, "validation": settings.validation, **own}
+    where: Any = {"root": root, "device": device, "assign_seed": seed, **SPLITS[name](settings)}
     make = getattr(scenarios, name)
-    return make(kind, root=root, assign_seed=seed, device=device, **options)
+    return make(kind, assign=settings.assign, validation=settings.validation, **where)
 
 
 @lru_cache
@@ -105,13 +97,9 @@ def procgen_tasks(
     what = game, parse_levels(settings.levels), torch.device(device)
     if not cloned:
         return ProcgenTasks(*what)
-    return ClonedTasks(
-        *what,
-        load_expert(game, None if settings.expert is None else Path(settings.expert)),
-        transitions_folder(root),
-        settings.transitions,
-        settings.collect_seed,
-    )
+    expert = load_expert(game, None if settings.expert is None else Path(settings.expert))
+    collected = transitions_folder(root), settings.transitions, settings.collect_seed
+    return ClonedTasks(*what, expert, *collected)
 
 
 def policy_network(value: bool, tasks: Any, settings: PolicySettings) -> Callable[[], nn.Module]:
@@ -121,7 +109,6 @@ def policy_network(value: bool, tasks: Any, settings: PolicySettings) -> Callabl
 
 
 digits, photos, sentences = (partial(split_scenario, name) for name in SPLITS)
-cloned, played = partial(procgen_tasks, True), partial(procgen_tasks, False)
 _known = (
     Benchmark("splitmnist", "5 tasks of 2 digits", digits, mnist_network),
     Benchmark("splitcifar100", "20 tasks of 5 classes", photos, cifar_network),
@@ -135,7 +122,7 @@ _known = (
     Benchmark(
         "procgen-bc",
         "levels of a game, cloned from an expert one after another",
-        cloned,
+        partial(procgen_tasks, True),
         partial(policy_network, False),
         GAMES,
         "cloning",
@@ -144,7 +131,7 @@ _known = (
     Benchmark(
         "procgen-lifelong",
         "levels of a game, played one after another",
-        played,
+        partial(procgen_tasks, False),
         partial(policy_network, True),
         GAMES,
         "lifelong",

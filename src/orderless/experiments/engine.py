@@ -39,10 +39,7 @@ class Work(Protocol[Contra]):
     """How the cells of a grid are computed. Every worker process has a copy."""
 
     def refuse(self, directory: Path, name: str, record: Any, cell: Contra | None) -> str | None:
-        """A sentence that says why a finished record is not of this grid; None if it is.
-
-        `name` is that of its file, `cell` the cell of that name, if there is one.
-        """
+        """Why the finished record `name` is not of this grid, or not of `cell`; None if it is."""
 
     def prepare(self, say: Callable[[str], None]) -> None:
         """Prepare what all cells need; called only if a cell is to be computed."""

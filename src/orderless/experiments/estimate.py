@@ -38,10 +38,7 @@ FEW = 4  # smallest size of a trial; one sample takes as long as four
 def estimate(
     grid: Any, store: Store, root: str | None, device: torch.device, workers: int | None = 1
 ) -> Iterator[str]:
-    """The number of missing cells, their time and memory, line by line as they become known.
-
-    Writes nothing to the store.
-    """
+    """Yield lines on the missing cells, their time and memory; nothing is written to the store."""
     scenarios = Scenarios(grid.benchmark, grid.scenario, grid.settings, root, str(device))
     work, cells = GridWork(grid, scenarios, scenarios), list(grid.cells(len(scenarios[0])))
     missing = unfinished(cells, work, store)
@@ -105,8 +102,9 @@ def try_cell(cell: Cell, tasks: Any, share: float) -> Trial:
     steps = sum(count for _, count in stages) / ticks
     rest = watch.took["beginning"] + len(stages) * watch.took.get("finish", 0.0)
     particles = runner.learner.filter.particles
-    whole = s.flat()["rb_particles" if cell.method == "rb" else "particles"]
-    more = float(whole) / particles.n if particles.n > 1 else 1.0  # type: ignore[arg-type]
+    exact = find_method(cell.method).config is ExactSettings
+    whole = s.of(ExactSettings).rb_particles if exact else s.particles
+    more = whole / particles.n if particles.n > 1 else 1.0
     return Trial(
         (watch.took["step"] * steps * per_step + rest * per_rest) * more,
         round(sum(p.numel() * p.element_size() for p in particles.parameters()) * more),
@@ -163,7 +161,6 @@ class _Stopwatch:
     device: torch.device
     took: dict[str, float] = field(default_factory=lambda: {"beginning": 0.0, "step": 0.0})
     ticks: list[float] = field(default_factory=list)
-    stages: int = 0
 
     def __post_init__(self) -> None:
         self.last = self.now()
@@ -183,6 +180,6 @@ class _Stopwatch:
             self.took[phase] = self.last - before
             return
         self.took["step"] = float(np.mean(np.diff(self.ticks[WARM[self.device.type] :])))
-        self.ticks, self.stages = [], self.stages + 1
-        if self.stages == 2:
+        self.ticks = []
+        if "finish" in self.took:  # of the first stage
             raise _Enough

@@ -1,6 +1,4 @@
-"""Measurements of a learner: scores of each task, in three ways of combining particles; plasticity;
-and projected positions of all particles, for the density figure.
-"""
+"""Measurements of a learner: scores of each task, plasticity, and positions of its particles."""
 
 import base64
 import itertools
@@ -18,7 +16,7 @@ from ..filters import Predictor
 from ..methods.learners import ContinualLearner
 from ..particles import Ensemble
 
-COMBINES = ("accuracy", "logits", "probs")
+COMBINES = ("accuracy", "logits", "probs")  # ways of combining particles, see `count_correct`
 PROJECTION = 64  # dimensions of a projected position
 SAMPLES = 512  # for the measurement of plasticity
 
@@ -72,10 +70,8 @@ def score_task(learner: ContinualLearner, task: int, test_batch: int) -> TaskSco
 
 @torch.no_grad()
 def plasticity(seen: Tensor, weights: list[Tensor]) -> dict[str, float]:
-    """Dormant units, effective rank and weight size of one network.
-
-    `seen`: the inputs `[B, M]` of its last layer.
-    """
+    """Dormant units, effective rank and weight size of a network; its last layer's inputs `[B, M]`
+    are `seen`."""
     features = seen.double().cpu().numpy()
     whole = bool(np.isfinite(features).all())  # singular values of NaN raise an error
     sizes = [p.abs().sum(dtype=torch.float64) for p in weights]  # on the device: there are millions
@@ -88,10 +84,7 @@ def plasticity(seen: Tensor, weights: list[Tensor]) -> dict[str, float]:
 
 @torch.no_grad()
 def displacement(particles: Ensemble, initial: Ensemble) -> list[float]:
-    """The displacement |x_i - x_i(0)| / |x_i(0)| over all parameters of each particle.
-
-    After resampling, x_i may descend from another particle; the distance is still to x_i(0).
-    """
+    """|x_i - x_i(0)| / |x_i(0)| of each particle, even if it now descends from another one."""
     pairs = list(zip(particles.parameters(), initial.parameters(), strict=True))
     moved = [(now.double() - then.double()).square().flatten(1).sum(1) for now, then in pairs]
     length = [then.double().square().flatten(1).sum(1) for _, then in pairs]
@@ -112,7 +105,7 @@ def finite(value: float) -> float | None:
 
 @torch.no_grad()
 def snapshot(filter: Predictor, step: int) -> dict[str, Any]:
-    """Positions `[N, 64]` of all particles under a fixed random projection, and their weights."""
+    """Randomly projected positions `[N, 64]` of all particles, and weights: the density figure."""
     particles = filter.particles
     total = torch.zeros(particles.shard.count, PROJECTION, device=particles.device)
     generator = torch.Generator().manual_seed(0)

@@ -2,10 +2,11 @@
 
 One cell of `orderless run`: `plan` (plan.py) makes the `Grid`, `run_grid` lists its cells,
 `run_cells` (engine.py) passes the missing ones to a launcher (launch/), which calls
-`GridWork.compute`, here or in another process. A runner (runner.py) then learns the tasks and
-writes the record to the `Store` (store.py).
+`GridWork.compute`, here or in another process. A runner (runner.py; supervised.py, policy.py) then
+learns the tasks and writes the record to the `Store` (store.py).
 """
 
+import itertools
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +18,8 @@ import torch
 from ..methods import METHODS, find_method
 from ..methods.config import Range
 from ..methods.plugins import load_plugins
-from ..methods.presets import PRESETS, usual_grid
-from ..methods.settings import Settings, SharedSettings
+from ..methods.presets import POLICY_PRESETS, PRESETS, usual_grid
+from ..methods.settings import SharedSettings
 from ..particles import find_device
 from .benchmarks import Scenarios, find_benchmark
 from .cell import Cell, Part
@@ -86,8 +87,9 @@ class Grid:
     def command(self) -> str:
         """The command that computes this grid, without directory, device and workers."""
         supervised = find_benchmark(self.benchmark).kind == "supervised"
-        known = not supervised or self.preset in PRESETS
-        usual = usual_grid(self.preset, self.benchmark, self.scenario)[0] if known else Settings()
+        usual: SharedSettings = type(self.settings)()
+        if self.preset in (PRESETS if supervised else POLICY_PRESETS):
+            usual, _ = usual_grid(self.preset, self.benchmark, self.scenario)
         words = ["orderless", "run", self.benchmark, "--preset", self.preset]
         words += ["--scenario" if supervised else "--game", self.scenario]
         words += ["--methods", ",".join(self.methods)]
@@ -100,11 +102,10 @@ class Grid:
 
     def cells(self, tasks: int) -> Iterator[Cell]:
         """The cells by seed, order and method, so that all methods advance together."""
-        sequence = self.settings.sequences(tasks, self.permutations)
-        for seed in range(self.seeds):
-            for index, order in enumerate(sequence):
-                for name in self.methods:
-                    yield Cell(*self.table, name, index, order, seed, self.settings)
+        orders = enumerate(self.settings.sequences(tasks, self.permutations))
+        wanted = itertools.product(range(self.seeds), orders, self.methods)
+        for seed, (index, order), name in wanted:
+            yield Cell(*self.table, name, index, order, seed, self.settings)
 
     def asks_for(self, record: CellRecord) -> bool:
         """Whether a record is of a cell of this grid."""

@@ -30,6 +30,7 @@ from .runner import TRACES, CellRunner
 class PolicyRunner(CellRunner):
     """Runs a cell whose tasks are levels of a game and whose scores are returns."""
 
+    score_kind = "return"
     setup_type = PolicySetup
     learner: BehaviourCloning | PolicyLearner
     settings: PolicySettings
@@ -50,9 +51,6 @@ class PolicyRunner(CellRunner):
 
     def _initial(self) -> Ensemble:
         return self.setup.ensemble(self.filter.particles.n)
-
-    def _found(self) -> Any:
-        return {"score_kind": "return"}
 
 
 class CloningRunner(PolicyRunner):
@@ -93,9 +91,6 @@ class CloningRunner(PolicyRunner):
         self._look_at(data.observations)
         progress.shown.append(data.facts["mean_return"])
 
-    def _finish_stage(self, seen: list[int]) -> None:
-        self._score(seen)
-
     def _score(self, seen: list[int]) -> None:
         """The row of R has the particles' own returns, weighted, and the mixture's."""
         begun = time.monotonic()
@@ -114,8 +109,7 @@ class CloningRunner(PolicyRunner):
         expert, by_task = self.tasks.expert, np.argsort(self.cell.order)
         shown = [self.progress.shown[place] for place in by_task]
         facts = {**expert.facts, "digest": expert.digest, "level_returns": shown}
-        found = {"expert": decode(ExpertFacts, facts), "scoring_duration": self.progress.scoring}
-        return {**super()._found(), **found}
+        return {"expert": decode(ExpertFacts, facts), "scoring_duration": self.progress.scoring}
 
 
 class LifelongRunner(PolicyRunner):
@@ -182,8 +176,7 @@ class LifelongRunner(PolicyRunner):
         self.progress.returns.append(float(level))
 
     def _found(self) -> Any:
-        found = {"curves": self.progress.curves, "final_returns": self.progress.final_returns}
-        return {**super()._found(), **found}
+        return {"curves": self.progress.curves, "final_returns": self.progress.final_returns}
 
 
 def binned_returns(
@@ -191,17 +184,14 @@ def binned_returns(
 ) -> list[float | None]:
     """Mean returns over `bins` equal parts of (0, length], by the step at which episodes ended."""
     places = np.ceil(np.array(steps, dtype=np.float64) * bins / length).astype(int) - 1
-    return [
-        float(returns[places == place].mean()) if (places == place).any() else None
-        for place in range(bins)
-    ]
+    parts = [returns[places == place] for place in range(bins)]
+    return [float(part.mean()) if len(part) else None for part in parts]
 
 
 def _figures(info: UpdateInfo) -> dict[str, float]:
     """The figures of an update: importance weights, and the spread of each part of the weights."""
-    summary = info.summary()
+    summary, terms = info.summary(), ("policy", "value", "entropy")
     names = ("entropy", "importance", "truncated", "clipped", "divergence")
-    parts = info.log_weight_parts[:, info.alive].std(1, correction=0).tolist()
-    terms = ("policy", "value", "entropy")
-    spread = {f"log_weight_{term}": value for term, value in zip(terms, parts, strict=True)}
-    return {**{name: summary[name] for name in names}, **spread}
+    spread = info.log_weight_parts[:, info.alive].std(1, correction=0).tolist()
+    parts = zip((f"log_weight_{term}" for term in terms), spread, strict=True)
+    return {**{name: summary[name] for name in names}, **dict(parts)}

@@ -18,10 +18,7 @@ from .store import DamagedFile
 
 
 class Countdown:
-    """Context manager that shows progress: bars on a terminal, otherwise a line `every` 5 seconds.
-
-    `bytes`: count bytes instead of items.
-    """
+    """Shows progress in items or `bytes`: bars on a terminal, or a line `every` 5 seconds."""
 
     def __init__(self, *, bytes: bool = False, every: float = 5.0, quiet: bool = False) -> None:
         self._console = Console(stderr=True, quiet=quiet)
@@ -47,10 +44,7 @@ class Countdown:
     def tell(
         self, done: int, total: int | None, text: str, *, name: str = "", before: str = ""
     ) -> None:
-        """Show `done` of `total` with a text.
-
-        There is one bar for every `name`; `before` precedes the time left in it.
-        """
+        """Show `done` of `total` on the bar of this `name`; `before` precedes the time left."""
         now = time.monotonic()
         if name not in self._begun:
             bar = self._bar.add_task(text, total=total, completed=done, left="")
@@ -70,10 +64,7 @@ class Countdown:
 
 
 class GridProgress(Countdown, Report):
-    """Shows the progress of a grid; the `report` of `run_grid`.
-
-    `label` precedes the names of cells. Without a terminal it prints a line for every cell.
-    """
+    """The `report` of `run_grid`: a bar, or a line for every cell; `label` precedes its name."""
 
     def __init__(self, label: str = "") -> None:
         super().__init__(every=math.inf, quiet=rank() > 0)

@@ -58,10 +58,7 @@ def read(
     moved: list[float],
     test_batch: int,
 ) -> list[ReadingRecord]:
-    """The scores of every reading by task and combination, its ESS and its displacement.
-
-    Each particle alone is gradient descent, whose scores are their mean.
-    """
+    """The scores of every reading by task and combination, its ESS and its displacement."""
     chosen = [weigh(reading, log_weights) for reading in readings]
     scores = np.zeros((len(readings), len(COMBINES), len(learner.scenario)))
     for task in range(len(learner.scenario)):
@@ -70,7 +67,7 @@ def read(
             outputs = learner.outputs(xs, task)
             single = float((outputs.argmax(-1) == ys).double().sum(1).mean())
             for own, reading, (own_weights, _) in zip(scores, readings, chosen, strict=True):
-                if reading.method == "gd":
+                if reading.method == "gd":  # each particle alone; their mean
                     own[:, task] += single
                 else:
                     some, weights = outputs[: reading.n], own_weights.exp()
@@ -125,13 +122,10 @@ class Training(Cell):
         return self.name
 
     def describe(self) -> dict[str, object]:
-        found, own = super().describe(), ("training", "rate", "init")
-        kept = ("order_index", "order", "seed", "settings")
-        return {
-            **{name: getattr(self, name) for name in own},
-            **{name: found[name] for name in kept},
-            "readings_wanted": [asdict(reading) for reading in self.readings],
-        }
+        found, kept = super().describe(), ("order_index", "order", "seed", "settings")
+        own = {name: getattr(self, name) for name in ("training", "rate", "init")}
+        own |= {name: found[name] for name in kept}
+        return {**own, "readings_wanted": [asdict(reading) for reading in self.readings]}
 
 
 class TrainingRunner(UnscoredRunner):
@@ -141,14 +135,7 @@ class TrainingRunner(UnscoredRunner):
 
     def _record(self, command: str) -> TrainingRecord:  # type: ignore[override]
         filter: Any = self.learner.filter
-        raw = self.cell.training == "sgd"
-        return TrainingRecord(
-            **self._facts(command),
-            readings=read(
-                self.learner,
-                filter.raw_log_weights if raw else filter.log_weights,
-                self.cell.readings,
-                displacement(filter.networks, self._initial()),
-                self.settings.test_batch,
-            ),
-        )
+        weights = filter.raw_log_weights if self.cell.training == "sgd" else filter.log_weights
+        moved = displacement(filter.networks, self._initial())
+        found = read(self.learner, weights, self.cell.readings, moved, self.settings.test_batch)
+        return TrainingRecord(**self._facts(command), readings=found)

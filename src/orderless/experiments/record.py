@@ -1,7 +1,4 @@
-"""The records of finished cells.
-
-`Store.write_cell` writes a `CellRecord`, `load_run` reads all records of a run directory.
-"""
+"""The records of finished cells: `Store.write_cell` writes one, `load_run` reads all of a run."""
 
 import base64
 import itertools
@@ -201,7 +198,7 @@ def load_run(
 ) -> Run:
     """Read and check all files of `directory/cells`; a `StoreError` names the file and the problem.
 
-    `read` turns one file into plain JSON; `tell` is called with (files read, all files).
+    `read` parses one file; `tell` is called with (files read, all files).
     """
     directory = Path(directory)
     if not directory.is_dir():

@@ -6,6 +6,7 @@ the exact filter (`rb`) and the Gaussian-sum filter (`gsf`) are trained separate
 SplitMNIST, domain.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -34,24 +35,16 @@ class Regime:
     what: ClassVar[str] = "trainings"
     foreign: ClassVar[tuple[str, str]] = "training", "no map"
 
-    settings: Settings
-    """Data, network and batches."""
-    rates: tuple[float, ...]
-    """Learning rates of SGD and of Adam."""
-    particles: tuple[int, ...]
-    """Values of N; the largest is trained."""
-    loss_scales: tuple[float, ...]
-    """Factors on the loss in the weights, besides 1."""
-    gsf_variances: tuple[float, ...]
-    """The Gaussian-sum filter's sigma^2."""
+    settings: Settings  # data, network and batches
+    rates: tuple[float, ...]  # learning rates of SGD and of Adam
+    particles: tuple[int, ...]  # values of N; the largest is trained
+    loss_scales: tuple[float, ...]  # factors on the loss in the weights, besides 1
+    gsf_variances: tuple[float, ...]  # the Gaussian-sum filter's sigma^2
     gsf_particles: int
-    """Its number of particles."""
     seeds: int
     permutations: int = 5
     inits: tuple[str, ...] = ("fresh", "perturb")
-    """"fresh", "perturb" or both."""
-    min_ess: tuple[float, ...] = (0.1, 0.5)
-    """Least effective sample sizes, as shares of N."""
+    min_ess: tuple[float, ...] = (0.1, 0.5)  # least effective sample sizes, as shares of N
 
     def __post_init__(self) -> None:
         for name in ("permutations", "seeds", "gsf_particles"):
@@ -78,17 +71,15 @@ class Regime:
             found += [training("wpf", most, base.changed(lr=rate)) for rate in self.rates]
             found += [training("adam", 1, base.changed(adam_lr=rate)) for rate in self.rates]
         n = self.gsf_particles
-        for sigma2 in self.gsf_variances:
-            found.append(training("gsf", n, s.changed(particles=n, gsf_sigma2=sigma2)))
-        return found
+        each = (s.changed(particles=n, gsf_sigma2=sigma2) for sigma2 in self.gsf_variances)
+        return found + [training("gsf", n, settings) for settings in each]
 
     def cells(self, tasks: int) -> Iterator[Training]:
         """The trainings by seed and order, so that the whole map fills evenly."""
-        variants = self.variants()
-        for seed in range(self.seeds):
-            for index, order in enumerate(self.settings.sequences(tasks, self.permutations)):
-                for each in variants:
-                    yield replace(each, order_index=index, order=order, seed=seed)
+        orders = enumerate(self.settings.sequences(tasks, self.permutations))
+        wanted = itertools.product(range(self.seeds), orders, self.variants())
+        for seed, (index, order), each in wanted:
+            yield replace(each, order_index=index, order=order, seed=seed)
 
     def differs(self, record: Any) -> None:
         """Trainings of a larger map may be there, too."""

@@ -1,15 +1,11 @@
-"""Run one cell: from its start or its checkpoint to its record.
-
-`CellRunner` has the loop over tasks, checkpoints and the record. Its subclasses learn the tasks:
-`SupervisedRunner` (supervised.py), `CloningRunner` and `LifelongRunner` (policy.py).
-"""
+"""Run one cell to its record: the loop over tasks, and checkpoints. Subclasses learn the tasks."""
 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -34,12 +30,7 @@ TRACES = 40  # at most this many points per task at which weights and loss are r
 
 @dataclass
 class CellProgress:
-    """The progress of a cell; a checkpoint holds it and the learner's state.
-
-    Cloning: `scoring`, seconds spent on scoring; `shown`, the expert's mean return on each level so
-    far. Lifelong: `curves`, returns over environment steps; by level, `returns` (the mean over its
-    bins) and `final_returns` (the mean over its last fifth of episodes).
-    """
+    """The progress of a cell; a checkpoint holds it and the learner's state."""
 
     position: int = 0
     batch: int = 0
@@ -51,8 +42,11 @@ class CellProgress:
     )
     plasticity: dict[str, Row] = field(default_factory=dict)
     snapshots: list[dict[str, Any]] = field(default_factory=list)
+    # of cloning: seconds spent on scoring, and the expert's mean return on each level so far
     scoring: float = 0.0
     shown: Row = field(default_factory=list)
+    # of lifelong learning: returns over environment steps; the means of each level's bins, and of
+    # its last fifth of episodes
     curves: dict[str, Row] = field(default_factory=lambda: {"step": [], "return": []})
     returns: list[float] = field(default_factory=list)
     final_returns: Row = field(default_factory=list)
@@ -67,6 +61,7 @@ class CellRunner(ABC):
     """
 
     combines: tuple[str, ...] = COMBINES
+    score_kind: ClassVar[Literal["accuracy", "return"]] = "accuracy"
     setup_type: ClassVar[type[Setup]] = Setup
     settings: Any
     learner: ContinualLearner | BehaviourCloning | PolicyLearner
@@ -92,6 +87,7 @@ class CellRunner(ABC):
         self.stages = self.plan(cell.settings)
         self.progress = CellProgress()
         self.opened = ExitStack()
+        self._digest = getattr(tasks, "digest", None)  # of a user's own tasks
         self._log: Callable[[CellProgress], None] = lambda progress: None
 
     def _build(self) -> Any:
@@ -100,36 +96,34 @@ class CellRunner(ABC):
     def run(self, command: str = "", *, tensorboard: bool = False) -> CellRecord | None:
         """Learn all tasks, write the record to the store and return it."""
         with self.opened:
-            self._learn_all(tensorboard)
+            saved = time.monotonic()
+            self._resume()
+            progress = self.progress
+            progress.scores = progress.scores or {name: [] for name in self.combines}
+            if [] in progress.scores.values():  # not so if a resumed cell has begun
+                self._score([])
+            self.ended("beginning")
+            if tensorboard and self.store.first:
+                folder = self.store.directory / "tensorboard" / self.cell.name
+                log = CellLog(folder, self.tasks.task_names, [count for _, count in self.stages])
+                self.opened.callback(log.close)
+                self._log = log.update
+            self._log(progress)
+            while progress.position < len(self.stages):
+                seen, count = self.stages[progress.position]
+                self._set_rates()
+                for _ in self._stage(seen, count):
+                    if self.store.agrees(time.monotonic() - saved > self.checkpoint_every):
+                        self._checkpoint()
+                        self._log(progress)
+                        saved = time.monotonic()
+                self.ended("learning")
+                self._attempt(self.learner.check)  # on CUDA, a step may not have been checked yet
+                self._finish_stage(seen)
+                self.ended("finish")
+                self._log(progress)
+                progress.position, progress.batch = progress.position + 1, 0
             return self._leave(command)
-
-    def _learn_all(self, tensorboard: bool) -> None:
-        saved = time.monotonic()
-        self._resume()
-        self.progress.scores = self.progress.scores or {name: [] for name in self.combines}
-        self._begin()
-        self.ended("beginning")
-        if tensorboard and self.store.first:
-            folder = self.store.directory / "tensorboard" / self.cell.name
-            log = CellLog(folder, self.tasks.task_names, [count for _, count in self.stages])
-            self.opened.callback(log.close)
-            self._log = log.update
-        self._log(self.progress)
-        while self.progress.position < len(self.stages):
-            seen, count = self.stages[self.progress.position]
-            self._set_rates()
-            for _ in self._stage(seen, count):
-                if self.store.agrees(time.monotonic() - saved > self.checkpoint_every):
-                    self._checkpoint()
-                    self._log(self.progress)
-                    saved = time.monotonic()
-            self.ended("learning")
-            self._attempt(self.learner.check)  # on CUDA, a step may not have been checked yet
-            self._finish_stage(seen)
-            self.ended("finish")
-            self._log(self.progress)
-            self.progress.position += 1
-            self.progress.batch = 0
 
     def _leave(self, command: str) -> CellRecord | None:
         """Write the record and the snapshots."""
@@ -161,11 +155,6 @@ class CellRunner(ABC):
     def _count(self, settings: Any, seen: list[int]) -> int:
         """The number of steps of a stage."""
 
-    def _begin(self) -> None:
-        """Score before the first stage, unless a resumed cell has done so."""
-        if not self.progress.scores["accuracy"]:
-            self._score([])
-
     def _score(self, seen: list[int]) -> None:  # noqa: B027  (optional)
         """Add a row to R, whose columns are the tasks by number."""
 
@@ -176,9 +165,9 @@ class CellRunner(ABC):
         Yields wherever a checkpoint may be written.
         """
 
-    @abstractmethod
     def _finish_stage(self, seen: list[int]) -> None:
         """Consolidate the last task of `seen`, score, and measure plasticity."""
+        self._score(seen)
 
     @abstractmethod
     def _initial(self) -> Ensemble:
@@ -194,6 +183,7 @@ class CellRunner(ABC):
             data=self._digest,
             task_names=self.tasks.task_names,
             scores=progress.scores,
+            score_kind=self.score_kind,
             trace={name: [*values] for name, values in progress.trace.items()},
             plasticity={**progress.plasticity, "learning_curve_area": areas},
             particles=filter.particles.n,
@@ -219,11 +209,6 @@ class CellRunner(ABC):
     def _found(self) -> Any:
         """The fields that only this kind of cell has."""
         return {}
-
-    @property
-    def _digest(self) -> str | None:
-        """The checksum of a user's own tasks."""
-        return getattr(self.tasks, "digest", None)
 
     def _add_plasticity(self, seen: Tensor, weights: list[Tensor]) -> None:
         for name, value in plasticity(seen, weights).items():
@@ -279,9 +264,8 @@ class CellRunner(ABC):
 
         def come(state: Mapping[str, Any]) -> tuple[int, int] | None:
             """None if it is of another cell, of other data or by other versions."""
-            if any(state.get(key) != value for key, value in self._identity().items()):
-                return None
-            if cell.differs(state["cell"]) is not None:
+            other = any(state.get(key) != value for key, value in self._identity().items())
+            if other or cell.differs(state["cell"]) is not None:
                 return None
             return state["progress"]["position"], state["progress"]["batch"]
 

@@ -71,17 +71,14 @@ class SupervisedRunner(CellRunner):
 
     def _cut(self, settings: Settings, seen: list[int]) -> Any:
         """The options that divide a stage's data into batches."""
-        iterations = settings.iterations
-        if iterations is not None and self.learner.joint:
-            iterations *= len(seen)
-        sizes = {"batch_size": settings.batch_size, "epochs": settings.epochs}
-        return {**sizes, "iterations": iterations}
+        tasks = len(seen) if self.learner.joint else 1
+        steps = settings.iterations and tasks * settings.iterations  # or None
+        return {"batch_size": settings.batch_size, "epochs": settings.epochs, "iterations": steps}
 
     def _batches(self, seen: list[int]) -> Iterator[tuple[Tensor, ...]]:
         """Batches (x, y), and with joint training the task of each sample."""
-        options = self._cut(self.settings, seen)
-        options["seed"] = self.settings.seed_of_batches(self.cell.seed)
-        options["start"] = self.progress.batch
+        seed, start = self.settings.seed_of_batches(self.cell.seed), self.progress.batch
+        options = {**self._cut(self.settings, seen), "seed": seed, "start": start}
         if self.learner.joint:
             return self.learner.scenario.joint_batches(seen, **options)
         return self.learner.scenario.batches(seen[-1], **options)
@@ -154,8 +151,7 @@ class SupervisedRunner(CellRunner):
 class UnscoredRunner(SupervisedRunner):
     """Learns the tasks without scoring after each."""
 
-    def _begin(self) -> None:
-        pass
+    combines = ()
 
     def _finish_stage(self, seen: list[int]) -> None:
         self._end_task()

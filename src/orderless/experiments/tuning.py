@@ -72,10 +72,7 @@ def sweep(
 
 
 def beyond(results: list[tuple[str, float]]) -> str | None:
-    """The next value beyond the end of the grid if the best is there; otherwise None.
-
-    It continues the grid by its own ratio, at most tenfold.
-    """
+    """The next value by the grid's ratio, at most tenfold, if its best is at an end; or None."""
     try:
         points = sorted({float(value): score for value, score in results}.items())
     except ValueError:  # not numbers

@@ -32,15 +32,11 @@ class Range:
             raise ValueError(f"{key} must be at most {self.high:,.0f}, got {value}")
 
 
-Count = Annotated[int, Range(1, 10**9)]
-"""A number of steps or samples."""
-Size = Annotated[int, Range(1, 10**6)]
-"""A number of things held in memory at once."""
-Seed = Annotated[int, Range(-(2**63), 2**63 - 1)]
-"""Any integer that `torch.Generator` accepts."""
+Count = Annotated[int, Range(1, 10**9)]  # of steps or samples
+Size = Annotated[int, Range(1, 10**6)]  # of what is held in memory at once
+Seed = Annotated[int, Range(-(2**63), 2**63 - 1)]  # what `torch.Generator` accepts
 Positive = Annotated[float, Range(0, above=True)]
-Number = Annotated[float, Range(0)]
-"""0 or larger."""
+Number = Annotated[float, Range(0)]  # 0 or larger
 
 BOOLEANS = {"true": True, "false": False}
 NEEDED = {int: "a whole number", float: "a number", bool: "true or false"}
@@ -59,13 +55,12 @@ class Allowed:
         """Raise `ValueError` for any other value."""
         if value is None and self.optional:
             return
-        if self.base in (int, float):
-            if isinstance(value, bool) or not isinstance(value, int | self.base):
-                raise ValueError(f"{key} must be {self.needed}, got {value!r}")
-            if self.numbers is not None:
-                self.numbers.refuse(key, value)
-        elif not isinstance(value, self.base):
-            raise ValueError(f"{key} must be {self.base.__name__}, got {value!r}")
+        number = self.base in (int, float)  # for which Python takes a bool, too
+        fits = isinstance(value, int | self.base if number else self.base)
+        if not fits or (number and isinstance(value, bool)):
+            raise ValueError(f"{key} must be {self.needed}, got {value!r}")
+        if self.numbers is not None:
+            self.numbers.refuse(key, value)
         if self.choices and value not in self.choices:
             raise ValueError(f"{key} must be one of {', '.join(self.choices)}, got {value!r}")
 

@@ -2,14 +2,9 @@
 
 from dataclasses import dataclass
 
-from ..filters import (
-    AveragingParticles,
-    BootstrapParticleFilter,
-    GradientDescent,
-    WeightedParticleFilter,
-)
+import orderless as ol
+
 from ..filters.step import SteppedFilter
-from ..optim import TRAC
 from ..rl import BehaviourCloning, LineageBootstrapFilter, PolicyWeightedFilter, policy_logits
 from ..rl.tasks import ProcgenTasks
 from .learners.policy import PolicyLearner
@@ -32,15 +27,15 @@ class PolicySetup(Setup):
         s = self.settings
         particles = self.ensemble(s.particles if suffix else 1)
         if suffix == "+bootstrap":
-            kind = LineageBootstrapFilter if playing else BootstrapParticleFilter
+            kind = LineageBootstrapFilter if playing else ol.BootstrapParticleFilter
             return kind(particles, perturbation=self.config(BootstrapSettings).perturbation)
         optimizer = self.optimizer(particles)
-        optimizer = TRAC(optimizer) if trac else optimizer
+        optimizer = ol.TRAC(optimizer) if trac else optimizer
         if suffix != "+wpf":
-            unweighted = AveragingParticles if suffix else GradientDescent
+            unweighted = ol.AveragingParticles if suffix else ol.GradientDescent
             return unweighted(particles, optimizer, max_grad_norm=s.max_grad_norm)
         by_policy = playing and s.weigh_by == "policy"
-        weighted = PolicyWeightedFilter if by_policy else WeightedParticleFilter
+        weighted = PolicyWeightedFilter if by_policy else ol.WeightedParticleFilter
         return weighted(particles, optimizer, max_grad_norm=s.max_grad_norm, **self.weights())
 
     def build(

@@ -9,12 +9,7 @@ SMALL = Settings(hidden=100, batch_size=32, ewc_strength=10.0, si_strength=100.0
 PRESETS: dict[str, Settings] = {
     # few large steps: all methods in three orders take a minute on two cores
     "demo": SMALL.changed(
-        source="embedded",
-        particles=8,
-        lr=0.012,
-        product_lr=0.2,
-        perturbation=0.02,
-        rb_features=512,
+        source="embedded", particles=8, lr=0.012, product_lr=0.2, perturbation=0.02, rb_features=512
     ),
     "table1": Settings(),
     "table1-low": Settings(lr=1e-4),

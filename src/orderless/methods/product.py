@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Literal
 
 import orderless as ol
@@ -38,16 +39,7 @@ of_many: Any = {"label": f"{LABEL}, particles", "style": Style(COLOUR, "d"), "ig
 
 
 @method("product", "tasks from one start, merged layer by layer; no task order", **of_one, **common)
-def _product(setup: Setup) -> ProductLearner:
-    return _learner(setup, 1)
-
-
-@method("product+particles", "the same with many networks", True, slow=True, **of_many, **common)
-def _product_of_particles(setup: Setup) -> ProductLearner:
-    return _learner(setup, setup.settings.particles)
-
-
-def _learner(setup: Setup, n: int) -> ProductLearner:
+def _product(setup: Setup, n: int = 1) -> ProductLearner:
     import torch
 
     from .learners.product import ProductLearner, zero_head
@@ -55,23 +47,24 @@ def _learner(setup: Setup, n: int) -> ProductLearner:
     s, own = setup.settings, setup.config(ProductSettings)
     particles = setup.ensemble(n)
     head = zero_head(particles)
-    last = [any(each is p for each in head) for p in particles.parameters()]
+    last = [any(each is p for each in head) for p in particles.parameters() if p.requires_grad]
+    hidden = [not is_last for is_last in last]
 
     def make_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        groups: list[Any] = [
-            {"params": [p for p, is_last in zip(parameters, last, strict=True) if is_last == which]}
-            for which in (True, False)
-        ]
+        groups: list[Any] = [{"params": [*compress(parameters, which)]} for which in (last, hidden)]
         if own.product_hidden_lr is not None:
             groups[1]["lr"] = own.product_hidden_lr
         if s.optimizer == "adam":
             return torch.optim.Adam(groups, lr=s.adam_lr)
         return torch.optim.SGD(groups, lr=own.product_lr)
 
+    weights = own.product_weights if n > 1 else "uniform"
     filter = ol.PosteriorProduct(
-        particles,
-        make_optimizer,
-        prior_precision=own.product_prior,
-        weights=own.product_weights if n > 1 else "uniform",
+        particles, make_optimizer, prior_precision=own.product_prior, weights=weights
     )
     return ProductLearner(setup.scenario, filter, own.product_loss)
+
+
+@method("product+particles", "the same with many networks", True, slow=True, **of_many, **common)
+def _product_of_particles(setup: Setup) -> ProductLearner:
+    return _product(setup, setup.settings.particles)

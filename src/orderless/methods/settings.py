@@ -68,16 +68,13 @@ class SharedSettings(Config):
 
     def __init__(self, **values: Any) -> None:
         """Set fields of this class and settings of its methods, by key."""
-        own = dict(values.pop("own", ()))
+        own = {**dict(values.pop("own", ())), **values}
         for field in fields(self):
             if field.name != "own":
-                object.__setattr__(self, field.name, values.pop(field.name, field.default))
-        own.update(values)
-        unknown = set(own) - set(self._own_allowed())
+                object.__setattr__(self, field.name, own.pop(field.name, field.default))
+        unknown = sorted(set(own) - set(self._known()))
         if unknown:
-            raise ValueError(
-                f"{sorted(unknown)[0]!r} is no setting; settings: {', '.join(self.keys())}"
-            )
+            raise ValueError(f"{unknown[0]!r} is no setting; settings: {', '.join(self.keys())}")
         object.__setattr__(self, "own", tuple(sorted(own.items())))
         self.__post_init__()
 
@@ -87,11 +84,9 @@ class SharedSettings(Config):
                 values.check(key, getattr(self, key))
         for config in self.configs():
             self.of(config)  # raises for bad values
-        if self.perturb_low > self.perturb_high:
-            raise ValueError(
-                f"perturb_low must be at most perturb_high={self.perturb_high}, "
-                f"got {self.perturb_low}"
-            )
+        low, high = self.perturb_low, self.perturb_high
+        if low > high:
+            raise ValueError(f"perturb_low must be at most perturb_high={high}, got {low}")
         if self.min_ess is not None and not 1 <= self.min_ess <= self.particles:
             raise ValueError(
                 f"min_ess must lie between 1 and particles={self.particles}, got {self.min_ess}"
@@ -104,21 +99,22 @@ class SharedSettings(Config):
         yield from dict.fromkeys(found)
 
     @classmethod
-    def _own_allowed(cls) -> dict[str, Allowed]:
-        found: dict[str, Allowed] = {}
+    def _known(cls) -> dict[str, Allowed]:
+        found = dict(allowed(cls))
         for config in cls.configs():
             for key, values in allowed(config).items():
-                if key in found or key in allowed(cls):
+                if key in found:
                     raise ValueError(
                         f"two settings are called {key}: rename the one in {config.__name__}"
                     )
                 found[key] = values
+        del found["own"]
         return found
 
     @classmethod
     def keys(cls) -> list[str]:
         """All keys that --set accepts."""
-        return sorted({*allowed(cls), *cls._own_allowed()} - {"own"})
+        return sorted(cls._known())
 
     def of(self, config: type[Own]) -> Own:
         """A method's own settings."""
@@ -133,10 +129,9 @@ class SharedSettings(Config):
         return found
 
     def differs(self, recorded: Mapping[str, Any], method: Method) -> str | None:
-        """The first recorded setting that would give the method another result.
+        """The first setting with another result, as "key=recorded value, not value", or None.
 
-        As "key=recorded value, not value"; None if there is none. A setting that did not exist yet
-        had its default, except that penalties were always part of the gradient.
+        A setting that did not exist yet had its default; penalties were part of the gradient.
         """
         then = type(self)().flat(method) | dict.fromkeys(STEPS, "gradient") | dict(recorded)
         for key, value in self.flat(method).items():
@@ -151,14 +146,13 @@ class SharedSettings(Config):
 
     def with_text(self, assignments: list[str]) -> Self:
         """Apply `key=value` texts from the command line; types are checked."""
-        known, keys = {**allowed(type(self)), **self._own_allowed()}, self.keys()
-        changes: dict[str, Value] = {}
+        known, changes = self._known(), {}
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
-            if not equals or key not in keys:
+            if not equals or key not in known:
                 raise ValueError(
                     f"--set takes key=value with a known key, got {assignment!r}; "
-                    f"keys: {', '.join(keys)}"
+                    f"keys: {', '.join(self.keys())}"
                 )
             changes[key] = known[key].parse(key, text)
         return self.changed(**changes)

@@ -41,10 +41,8 @@ class Setup:
     def initial(
         self, make_model: Callable[[], nn.Module], n: int, init: str | Perturb = "fresh"
     ) -> Ensemble:
-        """n particles on the scenario's device, sharded over the group if every rank gets one.
-
-        Fewer particles, such as a single network, are computed by every rank alike.
-        """
+        """n particles on the scenario's device, sharded over the group if every rank gets one."""
+        # fewer, such as a single network, are computed by every rank alike
         enough = self.group is not None and n >= torch.distributed.get_world_size(self.group)
         where: Any = {"device": str(self.scenario.device), "group": self.group if enough else None}
         return copy.deepcopy(_initial(make_model, n, init, self.seed, **where))

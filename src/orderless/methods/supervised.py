@@ -1,7 +1,4 @@
-"""The methods of the supervised benchmarks, in the order of the tables.
-
-This does not import torch: the names of `ol` are imported when they are first used.
-"""
+"""The methods of the supervised benchmarks, in the order of the tables."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import orderless as ol
+import orderless as ol  # without torch, which names of `ol` import when they are first used
 
 from .config import Config, Count, Number, Positive, Size
 from .registry import Style, method

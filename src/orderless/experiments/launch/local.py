@@ -40,10 +40,7 @@ def machine_memory() -> int:
 
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
-    """Use deterministic kernels on a GPU, if wanted.
-
-    An operation without a deterministic kernel warns.
-    """
+    """Use deterministic kernels on a GPU, if wanted; an operation without one warns."""
     if not wanted:
         yield
         return

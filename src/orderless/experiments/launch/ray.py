@@ -42,12 +42,9 @@ Result = tuple[Record, dict[str, Tensor] | None, Warned]
 class Ray:
     """The address of Ray, and the resources of a cell besides one CPU."""
 
-    address: str | None = None
-    """None: $RAY_ADDRESS, or a local Ray if that is not set."""
-    gpus: float = 0.0
-    """GPUs per cell; 0.25 puts four cells on one."""
-    at_once: int | None = None
-    """At most this many cells at a time."""
+    address: str | None = None  # None: $RAY_ADDRESS, or a local Ray if that is not set
+    gpus: float = 0.0  # per cell; 0.25 puts four cells on one
+    at_once: int | None = None  # at most this many cells at a time
 
     def __post_init__(self) -> None:
         if not 0 <= self.gpus < float("inf"):

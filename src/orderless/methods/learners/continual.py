@@ -40,10 +40,7 @@ class ContinualLearner(ABC):
 
     @abstractmethod
     def outputs(self, x: Tensor, task: int) -> Tensor:
-        """Every particle's scores `[N, B, C]`, -inf for inactive classes.
-
-        With a sharded ensemble, those of this rank's particles.
-        """
+        """The scores `[N, B, C]` of this rank's particles, -inf for inactive classes."""
 
     @property
     def weights(self) -> Tensor:

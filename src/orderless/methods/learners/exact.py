@@ -16,10 +16,7 @@ from .continual import ContinualLearner
 
 @lru_cache
 def feature_map(kind: str, shape: tuple[int, ...], features: int) -> Callable[[], nn.Module]:
-    """A function that makes maps of a kind for inputs of this shape; see the setting rb_map.
-
-    The same arguments return the same function, so that maps can be cached by it.
-    """
+    """A function that makes maps of a kind (see rb_map); always the same, so it is a cache key."""
     image = len(shape) == 3 and shape[1] == shape[2]
     if kind == "auto":
         kind = "leaves" if image and shape[1] > 8 else "relu"  # patches have 6 x 6 pixels
@@ -110,8 +107,7 @@ class ExactLearner(ContinualLearner):
         if self.scenario.kind != "task":
             return self.filter.outputs(x)
         own = self.filter.outputs(x, task=task)
-        shape = *own.shape[:2], self.scenario.outputs
-        everything = torch.full(shape, -torch.inf, dtype=own.dtype, device=own.device)
+        everything = own.new_full((*own.shape[:2], self.scenario.outputs), -torch.inf)
         columns = self.scenario.active(self.seen, task)
         assert columns is not None
         everything[..., columns] = own

@@ -38,8 +38,7 @@ class Learner(ContinualLearner):
         super().__init__(scenario, filter)
         self.consolidation, self.replay, self.joint = consolidation, replay, joint
         if consolidation is not None:
-            assert isinstance(filter, GradientFilter)  # no other filter has penalties
-            filter.register(consolidation, closed)
+            register(consolidation, filter, closed)
         self._cross_entropy = per_particle(F.cross_entropy)
         shape = len(scenario), scenario.outputs
         self._masks = torch.zeros(shape, device=scenario.device)  # 0 or -inf, by task of a sample
@@ -108,6 +107,14 @@ class Learner(ContinualLearner):
 
     def check(self) -> None:
         self.filter.check(now=True)
+
+
+def register(consolidation: Consolidation, filter: SteppedFilter, closed: bool | None) -> None:
+    """Register a consolidation with a filter, which must take gradient steps."""
+    if not isinstance(filter, GradientFilter):
+        kind = type(filter).__name__
+        raise TypeError(f"{kind} takes no gradient steps: a consolidation needs them")
+    filter.register(consolidation, closed)
 
 
 class GaussianSumLearner(Learner):

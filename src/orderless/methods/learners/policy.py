@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from ...consolidation import EWC
-from ...filters.gradient import GradientFilter
 from ...filters.step import SteppedFilter
 from ...rl import PPO, PPOSettings, Rollout, UpdateInfo, VectorEnvironment
+from .filtered import register
 
 
 class PolicyLearner:
@@ -27,11 +27,7 @@ class PolicyLearner:
     ) -> None:
         self.filter, self.consolidation = filter, consolidation
         if consolidation is not None:
-            if not isinstance(filter, GradientFilter):
-                raise TypeError(
-                    f"{type(filter).__name__} takes no gradient steps: a consolidation needs them"
-                )
-            filter.register(consolidation)
+            register(consolidation, filter, None)
         self.ppo = PPO(filter, env, settings, seed=seed)
         self._rollout: Rollout | None = None
 

@@ -54,10 +54,8 @@ class ProductLearner(Learner):
 
     def end_task(self) -> None:
         """Add the task to the product."""
-        self.filter.end_task(
-            self.scenario.train_set(self.seen[-1]),
-            loss=lambda outputs, y: self._losses(outputs, y).sum(1),
-        )
+        data = self.scenario.train_set(self.seen[-1])
+        self.filter.end_task(data, loss=lambda outputs, y: self._losses(outputs, y).sum(1))
 
     def add(self, other: Self) -> None:
         """Add the tasks of another learner that started from the same networks."""
