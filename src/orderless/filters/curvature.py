@@ -30,7 +30,7 @@ def flatten(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def derivatives(
-    losses: Tensor, parameters: list[nn.Parameter], create_graph: bool = False
+    losses: Tensor, parameters: Sequence[Tensor], create_graph: bool = False
 ) -> list[Tensor]:
     """Gradients of every particle's loss, zeros for parameters that it does not depend on."""
     if not losses.requires_grad:
@@ -77,15 +77,7 @@ def hessian_diagonal(
 def output_curvature_root(losses: Tensor, outputs: Tensor) -> Tensor:
     """S `[N, B, C, C]` with S S^T = d2L/df2, one block per sample; outputs `[N, B, C]`."""
     (slope,) = torch.autograd.grad(losses.sum(), outputs, create_graph=True)
-    columns = []
-    for column in range(outputs.shape[-1]):
-        if slope.requires_grad:
-            (curved,) = torch.autograd.grad(
-                slope[..., column].sum(), outputs, retain_graph=True, materialize_grads=True
-            )
-        else:
-            curved = torch.zeros_like(outputs)
-        columns.append(curved.detach().double())
+    columns = [derivatives(column, [outputs])[0].double() for column in slope.unbind(-1)]
     blocks = torch.stack(columns, dim=-1)
     blocks = torch.where(blocks.isfinite(), blocks, 0.0)  # the particle dies because of its loss
     values, vectors = torch.linalg.eigh((blocks + blocks.mT) / 2)

@@ -7,9 +7,8 @@ Algorithm 1 of the paper (arXiv:2410.22695) reads
         step.commit(self.weighting(step))    # log w <- log w - (L(x_t) + L(x_{t+1})) / 2
     return step.info
 
-`Step` does everything around these lines: it checks what closures return, replays the noise in the
-second evaluation, restores particles that died, gathers over ranks, and undoes the step after an
-error.
+`Step` does the rest: it checks what closures return, replays the noise in the second evaluation,
+restores particles that died, gathers over ranks, and undoes the step after an error.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -29,7 +28,7 @@ from ..particles.kernels import fused
 from ..particles.linear import Write
 from ..particles.parameter import per_particle_view
 from ..particles.precision import matrix_precision
-from .base import ParticleFilter
+from .base import ParticleFilter, copied
 from .compiled import CompiledStep
 from .weights import effective_sample_size, is_finite, normalize
 
@@ -40,9 +39,8 @@ Closure = Callable[..., Any]
 class StepInfo:
     """The report of one step; tensors stay on the device.
 
-    `loss_before` `[N]` at the old positions, `loss_after` `[N]` at the new ones (None if the filter
-    does not evaluate them), `penalty` `[N]` or None, `alive` `[N]`, and the raw `log_weights` `[N]`
-    after the step with their `ess`.
+    Losses `[N]` are at the old and at the new positions (None if the filter does not evaluate
+    them); the raw `log_weights` `[N]` and their `ess` are those after the step.
     """
 
     loss_before: Tensor
@@ -57,8 +55,7 @@ class StepInfo:
 
     def copied(self) -> StepInfo:
         """A copy with its own tensors: a step returns its working memory."""
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{k: v.clone() for k, v in tensors.items() if v is not None})
+        return StepInfo(**copied(vars(self)))
 
 
 class Step:
@@ -124,9 +121,13 @@ class Step:
     @contextmanager
     def again(self) -> Iterator[None]:
         """Evaluations inside draw the step's noise again and change no buffers."""
-        replay, noise = self.particles.replay(self.draw), _same_noise(self.generators)
-        with torch.no_grad(), replay, noise:
-            yield
+        now = [(generator, generator.get_state()) for generator, _ in self.generators]
+        _restore(self.generators)
+        try:
+            with torch.no_grad(), self.particles.replay(self.draw):
+                yield
+        finally:
+            _restore(now)
 
     def gather(self, losses: Sequence[Tensor]) -> Tensor:
         """The sum of one or several losses, of the particles on all ranks: `[N]`."""
@@ -177,8 +178,7 @@ class Step:
         for tensor, before in self.held + self.weighed:
             tensor.copy_(before)
         self.particles.noise_counter.copy_(self.draw)
-        for generator, state in self.generators:
-            generator.set_state(state)
+        _restore(self.generators)
 
 
 class SteppedFilter(ParticleFilter, ABC):
@@ -310,10 +310,7 @@ def added(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(0)
 
 
-Generators = list[tuple[torch.Generator, Tensor]]
-
-
-def _generators(device: torch.device) -> Generators:
+def _generators(device: torch.device) -> list[tuple[torch.Generator, Tensor]]:
     """torch's generators and their states; none while a step is recorded."""
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return []
@@ -324,14 +321,6 @@ def _generators(device: torch.device) -> Generators:
     return [(generator, generator.get_state()) for generator in used]
 
 
-@contextmanager
-def _same_noise(generators: Generators) -> Iterator[None]:
-    """Put torch's generators into these states, and afterwards back into their present ones."""
-    now = [(generator, generator.get_state()) for generator, _ in generators]
+def _restore(generators: list[tuple[torch.Generator, Tensor]]) -> None:
     for generator, state in generators:
         generator.set_state(state)
-    try:
-        yield
-    finally:
-        for generator, state in now:
-            generator.set_state(state)
