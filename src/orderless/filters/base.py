@@ -130,8 +130,7 @@ class Predictor(ABC):
     def state_dict(self) -> dict[str, Any]:
         """A copy of everything needed to resume exactly; see `ol.save`.
 
-        For a sharded ensemble all ranks must call this, and the first gets the state of all
-        particles. Any number of ranks can load it.
+        All ranks of a group must call this. The first gets the state, which any number can load.
         """
         collect_all = self.particles.shard.collect_all
         return {
@@ -177,10 +176,7 @@ class Predictor(ABC):
 
 
 class ParticleFilter(Predictor):
-    """A weighted set of networks that stores its weights, its evidence and who is alive.
-
-    It does not learn by itself; subclasses do. `options` are those of `Predictor`.
-    """
+    """A `Predictor` that stores its weights, its evidence and who is alive; subclasses learn."""
 
     def __init__(self, particles: Ensemble, **options: Any) -> None:
         super().__init__(particles, **options)

@@ -182,10 +182,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
     @property
     @in_plain_mode
     def heads(self) -> list[HeadPosterior]:
-        """The head of every particle (of this rank): weight, factor, prior precision, ...
-
-        Solved once after each update.
-        """
+        """The head of every particle (of this rank), solved once after each update."""
         if self._solved is None and self.statistics is not None:
             held, count = self._held_out(self.statistics.settle()), self.particles.shard.count
             self._solved = [self._solve(i, self.statistics, held) for i in range(count)]
@@ -272,7 +269,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
         compete for each label. A class without samples has logit -inf; an unknown task, all zeros.
         """
         if not isinstance(self.targets, Classes):
-            return self._moments(x)[0]
+            return self._read(x, HeadPosterior.outputs)[0]
         across = self.across_tasks if across_tasks is None else across_tasks
         _choice("across_tasks", across, ("max", "probs"))
         tasks, labels = self.tasks_and_labels()
@@ -285,23 +282,17 @@ class RaoBlackwellizedFilter(DataAlgebra):
         if not chosen.any():
             shape = self.particles.shard.count, len(x), count
             return labels.new_zeros(shape, dtype=torch.float64)
-        means, variances = self._moments(x)
+        means, variances = self._read(x, HeadPosterior.outputs, HeadPosterior.variance)
         factor = means.new_tensor(self.sharpness)  # a number divided by a tensor is rounded twice
         scores = means[..., chosen] * (factor / variances.sqrt()).unsqueeze(2)
         return by_label(scores, label_table(labels[chosen], count), across)
-
-    def _moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Means `[N, B, K]` and predictive variances `[N, B]` of every particle."""
-        means, variances = self._read(x, HeadPosterior.outputs, HeadPosterior.variance)
-        return means, variances
 
     def _read(
         self, x: Tensor, *functions: Callable[[HeadPosterior, Tensor], Tensor]
     ) -> list[Tensor]:
         """Functions of every particle's head and features: `[N, B, ...]` each.
 
-        They are evaluated in blocks of one size, so that no bit of a sample's result depends on
-        the other samples.
+        Blocks have one size, so that no bit of a sample's result depends on other samples.
         """
         heads = self.heads
         if not heads:
@@ -321,7 +312,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
     @in_plain_mode
     def predictive(self, x: Tensor) -> Predictive:
         """Mean and variance of the weighted mixture of Gaussians per head column."""
-        means, variances = self._moments(x)
+        means, variances = self._read(x, HeadPosterior.outputs, HeadPosterior.variance)
         weights = self.weights
         mean = self.mixture(means, weights)
         spread = variances.unsqueeze(2) + (means - mean).square()
@@ -354,9 +345,8 @@ def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
-def ratios_of(prior: Prior, columns: list[Column], counts: Tensor) -> Tensor:
+def ratios_of(prior: str | Sequence[float], columns: list[Column], counts: Tensor) -> Tensor:
     """r_c of `class_prior` per column `[K]`; a label's share is divided evenly among its tasks."""
-    assert prior is not None
     labels = [label for _, label in columns]
     uniform = isinstance(prior, str)
     given = [1.0] * (max(labels) + 1) if uniform else [float(share) for share in prior]

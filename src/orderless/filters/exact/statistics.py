@@ -7,7 +7,7 @@ order of the samples, on batches or on machines, and samples can be removed with
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -240,7 +240,7 @@ class HeadStatistics:
             zero = torch.zeros_like(self.gram[0].low, dtype=torch.int32)
             carries = [zero if words.high is None else words.high.tril() for words in self.gram]
             high = torch.stack(carries)
-        moments = self.moments.each(lambda sums: sums.mT.contiguous())
+        moments = self.moments.each(_transposed)
         squares = self.squares.each(torch.clone)
         return {
             "gram": torch.stack([words.low.tril() for words in self.gram]),
@@ -261,22 +261,18 @@ class HeadStatistics:
     ) -> HeadStatistics:
         """The inverse of `state_dict`; version 0.1 had full matrices, no carries, no samples."""
 
-        def words(name: str) -> tuple[Tensor, Tensor | None]:
-            high = state.get(f"{name}_carry")
-            return state[name].to(device), None if high is None else high.to(device)
+        def words(like: ExactSum, name: str, change: Callable[[Tensor], Tensor]) -> ExactSum:
+            return replace(like, low=state[name], high=state.get(f"{name}_carry")).each(change)
 
-        low, high = words("gram")
+        low, high = state["gram"], state.get("gram_carry")
         made = cls.empty(len(low), low.shape[1] - 1, units, device)
         made.columns = column_numbers([(int(t), int(c)) for t, c in state["columns"]], device)
-        for particle, sums in enumerate(made.gram):
-            sums.low.copy_(_in_tiles(low[particle]))
-            carry = None if high is None else _in_tiles(high[particle])
-            made.gram[particle] = replace(sums, high=carry)
-        low, high = words("moments")
-        moments = replace(made.moments, low=low, high=high)
-        made.moments = moments.each(lambda sums: sums.mT.contiguous())
-        low, high = words("squares")
-        made.squares = replace(made.squares, low=low, high=high).each(torch.clone)
+        for i, room in enumerate(made.gram):
+            room.low.copy_(_in_tiles(low[i].to(device)))
+            carry = None if high is None else _in_tiles(high[i].to(device))
+            made.gram[i] = replace(room, high=carry)
+        made.moments = words(made.moments, "moments", lambda sums: _transposed(sums.to(device)))
+        made.squares = words(made.squares, "squares", lambda sums: sums.to(device, copy=True))
         made.samples, made.clipped = float(state["samples"]), float(state["clipped"])
         made.pending = units.room
         if "kept_keys" in state:
@@ -326,6 +322,11 @@ def _in_tiles(matrix: Tensor) -> Tensor:
     for _, j in _tiles(matrix):
         full[:j, j:] = 0
     return full
+
+
+def _transposed(sums: Tensor) -> Tensor:
+    """A copy; `contiguous` makes none if there is one column."""
+    return sums.mT.clone(memory_format=torch.contiguous_format)
 
 
 def whole(value: float) -> int | float:

@@ -62,11 +62,9 @@ class PosteriorProduct(Predictor):
         weights: `"uniform"`, or `"evidence"`: w_i proportional to Z_i, which needs the loss at
             `end_task`. It is the evidence for one Linear layer under squared error at
             convergence, and a heuristic for anything else.
-        link: as in the other filters.
 
-    `predict` and `outputs` use the finished tasks, through the merged `networks` (x_0 before the
-    first task). `a + b` has the tasks of both, `a - b` those of a without those of b; an unfinished
-    task is ignored.
+    `predict` and `outputs` use the merged `networks` of the finished tasks (x_0 before the first).
+    `a + b` has the finished tasks of both, `a - b` those of a without those of b.
 
     The order of tasks has no effect if training a task is reproducible: the loss must not depend on
     earlier tasks, nor draw from torch's own generator (dropout does not).
@@ -225,10 +223,7 @@ class PosteriorProduct(Predictor):
 
     @property
     def particle_log_evidence(self) -> Tensor:
-        """log Z of every particle `[N]`, float64; zeros unless `weights="evidence"`.
-
-        -inf for a particle that died in a task: its sums lack that task.
-        """
+        """log Z `[N]`, float64; 0 with uniform weights, -inf for a particle that died in a task."""
         if self.weighting == "uniform":
             return torch.zeros(self.particles.n, dtype=torch.float64, device=self.particles.device)
         return self.particles.shard.gather(self._merge()[1]).masked_fill(~self.alive, -torch.inf)
@@ -306,9 +301,9 @@ class PosteriorProduct(Predictor):
                     "this state has no losses, which weights='evidence' needs: load it into a "
                     "filter with weights='uniform', or train with end_task(data, loss=nll)"
                 )
-        start = {name: shard.local(tensor).to(device) for name, tensor in state["start"].items()}
+        start = {k: shard.local(t).to(device, copy=True) for k, t in state["start"].items()}
         self.training.load_state_dict(state["training"])  # raises for another model
-        self._start = {name: tensor.clone() for name, tensor in start.items()}
+        self._start = start
         self._first_draw = state["first_draw"].to(device, copy=True)
         self._looked = bool(state["looked"])
         self._reached = None if state["reached"] is None else state["reached"].to(device)
