@@ -28,9 +28,8 @@ def copied(state: Any) -> Any:
 class Predictor(ABC):
     """A weighted set of networks p(x) = sum_i w_i delta(x - x_i): predictions and saved states.
 
-    Subclasses compute the weights. They are float64 logarithms, so that neither losses of 1e4 per
-    step nor 1e5 steps underflow. `min_ess` tempers them when they are *read* (`log_weights`, `ess`,
-    `predict`); it never changes the raw weights or the evidence.
+    Weights are float64 logarithms, so that neither losses of 1e4 per step nor 1e5 steps underflow.
+    `min_ess` tempers them when they are *read* (`log_weights`, `ess`, `predict`), and only then.
     """
 
     raw_log_weights: Tensor  # [N], normalised, untempered, float64

@@ -1,14 +1,11 @@
 """Second derivatives of the losses of N networks at once.
 
-A closure returns losses L `[N]`, perhaps with the outputs f `[N, B, C]` they were computed from.
-
-- From losses alone: the Hessian itself, by differentiating twice. Its diagonal by random signs v,
-  v * (H v) (Hutchinson; exact if H is diagonal), with negative entries set to 0.
-- With outputs: the generalised Gauss-Newton matrix J^T Lambda J, J = df/dx, Lambda = d2L/df2, which
-  is positive semi-definite wherever the loss is convex in the outputs. Lambda is one C x C block
-  per sample, found by C products; S S^T = Lambda. The full matrix takes B * C backward passes. Its
-  diagonal is estimated by (J^T S e)^2 with random signs e: one backward pass per probe, unbiased,
-  never negative.
+- From losses L `[N]` alone: the Hessian, by differentiating twice. Its diagonal by random signs v,
+  v * (H v) (Hutchinson; exact if H is diagonal).
+- With the outputs f `[N, B, C]` too: the generalised Gauss-Newton matrix J^T Lambda J, J = df/dx,
+  Lambda = d2L/df2, positive semi-definite wherever the loss is convex in f. Lambda = S S^T is one
+  C x C block per sample, found by C products. The full matrix takes B * C backward passes, an
+  unbiased estimate (J^T S e)^2 of its diagonal, with random signs e, takes one.
 """
 
 from collections.abc import Iterator, Sequence

@@ -134,10 +134,8 @@ class GradientStep(Step):
 
     @cached_property
     def energy_after(self) -> Tensor:
-        """The loss, and the penalty if it is weighed, at the new positions: `[N]`.
-
-        The penalty follows the losses, as in the first evaluation, so that it draws the same noise.
-        """
+        """The same at the new positions: `[N]`. The penalty follows the losses, as in the first
+        evaluation, so that it draws the same noise."""
         rows = []
         with self.again():
             for closure in self.closures:
@@ -204,8 +202,7 @@ class GradientFilter(SteppedFilter):
         """Call `before_update()` and `after_update()` around every optimizer step.
 
         A quadratic penalty (EWC, SI) that is `closed` is applied by every step itself, in closed
-        form. None, the default, means: with SGD, whose metric is the learning rate (over
-        1 - momentum). True also allows Adam (metric lr / (sqrt(v) + eps)). False leaves the penalty
+        form: by default with SGD; with True also with Adam; see `metric`. False leaves the penalty
         to `step(penalty=...)`. Strengths in the literature are for Adam and a penalty in the
         gradient. Registering it again only changes `closed`.
         """

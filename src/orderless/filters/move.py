@@ -220,10 +220,9 @@ class QuadraticPenalty(UpdateHooks, Protocol):
     """A penalty 1/2 sum c (x - m)^2, whose step has a closed form; see `consolidation.base`.
 
     `anchor(parameter)` is (c, m) or None. `holds` is False while there is nothing to penalise.
-    `closed` is True during a step that applies the penalty itself.
     """
 
-    closed: bool
+    closed: bool  # True during a step that applies the penalty itself
 
     @property
     def holds(self) -> bool: ...

@@ -1,14 +1,8 @@
 """One step of a filter as a transaction: it is taken in full or undone.
 
-Algorithm 1 of the paper (arXiv:2410.22695) reads
-
-    with self.transaction(closures, penalty) as step:
-        step.move()                          # x <- x - sigma^2 grad L(x)
-        step.commit(self.weighting(step))    # log w <- log w - (L(x_t) + L(x_{t+1})) / 2
-    return step.info
-
-`Step` does the rest: it checks what closures return, replays the noise in the second evaluation,
-restores particles that died, gathers over ranks, and undoes the step after an error.
+`GradientFilter.advance` is Algorithm 1 of the paper (arXiv:2410.22695) in three lines. `Step` does
+the rest: it checks what closures return, replays the noise in the second evaluation, restores
+particles that died, gathers over ranks, and undoes the step after an error.
 """
 
 from __future__ import annotations
@@ -37,17 +31,13 @@ Closure = Callable[..., Any]
 
 @dataclass(frozen=True)
 class StepInfo:
-    """The report of one step; tensors stay on the device.
+    """The report of one step; tensors stay on the device."""
 
-    Losses `[N]` are at the old and at the new positions (None if the filter does not evaluate
-    them); the raw `log_weights` `[N]` and their `ess` are those after the step.
-    """
-
-    loss_before: Tensor
-    loss_after: Tensor | None
-    penalty: Tensor | None
-    alive: Tensor
-    log_weights: Tensor
+    loss_before: Tensor  # [N], at the old positions
+    loss_after: Tensor | None  # [N], at the new ones, if the filter evaluates them
+    penalty: Tensor | None  # [N]
+    alive: Tensor  # [N]
+    log_weights: Tensor  # [N], raw, after the step
 
     @property
     def ess(self) -> Tensor:
@@ -63,11 +53,9 @@ class Step:
 
     On entry it saves the filter's weights, the networks' buffers and the states of all random
     generators; `hold` saves other tensors that are about to change. `commit` weighs the particles
-    and restores those that died. An error before that restores everything. An interrupt after that
-    does not keep the step from being completed.
-
-    Losses, weights and `alive` `[N]` are of all particles; parameters, buffers and what `evaluate`
-    returns are of the particles on this rank.
+    and restores those that died. An error before that restores everything; after an interrupt the
+    step is still completed. Losses, weights and `alive` `[N]` are of all particles; parameters,
+    buffers and what `evaluate` returns are of the particles on this rank.
     """
 
     def __init__(self, owner: SteppedFilter, closures: Sequence[Closure]) -> None:
@@ -186,10 +174,9 @@ class SteppedFilter(ParticleFilter, ABC):
 
     A closure computes N losses (`[N]`, float32 or float64) and nothing else: it does not call
     backward, draw data or augment. It may return `(losses, outputs)`; a penalty is then called with
-    `outputs=` and need not compute them again. `advance` must not make decisions on the host, so
-    that the same code runs eagerly and inside a CUDA graph. If it has to, `recordable` is False and
-    every step is eager. `recorded_by` names the attributes besides tensors that a recorded step
-    depends on: when one of them changes, the step is recorded again.
+    `outputs=` and need not compute them again. `advance` must not make decisions on the host, which
+    a CUDA graph cannot repeat; if it has to, `recordable` is False and every step is eager.
+    `recorded_by` names the attributes besides tensors on which a recorded step depends.
     """
 
     recordable = True
@@ -234,10 +221,9 @@ class SteppedFilter(ParticleFilter, ABC):
     ) -> Callable[..., StepInfo]:
         """`fast = pf.compile(loss_fn)`, then `info = fast(x, y)`: one CUDA graph per shape.
 
-        `loss_fn(*batch) -> [N]` and `penalty(*batch) -> [N]` replace the closures. On the CPU, and
-        with a group, whose ranks communicate within a step, this is `step`. Random numbers in
-        `loss_fn` must come from the ensemble (dropout): torch's own generator would give the two
-        evaluations of a graph different numbers.
+        `loss_fn(*batch) -> [N]` and `penalty(*batch) -> [N]` replace the closures. On the CPU and
+        with a group this is `step`. Random numbers in `loss_fn` must come from the ensemble
+        (dropout): torch's generator would give the two evaluations of a graph different numbers.
         """
         if self.particles.device.type == "cuda":
             return CompiledStep(self, loss_fn, penalty)

@@ -218,12 +218,11 @@ class DataAlgebra(Predictor):
             reason = reason or "the sums of another rank would be those of no data"
             raise ValueError(f"these samples were never all in it: {reason}. Nothing was forgotten")
 
-    def _pruned(self, statistics: HeadStatistics) -> HeadStatistics | None:
+    def _pruned(self, sums: HeadStatistics) -> HeadStatistics | None:
         """The sums without the columns of classes that have no samples; None without samples."""
-        if statistics.samples == 0:
+        if sums.samples == 0:
             return None
-        classes = isinstance(self.targets, Classes)
-        return statistics.without_empty_columns() if classes else statistics
+        return sums.without_empty_columns() if isinstance(self.targets, Classes) else sums
 
     def __add__(self, other: DataAlgebra) -> Self:
         """A filter with the data of both and the settings of this one. Neither changes."""
@@ -273,9 +272,9 @@ class DataAlgebra(Predictor):
                     f"{ours[2]!r} here and in {theirs[2]!r} there"
                 )
             raise ValueError(
-                "these filters have different feature maps or grids "
-                f"({ours[0][:12]} and {theirs[0][:12]}): only sums over the same "
-                "features can be added; build both from the same ensemble and seed"
+                f"these filters have different feature maps or grids ({ours[0][:12]} and "
+                f"{theirs[0][:12]}): only sums over the same features can be added; build both "
+                "from the same ensemble and seed"
             )
         if self.calibration != other.calibration:
             raise ValueError(

@@ -9,20 +9,18 @@ the data (Rao-Blackwellisation: the head is integrated out, not sampled):
     w_i ∝ p(y | x_i) = integral of p(y | W, x_i) p(W) dW
 
 with A, B the sums of centred features, computed from the same sums. Prior precision and noise
-variance are not part of the sums: they are chosen on read, see `evidence.py` and
-`leave_one_out.py`. Sums have no order, and here they have no rounding either (see `statistics.py`),
-so the result is the same *to the bit* for any order of tasks, batches or single samples, any
-batching and any sharding. Data can be removed again, and data sets added and subtracted: see
-`algebra.py`.
+variance are chosen on read, see `evidence.py` and `leave_one_out.py`. Sums have no order, and here
+they have no rounding either (see `statistics.py`), so the result is the same *to the bit* for any
+order, batching and sharding. Data can be removed, added and subtracted: see `algebra.py`.
 
 With one particle and a pre-trained backbone as its feature map this is analytic continual learning:
 ACIL (Zhuang et al., 2022), RanPAC (McDonnell et al., 2023), and, up to the scaling of its
 discriminants, streaming LDA (Hayes and Kanan, 2020). New are the weighted *set* of maps with exact
 evidence, the predictive variance and the mergeable exact sums.
 
-Memory: 16 N M^2 bytes (sums and, once read, factors), independent of the number of samples; 20 if
-sums need a second word, which happens after millions of samples for ReLU features of about unit
-size. Kept samples add N M / 8 bytes per sample by default.
+Memory: 16 N M^2 bytes (sums and, once read, factors); 20 if sums need a second word, as they do
+after millions of samples of ReLU features of about unit size. Kept samples add N M / 8 bytes per
+sample by default.
 """
 
 from __future__ import annotations
@@ -63,9 +61,8 @@ class RaoBlackwellizedFilter(DataAlgebra):
             `[B, M]` (N = 1): random features from `orderless.features`, a frozen or pre-trained
             backbone. Always run in evaluation mode.
         weights: `"evidence"`: w_i ∝ p(data | map i), the Bayesian choice, which on large data gives
-            one map all the weight; `"tempered"`: the same, tempered to an ESS of `min_ess`;
-            `"uniform"`: the plain mean, usually the most accurate.
-        min_ess: for `"tempered"`; N/2 unless given.
+            one map all the weight; `"tempered"`: the same, tempered to an ESS of `min_ess` (N/2
+            unless given); `"uniform"`: the plain mean, usually the most accurate.
         targets: `"classes"` (integer labels) or `"values"` (floats `[B]` or `[B, K]`).
         classes: the number of classes if known; other labels are then refused, and predictions
             before the first update are uniform. Otherwise the first sample of a class adds its
@@ -333,9 +330,9 @@ class RaoBlackwellizedFilter(DataAlgebra):
     def export(self, *, probabilities: bool = False, portable: bool = False) -> ExportedFilter:
         """Maps and heads as one `nn.Module` that computes `predictive(x).mean`, or `predict(x)`.
 
-        With `probabilities` it also contains the factors, 8 N M^2 bytes: a sample's logits depend
-        on the head's variance there. Later updates do not change it. `portable` inverts the factors
-        beforehand, for runtimes without triangular solves (ONNX); results are equal up to rounding.
+        Later updates do not change it. `probabilities` need the factors too, 8 N M^2 bytes.
+        `portable` inverts them beforehand, for runtimes without triangular solves (ONNX); results
+        are equal up to rounding.
         """
         return ExportedFilter(self, probabilities, portable)
 

@@ -48,20 +48,15 @@ class Units:
 
 @dataclass
 class HeadStatistics:
-    """The sums. N particles, M features and a constant 1 as feature M + 1, K head columns.
-
-    `gram` = Phi^T Phi, for every particle the lower triangle of `[M+1, M+1]`; `moments`
-    `[N, K, M+1]` = Y^T Phi; `squares` `[K]` = sums of y^2. `columns` `[K]` are ascending numbers,
-    see `column_numbers`. `clipped` counts values clipped by the grid.
-    """
+    """The sums. N particles, M features and a constant 1 as feature M + 1, K head columns."""
 
     units: Units
-    gram: list[ExactSum]
-    moments: ExactSum
-    squares: ExactSum
-    columns: Tensor
+    gram: list[ExactSum]  # Phi^T Phi of every particle: the lower triangle of [M+1, M+1]
+    moments: ExactSum  # Y^T Phi: [N, K, M+1]
+    squares: ExactSum  # sums of y^2: [K]
+    columns: Tensor  # [K], ascending, see `column_numbers`
     samples: float = 0.0  # the sum of their weights
-    clipped: float = 0.0
+    clipped: float = 0.0  # values clipped by the grid
     pending: float = 0.0  # weight added to `gram` since the last carry
     kept: KeptSamples | None = None  # None if none are kept, or some are missing
 
@@ -109,10 +104,7 @@ class HeadStatistics:
         return any(bool((w.low / w.rows / w.columns >= ROOM).any()) for w in squares)
 
     def with_columns(self, wanted: Tensor) -> HeadStatistics:
-        """The same sums with columns for all of `wanted`; new ones are zero.
-
-        Everything is a copy except the large `gram`, which is shared.
-        """
+        """A copy with columns for all of `wanted`; it shares the large `gram`."""
         columns = torch.cat([self.columns, wanted.to(self.columns.device)]).unique()
         places = torch.searchsorted(columns, self.columns)
 
@@ -134,10 +126,8 @@ class HeadStatistics:
         return replace(self, moments=moments, squares=squares, columns=self.columns[kept])
 
     def add(self, features: Tensor, targets: Tensor, weights: Tensor | None, sign: int) -> None:
-        """Add samples, or with sign -1 remove them: features `[N, B, M]` on the grid.
-
-        targets: indices into `columns` `[B]` (classes) or values `[B, K]`.
-        """
+        """Add samples, or with sign -1 remove them: features `[N, B, M]` on the grid, and targets,
+        indices into `columns` `[B]` (classes) or values `[B, K]`."""
         for rows, part, mass in self._portions(features, weights):
             self._add_gram(part, mass, sign)
             self._add_moments(part, targets[rows], mass, sign)
@@ -235,11 +225,10 @@ class HeadStatistics:
 
     def state_dict(self) -> dict[str, Any]:
         self.settle()
-        high = None
-        if any(words.high is not None for words in self.gram):
+        high, carries = None, [words.high for words in self.gram]
+        if any(carry is not None for carry in carries):
             zero = torch.zeros_like(self.gram[0].low, dtype=torch.int32)
-            carries = [zero if words.high is None else words.high.tril() for words in self.gram]
-            high = torch.stack(carries)
+            high = torch.stack([zero if carry is None else carry.tril() for carry in carries])
         moments = self.moments.each(_transposed)
         squares = self.squares.each(torch.clone)
         return {
@@ -306,10 +295,8 @@ def _rows(features: Tensor, weights: Tensor | None) -> Iterator[tuple[Tensor, Te
 
 
 def _tiles(matrix: Tensor) -> Iterator[tuple[int, int]]:
-    """Ranges of rows (i, j); rows i to j and columns up to j cover the lower triangle.
-
-    The constant's row is separate: products with one more row than a round number are slower.
-    """
+    """Ranges of rows (i, j); rows i to j and columns up to j cover the lower triangle. The
+    constant's row is separate: products with one more row than a round number are slower."""
     size = len(matrix) - 1
     count = max(1, round(size / (_LARGE_TILE if matrix.is_cuda else _TILE)))
     inner = [_ALIGNED * round(k * size / count / _ALIGNED) for k in range(count)]

@@ -2,8 +2,7 @@
 
 p(x | D_1, ..., D_T) is proportional to p_0(x) times a product of likelihoods, and products commute.
 So every task starts from the *same* networks x_0, trains on its own data alone, and adds to two
-sums per layer: with a the layer's inputs on the task's data (including a constant 1) and W_t its
-trained weights,
+sums per layer, with inputs a on the task's data (including a constant 1) and trained weights W_t:
 
     G_t = sum_{x in D_t} a(x) a(x)^T    and    G_t W_t.
 
@@ -12,10 +11,10 @@ N(W_0, I / p_0). Predictions use the mean of their product:
 
     W = (p_0 I + sum_t G_t)^-1 (p_0 W_0 + sum_t G_t W_t)
 
-Exact: for one Linear layer under squared error, trained to convergence, this is the ridge solution
-on all data; and the sums have no rounding (`statistics.py`), so that equal (W_t, G_t) give equal
-bits in any order of the tasks. Approximate: each layer is merged by itself, as if the others had
-not changed; a task's precision is that of squared error.
+For one Linear layer under squared error, trained to convergence, this is the ridge solution on all
+data. Otherwise it approximates: each layer is merged as if the others had not changed, with the
+precision of squared error. The sums have no rounding (`statistics.py`), so that equal (W_t, G_t)
+give equal bits in any order of the tasks.
 
 The evidence of a particle, with K columns and d rows of W, in the same approximation:
 
@@ -40,15 +39,13 @@ from torch import Tensor, nn
 from ...particles import Ensemble
 from ...particles.pairs import Data
 from ..averaging import AveragingParticles
-from ..base import Link, Predictor
+from ..base import Link, Predictor, copied
 from ..step import Closure, StepInfo
 from ..weights import log_mean, normalize
 from .layers import check_memory, find_layers
 from .merging import check_same_start, merged_tensors, task_sums
 from .moments import Losses, reached_columns, task_moments
 from .statistics import TaskSums
-
-MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 class PosteriorProduct(Predictor):
@@ -76,7 +73,7 @@ class PosteriorProduct(Predictor):
     def __init__(
         self,
         particles: Ensemble,
-        make_optimizer: MakeOptimizer,
+        make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
         *,
         prior_precision: float | None = None,
         weights: str = "uniform",
@@ -278,7 +275,7 @@ class PosteriorProduct(Predictor):
         shard = self.particles.shard
         return {
             "kind": type(self).__name__,
-            "start": shard.collect_all({name: t.clone() for name, t in self._start.items()}),
+            "start": shard.collect_all(copied(self._start)),
             "first_draw": self._first_draw.clone(),
             "training": self.training.state_dict(),
             "looked": self._looked,
