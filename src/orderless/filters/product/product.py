@@ -38,6 +38,7 @@ from torch import Tensor, nn
 
 from ...particles import Ensemble
 from ...particles.pairs import Data
+from ...particles.stacking import check_same_shapes
 from ..averaging import AveragingParticles
 from ..base import Link, Predictor, copied
 from ..step import Closure, StepInfo
@@ -286,11 +287,14 @@ class PosteriorProduct(Predictor):
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state. Raise before any change if it is of another filter or model."""
-        kind = state.get("kind")
-        if kind != type(self).__name__:
-            raise ValueError(f"this state is of a {kind}, not of a {type(self).__name__}")
+        name, kind = type(self).__name__, state.get("kind")
+        if kind != name:
+            raise ValueError(f"this state is of a {kind}, not of a {name}")
+        missing = {"start", "first_draw", "training", "looked", "reached", "sums"} - state.keys()
+        if missing:
+            raise ValueError(f"this is not the state of a {name}: it has no {min(missing)!r}")
         shard, device = self.particles.shard, self.particles.device
-        sums = state["sums"]
+        sums, reached = state["sums"], state["reached"]
         if sums is not None:
             sums = TaskSums.from_state(sums, self.layers, lambda t: shard.local(t).to(device))
             if self.weighting == "evidence" and not sums.scalars.value[:, 0].any():
@@ -299,9 +303,11 @@ class PosteriorProduct(Predictor):
                     "filter with weights='uniform', or train with end_task(data, loss=nll)"
                 )
         start = {k: shard.local(t).to(device, copy=True) for k, t in state["start"].items()}
-        self.training.load_state_dict(state["training"])  # raises for another model
-        self._start = start
-        self._first_draw = state["first_draw"].to(device, copy=True)
+        shapes = {name: tensor.shape for name, tensor in self._start.items()}
+        check_same_shapes(shapes, start, "this state is of another model")
+        alive = self._survivors(sums)
+        self.training.load_state_dict(state["training"])  # may still raise
+        self._start, self._first_draw = start, state["first_draw"].to(device, copy=True)
         self._looked = bool(state["looked"])
-        self._reached = None if state["reached"] is None else state["reached"].to(device)
-        self._sums, self.alive, self._read = sums, self._survivors(sums), None
+        self._reached = None if reached is None else reached.to(device)
+        self._sums, self.alive, self._read = sums, alive, None
