@@ -193,8 +193,7 @@ class PosteriorProduct(Predictor):
             alive = self.particles.shard.gather(sums.scalars.value[:, 2]) == 0
         if not alive.any():
             raise FloatingPointError(
-                "no particle has lived through every task: lower the learning rate or leave this "
-                "task out"
+                "no particle has lived through every task: lower the learning rate or drop this one"
             )
         return alive
 
