@@ -8,10 +8,8 @@ section 3.4 of arXiv:2410.22695):
     log w_{t+1} = log w_t - (L(x_t) + L(x_{t+1})) / 2
 
 For linear losses this is the exact Bayes update, in any order of the data. For smooth losses two
-orders of two batches differ by O(sigma^4).
-
-Differences from the paper's code: weights are normalised float64 logarithms; every particle has its
-own BatchNorm statistics; a particle with a non-finite loss dies instead of spreading NaN.
+orders of two batches differ by O(sigma^4). docs/methods/weighted.md lists the differences from the
+paper's code.
 """
 
 from dataclasses import dataclass, replace

@@ -13,14 +13,9 @@ variance are chosen on read, see `evidence.py` and `leave_one_out.py`. Sums have
 they have no rounding either (see `statistics.py`), so the result is the same *to the bit* for any
 order, batching and sharding. Data can be removed, added and subtracted: see `algebra.py`.
 
-With one particle and a pre-trained backbone as its feature map this is analytic continual learning:
-ACIL (Zhuang et al., 2022), RanPAC (McDonnell et al., 2023), and, up to the scaling of its
-discriminants, streaming LDA (Hayes and Kanan, 2020). New are the weighted *set* of maps with exact
-evidence, the predictive variance and the mergeable exact sums.
-
 Memory: 16 N M^2 bytes (sums and, once read, factors); 20 if sums need a second word, as they do
 after millions of samples of ReLU features of about unit size. Kept samples add N M / 8 bytes per
-sample by default.
+sample by default. Its relatives in the literature are on docs/methods/rao-blackwellized.md.
 """
 
 from __future__ import annotations

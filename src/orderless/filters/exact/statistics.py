@@ -192,8 +192,8 @@ class HeadStatistics:
 
     def plus(self, other: HeadStatistics, sign: int = 1) -> HeadStatistics:
         """The sums over both data sets, or over the first without the second."""
-        for each in (self, other):
-            each.settle()
+        self.settle()
+        other.settle()
         ours, theirs = self.with_columns(other.columns), other.with_columns(self.columns)
         return replace(
             ours,

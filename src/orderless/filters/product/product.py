@@ -22,9 +22,7 @@ The evidence of a particle, with K columns and d rows of W, in the same approxim
             - 1/2 [sum_t tr W_t^T G_t W_t + p_0 |W_0|^2 - tr W^T (p_0 I + sum_t G_t) W]
             + K/2 [d log p_0 - log |p_0 I + sum_t G_t|]
 
-Relatives: RegMean (Jin et al., 2023) merges language models by the same formula without a prior;
-Fisher merging (Matena and Raffel, 2022) has a diagonal in place of G_t; consensus Monte Carlo
-(Scott et al., 2016) multiplies posteriors of shards. See docs/methods/product.md.
+Its relatives are on docs/methods/product.md.
 """
 
 from __future__ import annotations
