@@ -198,6 +198,18 @@ def test_a_state_loaded_into_a_sum_leaves_its_terms_as_they_are() -> None:
     assert same_bits(total, other, PROBE)
 
 
+def test_sums_of_one_column_are_copied_into_a_state_and_out_of_it() -> None:
+    """The transpose of one column is contiguous already, so `contiguous` alone makes no copy."""
+    x, y = blobs()
+    rb, loaded = fed(x, y * 0), RaoBlackwellizedFilter(ensemble())
+    before, state = rb.predictive(PROBE), rb.state_dict()
+    loaded.load_state_dict(state)
+    state["statistics"]["moments"].zero_()
+    for each in (rb, loaded):
+        each.class_prior = None  # solve again
+        assert torch.equal(each.predictive(PROBE).mean, before.mean)
+
+
 def test_a_state_that_does_not_fit_into_memory_changes_nothing(monkeypatch) -> None:
     x, y = blobs()
     rb, other = fed(x, y), RaoBlackwellizedFilter(ensemble(seed=5))

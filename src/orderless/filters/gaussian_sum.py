@@ -30,13 +30,11 @@ _LARGEST_FULL = 2000
 class GaussianSumFilter(SteppedFilter):
     """Particles with their own precision; each step is a Newton step weighted by its evidence.
 
-    The closure of a step returns the losses `[N]`, or `(losses, outputs)` with the networks'
-    outputs `[N, B, C]` that they were computed from. Losses should be *sums* of negative
-    log-likelihoods: the mean over a batch of B counts as one B-th of the data, in weights and in
-    precision.
+    A closure returns losses `[N]`, or `(losses, outputs)` with the outputs `[N, B, C]` that they
+    were computed from. Losses should be *sums* of negative log-likelihoods: the mean over a batch
+    of B counts as one B-th of the data, in weights and in precision.
 
     Args:
-        particles: an `ol.Ensemble`.
         sigma2: the initial variance of every particle; with `"none"` it stays (the paper's sigma^2
             and the learning rate).
         curvature: the matrix H. `"none"`: 0. `"diagonal"`: for networks; with outputs the
@@ -101,9 +99,7 @@ class GaussianSumFilter(SteppedFilter):
 
     def advance(self, closures: Sequence[Closure], penalty: Closure | None = None) -> StepInfo:
         if penalty is not None:
-            raise ValueError(
-                "the Gaussian-sum filter takes no penalty: its precision stands for past data"
-            )
+            raise ValueError("this filter takes no penalty: its precision stands for past data")
         moving, shard = self._moving(), self.particles.shard
         self._check_moving(moving)
         parameters = list(moving.values())

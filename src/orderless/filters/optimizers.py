@@ -63,8 +63,7 @@ def _fits(number: Any, values: Any, sizes: list[tuple[int, ...]]) -> bool:
         return True
     if not (isinstance(values, dict) and 0 <= number < len(sizes)):
         return False
-    tensors = [value for value in values.values() if isinstance(value, Tensor) and value.dim()]
-    others = [value for value in values.values() if not isinstance(value, Tensor)]
-    return all(tuple(tensor.shape) == sizes[number] for tensor in tensors) and all(
-        _form(value) == "number" for value in others
+    return all(
+        tuple(v.shape) in ((), sizes[number]) if isinstance(v, Tensor) else _form(v) == "number"
+        for v in values.values()
     )

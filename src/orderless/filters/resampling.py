@@ -49,8 +49,5 @@ def residual(weights: Tensor, uniforms: Tensor) -> Tensor:
 
 
 SCHEMES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "systematic": systematic,
-    "stratified": stratified,
-    "multinomial": multinomial,
-    "residual": residual,
+    scheme.__name__: scheme for scheme in (systematic, stratified, multinomial, residual)
 }

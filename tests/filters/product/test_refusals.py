@@ -1,6 +1,7 @@
 """What the product refuses, in one sentence, with everything as it was before."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -240,3 +241,31 @@ def test_an_optimizer_is_not_a_way_to_make_one() -> None:
     particles = ol.Ensemble(lambda: nn.Linear(2, 2), 1)
     with pytest.raises(TypeError, match="make_optimizer must be a function"):
         ol.PosteriorProduct(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
+
+
+def no_start(state: dict[str, Any]) -> None:
+    state["start"]["0.weight"] = state["start"]["0.weight"][:, :1]
+
+
+def no_survivor(state: dict[str, Any]) -> None:
+    state["sums"]["scalars"][0][:, 2] += 1.0
+
+
+SENSELESS = {
+    "no look": (lambda state: state.pop("looked"), ValueError, "it has no 'looked'"),
+    "no draw": (lambda state: state.pop("first_draw"), ValueError, "it has no 'first_draw'"),
+    "no start": (no_start, ValueError, "another model"),
+    "no survivor": (no_survivor, FloatingPointError, "lived through every task"),
+}
+
+
+@pytest.mark.parametrize("name", SENSELESS)
+def test_a_senseless_state_is_refused_before_any_change(name: str) -> None:
+    damage, error, sentence = SENSELESS[name]
+    pf, state = learned([0]), copy.deepcopy(learned([1, 2]).state_dict())
+    pf.step(lambda: cross_entropy(pf.particles(X), Y))
+    before = copy.deepcopy(pf.state_dict())
+    damage(state)
+    with pytest.raises(error, match=sentence):
+        pf.load_state_dict(state)
+    assert_identical(pf.state_dict(), before)

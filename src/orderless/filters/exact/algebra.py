@@ -1,8 +1,7 @@
 """An algebra of data: samples can be added and removed, and filters merged, exactly.
 
-The state is a function of the multiset of samples alone. After any sequence of updates, deletions,
-batches and merges the sums are those of one update with the remaining samples, to the bit; see
-`statistics.py`.
+After any sequence of updates, deletions, batches and merges the state is that of one update with
+the remaining samples, to the bit; see `statistics.py`.
 """
 
 from __future__ import annotations
@@ -31,11 +30,8 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def in_plain_mode(method: Method) -> Method:
-    """Run a filter's method outside of autocast, autograd and inference mode.
-
-    Autocast would compute features in half precision, and sums made in inference mode could not be
-    changed later.
-    """
+    """Run a filter's method outside of autocast, which would compute features in half precision,
+    autograd, and inference mode, whose sums could not be changed later."""
 
     @wraps(method)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -53,11 +49,7 @@ class DataAlgebra(Predictor):
     meaning = ""  # an estimator's description of inputs and labels; not saved
 
     def __init__(
-        self,
-        grid: GridFeatures,
-        targets: Classes | Values,
-        calibration: int,
-        min_ess: float | None,
+        self, grid: GridFeatures, targets: Classes | Values, calibration: int, min_ess: float | None
     ) -> None:
         classes = isinstance(targets, Classes)
         link = "softmax" if classes else "identity"
@@ -195,8 +187,7 @@ class DataAlgebra(Predictor):
         statistics = self.statistics
         wanted = self.targets.columns(y, task)
         if sign < 0:
-            known = wanted[:0] if statistics is None else statistics.columns
-            strange = column_pairs(wanted[~torch.isin(wanted, known)])
+            strange = column_pairs(wanted[~torch.isin(wanted, self._numbers())])
             if strange:
                 owner, label = strange[0]
                 of_task = "" if owner < 0 else f" of task {owner}"
@@ -217,8 +208,7 @@ class DataAlgebra(Predictor):
         statistics = self.statistics
         if statistics is None:
             return
-        begun = abs(statistics.begun())
-        count = int((weights.cumsum(0) <= begun).sum()) if begun else 0
+        count = int((weights.cumsum(0) <= abs(statistics.begun())).sum())
         for rows, mass in self.grid.blocks(x[:count], weights[:count]) if count else ():
             statistics.add_gram(self.grid(rows), mass, -sign)
 
@@ -228,12 +218,11 @@ class DataAlgebra(Predictor):
             reason = reason or "the sums of another rank would be those of no data"
             raise ValueError(f"these samples were never all in it: {reason}. Nothing was forgotten")
 
-    def _pruned(self, statistics: HeadStatistics) -> HeadStatistics | None:
+    def _pruned(self, sums: HeadStatistics) -> HeadStatistics | None:
         """The sums without the columns of classes that have no samples; None without samples."""
-        if statistics.samples == 0:
+        if sums.samples == 0:
             return None
-        classes = isinstance(self.targets, Classes)
-        return statistics.without_empty_columns() if classes else statistics
+        return sums.without_empty_columns() if isinstance(self.targets, Classes) else sums
 
     def __add__(self, other: DataAlgebra) -> Self:
         """A filter with the data of both and the settings of this one. Neither changes."""
@@ -283,9 +272,9 @@ class DataAlgebra(Predictor):
                     f"{ours[2]!r} here and in {theirs[2]!r} there"
                 )
             raise ValueError(
-                "these filters have different feature maps or grids "
-                f"({ours[0][:12]} and {theirs[0][:12]}): only sums over the same "
-                "features can be added; build both from the same ensemble and seed"
+                f"these filters have different feature maps or grids ({ours[0][:12]} and "
+                f"{theirs[0][:12]}): only sums over the same features can be added; build both "
+                "from the same ensemble and seed"
             )
         if self.calibration != other.calibration:
             raise ValueError(

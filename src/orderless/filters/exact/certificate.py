@@ -86,10 +86,8 @@ def _difference(first: Tensor | None, second: Tensor | None) -> float:
 
 
 def _evidence(state: Mapping[str, Any]) -> float:
-    """The sum of the maps' log evidence, maximised over the prior.
-
-    `log_evidence` of a filter is another number: the mean over maps, at the ridge it has chosen.
-    """
+    """The sum of the maps' log evidence, maximised over the prior; a filter's is their mean, at the
+    ridge it has chosen."""
     sums = state["statistics"]
     if sums is None:
         return 0.0
@@ -99,8 +97,7 @@ def _evidence(state: Mapping[str, Any]) -> float:
     moments, squares = statistics.moments.value(), statistics.squares.value()
     classes, total = state["targets"] == "Classes", 0.0
     for gram, own in zip(statistics.gram, moments, strict=True):
-        equations = NormalEquations.of(
-            gram.value(), own, squares, classes=classes, standardize=True
-        )
+        data = gram.value(), own, squares
+        equations = NormalEquations.of(*data, classes=classes, standardize=True)
         total += solve_head(equations).log_evidence
     return total

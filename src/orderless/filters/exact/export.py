@@ -54,8 +54,7 @@ class ExportedHead(nn.Module):
 class ExportedFilter(nn.Module):
     """Maps, grid and heads: x `[B, ...]` to `predictive(x).mean` `[B, K]` or `predict(x)` `[B, C]`.
 
-    The last bits of features of maps that are not `exact` may depend on the batch, which the filter
-    itself splits into blocks of one size.
+    Unlike the filter's blocks, the batch may change the last bits of maps that are not `exact`.
     """
 
     weights: Tensor

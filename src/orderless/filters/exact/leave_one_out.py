@@ -4,11 +4,10 @@ Without sample i of weight w, leverage h and target y the head's output at i wou
 
     f_-i = (f_i - w h y) / (1 - w h),    of variance sigma^2 (1 + h / (1 - w h)),
 
-so a few kept samples show how good a lambda is on new data: by the log-likelihood of their labels
-at the best temperature. The mixture of all maps has one temperature. The evidence measures squared
-errors instead, and prefers a lambda about ten times too large if there are many classes. But it
-needs no samples, so it serves as the prior, with the weight of `PRIOR` samples.
-Without samples it alone decides.
+so the log-likelihood of a few kept samples' labels, at the best temperature, shows how good a
+lambda is on new data. The mixture of all maps has one temperature. The evidence measures squared
+errors instead, and prefers a lambda about ten times too large if there are many classes. It serves
+as the prior, with the weight of `PRIOR` samples, and decides alone if none are kept.
 """
 
 from __future__ import annotations
@@ -145,9 +144,8 @@ class HeldOut:
     def _log_likelihoods(
         self, scores: Tensor, factors: list[float], maps: Tensor | None = None
     ) -> Tensor:
-        """Log-likelihoods of all labels at factors given by their logarithms, plus the log prior of
-        the factor: of each map `[factors, n]`, or of the mixture with log-weights `maps`
-        `[factors]`."""
+        """Log-likelihoods of all labels plus the log prior of the factor, at log `factors`: of each
+        map `[factors, n]`, or of the mixture with log-weights `maps` `[factors]`."""
         if self.across == "max":  # a factor does not change which is the largest
             scores = by_label(scores, self.table, "max")
         found = []

@@ -33,10 +33,9 @@ class GridFeatures:
 
     The bits of an `exact` map (those in `orderless.features`, except backbones) never depend on the
     batch. For other maps, blocks are padded to `block_size` rows, so that all samples use the same
-    kernels. A difference is then possible only if a kernel treats rows differently by their
-    position (on CPUs none did at multiples of 8; on GPUs one that splits sums unevenly between
-    tiles might, by one unit of the grid, for a value next to a rounding boundary). `block_size=1`
-    excludes that too.
+    kernels. Then only a kernel that treats rows differently by their position makes a difference
+    (on CPUs none did at multiples of 8; on GPUs one that splits sums unevenly between tiles might,
+    by one unit of the grid at a rounding boundary); `block_size=1` excludes that too.
     """
 
     def __init__(self, particles: Ensemble, limit: float, bits: int, block_size: int) -> None:
@@ -64,7 +63,6 @@ class GridFeatures:
             size = 4096 if self.particles.device.type == "cuda" else 1024
         return zip(*[tensor.split(size) for tensor in tensors], strict=True)
 
-    @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         """Features of one block `[N, B, M]` on the grid."""
         return self.measured(x).features

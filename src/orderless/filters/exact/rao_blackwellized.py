@@ -9,20 +9,13 @@ the data (Rao-Blackwellisation: the head is integrated out, not sampled):
     w_i ∝ p(y | x_i) = integral of p(y | W, x_i) p(W) dW
 
 with A, B the sums of centred features, computed from the same sums. Prior precision and noise
-variance are not part of the sums: they are chosen on read, see `evidence.py` and
-`leave_one_out.py`. Sums have no order, and here they have no rounding either (see `statistics.py`),
-so the result is the same *to the bit* for any order of tasks, batches or single samples, any
-batching and any sharding. Data can be removed again, and data sets added and subtracted: see
-`algebra.py`.
+variance are chosen on read, see `evidence.py` and `leave_one_out.py`. Sums have no order, and here
+they have no rounding either (see `statistics.py`), so the result is the same *to the bit* for any
+order, batching and sharding. Data can be removed, added and subtracted: see `algebra.py`.
 
-With one particle and a pre-trained backbone as its feature map this is analytic continual learning:
-ACIL (Zhuang et al., 2022), RanPAC (McDonnell et al., 2023), and, up to the scaling of its
-discriminants, streaming LDA (Hayes and Kanan, 2020). New are the weighted *set* of maps with exact
-evidence, the predictive variance and the mergeable exact sums.
-
-Memory: 16 N M^2 bytes (sums and, once read, factors), independent of the number of samples; 20 if
-sums need a second word, which happens after millions of samples for ReLU features of about unit
-size. Kept samples add N M / 8 bytes per sample by default.
+Memory: 16 N M^2 bytes (sums and, once read, factors); 20 if sums need a second word, as they do
+after millions of samples of ReLU features of about unit size. Kept samples add N M / 8 bytes per
+sample by default. Its relatives in the literature are on docs/methods/rao-blackwellized.md.
 """
 
 from __future__ import annotations
@@ -63,9 +56,8 @@ class RaoBlackwellizedFilter(DataAlgebra):
             `[B, M]` (N = 1): random features from `orderless.features`, a frozen or pre-trained
             backbone. Always run in evaluation mode.
         weights: `"evidence"`: w_i ∝ p(data | map i), the Bayesian choice, which on large data gives
-            one map all the weight; `"tempered"`: the same, tempered to an ESS of `min_ess`;
-            `"uniform"`: the plain mean, usually the most accurate.
-        min_ess: for `"tempered"`; N/2 unless given.
+            one map all the weight; `"tempered"`: the same, tempered to an ESS of `min_ess` (N/2
+            unless given); `"uniform"`: the plain mean, usually the most accurate.
         targets: `"classes"` (integer labels) or `"values"` (floats `[B]` or `[B, K]`).
         classes: the number of classes if known; other labels are then refused, and predictions
             before the first update are uniform. Otherwise the first sample of a class adds its
@@ -182,10 +174,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
     @property
     @in_plain_mode
     def heads(self) -> list[HeadPosterior]:
-        """The head of every particle (of this rank): weight, factor, prior precision, ...
-
-        Solved once after each update.
-        """
+        """The head of every particle (of this rank), solved once after each update."""
         if self._solved is None and self.statistics is not None:
             held, count = self._held_out(self.statistics.settle()), self.particles.shard.count
             self._solved = [self._solve(i, self.statistics, held) for i in range(count)]
@@ -272,7 +261,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
         compete for each label. A class without samples has logit -inf; an unknown task, all zeros.
         """
         if not isinstance(self.targets, Classes):
-            return self._moments(x)[0]
+            return self._read(x, HeadPosterior.outputs)[0]
         across = self.across_tasks if across_tasks is None else across_tasks
         _choice("across_tasks", across, ("max", "probs"))
         tasks, labels = self.tasks_and_labels()
@@ -285,23 +274,17 @@ class RaoBlackwellizedFilter(DataAlgebra):
         if not chosen.any():
             shape = self.particles.shard.count, len(x), count
             return labels.new_zeros(shape, dtype=torch.float64)
-        means, variances = self._moments(x)
+        means, variances = self._read(x, HeadPosterior.outputs, HeadPosterior.variance)
         factor = means.new_tensor(self.sharpness)  # a number divided by a tensor is rounded twice
         scores = means[..., chosen] * (factor / variances.sqrt()).unsqueeze(2)
         return by_label(scores, label_table(labels[chosen], count), across)
-
-    def _moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Means `[N, B, K]` and predictive variances `[N, B]` of every particle."""
-        means, variances = self._read(x, HeadPosterior.outputs, HeadPosterior.variance)
-        return means, variances
 
     def _read(
         self, x: Tensor, *functions: Callable[[HeadPosterior, Tensor], Tensor]
     ) -> list[Tensor]:
         """Functions of every particle's head and features: `[N, B, ...]` each.
 
-        They are evaluated in blocks of one size, so that no bit of a sample's result depends on
-        the other samples.
+        Blocks have one size, so that no bit of a sample's result depends on other samples.
         """
         heads = self.heads
         if not heads:
@@ -321,7 +304,7 @@ class RaoBlackwellizedFilter(DataAlgebra):
     @in_plain_mode
     def predictive(self, x: Tensor) -> Predictive:
         """Mean and variance of the weighted mixture of Gaussians per head column."""
-        means, variances = self._moments(x)
+        means, variances = self._read(x, HeadPosterior.outputs, HeadPosterior.variance)
         weights = self.weights
         mean = self.mixture(means, weights)
         spread = variances.unsqueeze(2) + (means - mean).square()
@@ -342,9 +325,9 @@ class RaoBlackwellizedFilter(DataAlgebra):
     def export(self, *, probabilities: bool = False, portable: bool = False) -> ExportedFilter:
         """Maps and heads as one `nn.Module` that computes `predictive(x).mean`, or `predict(x)`.
 
-        With `probabilities` it also contains the factors, 8 N M^2 bytes: a sample's logits depend
-        on the head's variance there. Later updates do not change it. `portable` inverts the factors
-        beforehand, for runtimes without triangular solves (ONNX); results are equal up to rounding.
+        Later updates do not change it. `probabilities` need the factors too, 8 N M^2 bytes.
+        `portable` inverts them beforehand, for runtimes without triangular solves (ONNX); results
+        are equal up to rounding.
         """
         return ExportedFilter(self, probabilities, portable)
 
@@ -354,9 +337,8 @@ def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
-def ratios_of(prior: Prior, columns: list[Column], counts: Tensor) -> Tensor:
+def ratios_of(prior: str | Sequence[float], columns: list[Column], counts: Tensor) -> Tensor:
     """r_c of `class_prior` per column `[K]`; a label's share is divided evenly among its tasks."""
-    assert prior is not None
     labels = [label for _, label in columns]
     uniform = isinstance(prior, str)
     given = [1.0] * (max(labels) + 1) if uniform else [float(share) for share in prior]

@@ -7,7 +7,7 @@ order of the samples, on batches or on machines, and samples can be removed with
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -48,20 +48,15 @@ class Units:
 
 @dataclass
 class HeadStatistics:
-    """The sums. N particles, M features and a constant 1 as feature M + 1, K head columns.
-
-    `gram` = Phi^T Phi, for every particle the lower triangle of `[M+1, M+1]`; `moments`
-    `[N, K, M+1]` = Y^T Phi; `squares` `[K]` = sums of y^2. `columns` `[K]` are ascending numbers,
-    see `column_numbers`. `clipped` counts values clipped by the grid.
-    """
+    """The sums. N particles, M features and a constant 1 as feature M + 1, K head columns."""
 
     units: Units
-    gram: list[ExactSum]
-    moments: ExactSum
-    squares: ExactSum
-    columns: Tensor
+    gram: list[ExactSum]  # Phi^T Phi of every particle: the lower triangle of [M+1, M+1]
+    moments: ExactSum  # Y^T Phi: [N, K, M+1]
+    squares: ExactSum  # sums of y^2: [K]
+    columns: Tensor  # [K], ascending, see `column_numbers`
     samples: float = 0.0  # the sum of their weights
-    clipped: float = 0.0
+    clipped: float = 0.0  # values clipped by the grid
     pending: float = 0.0  # weight added to `gram` since the last carry
     kept: KeptSamples | None = None  # None if none are kept, or some are missing
 
@@ -109,10 +104,7 @@ class HeadStatistics:
         return any(bool((w.low / w.rows / w.columns >= ROOM).any()) for w in squares)
 
     def with_columns(self, wanted: Tensor) -> HeadStatistics:
-        """The same sums with columns for all of `wanted`; new ones are zero.
-
-        Everything is a copy except the large `gram`, which is shared.
-        """
+        """A copy with columns for all of `wanted`; it shares the large `gram`."""
         columns = torch.cat([self.columns, wanted.to(self.columns.device)]).unique()
         places = torch.searchsorted(columns, self.columns)
 
@@ -134,10 +126,8 @@ class HeadStatistics:
         return replace(self, moments=moments, squares=squares, columns=self.columns[kept])
 
     def add(self, features: Tensor, targets: Tensor, weights: Tensor | None, sign: int) -> None:
-        """Add samples, or with sign -1 remove them: features `[N, B, M]` on the grid.
-
-        targets: indices into `columns` `[B]` (classes) or values `[B, K]`.
-        """
+        """Add samples, or with sign -1 remove them: features `[N, B, M]` on the grid, and targets,
+        indices into `columns` `[B]` (classes) or values `[B, K]`."""
         for rows, part, mass in self._portions(features, weights):
             self._add_gram(part, mass, sign)
             self._add_moments(part, targets[rows], mass, sign)
@@ -202,8 +192,8 @@ class HeadStatistics:
 
     def plus(self, other: HeadStatistics, sign: int = 1) -> HeadStatistics:
         """The sums over both data sets, or over the first without the second."""
-        for each in (self, other):
-            each.settle()
+        self.settle()
+        other.settle()
         ours, theirs = self.with_columns(other.columns), other.with_columns(self.columns)
         return replace(
             ours,
@@ -235,12 +225,11 @@ class HeadStatistics:
 
     def state_dict(self) -> dict[str, Any]:
         self.settle()
-        high = None
-        if any(words.high is not None for words in self.gram):
+        high, carries = None, [words.high for words in self.gram]
+        if any(carry is not None for carry in carries):
             zero = torch.zeros_like(self.gram[0].low, dtype=torch.int32)
-            carries = [zero if words.high is None else words.high.tril() for words in self.gram]
-            high = torch.stack(carries)
-        moments = self.moments.each(lambda sums: sums.mT.contiguous())
+            high = torch.stack([zero if carry is None else carry.tril() for carry in carries])
+        moments = self.moments.each(_transposed)
         squares = self.squares.each(torch.clone)
         return {
             "gram": torch.stack([words.low.tril() for words in self.gram]),
@@ -261,22 +250,18 @@ class HeadStatistics:
     ) -> HeadStatistics:
         """The inverse of `state_dict`; version 0.1 had full matrices, no carries, no samples."""
 
-        def words(name: str) -> tuple[Tensor, Tensor | None]:
-            high = state.get(f"{name}_carry")
-            return state[name].to(device), None if high is None else high.to(device)
+        def words(like: ExactSum, name: str, change: Callable[[Tensor], Tensor]) -> ExactSum:
+            return replace(like, low=state[name], high=state.get(f"{name}_carry")).each(change)
 
-        low, high = words("gram")
+        low, high = state["gram"], state.get("gram_carry")
         made = cls.empty(len(low), low.shape[1] - 1, units, device)
         made.columns = column_numbers([(int(t), int(c)) for t, c in state["columns"]], device)
-        for particle, sums in enumerate(made.gram):
-            sums.low.copy_(_in_tiles(low[particle]))
-            carry = None if high is None else _in_tiles(high[particle])
-            made.gram[particle] = replace(sums, high=carry)
-        low, high = words("moments")
-        moments = replace(made.moments, low=low, high=high)
-        made.moments = moments.each(lambda sums: sums.mT.contiguous())
-        low, high = words("squares")
-        made.squares = replace(made.squares, low=low, high=high).each(torch.clone)
+        for i, room in enumerate(made.gram):
+            room.low.copy_(_in_tiles(low[i].to(device)))
+            carry = None if high is None else _in_tiles(high[i].to(device))
+            made.gram[i] = replace(room, high=carry)
+        made.moments = words(made.moments, "moments", lambda sums: _transposed(sums.to(device)))
+        made.squares = words(made.squares, "squares", lambda sums: sums.to(device, copy=True))
         made.samples, made.clipped = float(state["samples"]), float(state["clipped"])
         made.pending = units.room
         if "kept_keys" in state:
@@ -310,10 +295,8 @@ def _rows(features: Tensor, weights: Tensor | None) -> Iterator[tuple[Tensor, Te
 
 
 def _tiles(matrix: Tensor) -> Iterator[tuple[int, int]]:
-    """Ranges of rows (i, j); rows i to j and columns up to j cover the lower triangle.
-
-    The constant's row is separate: products with one more row than a round number are slower.
-    """
+    """Ranges of rows (i, j); rows i to j and columns up to j cover the lower triangle. The
+    constant's row is separate: products with one more row than a round number are slower."""
     size = len(matrix) - 1
     count = max(1, round(size / (_LARGE_TILE if matrix.is_cuda else _TILE)))
     inner = [_ALIGNED * round(k * size / count / _ALIGNED) for k in range(count)]
@@ -326,6 +309,11 @@ def _in_tiles(matrix: Tensor) -> Tensor:
     for _, j in _tiles(matrix):
         full[:j, j:] = 0
     return full
+
+
+def _transposed(sums: Tensor) -> Tensor:
+    """A copy; `contiguous` makes none if there is one column."""
+    return sums.mT.clone(memory_format=torch.contiguous_format)
 
 
 def whole(value: float) -> int | float:

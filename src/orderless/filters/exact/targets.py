@@ -58,9 +58,9 @@ class Classes:
             end = _LARGEST_TASK - 1
             raise ValueError(f"task must be a whole number between 0 and {end}, or None: {task!r}")
         y, end = y.long(), self.count or _LARGEST_LABEL  # torch cannot compare unsigned integers
-        if len(y) and (int(y.min()) < 0 or int(y.max()) >= end):
-            wrong = int(y.min()) if int(y.min()) < 0 else int(y.max())
-            raise ValueError(f"labels must lie between 0 and {end - 1}, got {wrong}")
+        wrong = y[(y < 0) | (y >= end)]
+        if len(wrong):
+            raise ValueError(f"labels must lie between 0 and {end - 1}, got {int(wrong[0])}")
         if len(columns) and (int(columns[0]) >= _first(0)) != (task is not None):
             was, now = ("with", "without") if task is None else ("without", "with")
             raise ValueError(
@@ -112,11 +112,9 @@ class Values:
                 f"targets must be finite and within +-{self.limit}: scale them, or build the "
                 "filter with a larger target_limit (a power of two)"
             )
-        if len(columns) and len(columns) != len(self.columns(y, task)):
-            raise ValueError(
-                f"targets had {len(columns)} values per sample before, now "
-                f"{len(self.columns(y, task))}"
-            )
+        before, now = len(columns), len(self.columns(y, task))
+        if before and before != now:
+            raise ValueError(f"targets had {before} values per sample before, now {now}")
 
     def check_others(self, ours: list[Column], theirs: list[Column]) -> None:
         if ours and theirs and ours != theirs:

@@ -21,15 +21,12 @@ ROOM = 2.0**48  # in units: the most that may be added between two carries
 
 @dataclass(frozen=True)
 class ExactSum:
-    """A tensor of sums. The unit of an entry is `rows * columns`, both broadcastable to `low`.
-
-    `high` is int32, or None if all of it is 0, so that the second word takes memory only if needed.
-    """
+    """A tensor of sums. The unit of an entry is `rows * columns`, both broadcastable to `low`."""
 
     low: Tensor
     rows: Tensor
     columns: Tensor
-    high: Tensor | None = None
+    high: Tensor | None = None  # int32; None if all of it is 0, to save memory
 
     def plus(self, other: ExactSum, sign: int = 1) -> ExactSum:
         """self + sign * other, carried; both must be carried."""

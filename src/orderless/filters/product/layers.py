@@ -54,11 +54,6 @@ class Layer:
         """d, the number of rows of a block's W."""
         return self.inputs * (self.weight is not None) + (self.bias is not None)
 
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """The shape (g, d, K) of W."""
-        return self.blocks, self.width, self.columns
-
     def matrix(self, tensors: dict[str, Tensor]) -> Tensor:
         """W `[N, g, d, K]`, float64, from parameters `[N, ...]`."""
         parts, shape = [], (self.blocks, self.columns, -1)
@@ -77,10 +72,7 @@ class Layer:
         return found
 
     def gram(self, module: nn.Module, x: Tensor, portion: int = 1 << 24) -> Tensor:
-        """sum a a^T `[g, d, d]` over the module's input, in float64.
-
-        A convolution forms at most `portion` numbers of its patches at a time.
-        """
+        """sum a a^T `[g, d, d]` over the module's input, float64; `portion` bounds `patches`."""
         if isinstance(module, nn.Embedding):
             ones = torch.ones_like(x, dtype=torch.float64).flatten()
             return ones.new_zeros(self.blocks).index_add(0, x.flatten(), ones).view(-1, 1, 1)
@@ -138,8 +130,7 @@ def _normalized(module: Any, x: Tensor) -> Tensor:
 def find_layers(particles: Ensemble) -> dict[str, Layer]:
     """The layers of all modules with trained parameters, by their places in the network.
 
-    Modules with tied parameters share a layer. Raises `ValueError` for a trained parameter that
-    belongs to no known layer.
+    Modules with tied parameters share a layer. A trained parameter of no known layer is refused.
     """
     names = places_of(particles.template)
     trained = {name for name, p in particles.named_parameters() if p.requires_grad}

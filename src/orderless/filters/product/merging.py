@@ -76,9 +76,7 @@ def _statistics(
         known |= {*names, names[0].replace("running_mean", "num_batches_tracked")}
     for name in particles.particle_buffers():
         if name not in known and not torch.equal(now[name], start[name]):
-            raise ValueError(
-                f"the product cannot merge the buffer {name!r}, which training has changed"
-            )
+            raise ValueError(f"the product cannot merge the buffer {name!r}: training changed it")
     return found
 
 

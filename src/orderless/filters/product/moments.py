@@ -22,18 +22,13 @@ MOST, WORDS = 1024, 512  # samples in a batch of floats, of integers: activation
 
 @dataclass
 class TaskMoments:
-    """Sums over a task's data for the present networks; dicts and sets by the name of a layer.
+    """Sums over a task's data for the present networks; dicts and sets by the name of a layer."""
 
-    `grams` `[N, g, d, d]`; `counts` `[N]`, the number of values per channel of each BatchNorm (by
-    place); `losses` `[N]`; `heads`, the layers whose outputs are the network's; `called`, the
-    layers that were used.
-    """
-
-    grams: dict[str, Tensor]
-    counts: dict[str, Tensor]
-    losses: Tensor
-    heads: set[str] = field(default_factory=set)
-    called: set[str] = field(default_factory=set)
+    grams: dict[str, Tensor]  # [N, g, d, d]
+    counts: dict[str, Tensor]  # [N], values per channel of each BatchNorm, by its place
+    losses: Tensor  # [N]
+    heads: set[str] = field(default_factory=set)  # layers whose outputs are the network's
+    called: set[str] = field(default_factory=set)  # layers that were used
     samples: int = 0
 
 
@@ -80,8 +75,7 @@ def task_moments(
 def _watching(particles: Ensemble, layers: dict[str, Layer], heads: set[str]) -> Iterator[None]:
     """Add hooks that make the particles return (outputs, grams of a batch, counts of a batch).
 
-    They run inside the ensemble's forward pass, once for all particles. The first layer's input is
-    shared by all particles, so its product is computed once.
+    They run inside the forward pass, once for all particles; a shared input is multiplied once.
     """
     grams: dict[str, Tensor] = {}
     counts: dict[str, Tensor] = {}

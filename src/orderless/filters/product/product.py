@@ -2,8 +2,7 @@
 
 p(x | D_1, ..., D_T) is proportional to p_0(x) times a product of likelihoods, and products commute.
 So every task starts from the *same* networks x_0, trains on its own data alone, and adds to two
-sums per layer: with a the layer's inputs on the task's data (including a constant 1) and W_t its
-trained weights,
+sums per layer, with inputs a on the task's data (including a constant 1) and trained weights W_t:
 
     G_t = sum_{x in D_t} a(x) a(x)^T    and    G_t W_t.
 
@@ -12,10 +11,10 @@ N(W_0, I / p_0). Predictions use the mean of their product:
 
     W = (p_0 I + sum_t G_t)^-1 (p_0 W_0 + sum_t G_t W_t)
 
-Exact: for one Linear layer under squared error, trained to convergence, this is the ridge solution
-on all data; and the sums have no rounding (`statistics.py`), so that equal (W_t, G_t) give equal
-bits in any order of the tasks. Approximate: each layer is merged by itself, as if the others had
-not changed; a task's precision is that of squared error.
+For one Linear layer under squared error, trained to convergence, this is the ridge solution on all
+data. Otherwise it approximates: each layer is merged as if the others had not changed, with the
+precision of squared error. The sums have no rounding (`statistics.py`), so that equal (W_t, G_t)
+give equal bits in any order of the tasks.
 
 The evidence of a particle, with K columns and d rows of W, in the same approximation:
 
@@ -23,9 +22,7 @@ The evidence of a particle, with K columns and d rows of W, in the same approxim
             - 1/2 [sum_t tr W_t^T G_t W_t + p_0 |W_0|^2 - tr W^T (p_0 I + sum_t G_t) W]
             + K/2 [d log p_0 - log |p_0 I + sum_t G_t|]
 
-Relatives: RegMean (Jin et al., 2023) merges language models by the same formula without a prior;
-Fisher merging (Matena and Raffel, 2022) has a diagonal in place of G_t; consensus Monte Carlo
-(Scott et al., 2016) multiplies posteriors of shards. See docs/methods/product.md.
+Its relatives are on docs/methods/product.md.
 """
 
 from __future__ import annotations
@@ -39,16 +36,15 @@ from torch import Tensor, nn
 
 from ...particles import Ensemble
 from ...particles.pairs import Data
+from ...particles.stacking import check_same_shapes
 from ..averaging import AveragingParticles
-from ..base import Link, Predictor
+from ..base import Link, Predictor, copied
 from ..step import Closure, StepInfo
 from ..weights import log_mean, normalize
 from .layers import check_memory, find_layers
 from .merging import check_same_start, merged_tensors, task_sums
 from .moments import Losses, reached_columns, task_moments
 from .statistics import TaskSums
-
-MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 class PosteriorProduct(Predictor):
@@ -62,11 +58,9 @@ class PosteriorProduct(Predictor):
         weights: `"uniform"`, or `"evidence"`: w_i proportional to Z_i, which needs the loss at
             `end_task`. It is the evidence for one Linear layer under squared error at
             convergence, and a heuristic for anything else.
-        link: as in the other filters.
 
-    `predict` and `outputs` use the finished tasks, through the merged `networks` (x_0 before the
-    first task). `a + b` has the tasks of both, `a - b` those of a without those of b; an unfinished
-    task is ignored.
+    `predict` and `outputs` use the merged `networks` of the finished tasks (x_0 before the first).
+    `a + b` has the finished tasks of both, `a - b` those of a without those of b.
 
     The order of tasks has no effect if training a task is reproducible: the loss must not depend on
     earlier tasks, nor draw from torch's own generator (dropout does not).
@@ -78,7 +72,7 @@ class PosteriorProduct(Predictor):
     def __init__(
         self,
         particles: Ensemble,
-        make_optimizer: MakeOptimizer,
+        make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
         *,
         prior_precision: float | None = None,
         weights: str = "uniform",
@@ -197,8 +191,7 @@ class PosteriorProduct(Predictor):
             alive = self.particles.shard.gather(sums.scalars.value[:, 2]) == 0
         if not alive.any():
             raise FloatingPointError(
-                "no particle has lived through every task: lower the learning rate or leave this "
-                "task out"
+                "no particle has lived through every task: lower the learning rate or drop this one"
             )
         return alive
 
@@ -225,10 +218,7 @@ class PosteriorProduct(Predictor):
 
     @property
     def particle_log_evidence(self) -> Tensor:
-        """log Z of every particle `[N]`, float64; zeros unless `weights="evidence"`.
-
-        -inf for a particle that died in a task: its sums lack that task.
-        """
+        """log Z `[N]`, float64; 0 with uniform weights, -inf for a particle that died in a task."""
         if self.weighting == "uniform":
             return torch.zeros(self.particles.n, dtype=torch.float64, device=self.particles.device)
         return self.particles.shard.gather(self._merge()[1]).masked_fill(~self.alive, -torch.inf)
@@ -283,7 +273,7 @@ class PosteriorProduct(Predictor):
         shard = self.particles.shard
         return {
             "kind": type(self).__name__,
-            "start": shard.collect_all({name: t.clone() for name, t in self._start.items()}),
+            "start": shard.collect_all(copied(self._start)),
             "first_draw": self._first_draw.clone(),
             "training": self.training.state_dict(),
             "looked": self._looked,
@@ -294,11 +284,14 @@ class PosteriorProduct(Predictor):
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state. Raise before any change if it is of another filter or model."""
-        kind = state.get("kind")
-        if kind != type(self).__name__:
-            raise ValueError(f"this state is of a {kind}, not of a {type(self).__name__}")
+        name, kind = type(self).__name__, state.get("kind")
+        if kind != name:
+            raise ValueError(f"this state is of a {kind}, not of a {name}")
+        missing = {"start", "first_draw", "training", "looked", "reached", "sums"} - state.keys()
+        if missing:
+            raise ValueError(f"this is not the state of a {name}: it has no {min(missing)!r}")
         shard, device = self.particles.shard, self.particles.device
-        sums = state["sums"]
+        sums, reached = state["sums"], state["reached"]
         if sums is not None:
             sums = TaskSums.from_state(sums, self.layers, lambda t: shard.local(t).to(device))
             if self.weighting == "evidence" and not sums.scalars.value[:, 0].any():
@@ -306,10 +299,12 @@ class PosteriorProduct(Predictor):
                     "this state has no losses, which weights='evidence' needs: load it into a "
                     "filter with weights='uniform', or train with end_task(data, loss=nll)"
                 )
-        start = {name: shard.local(tensor).to(device) for name, tensor in state["start"].items()}
-        self.training.load_state_dict(state["training"])  # raises for another model
-        self._start = {name: tensor.clone() for name, tensor in start.items()}
-        self._first_draw = state["first_draw"].to(device, copy=True)
+        start = {k: shard.local(t).to(device, copy=True) for k, t in state["start"].items()}
+        shapes = {name: tensor.shape for name, tensor in self._start.items()}
+        check_same_shapes(shapes, start, "this state is of another model")
+        alive = self._survivors(sums)
+        self.training.load_state_dict(state["training"])  # may still raise
+        self._start, self._first_draw = start, state["first_draw"].to(device, copy=True)
         self._looked = bool(state["looked"])
-        self._reached = None if state["reached"] is None else state["reached"].to(device)
-        self._sums, self.alive, self._read = sums, self._survivors(sums), None
+        self._reached = None if reached is None else reached.to(device)
+        self._sums, self.alive, self._read = sums, alive, None

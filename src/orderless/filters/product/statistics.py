@@ -66,13 +66,12 @@ class LayerSums:
     """sum_t G_t and sum_t G_t W_t of one layer.
 
     A task whose loss does not depend on an output column adds nothing to it, so columns may have
-    seen different tasks: column k has `grams[parts[k]]`. `grams` `[P, N, g, d, d]`, `cross`
-    `[N, g, d, K]`. Columns with equal sums share a part; parts are numbered by their first column.
+    seen different tasks: column k has `grams[parts[k]]`. Columns with equal sums share a part.
     """
 
-    parts: tuple[int, ...]
-    grams: ExactSum
-    cross: ExactSum
+    parts: tuple[int, ...]  # numbered by their first column
+    grams: ExactSum  # [P, N, g, d, d]
+    cross: ExactSum  # [N, g, d, K]
 
     @classmethod
     def of_task(cls, gram: Tensor, matrix: Tensor, reached: Tensor | None) -> LayerSums:
@@ -114,18 +113,13 @@ class LayerSums:
 
 @dataclass(frozen=True)
 class TaskSums:
-    """All sums, by layer; `statistics` by the place of a BatchNorm: `[N, 3, C]`, the sums of n,
-    n mean and n (var + mean^2); `scalars` `[N, 3]`: L_t(W_t), tr W_t^T G_t W_t, and the number of
-    tasks in which a particle died.
-
-    `tasks` are fingerprints of the tasks, in ascending order.
-    """
+    """All sums over the finished tasks."""
 
     layers: dict[str, LayerSums]
-    statistics: dict[str, ExactSum]
-    scalars: ExactSum
+    statistics: dict[str, ExactSum]  # [N, 3, C] by the place of a BatchNorm: n, n m, n (var + m^2)
+    scalars: ExactSum  # [N, 3]: L_t(W_t), tr W_t^T G_t W_t, tasks in which the particle died
     samples: int
-    tasks: tuple[int, ...]
+    tasks: tuple[int, ...]  # fingerprints, ascending
 
     def plus(self, other: TaskSums, sign: int = 1) -> TaskSums:
         """The sums over the tasks of both, or over those of the first without the second's."""
@@ -151,15 +145,12 @@ class TaskSums:
             tensors = (sums.high, sums.low)
             return [collect(t.movedim(axis, 0)).movedim(0, axis).clone() for t in tensors]
 
+        def of_layer(sums: LayerSums) -> dict[str, Any]:
+            grams, cross = words(sums.grams, 1), words(sums.cross)
+            return {"parts": list(sums.parts), "grams": grams, "cross": cross}
+
         return {
-            "layers": {
-                name: {
-                    "parts": list(sums.parts),
-                    "grams": words(sums.grams, 1),
-                    "cross": words(sums.cross),
-                }
-                for name, sums in self.layers.items()
-            },
+            "layers": {name: of_layer(sums) for name, sums in self.layers.items()},
             "statistics": {name: words(sums) for name, sums in self.statistics.items()},
             "scalars": words(self.scalars),
             "samples": self.samples,
@@ -175,7 +166,7 @@ class TaskSums:
         def words(pair: list[Tensor], axis: int = 0) -> ExactSum:
             return ExactSum(*(local(t.movedim(axis, 0)).movedim(0, axis).clone() for t in pair))
 
-        sizes = {layer.name: layer.sizes for layer in layers.values()}
+        sizes = {each.name: (each.blocks, each.width, each.columns) for each in layers.values()}
         saved = state["layers"]
         found = {name: each["cross"][0][0] for name, each in saved.items()}
         check_same_shapes(sizes, found, "this state is of another model")
