@@ -1,7 +1,7 @@
 """Base classes of EWC, SI and LwF: hooks for filters, saving, and a quadratic penalty."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from ..particles import Ensemble
 from ..particles.pairs import Data
 from ..particles.parameter import per_particle_view
-from ..particles.stacking import check_same_shapes
+from ..particles.stacking import Named, check_same_shapes
 
-Named = dict[str, Tensor]
+Logits = Callable[[Any], Tensor] | None  # picks class scores out of outputs that are more
 State = dict[str, str | int | Named]  # "kind", "tasks", and named groups of tensors
 Columns = Tensor | Sequence[Tensor] | None  # output columns, or several sets of them; None: all
 
@@ -72,7 +72,7 @@ class Consolidation(ABC):
         """Add the task that was just learned to the penalty."""
 
     def _zeros(self) -> Named:
-        return {name: torch.zeros_like(p, requires_grad=False) for name, p in self._values()}
+        return {name: torch.zeros_like(theta) for name, theta in self._values()}
 
     def _values(self) -> list[tuple[str, Tensor]]:
         """Parameters as plain tensors, so that copies of them are not parameters."""
@@ -125,8 +125,8 @@ class QuadraticConsolidation(Consolidation):
 
         theta <- (theta - sigma^2 g + sigma^2 c m) / (1 + sigma^2 c)
 
-    which does not overshoot at any strength; the gradient step does where sigma^2 c > 2. The two
-    differ by sigma^4 c g + O(c^2).
+    It overshoots at no strength; the gradient step, which differs by sigma^4 c g + O(c^2), does
+    where sigma^2 c > 2.
     """
 
     closed = False  # whether the current step is closed for this penalty

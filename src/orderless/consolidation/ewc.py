@@ -16,14 +16,13 @@ One penalty per task ("separate") is still one quadratic, whatever the number of
 """
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..particles import Ensemble
-from .base import Data, Named, QuadraticConsolidation
+from .base import Data, Logits, Named, QuadraticConsolidation
 from .fisher import KINDS, fisher_information
 
 
@@ -56,7 +55,7 @@ class EWC(QuadraticConsolidation):
         decay: float = 1.0,
         fisher_samples: int | None = None,
         batch_size: int = 128,
-        logits: Callable[[Any], Tensor] | None = None,
+        logits: Logits = None,
     ) -> None:
         super().__init__(particles, strength)
         if fisher not in KINDS:

@@ -9,14 +9,13 @@ without a factor T^2. Its gradient is 0 where s = t. Each particle has its own t
 """
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..particles import Ensemble
-from .base import Columns, Consolidation, Data, Named
+from .base import Columns, Consolidation, Data, Logits, Named
 
 
 class LwF(Consolidation):
@@ -46,7 +45,7 @@ class LwF(Consolidation):
         strength: float = 1.0,
         temperature: float = 2.0,
         *,
-        logits: Callable[[Any], Tensor] | None = None,
+        logits: Logits = None,
     ) -> None:
         super().__init__(particles, strength)
         if not temperature > 0.0:

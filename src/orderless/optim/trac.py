@@ -69,7 +69,7 @@ class TRAC(torch.optim.Optimizer):
         # Not Optimizer.__init__, which would make a second list of the shared groups.
         super().__setstate__(self._shared())
         rows, device = self._networks(), self._parameters()[0].device
-        self.erfi = erfi_of(erfi).to(device)
+        self.erfi = erfi_of(erfi, device)
         self.unit = float(s_prev / erfi_of(erfi)(torch.tensor(math.sqrt(0.5), dtype=torch.float64)))
         self.betas = torch.tensor(tuple(betas), dtype=torch.float64, device=device)
         empty = torch.zeros(rows, len(self.betas), dtype=torch.float64, device=device)
@@ -85,10 +85,8 @@ class TRAC(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for parameter in self._parameters():
             if parameter not in self.references:
                 self.references[parameter] = parameter.detach().clone()
@@ -199,12 +197,9 @@ class TRAC(torch.optim.Optimizer):
         for parameter, saved in zip(self._parameters(), own["references"], strict=True):
             if saved is None:
                 self.references.pop(parameter, None)
-            elif parameter in self.references:
-                self.references[parameter].copy_(saved)
             else:
-                self.references[parameter] = torch.empty_like(parameter).copy_(saved)
+                self.references.setdefault(parameter, torch.empty_like(parameter)).copy_(saved)
 
     def __getstate__(self) -> dict[str, object]:
-        own = ("base", "s_prev", "eps", "erfi", "unit", "betas", "references", "s")
-        names = (*own, "variance", "sigma")
+        names = ("base", "s_prev", "eps", "erfi", "unit", "betas", "references", *self.state[_KEY])
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in names}}

@@ -13,21 +13,14 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
-from . import random
+from . import random, stacking
 from .device import find_device
 from .initialization import Perturb, initial_modules
 from .linear import FactoredUpdate
 from .precision import PRECISIONS, matrix_precision
 from .rules import ParticleRules
 from .sharding import Shard
-from .stacking import (
-    check_same_shapes,
-    check_stackable,
-    clear_values,
-    places_of,
-    stack_into,
-    tensors_of,
-)
+from .stacking import Named, tensors_of
 
 
 class Inputs(NamedTuple):
@@ -75,8 +68,6 @@ class Ensemble(nn.Module):
     network differ between particles but are not keyed.
     """
 
-    n: int
-    seed: int
     _draws: Tensor
     _indices: Tensor
 
@@ -132,7 +123,7 @@ class Ensemble(nn.Module):
         fast: bool = True,
     ) -> None:
         super().__init__()
-        check_stackable(modules)
+        stacking.check_stackable(modules)
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
         if chunk_size is not None and chunk_size < 1:
@@ -142,9 +133,9 @@ class Ensemble(nn.Module):
         # The template runs every forward pass with other tensors in its place. A tuple hides it
         # from nn.Module, so that its own parameters are neither trained, moved nor saved.
         self._hidden = (copy.deepcopy(modules[0]),)
-        self._places = places_of(self._hidden[0])
-        clear_values(self._hidden[0])
-        stack_into(self, modules)
+        self._places = stacking.places_of(self._hidden[0])
+        stacking.clear_values(self._hidden[0])
+        stacking.stack_into(self, modules)
         super().train(modules[0].training)  # the template keeps the flags of its layers
         self.register_buffer("_draws", torch.zeros((), dtype=torch.int64), persistent=False)
         self.register_buffer("_indices", torch.arange(shard.start, shard.stop), persistent=False)
@@ -174,7 +165,7 @@ class Ensemble(nn.Module):
         self.template.train(mode)
         return super().train(mode)
 
-    def particle_buffers(self) -> dict[str, Tensor]:
+    def particle_buffers(self) -> Named:
         """The networks' buffers `[N, ...]`, by the template's names."""
         own = ("_draws", "_indices")
         return {name: b for name, b in self.named_buffers() if name not in own}
@@ -195,7 +186,7 @@ class Ensemble(nn.Module):
         own = 0 if per_particle else None
         kwarg_dims = {name: self._axis(value, own) for name, value in kwargs.items()}
         inputs = Inputs(args, kwargs, arg_dims, kwarg_dims)
-        parameters: dict[str, Tensor] = dict(self.named_parameters())
+        parameters: Named = dict(self.named_parameters())
         buffers = self.particle_buffers()
         counter = draw = self._draws if self._replayed is None else self._replayed
         run: Callable[..., Any] = self._run
@@ -232,13 +223,8 @@ class Ensemble(nn.Module):
         return dim
 
     def _run(
-        self,
-        draw: Tensor,
-        parameters: dict[str, Tensor],
-        buffers: dict[str, Tensor],
-        indices: Tensor,
-        inputs: Inputs,
-    ) -> tuple[Any, dict[str, Tensor], int]:
+        self, draw: Tensor, parameters: Named, buffers: Named, indices: Tensor, inputs: Inputs
+    ) -> tuple[Any, Named, int]:
         """Run one chunk: (outputs with a leading axis, buffers after the pass, random draws)."""
         drawn, stacked = 0, parameters
 
@@ -259,32 +245,29 @@ class Ensemble(nn.Module):
             drawn = rules.drawn
             return output, {name: tensors[name] for name in buffers}
 
-        buffers = {name: buffer.clone() for name, buffer in buffers.items()}
+        stacks = parameters, {name: buffer.clone() for name, buffer in buffers.items()}, indices
         with matrix_precision(self.precision, self.device):
             # One network equals that network bit for bit. A shard of one must equal the same
             # particle among others, and on a GPU in reduced precision the batched kernels are
             # faster even for one.
             reduced = self.device.type == "cuda" and self.precision != "float32" and self.fast
             if len(indices) == 1 and self.shard.count == self.n and not reduced:
-                first = tree_map(lambda t: t[0], (parameters, buffers, indices))
+                first = tree_map(lambda t: t[0], stacks)
                 alone = inputs.of_particles(lambda tensor, axis: tensor.select(axis, 0))
-                output, updated = network(*first, alone.args, alone.kwargs)  # type: ignore[call-arg]
-                output = tree_map(lambda t: t.unsqueeze(0), output)
-                updated = {name: buffer.unsqueeze(0) for name, buffer in updated.items()}
+                results = network(*first, alone.args, alone.kwargs)
+                output, updated = tree_map(lambda t: t.unsqueeze(0), results)
             else:
                 in_dims = (0, 0, 0, inputs.arg_dims, inputs.kwarg_dims)
                 batched = torch.vmap(network, in_dims=in_dims, randomness="different")
                 try:
-                    output, updated = batched(
-                        parameters, buffers, indices, inputs.args, inputs.kwargs
-                    )
+                    output, updated = batched(*stacks, inputs.args, inputs.kwargs)
                 except RuntimeError as error:
                     _explain(error, self.template)
                     raise
         return output, updated, drawn
 
     def _chunks(
-        self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Inputs
+        self, parameters: Named, buffers: Named, inputs: Inputs
     ) -> Iterator[tuple[Any, ...]]:
         count = self.shard.count
         size = min(self.chunk_size or count, count)
@@ -371,12 +354,12 @@ class Ensemble(nn.Module):
         index = self._check_index(index)
         stacked, tensors = self.tensors(), tensors_of(module)
         shapes = {name: tensor.shape[1:] for name, tensor in stacked.items()}
-        check_same_shapes(shapes, tensors, "the module is of another architecture")
+        stacking.check_same_shapes(shapes, tensors, "the module is of another architecture")
         if self.shard.start <= index < self.shard.stop:
             for name, tensor in tensors.items():
                 stacked[name][index - self.shard.start].copy_(tensor)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Named:
         """All parameters and buffers `[N, ...]`, by the template's names."""
         return {**dict(self.named_parameters()), **self.particle_buffers()}
 

@@ -11,6 +11,7 @@ weight and the factors do not change after the backward pass. `FactoredUpdate` k
 factors where it can guarantee that, and leaves it to autograd everywhere else.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
@@ -63,9 +64,8 @@ class LinearStep:
 
     delta `[N, B, O]`, inputs `[N, B, I]` (expanded if all particles share them): a copy, unless
     autograd made them and so protects them. If all particles share the `data`, `outputs` are the
-    layer's outputs on it: evaluating the same data after the step needs the displacement only, not
-    another pass over W. `cast` is W in the precision in which the layer was computed; W does not
-    change until the step is decided.
+    layer's outputs on it: evaluating the same data after the step needs the displacement only.
+    `cast` is W in the precision of the layer; W does not change until the step is decided.
     """
 
     weight: Tensor
@@ -194,19 +194,17 @@ class FactoredUpdate:
         have moved when it is read, but only its layer applies a pending displacement. And many uses
         of one layer have more rows together than each by itself.
         """
-        rows: dict[int, int] = {}
+        rows = Counter[int]()
         for step in self.steps:
-            rows[id(step.weight)] = rows.get(id(step.weight), 0) + step.delta.shape[1]
+            rows[id(step.weight)] += step.delta.shape[1]
 
-        def mixed(p: Tensor | None) -> bool:
-            if p is None:
-                return False
+        def mixed(p: Tensor) -> bool:
             return p.grad is not None or len(self.partners[id(p)]) > 1 or id(p) in self.read
 
         def dense(step: LinearStep) -> bool:
             total, one = rows[id(step.weight)], step.delta.shape[1]
             many = total > one and not self._pays(step.weight, total, shared=False)
-            return many or mixed(step.weight) or mixed(step.bias)
+            return many or any(mixed(p) for p in (step.weight, step.bias) if p is not None)
 
         written = [step for step in self.steps if dense(step)]
         self.steps = [step for step in self.steps if step not in written]
@@ -223,9 +221,8 @@ class FactoredUpdate:
         seen = [step.inputs.tensor for step in self.steps]
         own = [step.delta for step in self.steps] + [x for x in seen if not _shared(x)]
         norm = torch.linalg.vector_norm(torch.cat([t.flatten(1) for t in own], 1), dim=1)
-        for inputs in seen:
-            if _shared(inputs):
-                norm = norm + torch.linalg.vector_norm(inputs[0])
+        for inputs in filter(_shared, seen):
+            norm = norm + torch.linalg.vector_norm(inputs[0])
         return norm.square()  # |delta| |inputs| is at most the square of their sum
 
     def squared_norms(self) -> Tensor | None:
@@ -415,16 +412,10 @@ class BatchedLinear(torch.autograd.Function):
             inputs = _converted(x, weight.dtype)
             if inputs is x and not ctx.lasting:  # a user may write to x before the step is over
                 inputs = x[0].clone().expand_as(x) if _shared(x) else x.clone()
-            step = LinearStep(
-                weight,
-                weight._version,
-                bias if along else None,
-                delta.to(weight.dtype),
-                Unchanged.of(inputs),
-                Unchanged.of(x),
-                ctx.kept if along else None,  # invalid where the bias moves by itself
-                cast,
-            )
+            # where the bias moves by itself, the outputs are invalid
+            moving, outputs = (bias, ctx.kept) if along else (None, None)
+            used, seen = delta.to(weight.dtype), (Unchanged.of(inputs), Unchanged.of(x))
+            step = LinearStep(weight, weight._version, moving, used, *seen, outputs, cast)
             update.steps.append(step)
             return grad_x, None, None if along else delta.sum(1).to(weight.dtype), None
         grad_weight = torch.bmm(delta.mT, x).to(weight.dtype) if wants_weight else None

@@ -43,9 +43,7 @@ def _with_particle_axis(rule: Callable[..., Any], *args: Any) -> Any:
     """
     level = maybe_current_level()
     assert level is not None  # an ensemble's forward pass is a vmap
-    shown = [
-        _unwrap_batched(arg, level) if isinstance(arg, Tensor) else (arg, None) for arg in args
-    ]
+    shown = [_unwrap_batched(a, level) if isinstance(a, Tensor) else (a, None) for a in args]
     tensors, dims = zip(*shown, strict=True)
     n = next(tensor.shape[dim] for tensor, dim in shown if dim is not None)
     with temporarily_pop_interpreter_stack():
@@ -196,8 +194,7 @@ def _residual(mode: ParticleRules, x: Tensor, first: nn.Conv2d, second: nn.Conv2
     stacked = first.weight, first.bias, second.weight, second.bias
 
     def rule(n: int, dims: Any, x: Tensor, *stacked: Tensor) -> Any:
-        tensors = [_leading(tensor, dim) for tensor, dim in zip(stacked, dims[1:], strict=True)]
-        return _split(residual_blocks(_merged(x, dims[0], n), *tensors), n)
+        return _split(residual_blocks(_merged(x, dims[0], n), *map(_leading, stacked, dims[1:])), n)
 
     fits = is_batchedtensor(x) and _stacked(*stacked) and x.dim() == 4
     if fits and can_fuse(_unwrap_batched(x, mode._level or 0)[0], first, second, *stacked):
@@ -222,8 +219,7 @@ def _batch_norm(
         return F.batch_norm(input, *stacked, *rest, **kwargs)
 
     def rule(n: int, dims: Any, x: Tensor, *stacked: Tensor | None) -> Any:
-        tensors = [_leading(tensor, dim) for tensor, dim in zip(stacked, dims[1:], strict=True)]
-        flat: Any = [None if tensor is None else tensor.flatten() for tensor in tensors]
+        flat: Any = [t if t is None else t.flatten() for t in map(_leading, stacked, dims[1:])]
         return _split(F.batch_norm(_merged(x, dims[0], n), *flat, *rest, **kwargs), n)
 
     return _with_particle_axis(rule, input, *stacked)
@@ -254,7 +250,7 @@ def _attention(
         return F.scaled_dot_product_attention(query, key, value, mask, **options)
 
     def rule(n: int, dims: Any, *tensors: Tensor | None) -> Any:
-        q, k, v, mask = (_leading(tensor, dim) for tensor, dim in zip(tensors, dims, strict=True))
+        q, k, v, mask = map(_leading, tensors, dims)
         if mask is not None and (mask.dim() > 2 or dims[3] is not None):
             own = mask if dims[3] is not None else mask.unsqueeze(0)
             own = own[(slice(None), *(None,) * (q.dim() - own.dim()))]

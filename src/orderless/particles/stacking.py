@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from .initialization import refuse_lazy
 from .parameter import ParticleParameter
 
+Named = dict[str, Tensor]
+
 
 def stack_into(mirror: nn.Module, modules: list[nn.Module]) -> None:
     """Give `mirror` the modules' tree of names, with stacked tensors `[N, ...]` as leaves."""
@@ -39,7 +41,7 @@ def stack_into(mirror: nn.Module, modules: list[nn.Module]) -> None:
     fill(mirror, modules)
 
 
-def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+def tensors_of(module: nn.Module) -> Named:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 

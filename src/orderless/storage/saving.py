@@ -35,8 +35,7 @@ def save(path: str | os.PathLike[str], obj: Any) -> Path:
     path = Path(path)
     state = obj.state_dict() if hasattr(obj, "state_dict") else obj
     tensors: dict[str, Tensor] = {}
-    tree = _encode(state, tensors, "")
-    text = json.dumps(tree)
+    text = json.dumps(_encode(state, tensors, ""))
     about = {"format": FORMAT, "checksum": checksum(text, tensors), "tree": text}
     # one key, because safetensors writes several keys in any order: same content, same bytes
     write_atomically(path, serialize(tensors, {"orderless": json.dumps(about)}))

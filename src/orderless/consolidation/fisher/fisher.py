@@ -20,9 +20,8 @@ The networks run in evaluation mode, where samples do not mix. A network that mi
 has no per-sample gradients, and the result is meaningless.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +29,7 @@ from torch import Tensor
 from ...particles import Ensemble, random
 from ...particles.pairs import Data, pairs
 from ...particles.precision import matrix_precision
-from ..base import Named
+from ..base import Logits, Named
 from .per_sample import Layer, Networks
 
 KINDS = ("exact", "sampled", "empirical")
@@ -45,7 +44,7 @@ def fisher_information(
     active: Tensor | None = None,
     samples: int | None = None,
     batch_size: int = 128,
-    logits: Callable[[Any], Tensor] | None = None,
+    logits: Logits = None,
     draw: int = 0,
     names: Collection[str] | None = None,
 ) -> Named:

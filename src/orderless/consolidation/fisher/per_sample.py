@@ -21,11 +21,12 @@ from torch.overrides import TorchFunctionMode
 from ...particles import Ensemble, random
 from ...particles.precision import matrix_precision
 from ...particles.rules import ParticleRules
-from ..base import Named
+from ..base import Logits, Named
 
 SMALL = 1 << 22  # numbers that may be in memory at once, whatever the size of the ensemble
 # From log p `[N, B, K]` to the d `[N, B, K]` in sum_d (d . grad log p)^2.
 Directions = Callable[[Tensor], Iterator[Tensor]]
+_gradients = partial(torch.autograd.grad, retain_graph=True, allow_unused=True)
 
 
 @dataclass(frozen=True)
@@ -120,11 +121,7 @@ class Networks:
     """The particles of one span, run as functions of their parameters."""
 
     def __init__(
-        self,
-        particles: Ensemble,
-        span: slice,
-        logits: Callable[[Any], Tensor] | None,
-        active: Tensor | None,
+        self, particles: Ensemble, span: slice, logits: Logits, active: Tensor | None
     ) -> None:
         self.particles, self.logits = particles, logits
         self.active = None if active is None else active.to(particles.device)
@@ -194,9 +191,7 @@ class Networks:
             log_p, _, found = self._run(leaves, x, None)
         elsewhere: set[str] = set()
         if log_p.requires_grad:
-            values = list(leaves.values())
-            gradients = torch.autograd.grad(log_p.sum(), values, allow_unused=True)
-            pairs = zip(leaves, gradients, strict=True)
+            pairs = zip(leaves, _gradients(log_p.sum(), list(leaves.values())), strict=True)
             elsewhere = {name for name, gradient in pairs if gradient is not None}
         uses = Counter(name for layer in found for name in (layer.weight, layer.bias))
         once = {None, *(name for name in leaves if uses[name] == 1 and name not in elsewhere)}
@@ -216,10 +211,7 @@ class Networks:
         with torch.enable_grad():
             log_p, inputs, _ = self._run(self.parameters, x, probes)
         for direction in directions(log_p) if layers else ():
-            along = (direction * log_p).sum()
-            deltas = torch.autograd.grad(
-                along, list(probes.values()), retain_graph=True, allow_unused=True
-            )
+            deltas = _gradients((direction * log_p).sum(), list(probes.values()))
             for layer, delta in zip(layers, deltas, strict=True):
                 if delta is not None:
                     layer.add_squares(totals, delta, inputs[layer.weight])
@@ -278,9 +270,7 @@ class Networks:
                 log_p, _, _ = self._run(parameters, x[sample : sample + 1], {})
             for direction in directions[:, sample].unbind(1):
                 along = (direction.unsqueeze(1) * log_p).sum()
-                gradients = torch.autograd.grad(
-                    along, list(leaves.values()), retain_graph=True, allow_unused=True
-                )
+                gradients = _gradients(along, list(leaves.values()))
                 for name, gradient in zip(leaves, gradients, strict=True):
                     if gradient is not None:
                         totals[name].add_(gradient.square())
