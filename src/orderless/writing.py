@@ -28,9 +28,7 @@ def count(number: int, noun: str) -> str:
 
 
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A Markdown table whose first `left` columns are left-aligned and the others right-aligned.
-
-    Cells are not padded, so that a changed number changes one line of a page only.
-    """
+    """A Markdown table whose first `left` columns are left-aligned and the others right-aligned."""
+    # cells are not padded, so that a changed number changes one line of a page only
     rule = [":--" if place < left else "--:" for place in range(len(headings))]
     return "".join(f"| {' | '.join(row)} |\n" for row in (headings, rule, *rows))

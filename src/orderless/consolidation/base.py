@@ -25,9 +25,8 @@ class Consolidation(ABC):
     outputs of earlier tasks, and `end_task(data)` ends a task. Particle i's penalty depends on
     particle i alone. Create the penalty when the particles are where training starts.
 
-    `tasks` counts the tasks that have ended; before the first, penalties are zeros without a
-    gradient. All tensors are updated in place and kept across tasks, but a recorded step
-    (`pf.compile`) contains the Python it was recorded with: compile again after each `end_task`.
+    `tasks` counts the tasks that have ended; before, penalties are zeros without a gradient. A
+    recorded step contains the Python it was recorded with: `pf.compile` again after `end_task`.
     """
 
     reads_gradients = False  # whether the hooks read `.grad`, which must then be written out
@@ -57,10 +56,7 @@ class Consolidation(ABC):
 
     @abstractmethod
     def penalty(self, x: Tensor | None = None, outputs: Any = None) -> Tensor:
-        """The penalty of each particle: `[N]`.
-
-        `x` is the batch, `outputs` the particles' outputs on it with their graph, if known.
-        """
+        """Each particle's penalty `[N]` on a batch x; `outputs`, with their graph, if known."""
 
     def begin_task(  # noqa: B027
         self, active: Columns = None, seen: Tensor | None = None, scale: float = 1.0
@@ -86,10 +82,7 @@ class Consolidation(ABC):
         """All tensors, in named groups, into which `load_state_dict` writes."""
 
     def state_dict(self) -> State:
-        """Tensors and plain values, enough to resume in the middle of a task; see `ol.save`.
-
-        With a sharded ensemble all ranks call this, and the first gets the whole state.
-        """
+        """The state, also in the middle of a task; all ranks call this, the first gets it whole."""
         collect = self.particles.shard.collect
         groups = {
             group: {name: collect(tensor.detach().clone()) for name, tensor in tensors.items()}
@@ -125,8 +118,7 @@ class QuadraticConsolidation(Consolidation):
 
         theta <- (theta - sigma^2 g + sigma^2 c m) / (1 + sigma^2 c)
 
-    It overshoots at no strength; the gradient step, which differs by sigma^4 c g + O(c^2), does
-    where sigma^2 c > 2.
+    It never overshoots; the gradient step, off by sigma^4 c g + O(c^2), does where sigma^2 c > 2.
     """
 
     closed = False  # whether the current step is closed for this penalty

@@ -73,10 +73,8 @@ class LwF(Consolidation):
         Args:
             outputs: the particles' outputs on x, with their graph, if the loss has computed them
                 already. Otherwise the particles run again, without a change of their buffers.
-            active: the teacher's output columns; for several sets, the KD terms are summed; None:
-                all.
-            seen: the columns over which the student's probabilities sum to 1, a superset of
-                `active`; None: the same as `active`.
+            active: the teacher's output columns; None: all. The KD of several sets are added.
+            seen: the student's columns, a superset of `active`; None: the same.
             scale: another factor.
         """
         if not self.tasks:

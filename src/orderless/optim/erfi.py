@@ -9,8 +9,7 @@ trigonometric sum: with Z = (L + iz) / (L - iz) = e^{i phi}, phi = 2 atan(z / L)
     a_n = 1/(2M) sum_{k=-M+1}^{M-1} f(t_k) cos(pi n k / M),  M = 2N,
     f(t) = e^{-t^2} (L^2 + t^2),  t_k = L tan(pi k / 2M),  L = sqrt(N / sqrt 2)
 
-The imaginary part is computed below as a sum of terms that each vanish with x, so the relative
-error stays near 1e-14 down to x = 0.
+The imaginary part is a sum of terms that vanish with x: its relative error is 1e-14 down to x = 0.
 """
 
 import math

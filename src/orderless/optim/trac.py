@@ -9,8 +9,7 @@ optimizer's step, and ref the parameters at the first step,
     s_j = s_prev / erfi(1 / sqrt 2) * erfi(sigma_j / (sqrt 2 sqrt(v_j) + eps))
     theta_{t+1} = ref + (delta + u) max(sum_j s_j, 0)
 
-The inner product runs over all parameters of *one network*. Over an ensemble every particle has
-its own h, v, sigma and s.
+The inner product runs over the parameters of *one network*: each particle has its h, v, sigma, s.
 
 Differences from the reference implementation: s, v and sigma are float64 for parameters of any
 type; erfi is exact unless `erfi="reference"`, and saturates where the reference overflows; a
@@ -37,8 +36,7 @@ class TRAC(torch.optim.Optimizer):
 
     `param_groups` and `state` are the base optimizer's own, so schedulers and filters work on
     either. Parameters of an `ol.Ensemble` are tuned per particle; all ordinary parameters together
-    count as one more network. A step does not synchronise with the host, so a CUDA graph can
-    contain it.
+    count as one more network. A CUDA graph can contain a step.
 
     Memory beyond the base optimizer: one copy of the parameters (ref), and one more during a step.
 

@@ -1,9 +1,8 @@
 """Random numbers that depend on (seed, draw, particle, element) alone.
 
-torch's generators produce numbers in sequence, so the noise of particle i would depend on the
-number of particles before it, on the chunk size and on the device. Here every number is a hash of
-its coordinates: particle i draws the same noise alone, among N, in any chunk, on any device.
-The mixing function is the two-round multiply-xorshift `lowbias32` of C. Wellons (public domain).
+torch's generators produce numbers in sequence. Here every number is a hash of its coordinates:
+particle i draws the same noise alone, among N, in any chunk, on any device. The mixing function is
+the two-round multiply-xorshift `lowbias32` of C. Wellons (public domain).
 """
 
 import math

@@ -1,9 +1,8 @@
 """Replacements of torch's functions for networks that run for all particles at once.
 
 A network's own `forward` runs under `torch.vmap`. Inside, a torch-function mode replaces Linear,
-Conv2d, pooling, BatchNorm and attention by rules written for a particle axis, dropout by noise
-keyed on the particle, and recurrent layers, which `vmap` does not support, by a loop; everything
-else is left to `vmap`. The results are the same either way.
+Conv2d, pooling, BatchNorm and attention by rules for a particle axis, dropout by noise keyed on the
+particle, and recurrent layers, which `vmap` cannot run, by a loop. The results are the same.
 
 N convolutional networks are one wide network whose groups of channels are particles. Activations
 are `[B, N*C, H, W]`, on a GPU channels-last, from layer to layer: a convolution is one grouped
@@ -38,8 +37,7 @@ from .linear import FactoredUpdate, batched_linear
 def _with_particle_axis(rule: Callable[..., Any], *args: Any) -> Any:
     """Call `rule(n, dims, *args)` outside of `vmap`, on tensors with an explicit N axis.
 
-    `rule` returns its result, a tensor or a tree of them, and the particle axis in it. The vmap
-    rule of an `autograd.Function` would do the same in ten times the time.
+    `rule` returns tensors and their particle axis. A vmap rule of autograd takes ten times as long.
     """
     level = maybe_current_level()
     assert level is not None  # an ensemble's forward pass is a vmap
@@ -57,8 +55,7 @@ def _stacked(*tensors: Tensor | None) -> bool:
 
 
 def _leading(tensor: Any, dim: int | None) -> Any:
-    """Move the particle axis to the front; return the same object if it is there already, because
-    a pending update finds weights by identity."""
+    """The particle axis in front; the same object if it is, as pending updates compare by `is`."""
     return tensor.movedim(dim, 0) if dim else tensor
 
 

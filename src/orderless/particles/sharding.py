@@ -1,9 +1,8 @@
 """Sharding of the particle axis over several processes, and their communication.
 
-Rank r of R holds particles [start, stop) of N. A particle's initial values, dropout and noise are
-keyed on its index among all N, so they do not depend on its rank. Ranks exchange a few numbers per
-particle (`gather`), weighted sums (`sum`), and whole particles only for resampling (`exchange`) or
-to read one of them (`pick`) or all of them (`collect`).
+A particle's initial values, dropout and noise are keyed on its index among all N, whatever its
+rank. Ranks exchange a few numbers per particle (`gather`), weighted sums (`sum`), and whole
+particles only for resampling (`exchange`) or to read one (`pick`) or all of them (`collect`).
 
 Without a group each of these returns its argument, so that filters need only one implementation.
 """
@@ -21,10 +20,7 @@ from torch.utils._pytree import tree_map
 
 
 class RankLost(Exception):
-    """Another process of the group has died or does not answer.
-
-    This is not an `OSError`, which during the writing of a file would be taken for a disk error.
-    """
+    """A process of the group is gone. No `OSError`, which would be taken for one of the disk."""
 
 
 @contextmanager
@@ -99,10 +95,7 @@ class Shard:
 
     @torch.no_grad()
     def exchange(self, tensors: list[Tensor], chosen: Tensor) -> None:
-        """Replace particle i by a copy of particle chosen[i], `chosen` `[N]`; in place.
-
-        A particle is sent to another rank at most once, whatever its number of copies there.
-        """
+        """Replace particle i by particle chosen[i], in place; each goes to a rank at most once."""
         if self.group is None:
             for tensor in tensors:
                 tensor.copy_(tensor[chosen])

@@ -1,9 +1,8 @@
 """Squares of per-sample gradients, for N networks as functions of their parameters.
 
 For Linear and Conv2d layers they follow from a layer's inputs and output gradients. A
-torch-function mode around the network records the inputs of `F.linear` and `F.conv2d` and adds a
-probe (zeros) to the outputs. The gradient with respect to the probe is delta, one row per sample,
-and the layer's parameters need no gradient at all.
+torch-function mode records the inputs of `F.linear` and `F.conv2d` and adds a probe (zeros) to the
+outputs. The probe's gradient is delta, one row per sample; the layer's parameters need none.
 """
 
 from collections import Counter
@@ -71,8 +70,7 @@ class LayerProbes(TorchFunctionMode):
     """Watches the layers of a network. `names`: id of a parameter -> its name.
 
     With `probes` it adds them to the outputs of the layers they are named after and records those
-    layers' `inputs`. Without, it collects in `found` every call that could be a `Layer` for a batch
-    of `samples`.
+    layers' `inputs`. Without, it collects in `found` what could be a `Layer` on `samples` samples.
     """
 
     def __init__(self, names: dict[int, str], samples: int, probes: Named | None = None) -> None:
@@ -172,20 +170,14 @@ class Networks:
         return log_p, inputs, found
 
     def layers(self, x: Tensor) -> list[Layer]:
-        """The Linear and Conv2d layers with one row per sample, used in a single call each.
-
-        A layer may have as many rows as there are samples by chance, so the network runs on two
-        numbers of samples.
-        """
+        """The Linear and Conv2d layers with one row per sample, used in a single call each."""
+        # on two numbers of samples: a layer may have as many rows as samples by chance
         two, three = (self._single_calls(x[:1].expand(rows, *x.shape[1:])) for rows in (2, 3))
         return [layer for layer in two if layer in three]
 
     def _single_calls(self, x: Tensor) -> list[Layer]:
-        """The layers found on x whose parameters have no other use than one call.
-
-        The calls see detached parameters, so a parameter that still gets a gradient is in use
-        somewhere else.
-        """
+        """The layers found on x whose parameters have no other use than one call."""
+        # the calls see detached parameters: one that still gets a gradient is used elsewhere
         leaves = {n: p.detach().requires_grad_() for n, p in self.parameters.items()}
         with torch.enable_grad():
             log_p, _, found = self._run(leaves, x, None)
@@ -226,8 +218,7 @@ class Networks:
     def _add_others(self, totals: Named, names: set[str], x: Tensor, directions: Tensor) -> None:
         """`add_squares` for parameters outside of `Layer`s; directions `[N, B, D, K]`."""
         others = {name: self.parameters[name] for name in names}
-        fixed = {name: p for name, p in self.parameters.items() if name not in names}
-        fixed |= self.buffers
+        fixed = {n: t for n, t in (self.parameters | self.buffers).items() if n not in names}
         allowed = max(SMALL, sum(p.numel() for p in self.parameters.values()))
         chunk = max(1, allowed // sum(p.numel() for p in others.values()))
 
