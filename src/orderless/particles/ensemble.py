@@ -166,16 +166,16 @@ class Ensemble(nn.Module):
 
         `in_dims` gives an axis (or None) for each positional argument, as in `torch.vmap`.
         """
-        self.check_devices(args, kwargs)
-        own = 0 if per_particle else None
-        dims = in_dims if own is None else own
-        arg_dims = tuple(dims) if isinstance(dims, (tuple, list)) else (dims,) * len(args)
         leaves, tree = pytree.tree_flatten((args, kwargs))
-        each = pytree._broadcast_to_and_flatten((arg_dims, dict.fromkeys(kwargs, own)), tree)
-        if each is None:
-            complaint = f"in_dims has {len(arg_dims)} entries for {len(args)} inputs"
-            raise ValueError(f"{complaint}, or is nested otherwise than they: {in_dims}")
-        inputs = Inputs(leaves, list(map(self._axis, leaves, each)), tree)
+        self.check_devices(*leaves)
+        axes: Any = [0 if per_particle else None] * len(leaves)
+        if in_dims is not None and not per_particle:
+            dims = tuple(in_dims) if isinstance(in_dims, (tuple, list)) else (in_dims,) * len(args)
+            axes = pytree._broadcast_to_and_flatten((dims, dict.fromkeys(kwargs)), tree)
+            if axes is None:
+                complaint = f"in_dims has {len(dims)} entries for {len(args)} inputs"
+                raise ValueError(f"{complaint}, or is nested otherwise than they: {in_dims}")
+        inputs = Inputs(leaves, list(map(self._axis, leaves, axes)), tree)
         parameters: Named = dict(self.named_parameters())
         buffers = self.particle_buffers()
         counter = draw = self._draws if self._replayed is None else self._replayed
@@ -241,7 +241,7 @@ class Ensemble(nn.Module):
             if len(indices) == 1 and self.shard.count == self.n and not reduced:
                 first = pytree.tree_map(lambda t: t[0], stacks)
                 alone = inputs.of_particles(lambda tensor, axis: tensor.select(axis, 0))
-                results = network(*first, alone.leaves)
+                results = network(*first, alone.leaves)  # type: ignore[call-arg]
                 output, updated = pytree.tree_map(lambda t: t.unsqueeze(0), results)
             else:
                 batched = torch.vmap(network, (0, 0, 0, inputs.axes), randomness="different")
