@@ -150,8 +150,7 @@ def paired_difference(
 
     Simulated without a true difference, the interval leaves out 0 in this many % of cases: smallest
     and largest over effects of orders, of seeds and of both, normal and exponential, on five tasks.
-    Bootstrap percentiles of a mean leave it out in up to 43 %, where seeds differ more than orders;
-    expanded ones of an order variance in up to 37 %, where it depends on the seed.
+    Bootstrap percentiles leave it out in up to 43 %.
 
         seeds x orders    1 x 5   1 x 10   2 x 5   2 x 10   3 x 10   8 x 10
         mean               6-8       6      0-7      0-9      0-7      2-7

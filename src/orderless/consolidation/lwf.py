@@ -28,8 +28,6 @@ class LwF(Consolidation):
     - class-incremental, CE + KD: `penalty(x, active=old_columns, seen=columns_so_far)`, where the
       student's probabilities include the new classes and the teacher's are 0 there.
 
-    `begin_task(active, seen, scale)` sets these for all penalties of a task.
-
     Memory, in units of the ensemble's parameters: 1 (the teacher; its buffers too), and the
     activations of the passes. The teacher runs in evaluation mode.
 
