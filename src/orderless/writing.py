@@ -16,10 +16,8 @@ def decimal(value: float | None, digits: int = 3) -> str:
 
 
 def small(value: float | None) -> str:
-    """A variance with two significant digits; exactly 0 is written as 0."""
-    if value is None:
-        return MISSING
-    return "0" if value == 0 else f"{value:.2g}"
+    """A variance with two significant digits; 0, also -0, is written as 0."""
+    return MISSING if value is None else f"{value or 0:.2g}"
 
 
 def count(number: int, noun: str) -> str:

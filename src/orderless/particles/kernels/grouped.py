@@ -90,8 +90,7 @@ class Geometry:
 
     @property
     def taps(self) -> int:
-        """The number of positions of the filter."""
-        return self.kernel[0] * self.kernel[1]
+        return self.kernel[0] * self.kernel[1]  # positions of the filter
 
     def result(self, size: tuple[int, int]) -> tuple[int, int]:
         """Height and width of the outputs for inputs of this size."""
