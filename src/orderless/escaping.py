@@ -31,10 +31,7 @@ def markdown_code(text: str) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """The text for a CSV cell; a quote before it prevents its evaluation as a formula.
-
-    A number such as the label -1 is no formula.
-    """
+    """The text for a CSV cell, quoted if it is a formula; a number such as the label -1 is none."""
     text = printable(text)
     return f"'{text}" if text.startswith(FORMULA) and not NUMBER.fullmatch(text) else text
 

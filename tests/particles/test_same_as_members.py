@@ -148,6 +148,28 @@ def test_nested_inputs_keywords_and_things_that_are_not_tensors(chunk_size: int 
         torch.testing.assert_close(mixed[i], particles[i](own, scale[0])[0])
 
 
+class Scaled(nn.Linear):
+    """A linear layer on a dictionary of a tensor and a number."""
+
+    def forward(self, batch: dict) -> Tensor:
+        return super().forward(batch["x"]) * batch["scale"]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_an_input_may_nest_tensors_per_particle_beside_shared_values(n: int, chunk_size) -> None:
+    particles = ol.Ensemble(lambda: Scaled(3, 2), n, chunk_size=chunk_size)
+    x, scale = torch.randn(n, 4, 3), torch.tensor(2.0)
+    own = particles({"x": x, "scale": 2.0}, per_particle=True)
+    named = particles({"x": x, "scale": scale}, in_dims=({"x": 0, "scale": None},))
+    for i in range(n):
+        expected = particles[i]({"x": x[i], "scale": 2.0})
+        torch.testing.assert_close(own[i], expected)
+        torch.testing.assert_close(named[i], expected)
+    with pytest.raises(ValueError, match="nested otherwise than they"):
+        particles({"x": x, "scale": scale}, in_dims=({"x": 0},))
+
+
 @pytest.mark.parametrize("n", [1, 4])
 @pytest.mark.parametrize("chunk_size", [None, 2])
 def test_inputs_for_another_number_of_particles_are_refused(n: int, chunk_size) -> None:

@@ -3,7 +3,7 @@
 import gc
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -25,24 +25,17 @@ def available_memory(device: torch.device) -> int | None:
     """Bytes that can still be allocated on the device, or None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        with open("/proc/meminfo") as file:
-            fields = dict(line.split(":", 1) for line in file)
+    with suppress(OSError, KeyError, ValueError), open("/proc/meminfo") as file:
+        fields = dict(line.split(":", 1) for line in file)
         return int(fields["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        pass
-    try:
+    with suppress(OSError, ValueError, AttributeError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, AttributeError):
-        return None
+    return None
 
 
 @contextmanager
 def no_garbage() -> Iterator[None]:
-    """Disable garbage collection while a CUDA graph is recorded.
-
-    Freeing the memory of an old graph would make the recording fail.
-    """
+    """Disable garbage collection: a recording of a CUDA graph fails if an old graph is freed."""
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,7 +1,4 @@
-"""A directory of finished cells: JSON records with a checksum, one writer, atomic writes.
-
-DIR/cells/NAME.json          one finished cell
-"""
+"""Finished cells, DIR/cells/NAME.json: records with a checksum, one writer, atomic writes."""
 
 import errno
 import fcntl

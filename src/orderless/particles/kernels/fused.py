@@ -32,9 +32,8 @@ def _works() -> bool:
     try:
         add_factors(one, None, one.clone(), one.clone(), torch.ones_like(one, dtype=torch.bool))
     except Exception as error:
-        warnings.warn(
-            f"Triton does not work here, so torch's own kernels are used: {error}", stacklevel=2
-        )
+        text = f"Triton does not work here, so torch's own kernels are used: {error}"
+        warnings.warn(text, stacklevel=2)
         return False
     return True
 
