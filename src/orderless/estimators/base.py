@@ -1,6 +1,7 @@
 """The common base of classifier and regressor: parameters, scaling, batches, algebra, state."""
 
 import copy
+import operator
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -220,11 +221,11 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def __add__(self, other: Any) -> Self:
         """A new estimator with the data of both and the settings of this one."""
-        return self._combined(other, 1)
+        return self._combined(other, operator.add, "be added")
 
     def __sub__(self, other: Any) -> Self:
         """A new estimator with this one's data without the other's."""
-        return self._combined(other, -1)
+        return self._combined(other, operator.sub, "be subtracted")
 
     def __radd__(self, other: Any) -> Self:
         """0 + a, so that `sum` works."""
@@ -235,15 +236,14 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         result.filter_ = 0 + self.filter_
         return result
 
-    def _combined(self, other: Any, sign: int) -> Self:
+    def _combined(self, other: Any, combine: Callable[[Any, Any], Any], verb: str) -> Self:
         if type(other) is not type(self):
             return NotImplemented
         for each in (self, other):
-            each._check_exact("be added" if sign > 0 else "be subtracted")
+            each._check_exact(verb)
         self._check_alike(other)
         result = copy.copy(self)
-        ours, theirs = result._align(other)
-        result.filter_ = ours + theirs if sign > 0 else ours - theirs
+        result.filter_ = combine(*result._align(other))
         return result
 
     def _align(self, other: Any) -> tuple[Any, Any]:

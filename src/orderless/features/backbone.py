@@ -58,8 +58,8 @@ class Frozen:
 
     @contextmanager
     def tapped(self, device: torch.device) -> Iterator[Callable[[Tensor], list[Tensor]]]:
-        """A function from inputs to each tap's output averaged over space, `[B, C]`, or without
-        taps to the network's own output. Several threads may call it."""
+        """A function, for several threads, from inputs to the pooled output `[B, C]` of each tap,
+        or of the network if there are none."""
         module = self.on(device)
         parts = [module.get_submodule(tap) for tap in self.taps]
         found: dict[tuple[int, nn.Module], object] = {}
@@ -69,6 +69,9 @@ class Frozen:
 
         def pooled(x: Tensor) -> list[Tensor]:
             output, me = module(x), threading.get_ident()
+            for tap, part in zip(self.taps, parts, strict=True):
+                if (me, part) not in found:  # such as a list of layers
+                    raise ValueError(f"the backbone does not call its part {tap!r}: tap another")
             outputs = [found.pop((me, part)) for part in parts] or [output]
             return [_pooled(output).float() for output in outputs]
 
@@ -169,8 +172,7 @@ class Backbone(nn.Module):
         return (features + self._run(x.flip(-1))) / 2.0 if self.mirror else features
 
     def _run(self, x: Tensor) -> Tensor:
-        """Run the network in blocks of one size, the last one padded: all samples use the same
-        kernels."""
+        """Run the network in blocks of one size, the last one padded, so by the same kernels."""
         size = 256 if x.is_cuda else 8
         with self._frozen.tapped(x.device) as network:
             if torch.compiler.is_exporting():  # to a program for batches of any size
