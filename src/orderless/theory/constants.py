@@ -213,7 +213,7 @@ def constants_of_swaps(
             p_hat = update(p_hat, loss)
         ends.append(p_hat)
     for loss in losses:
-        comparisons.difference(*ends, loss)
+        comparisons.difference(ends[0], ends[1], loss)
     return comparisons.constants()
 
 
