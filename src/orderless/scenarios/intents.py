@@ -55,8 +55,7 @@ class Intents(Scenario):
         )
         names, numbers = np.unique(training.labels + test.labels, return_inverse=True)
         y, y_test = torch.from_numpy(numbers).to(x.device).split([len(x), len(x_test)])
-        each = len(names) // _TASKS[source]
-        fixed = [list(range(t * each, (t + 1) * each)) for t in range(_TASKS[source])]
+        fixed = torch.arange(len(names)).view(_TASKS[source], -1).tolist()
         groups = assigned(fixed, assign, assign_seed)
         titles = [f"{names[group[0]]} ... {names[group[-1]]}" for group in groups]
         tasks = split_into_tasks((x, y, x_test, y_test), groups, titles, validation, device)

@@ -29,7 +29,7 @@ def root_energy_distance(p: WeightedSet, q: WeightedSet) -> float:
     """
     support, masses = _difference(p, q)
     if support.shape[1] == 1:
-        gaps, widths = _cumulative_gaps(support, masses)
+        gaps, widths = masses.cumsum(0)[:-1], support[:, 0].diff()  # F_p - F_q between points
         return float((2 * gaps.square() @ widths).sqrt())
     return float((-masses @ _distances(support, support) @ masses).clamp(min=0).sqrt())
 
@@ -55,7 +55,7 @@ def wasserstein_1(p: WeightedSet, q: WeightedSet) -> float:
     support, masses = _difference(p, q)
     if support.shape[1] != 1:
         raise ValueError(f"wasserstein_1 is exact in one dimension only, got {support.shape[1]}")
-    gaps, widths = _cumulative_gaps(support, masses)
+    gaps, widths = masses.cumsum(0)[:-1], support[:, 0].diff()
     return float(gaps.abs() @ widths)
 
 
@@ -74,7 +74,7 @@ def laplace_kernel(length_scale: float) -> Kernel:
 
 
 def _difference(p: WeightedSet, q: WeightedSet) -> tuple[Tensor, Tensor]:
-    """p - q as one signed set: distinct points `[K, d]` and masses `[K]`.
+    """p - q as one signed set: distinct points `[K, d]`, sorted, and masses `[K]`.
 
     Points in both sets are merged, so that equal sets have masses of exactly zero: the root of a
     small remainder would be large.
@@ -85,12 +85,6 @@ def _difference(p: WeightedSet, q: WeightedSet) -> tuple[Tensor, Tensor]:
         raise ValueError(f"the two sets must have the same dimension, got {left} and {right}")
     support, where = torch.unique(torch.cat([x, y]), dim=0, return_inverse=True)
     return support, torch.zeros(len(support), dtype=x.dtype).index_add(0, where, torch.cat([w, -v]))
-
-
-def _cumulative_gaps(support: Tensor, masses: Tensor) -> tuple[Tensor, Tensor]:
-    """F_p - F_q on the intervals between neighbouring points, and the intervals' widths."""
-    # `unique` has sorted the points
-    return masses.cumsum(0)[:-1], support[:, 0].diff()
 
 
 def _distances(x: Tensor, y: Tensor) -> Tensor:
