@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from functools import partial, reduce
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,12 +144,9 @@ def measure_halvings(kind: str, sigma2s: list[float]) -> np.ndarray:
 
 def measure_bootstrap(sizes: list[int], sigma2s: list[float], seeds: int = 2) -> np.ndarray:
     """The bootstrap filter's `backwards_gap`, mean over seeds: `[sigma^2, size]`."""
-    return np.array(
-        [
-            [np.mean([backwards_gap("sir", s, n=n, seed=i) for i in range(seeds)]) for n in sizes]
-            for s in sigma2s
-        ]
-    )
+    cells = product(sigma2s, sizes, range(seeds))
+    gaps = [backwards_gap("sir", sigma2, n=n, seed=seed) for sigma2, n, seed in cells]
+    return np.reshape(gaps, (len(sigma2s), len(sizes), seeds)).mean(2)
 
 
 def number(value: float) -> str:
@@ -187,8 +185,8 @@ def bootstrap_table(gaps: np.ndarray) -> str:
 def bounds_table(length: int = 4) -> str:
     """Theorem 1 for the weighted filter, losses forwards against backwards, as Markdown.
 
-    In both readings of its sets: the constants on the sets of the proof, the bound, `direct_bound`
-    with the constants of its own proof (those of the two runs), and the measurement.
+    For both readings of its sets: the proof's constants and bound, `direct_bound` with those of its
+    own proof (of the two runs), and the measurement.
     """
     backwards = list(range(length))[::-1]
     mixture = theory.GridMixture(theory.grid(-8.0, 8.0, 801), SIGMA2)
@@ -205,10 +203,8 @@ def bounds_table(length: int = 4) -> str:
             found = theory.constants_of_swaps(update, start, losses, backwards, **how)
             swaps = theory.adjacent_swaps(backwards)
             bound = theory.theorem_1(found.C, found.epsilon, length, swaps)
-            prior = represent(start)
-            along = [
-                theory.constants_of_trajectory(update, start, prior, run, **how) for run in runs
-            ]
+            follow = partial(theory.constants_of_trajectory, update, start, represent(start), **how)
+            along = [follow(run) for run in runs]
             C, epsilon = max(c.C for c in along), max(c.epsilon for c in along)
             direct = theory.direct_bound(C, epsilon, length)
             values = found.epsilon, bound, direct, D(*map(represent, ends))

@@ -14,6 +14,7 @@ def test_mistakes_are_sentences(iris) -> None:
     X, y = iris
     cases = [
         (lambda: ParticleClassifier("gd").fit(X, y), "method must be one of"),
+        (lambda: ParticleClassifier("gd").partial_fit(X, y), "method must be one of"),
         (lambda: ParticleClassifier(n_particles=0).fit(X, y), "n_particles must be at least 1"),
         (lambda: ParticleClassifier("wpf").partial_fit(X, y), "first call"),
         (

@@ -158,6 +158,17 @@ def test_features_do_not_depend_on_the_number_of_threads(
     assert told == [(63, 63)]  # computed once
 
 
+class Listed(nn.Module):
+    """Calls the layer in its list, but not the list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Conv2d(3, 4, 3)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers[0](x)  # type: ignore[no-any-return]
+
+
 def test_wrong_networks_and_taps_are_refused_by_name(images: Tensor) -> None:
     with pytest.raises(ValueError, match=r"cannot take inputs of shape \[21, 3, 10, 10\]"):
         Backbone(nn.Conv2d(1, 6, 3), inputs=images)  # grey images
@@ -165,6 +176,8 @@ def test_wrong_networks_and_taps_are_refused_by_name(images: Tensor) -> None:
     assert torch.equal(one, of_one)
     with pytest.raises(ValueError, match=r"no part 'layer9' to tap; there are 0, 1, 2, 3, 4"):
         backbone(images, taps=("layer9",))
+    with pytest.raises(ValueError, match="does not call its part 'layers': tap another"):
+        Backbone(Listed(), taps="layers", inputs=images)
     with pytest.raises(TypeError, match="got function"):
         Backbone(network)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"got 5"):

@@ -115,9 +115,8 @@ class Parts:
 
 def merged(parts: Iterable[HeadStatistics | None]) -> HeadStatistics | None:
     """The total of several sums; None if there are none."""
-    there = (part for part in parts if part is not None)
-    first = next(there, None)
-    return None if first is None else reduce(HeadStatistics.plus, there, first)
+    there = [part for part in parts if part is not None]
+    return reduce(HeadStatistics.plus, there) if there else None
 
 
 def _tensor(values: Any) -> Tensor:

@@ -1,6 +1,7 @@
 """The common base of classifier and regressor: parameters, scaling, batches, algebra, state."""
 
 import copy
+import operator
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -27,13 +28,12 @@ ROWS = 4096  # predicted at a time
 _ARRAYS = ("input_mean_", "input_scale_")
 _SCALES = (*_ARRAYS, "target_mean_", "target_scale_")
 _PLAIN = ("seed_", "calls_", "n_features_in_", "scaled_by_data_")
-_WEIGHTS = ("class_weight_", "_other_weight")
-_OPTIONAL = ("target_mean_", "target_scale_", "_squares", "_count", *_WEIGHTS)
+_OPTIONAL = (*_SCALES[2:], "_squares", "_count", "class_weight_", "_other_weight")
 
 
 @dataclass(eq=False, repr=False)  # scikit-learn reads the parameters from the signature
 class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
-    """The common base of classifier and regressor.
+    """Parameters, scaling, batches, algebra and state of classifier and regressor.
 
     With `method="rb"` estimators form an algebra of data: `a + b`, `a - b`. Both need the same maps
     (`random_state`) and scales. Classes are aligned by label, never by index: 'cat' in one and
@@ -123,13 +123,12 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             X, y, weights = self._weighted(X, y, sample_weight)
             if first:
                 self._begin(X if anew else None, y, weights)
-            self._learn(X, y, weights, self.epochs if anew else 1, shuffle=anew)
+            self._learn(X, y, weights, anew)
             self._follow(X, y, weights)
         return self
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Remove samples that were learned; see `RaoBlackwellizedFilter.forget`."""
-        check_is_fitted(self, "filter_")
         self._check_exact("forget")
         X, y = self._validated(X, y, reset=False)
         X, y, weights = self._weighted(X, y, sample_weight)
@@ -159,9 +158,7 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """The weight of each sample; None if all are 1."""
         return weights
 
-    def _learn(
-        self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None, epochs: int, shuffle: bool
-    ) -> None:
+    def _learn(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None, anew: bool) -> None:
         inputs, targets = self._inputs(X), self._targets(y).to(self.device)
         mass = self._mass(y, weights)
         if self.method == "rb":
@@ -169,7 +166,7 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         else:
             particles = self.filter_.particles
             all_mass = torch.from_numpy(np.ones(len(y)) if mass is None else mass).to(self.device)
-            for rows in self._batches(len(y), epochs, shuffle):
+            for rows in self._batches(len(y), anew):
                 x, t, w = inputs[rows], targets[rows], all_mass[rows]
                 # a short batch counts in proportion to its samples
                 loss = per_particle(
@@ -178,10 +175,10 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
                 self.filter_.step(lambda x=x, t=t, loss=loss: loss(particles(x), t))
         self.calls_ += 1
 
-    def _batches(self, count: int, epochs: int, shuffle: bool) -> Iterator[Tensor]:
-        for epoch in range(epochs):
+    def _batches(self, count: int, anew: bool) -> Iterator[Tensor]:
+        for epoch in range(self.epochs if anew else 1):
             generator = keyed_generator("estimator", self.seed_, self.calls_, epoch)
-            rows = torch.randperm(count, generator=generator) if shuffle else torch.arange(count)
+            rows = torch.randperm(count, generator=generator) if anew else torch.arange(count)
             yield from rows.split(self.batch_size)
 
     def _follow(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> None:
@@ -224,32 +221,29 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def __add__(self, other: Any) -> Self:
         """A new estimator with the data of both and the settings of this one."""
-        return self._combined(other, 1)
+        return self._combined(other, operator.add, "be added")
 
     def __sub__(self, other: Any) -> Self:
         """A new estimator with this one's data without the other's."""
-        return self._combined(other, -1)
+        return self._combined(other, operator.sub, "be subtracted")
 
     def __radd__(self, other: Any) -> Self:
         """0 + a, so that `sum` works."""
         if not isinstance(other, int) or other != 0:
             return NotImplemented
-        check_is_fitted(self, "filter_")
         self._check_exact("be added")
         result = copy.copy(self)
         result.filter_ = 0 + self.filter_
         return result
 
-    def _combined(self, other: Any, sign: int) -> Self:
+    def _combined(self, other: Any, combine: Callable[[Any, Any], Any], verb: str) -> Self:
         if type(other) is not type(self):
             return NotImplemented
         for each in (self, other):
-            check_is_fitted(each, "filter_")
-            each._check_exact("be added" if sign > 0 else "be subtracted")
+            each._check_exact(verb)
         self._check_alike(other)
         result = copy.copy(self)
-        ours, theirs = result._align(other)
-        result.filter_ = ours + theirs if sign > 0 else ours - theirs
+        result.filter_ = combine(*result._align(other))
         return result
 
     def _align(self, other: Any) -> tuple[Any, Any]:
@@ -281,13 +275,17 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
                 )
 
     def _check_exact(self, verb: str) -> None:
+        check_is_fitted(self, "filter_")
         if self.method != "rb":
             raise ValueError(f"only estimators with method='rb' can {verb}, got {self.method!r}")
 
     def state_dict(self) -> dict[str, object]:
         """The parameters and the learned state; see `ol.save`."""
         check_is_fitted(self, "filter_")
-        state: dict[str, object] = {"kind": type(self).__name__, "parameters": self._parameters()}
+        parameters = self.get_params(deep=False)
+        if isinstance(parameters["random_state"], np.random.RandomState):
+            parameters["random_state"] = None  # the seed drawn from it is saved
+        state = {"kind": type(self).__name__, "parameters": _plain(parameters)}
         state |= {name: torch.from_numpy(np.asarray(getattr(self, name))) for name in _ARRAYS}
         state |= {name: getattr(self, name) for name in _PLAIN}
         state |= {name: _plain(getattr(self, name)) for name in _OPTIONAL if hasattr(self, name)}
@@ -296,12 +294,6 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             labels = {"values": self.classes_.tolist(), "dtype": self.classes_.dtype.str}
             state["classes_"] = labels
         return {**state, "filter": self.filter_.state_dict()}
-
-    def _parameters(self) -> dict[str, object]:
-        values = self.get_params(deep=False)
-        if isinstance(values["random_state"], np.random.RandomState):
-            values["random_state"] = None  # the seed drawn from it is saved
-        return {name: _plain(value) for name, value in values.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the parameters, except for `device`, and the learned state."""

@@ -12,7 +12,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
 from ..filters.exact.algebra import LARGEST_WEIGHT
-from .base import ParticleEstimator
+from .base import METHODS, ParticleEstimator
 
 
 @dataclass(eq=False, repr=False)
@@ -64,7 +64,7 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
                 "class_weight='balanced' needs the y of fit, which a stream does not have: give a "
                 "dict as class_weight, or class_prior='uniform' to balance the predictions"
             )
-        if self.method != "rb" and classes is None and not hasattr(self, "filter_"):
+        if self.method in METHODS[1:] and classes is None and not hasattr(self, "filter_"):
             raise ValueError("classes must be passed on the first call to partial_fit")
         return self._absorb(X, y, classes, sample_weight, anew=False)
 

@@ -6,9 +6,9 @@ import math
 import platform
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from typing import Any, Self
 
@@ -27,29 +27,25 @@ from .relu import RandomReLU
 _PORTION = 512  # samples between two reports of progress
 _INPUT_LIMIT = 8.0  # of the projection, in deviations of the backbone's outputs
 
-Progress = Callable[[int, int], None]
-"""Called with (samples so far, samples in all)."""
-
 
 class Frozen:
-    """A network that is never trained, copied, stacked or saved, but shared.
+    """A network that is shared, and never trained, copied, stacked or saved.
 
-    It is not an `nn.Module`, so that an `Ensemble` of modules that use it neither resets nor stacks
-    it.
+    It is no `nn.Module`, so an `Ensemble` of modules that use it neither resets nor stacks it.
     """
 
     def __init__(self, module: nn.Module, taps: Sequence[str]) -> None:
         if not isinstance(module, nn.Module):
             raise TypeError(f"a backbone is an nn.Module, got {type(module).__name__}")
         self.taps = (taps,) if isinstance(taps, str) else tuple(taps)
-        self.scales = (1.0,) * max(len(self.taps), 1)
+        self.scales: tuple[float, ...] = ()  # a `Backbone` measures them
         known = dict(module.named_modules())
         for tap in self.taps:
             if tap not in known:
                 names = ", ".join(name for name in known if name.count(".") < 2 and name)
                 raise ValueError(f"the backbone has no part {tap!r} to tap; there are {names}")
-        self._copies = {torch.device("cpu"): copy.deepcopy(module).cpu().eval()}
-        self._copies[torch.device("cpu")].requires_grad_(False)
+        own = copy.deepcopy(module).cpu().eval().requires_grad_(False)
+        self._copies = {torch.device("cpu"): own}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
@@ -62,26 +58,27 @@ class Frozen:
 
     @contextmanager
     def tapped(self, device: torch.device) -> Iterator[Callable[[Tensor], list[Tensor]]]:
-        """A function from inputs to each tap's output averaged over space, `[B, C]`, or without
-        taps to the network's own output. Several threads may call it."""
+        """A function, for several threads, from inputs to the pooled output `[B, C]` of each tap,
+        or of the network if there are none."""
         module = self.on(device)
-        found: dict[tuple[int, str], object] = {}
+        parts = [module.get_submodule(tap) for tap in self.taps]
+        found: dict[tuple[int, nn.Module], object] = {}
 
-        def keep(tap: str) -> Any:
-            me = threading.get_ident
-            return lambda part, inputs, output: found.__setitem__((me(), tap), output)
+        def keep(part: nn.Module, inputs: object, output: object) -> None:
+            found[threading.get_ident(), part] = output
 
         def pooled(x: Tensor) -> list[Tensor]:
             output, me = module(x), threading.get_ident()
-            outputs = [found.pop((me, tap)) for tap in self.taps] if self.taps else [output]
+            for tap, part in zip(self.taps, parts, strict=True):
+                if (me, part) not in found:  # such as a list of layers
+                    raise ValueError(f"the backbone does not call its part {tap!r}: tap another")
+            outputs = [found.pop((me, part)) for part in parts] or [output]
             return [_pooled(output).float() for output in outputs]
 
-        handles = [module.get_submodule(t).register_forward_hook(keep(t)) for t in self.taps]
-        try:
+        with ExitStack() as hooks:
+            for part in parts:
+                hooks.enter_context(part.register_forward_hook(keep))
             yield pooled
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def joined(self, parts: list[Tensor]) -> Tensor:
         """Concatenate the taps, each divided by its scale."""
@@ -175,8 +172,7 @@ class Backbone(nn.Module):
         return (features + self._run(x.flip(-1))) / 2.0 if self.mirror else features
 
     def _run(self, x: Tensor) -> Tensor:
-        """Run the network in blocks of one size, the last one padded: all samples use the same
-        kernels."""
+        """Run the network in blocks of one size, the last one padded, so by the same kernels."""
         size = 256 if x.is_cuda else 8
         with self._frozen.tapped(x.device) as network:
             if torch.compiler.is_exporting():  # to a program for batches of any size
@@ -231,8 +227,9 @@ def _processor() -> str:
 
 def _pooled(output: object) -> Tensor:
     tensor: Tensor = next(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
-    axes: Iterable[int] = range(2, tensor.dim()) if tensor.dim() != 3 else (1,)
-    return tensor.mean(tuple(axes)) if tensor.dim() > 2 else tensor.flatten(1)
+    if tensor.dim() == 3:
+        return tensor.mean(1)
+    return tensor.mean(tuple(range(2, tensor.dim()))) if tensor.dim() > 3 else tensor.flatten(1)
 
 
 def on_terminal(done: int, total: int) -> None:
@@ -243,10 +240,13 @@ def on_terminal(done: int, total: int) -> None:
 
 
 @torch.no_grad()
-def cached(backbone: Backbone, x: Tensor, progress: Progress = on_terminal) -> Tensor:
+def cached(
+    backbone: Backbone, x: Tensor, progress: Callable[[int, int], None] = on_terminal
+) -> Tensor:
     """`backbone(x)`, from the user's cache if it was computed before under the same conditions.
 
-    The file's name is a hash of the backbone's fingerprint, its projection and x.
+    The file's name is a hash of the backbone's fingerprint, its projection and x. `progress` is
+    called with the samples so far and in all.
     """
     digest = hashlib.sha256(backbone.fingerprint(x.device).encode())
     digest.update(repr((backbone, x.dtype, tuple(x.shape))).encode())
@@ -254,10 +254,8 @@ def cached(backbone: Backbone, x: Tensor, progress: Progress = on_terminal) -> T
         digest.update(part.cpu().contiguous().view(torch.uint8).numpy().tobytes())
     file = user_cache() / "features" / f"{digest.hexdigest()}.safetensors"
     if file.is_file():
-        try:
+        with suppress(SafetensorError, KeyError):  # damaged: compute and write it again
             return load_file(file)["features"].to(x.device)
-        except (SafetensorError, KeyError):
-            pass  # damaged: compute and write it again
     parts, done = [], 0
     for part in x.split(_PORTION):
         parts.append(backbone(part).cpu())

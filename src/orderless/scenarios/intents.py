@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from ..features import cached, minilm
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ..features.sentences import Sentences
 
 _TASKS = {"banking77": 7, "clinc150": 10}
+_minilm = lru_cache(minilm)
 
 
 class Intents(Scenario):
@@ -47,24 +49,14 @@ class Intents(Scenario):
     ) -> None:
         training, test = load_intents(source, root)
         encoder = _minilm() if encoder is None else encoder
-        names = sorted(set(training.labels) | set(test.labels))
-        number = {name: index for index, name in enumerate(names)}
         x, x_test = (
             cached(encoder, encoder.tokenize(part.texts).to(find_device(device)))
             for part in (training, test)
         )
-        y, y_test = (
-            torch.tensor([number[label] for label in part.labels], device=x.device)
-            for part in (training, test)
-        )
-        each = len(names) // _TASKS[source]
-        fixed = [list(range(t * each, (t + 1) * each)) for t in range(_TASKS[source])]
+        names, numbers = np.unique(training.labels + test.labels, return_inverse=True)
+        y, y_test = torch.from_numpy(numbers).to(x.device).split([len(x), len(x_test)])
+        fixed = torch.arange(len(names)).view(_TASKS[source], -1).tolist()
         groups = assigned(fixed, assign, assign_seed)
         titles = [f"{names[group[0]]} ... {names[group[-1]]}" for group in groups]
         tasks = split_into_tasks((x, y, x_test, y_test), groups, titles, validation, device)
         super().__init__(tasks, kind=kind, name="intents")
-
-
-@lru_cache
-def _minilm() -> Sentences:
-    return minilm()

@@ -67,11 +67,9 @@ def shuffled_batches(
     """
     size = min(batch_size, samples)
     per_pass = samples // size
-    current = -1
     for number in range(start, total):
         this_pass, place = divmod(number, per_pass)
-        if this_pass != current:
+        if place == 0 or number == start:
             generator = keyed_generator(f"shuffle {stream}", *key, this_pass)
             shuffled = torch.randperm(samples, generator=generator).to(device)
-            current = this_pass
         yield number, shuffled[place * size : (place + 1) * size]

@@ -195,8 +195,8 @@ def constants_of_swaps(
     for place in reversed(swap_path(order)):
         a, b = losses[places[place]], losses[places[place + 1]]
         p_hat = reduce(update, [losses[t] for t in places[:place]], start)
+        density = represent(p_hat)
         for first, second in ((a, b), (b, a)):
-            density = represent(p_hat)
             comparisons.fidelity(p_hat, density, first)
             comparisons.fidelity(update(p_hat, first), bayes_update(density, first), second)
         left, right = reduce(update, [a, b], p_hat), reduce(update, [b, a], p_hat)
@@ -218,7 +218,5 @@ def constants_of_swaps(
 
 
 def _ratio(before: float, after: float) -> float:
-    """The smallest constant c with after <= c before."""
-    if before > 0:
-        return after / before
-    return math.inf if after > 0 else 0.0
+    """The smallest constant c with after <= c before, where one of them is above 0."""
+    return after / before if before > 0 else math.inf

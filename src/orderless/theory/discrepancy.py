@@ -27,10 +27,10 @@ def root_energy_distance(p: WeightedSet, q: WeightedSet) -> float:
 
     In one dimension $D^2 = 2 \int (F_p - F_q)^2$, which has no cancellation.
     """
-    if _dimension(p, q) == 1:
-        gaps, widths = _cumulative_gaps(p, q)
-        return float((2 * gaps.square() @ widths).sqrt())
     support, masses = _difference(p, q)
+    if support.shape[1] == 1:
+        gaps, widths = masses.cumsum(0)[:-1], support[:, 0].diff()  # F_p - F_q between points
+        return float((2 * gaps.square() @ widths).sqrt())
     return float((-masses @ _distances(support, support) @ masses).clamp(min=0).sqrt())
 
 
@@ -52,9 +52,10 @@ def root_mmd(p: WeightedSet, q: WeightedSet, kernel: Kernel | None = None) -> fl
 
 def wasserstein_1(p: WeightedSet, q: WeightedSet) -> float:
     r"""$D = \int |F_p(x) - F_q(x)| dx$, exact, for sets in one dimension."""
-    if (dimension := _dimension(p, q)) != 1:
-        raise ValueError(f"wasserstein_1 is exact in one dimension only, got {dimension}")
-    gaps, widths = _cumulative_gaps(p, q)
+    support, masses = _difference(p, q)
+    if support.shape[1] != 1:
+        raise ValueError(f"wasserstein_1 is exact in one dimension only, got {support.shape[1]}")
+    gaps, widths = masses.cumsum(0)[:-1], support[:, 0].diff()
     return float(gaps.abs() @ widths)
 
 
@@ -72,29 +73,18 @@ def laplace_kernel(length_scale: float) -> Kernel:
     return lambda x, y: (-_distances(x, y) / length_scale).exp()
 
 
-def _dimension(p: WeightedSet, q: WeightedSet) -> int:
-    left, right = checked(p)[0].shape[1], checked(q)[0].shape[1]
-    if left != right:
-        raise ValueError(f"the two sets must have the same dimension, got {left} and {right}")
-    return left
-
-
 def _difference(p: WeightedSet, q: WeightedSet) -> tuple[Tensor, Tensor]:
-    """p - q as one signed set: distinct points `[K, d]` and masses `[K]`.
+    """p - q as one signed set: distinct points `[K, d]`, sorted, and masses `[K]`.
 
     Points in both sets are merged, so that equal sets have masses of exactly zero: the root of a
     small remainder would be large.
     """
-    _dimension(p, q)
     (x, w), (y, v) = checked(p), checked(q)
+    left, right = x.shape[1], y.shape[1]
+    if left != right:
+        raise ValueError(f"the two sets must have the same dimension, got {left} and {right}")
     support, where = torch.unique(torch.cat([x, y]), dim=0, return_inverse=True)
     return support, torch.zeros(len(support), dtype=x.dtype).index_add(0, where, torch.cat([w, -v]))
-
-
-def _cumulative_gaps(p: WeightedSet, q: WeightedSet) -> tuple[Tensor, Tensor]:
-    """F_p - F_q on the intervals between neighbouring points, and the intervals' widths."""
-    support, masses = _difference(p, q)  # sorted by `unique`
-    return masses.cumsum(0)[:-1], support[:, 0].diff()
 
 
 def _distances(x: Tensor, y: Tensor) -> Tensor:

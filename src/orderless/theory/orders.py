@@ -5,21 +5,20 @@ pairs that the two orders rank differently: the Kendall tau distance, from 0 to 
 """
 
 from bisect import bisect_left
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 
 def adjacent_swaps(order_a: Sequence[Any], order_b: Sequence[Any] | None = None) -> int:
-    """The smallest number of swaps of neighbours from `order_a` to `order_b`, in O(T log T)
-    comparisons.
+    """The smallest number of swaps of neighbours from one order to another (default: ascending).
 
-    The default of `order_b` is ascending order. Elements are distinct hashable values.
+    Elements are distinct hashable values. Takes O(T log T) comparisons.
     """
     sorted_so_far: list[int] = []
     swaps = 0
-    for rank in _ranks(order_a, sorted(order_a) if order_b is None else order_b):
+    for rank in _ranks(order_a, order_b):
         place = bisect_left(sorted_so_far, rank)
         swaps += len(sorted_so_far) - place  # these come before it and belong after it
         sorted_so_far.insert(place, rank)
@@ -52,7 +51,7 @@ def swap_path(order_a: Sequence[Any], order_b: Sequence[Any] | None = None) -> l
 
     Its length is `adjacent_swaps(order_a, order_b)`: each swap corrects one pair (insertion sort).
     """
-    ranks = _ranks(order_a, sorted(order_a) if order_b is None else order_b)
+    ranks = _ranks(order_a, order_b)
     path = []
     for end in range(1, len(ranks)):
         place = end
@@ -63,8 +62,9 @@ def swap_path(order_a: Sequence[Any], order_b: Sequence[Any] | None = None) -> l
     return path
 
 
-def _ranks(order_a: Sequence[Hashable], order_b: Sequence[Hashable]) -> list[int]:
-    """The places in `order_b` of the elements of `order_a`."""
+def _ranks(order_a: Sequence[Any], order_b: Sequence[Any] | None) -> list[int]:
+    """The places in `order_b`, or in ascending order, of the elements of `order_a`."""
+    order_b = sorted(order_a) if order_b is None else order_b
     place = {element: rank for rank, element in enumerate(order_b)}
     if len(place) != len(order_b):
         raise ValueError("an order holds every element once, but elements are repeated")

@@ -6,7 +6,6 @@ that Bayes updates and discrepancies apply to both. A loss is a function of posi
 """
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import NamedTuple
 
 import torch
@@ -82,8 +81,7 @@ class FilterUpdate:
         if particle_filter.particles.particle_buffers():
             raise ValueError("a network with buffers is more than its position: use one without")
         self.filter = particle_filter
-        # A state dict shares tensors with particles and optimizer, which the filter's steps change.
-        self._state = deepcopy(particle_filter.state_dict())
+        self._state = particle_filter.state_dict()
 
     def __call__(self, p: WeightedSet, loss: Loss) -> WeightedSet:
         particles = self.filter.particles
