@@ -1,19 +1,17 @@
 """The paper's claims, judged one by one on our own measurements.
 
 A comparison holds if the paired 95 % interval over orders and seeds lies wholly on the claimed
-side of 0. Otherwise it does not hold, and the evidence tells whether the opposite or no difference
-is seen. It is not decidable if a row is missing or broke off, or if fewer than ``MINIMUM_ORDERS``
-orders are shared: four orders are often all on one side by chance. "Less variable" is judged twice:
-on the total variance (over orders and seeds, probably the paper's; not decidable with two seeds)
-and on the order variance.
+side of 0; if not, the evidence tells whether the opposite or no difference is seen. It is not
+decidable if a row is missing or broke off, or if fewer than ``MINIMUM_ORDERS`` orders are shared:
+four orders are often all on one side by chance. "Less variable" is judged twice: on the total
+variance (probably the paper's; not decidable with two seeds) and on the order variance.
 
-Mean returns in games, which are expensive to measure in many orders, are judged from 3 orders on,
-where the interval is wide. A second interval, ``across``, treats the levels as a sample as well: it
-tells which effects on the game are excluded.
+Mean returns in games, where orders are expensive, are judged from 3 orders on. A second interval,
+``across``, treats the levels as a sample as well: it tells which effects on the game are excluded.
 
-That weighted particles keep plasticity is judged on the second half of each order by Student's
-interval over the orders' paired differences, against PPO and against unweighted particles: what
-those keep as well is no effect of the weights.
+Plasticity is judged on the second half of each order by Student's interval over the orders' paired
+differences, against PPO and against unweighted particles: what those keep as well is no effect of
+the weights.
 """
 
 from collections.abc import Iterator, Sequence, Set
@@ -57,11 +55,6 @@ class Comparison(NamedTuple):
     left: str
     right: str
     measure: Measure = "mean"
-
-    @property
-    def text(self) -> str:
-        better = "is above" if self.measure == "mean" else "has lower variance than"
-        return f"{method_label(self.left)} {better} {method_label(self.right)}"
 
 
 def _comparisons(benchmark: str, methods: Set[str]) -> Iterator[Comparison]:
@@ -110,13 +103,10 @@ def decided(
     runs: str,
     *,
     better: str = "high",
-    form: str = ".3f",
+    form: str = ".3f",  # "%" writes fractions as percentages
 ) -> Claim:
     """The claim with its verdict and evidence: it holds if the interval of the difference between
-    the first and the second method lies wholly on the better side of 0.
-
-    `form` is the format of the numbers; "%" writes fractions as percentages.
-    """
+    the first and the second method lies wholly on the better side of 0."""
     above, below = difference.low > ROUNDING, difference.high < -ROUNDING
     holds, opposite = (above, below) if better == "high" else (below, above)
     seen = "" if holds else "; the opposite is seen" if opposite else "; no difference is shown"
@@ -143,8 +133,11 @@ class Judge:
     def compare(self, comparison: Comparison) -> Claim:
         left, right, measure = comparison
         mean, returns = measure == "mean", self.summary.returns
+        better = "is above" if mean else "has lower variance than"
         claim = Claim(
-            claim=comparison.text, measure=MEASURES[measure], paper=self._in_the_paper(comparison)
+            claim=f"{method_label(left)} {better} {method_label(right)}",
+            measure=MEASURES[measure],
+            paper=self._in_the_paper(comparison),
         )
         needed = FEWEST_ORDERS if returns and mean else MINIMUM_ORDERS
         shared = self._shared_block(left, right, needed)

@@ -58,9 +58,8 @@ def _summarize_table(cells: list[CellRecord]) -> Summary:
     names = sorted({cell.method for cell in cells}, key=table_order)
     methods = {name: _summarize_method(by_place(cells, name)) for name in names}
     notes = _notes(methods)
-    experts = [cell.expert for cell in cells]
-    expert = _shared(experts)
-    if any(experts) and expert is None:
+    expert = _shared([cell.expert for cell in cells])
+    if expert is None and any(cell.expert for cell in cells):
         notes.append("The cells do not all clone the same expert.")
     untrained = _mean(_mean(cell.scores["accuracy"][0]) for cell in cells)
     summary = Summary(
@@ -107,10 +106,15 @@ def _summarize_method(cells: Cells) -> MethodSummary:
     by_order = metrics.order_averages(scores)
     worst = orders[int(by_order.argmin())]
     scoring = _mean(cell.scoring_duration for cell in cells.values())
+
+    def average(combine: str) -> float | None:
+        combined = score_grid(cells, seeds, orders, combine)
+        return None if combined is None else metrics.average(combined)
+
     found: dict[str, object] = {
         **{name: getattr(metrics, name)(scores) for name in STATISTICS},
-        "average_logits": _average(score_grid(cells, seeds, orders, "logits")),
-        "average_probs": _average(score_grid(cells, seeds, orders, "probs")),
+        "average_logits": average("logits"),
+        "average_probs": average("probs"),
         "order_averages": by_order,
         "worst_order_index": worst,
         "worst_order_tasks": cells[seeds[0], worst].order,
@@ -143,8 +147,7 @@ def _summarize_method(cells: Cells) -> MethodSummary:
         found |= {name: getattr(metrics, name)(scores) for name in NORMALIZED}
         within = metrics.order_contributions(scores, within_seed=True)
         found["order_contributions_within_seed"] = within
-        released = score_grid(cells, seeds, orders, released_scoring(used[0].method))
-        found["average_released"] = _average(released)
+        found["average_released"] = average(released_scoring(used[0].method))
     plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in found.items()}
     try:  # what is not finite becomes None, as in the file
         return decode(MethodSummary, as_json(plain))
@@ -158,10 +161,9 @@ def _transfer(
     measure: Callable[[Array, list[int]], float], cells: list[CellRecord]
 ) -> float | None:
     """The mean over runs; None if R is incomplete (a learner that sees all tasks at once)."""
-    matrices = [cell.matrix() for cell in cells]
+    runs = [(cell.matrix(), cell.order) for cell in cells]
     return _mean(
-        None if matrix is None or not np.isfinite(matrix).all() else measure(matrix, cell.order)
-        for matrix, cell in zip(matrices, cells, strict=True)
+        measure(r, order) if r is not None and np.isfinite(r).all() else None for r, order in runs
     )
 
 
@@ -197,17 +199,14 @@ def _weight_spread(cells: list[CellRecord]) -> dict[str, list[float]]:
 
 
 def _plasticity(cells: list[CellRecord], orders: int) -> dict[str, dict[str, list[float]]]:
-    """The mean of each measure by place in the order, and half of its 95 % interval over orders.
-
-    `cells` are those of a block, seed by seed.
-    """
+    """The mean of each measure by place, and half of its 95 % interval over orders, of a block."""
     means: dict[str, list[float]] = {}
     halves: dict[str, list[float]] = {}
     places = [by_order_place(cell) for cell in cells]
     for name in places[0]:
         rows = [measures.get(name, []) for measures in places]
         if all(row and len(row) == len(rows[0]) and None not in row for row in rows):
-            # runs that share an order are not independent of each other: one value per order
+            # cells come seed by seed; runs that share an order are not independent of each other
             values = np.array(rows, dtype=np.float64).reshape(-1, orders, len(rows[0])).mean(axis=0)
             means[name] = values.mean(axis=0).tolist()
             if orders > 1:
@@ -247,10 +246,6 @@ def _notes(methods: dict[str, MethodSummary]) -> list[str]:
 
 def _named(names: list[str]) -> str:
     return f" ({', '.join(names)})" if names else ""
-
-
-def _average(scores: Array | None) -> float | None:
-    return None if scores is None else metrics.average(scores)
 
 
 def _mean(values: Iterable[float | None] | None) -> float | None:

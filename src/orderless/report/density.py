@@ -22,18 +22,14 @@ Array = NDArray[np.float64]
 
 
 class Frames(NamedTuple):
-    """The particles of one run in F of its snapshots.
-
-    `steps` `[F]`; `places` `[F, N, 2]` in the unit square; `weights` `[F, N]`, normalised; `chosen`
-    `[F]`: the indices of the snapshots; `moments`: how many there were.
-    """
+    """The particles of one run in F of its snapshots."""
 
     name: str
-    steps: NDArray[np.int64]
-    places: Array
-    weights: Array
-    chosen: NDArray[np.int64]
-    moments: int
+    steps: NDArray[np.int64]  # [F]
+    places: Array  # [F, N, 2] in the unit square
+    weights: Array  # [F, N], normalised
+    chosen: NDArray[np.int64]  # [F], the indices of the snapshots
+    moments: int  # how many snapshots there were
 
     def density(self, frame: int, size: int) -> Array:
         """sum_i w_i N(x; y_i, h^2 I) on a grid, `[size, size]`, bottom row first; the peak is 1."""
@@ -46,26 +42,20 @@ class Frames(NamedTuple):
 
 
 def weighted_density(places: Array, weights: Array, grid: Array, bandwidth: float) -> Array:
-    """sum_i w_i N(x; y_i, bandwidth^2 I) up to a constant, bottom row first.
-
-    A Gaussian in two dimensions is a product of two Gaussians in one.
-    """
-    across, upward = (
+    """sum_i w_i N(x; y_i, bandwidth^2 I) up to a constant, bottom row first."""
+    across, upward = (  # a Gaussian in two dimensions is a product of two Gaussians in one
         np.exp(-0.5 * ((grid[:, None] - places[None, :, i]) / bandwidth) ** 2) for i in range(2)
     )
     return (upward * weights) @ across.T
 
 
 def load_frames(directory: Path) -> tuple[list[Frames], list[str]]:
-    """The frames of every file of `directory/snapshots`, and a sentence for each file without.
-
-    Without scikit-learn, or with a broken file, the report lacks a figure but is still written.
-    """
+    """The frames of every file of `directory/snapshots`, and a sentence for each file without."""
     found, problems = [], []
     for path in sorted((directory / "snapshots").glob("*.st")):
         try:
             found.append(place_snapshots(file_name(path.stem), *read_snapshots(path)))
-        except ReportError as error:
+        except ReportError as error:  # the report is written without this figure
             problems.append(f"The particles of {path.name} are not shown: {error}")
     return found, problems
 

@@ -39,10 +39,7 @@ def draw_all(
 
 
 def figure1(frames: Frames, *, panels: int = 6) -> Figure:
-    """The density of the particles during training, as Gaussians scaled by weight.
-
-    At most `panels` evenly spread snapshots, first and last included.
-    """
+    """The density of the particles, Gaussians scaled by weight, in at most `panels` snapshots."""
     chosen = evenly(len(frames.steps), panels)
     columns = min(3, len(chosen))
     rows = math.ceil(len(chosen) / columns)
@@ -72,10 +69,7 @@ def figure1(frames: Frames, *, panels: int = 6) -> Figure:
 
 
 def figure2(summaries: Sequence[Summary]) -> Figure:
-    """Average accuracy against normalized variance: total on the left, order alone on the right.
-
-    One row per summary, one marker per method.
-    """
+    """Average accuracy against normalized variance, total and of the order; a row per summary."""
     shown = [readable(summary) for summary in summaries if not summary.returns]
     if not shown:
         raise ReportError("Figure 2 needs a benchmark whose scores are accuracies.")

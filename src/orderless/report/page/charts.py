@@ -31,11 +31,7 @@ def icon(style: Style) -> str:
 
 
 def scatter_charts(
-    spots: Sequence[Spot],
-    styles: dict[str, Style],
-    score: str,
-    *,
-    normalized: bool,
+    spots: Sequence[Spot], styles: dict[str, Style], score: str, *, normalized: bool
 ) -> dict[str, str]:
     """Average against variance, of the order alone and in total, on the same axes."""
     returns = score == "return"
@@ -109,9 +105,8 @@ def series_chart(key: str, data: Series, styles: dict[str, Style]) -> dict[str, 
 
 
 def range_chart(audit: OrderSensitivity, styles: dict[str, Style]) -> dict[str, str]:
-    """A line per task and learner from the score in the worst order to that in the best, with a
-    mark at the mean, and a dashed line at chance.
-    """
+    """For each task and learner a line from the worst order's score to the best, a mark at the
+    mean, and a dashed line at chance."""
     tasks, names = audit.tasks, list(styles)
     by_order = [
         (task, each.name, 100 * each.scores[:, :, task].mean(axis=0))
