@@ -89,11 +89,10 @@ def figure2(summaries: Sequence[Summary]) -> Figure:
             text = textwrap.fill(charts.plain(why + ", ".join(missing)), 64)
             below: Any = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "top"}
             left.annotate(text, (0, 0), (0, -34), **below, fontsize=8)
-        for axes in (left, right):
-            axes.set_xlabel("average accuracy, %")
+        score = "average accuracy, %"
+        left.set(xlabel=score, ylabel="normalized variance, seed and order together")
+        right.set(xlabel=score, ylabel="normalized variance of the order alone")
         right.tick_params(labelleft=True)
-        left.set_ylabel("normalized variance, seed and order together")
-        right.set_ylabel("normalized variance of the order alone")
         left.set_title(charts.plain(title(summary)), loc="left", fontsize=10)
         right.set_title("better: right and down", loc="right", fontsize=8, color="#555555")
         charts.legend_beside(right)

@@ -84,7 +84,7 @@ def series_chart(key: str, data: Series, styles: dict[str, Style]) -> dict[str, 
         charts.draw_series(axes, data, styles)
         axes.set_xlim(data.steps[0], data.steps[-1] if data.steps[-1] > data.steps[0] else None)
         if data.scale == "log":  # an effective sample size is never below 1
-            highest = max([1.0, *(float(np.nanmax(band.high)) for band in data.lines.values())])
+            highest = max(np.nanmax(band.high, initial=1.0) for band in data.lines.values())
             axes.set_ylim(1, 1.2 * highest)
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:g}")
