@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import metrics
 from ..experiments.record import CellRecord, Run, load_run
@@ -21,7 +20,6 @@ from .paper import released_scoring
 from .summary import MethodSummary, ReportError, Summary
 
 T = TypeVar("T")
-Array = NDArray[np.float64]
 
 
 def loaded(
@@ -105,6 +103,7 @@ def _summarize_method(cells: Cells) -> MethodSummary:
     by_run = zip(scores.reshape(len(used), -1), used, strict=True)
     by_order = metrics.order_averages(scores)
     worst = orders[int(by_order.argmin())]
+    matrices = np.array([cell.scores["accuracy"] for cell in used], dtype=np.float64)
     scoring = _mean(cell.scoring_duration for cell in cells.values())
 
     def average(combine: str) -> float | None:
@@ -121,7 +120,6 @@ def _summarize_method(cells: Cells) -> MethodSummary:
         "task_averages": scores.mean(axis=(0, 1)),
         "place_averages": np.mean([row[cell.order] for row, cell in by_run], axis=0),
         "seed_averages": scores.mean(axis=(1, 2)),
-        **{name: _transfer(measure, used) for name, measure in TRANSFERS.items()},
         "nll": _mean(_mean(cell.nll) for cell in used),
         "ece": _mean(_mean(cell.ece) for cell in used),
         "disagreement": _disagreement(cells, seeds, orders),
@@ -142,6 +140,10 @@ def _summarize_method(cells: Cells) -> MethodSummary:
         "settings": _shared_settings(used),
         "scoring_duration": None if scoring is None else scoring * len(cells),
     }
+    if np.isfinite(matrices).all():  # not those of a learner that sees all tasks at once
+        for name, measure in TRANSFERS.items():
+            runs = zip(matrices, used, strict=True)
+            found[name] = _mean(measure(matrix, cell.order) for matrix, cell in runs)
     if used[0].score_kind == "accuracy":  # dividing by a mean makes no sense for returns
         found["interval"] = np.clip(metrics.interval(scores), 0, 1)
         found |= {name: getattr(metrics, name)(scores) for name in NORMALIZED}
@@ -155,16 +157,6 @@ def _summarize_method(cells: Cells) -> MethodSummary:
         raise ReportError(
             f"The scores of {used[0].method} are too large: {misfit} is not finite."
         ) from None
-
-
-def _transfer(
-    measure: Callable[[Array, list[int]], float], cells: list[CellRecord]
-) -> float | None:
-    """The mean over runs; None if R is incomplete (a learner that sees all tasks at once)."""
-    runs = [(cell.matrix(), cell.order) for cell in cells]
-    return _mean(
-        measure(r, order) if r is not None and np.isfinite(r).all() else None for r, order in runs
-    )
 
 
 def _disagreement(cells: Cells, seeds: list[int], orders: list[int]) -> float | None:
