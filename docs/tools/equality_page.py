@@ -22,8 +22,7 @@ class Cell:
 
 def equality_page(results: Results) -> str | None:
     """From `equality.json`; None without it."""
-    content = results.read("equality.json")
-    if content is None:
+    if (content := results.read("equality.json")) is None:
         return None
     ways = decode(dict[str, dict[str, Cell]], content["equality"])  # way -> learner -> cell
 

@@ -44,8 +44,7 @@ def of_product(source: Source) -> bool:
 
 def product_page(results: Results) -> str | None:
     """All scenarios, then what was measured on held-out data; None without a report."""
-    chosen = list(filter(of_product, results.sources))
-    if not chosen:
+    if not (chosen := list(filter(of_product, results.sources))):
         return None
     parts = [_front({source.path.stem: source.summary for source in results.sources})]
     parts += [f"{PROSE['product']['words']}\n", "## Every row\n"]
