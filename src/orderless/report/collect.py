@@ -53,6 +53,11 @@ def summarize(
 
 def _summarize_table(cells: list[CellRecord]) -> Summary:
     first = cells[0]
+    if len({len(cell.order) for cell in cells}) > 1:
+        raise ReportError(
+            f"Cells of {', '.join(first.table)} have different numbers of tasks; cells of "
+            "different experiments cannot share a directory."
+        )
     names = sorted({cell.method for cell in cells}, key=table_order)
     methods = {name: _summarize_method(by_place(cells, name)) for name in names}
     notes = _notes(methods)
