@@ -20,21 +20,11 @@ class Cell:
     answered: float
 
 
-@dataclass(frozen=True)
-class Equality:
-    """`equality.json`: way -> learner -> cell."""
-
-    equality: dict[str, dict[str, Cell]]
-    machines: dict[str, str]
-
-
 def equality_page(results: Results) -> str | None:
     """From `equality.json`; None without it."""
-    content = results.read("equality.json")
-    if content is None:
+    if (content := results.read("equality.json")) is None:
         return None
-    found = decode(Equality, content)
-    ways = found.equality
+    ways = decode(dict[str, dict[str, Cell]], content["equality"])  # way -> learner -> cell
 
     def crossed(text: Callable[[Cell], str]) -> str:
         rows = [
@@ -43,7 +33,7 @@ def equality_page(results: Results) -> str | None:
         ]
         return markdown_table(["", *ways], rows)
 
-    where = "; ".join(f"{kind}: {machine}" for kind, machine in sorted(found.machines.items()))
+    where = "; ".join(f"{kind}: {machine}" for kind, machine in sorted(content["machines"].items()))
     measured = f"## What was measured\n\n{TEXT['measured']} {where}.\n"
     figures = crossed(lambda cell: f"{cell.learned:.1g} / {cell.answered:.1g}")
     parts = crossed(_promise), f"\n{TEXT['notes']}\n", measured, figures

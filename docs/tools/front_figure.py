@@ -30,10 +30,8 @@ def main() -> None:
         colour = "#00897b" if orderless else "#78909c"
         axes.plot(averages, [height] * len(averages), "o", color=colour, alpha=0.7, clip_on=False)
         if orderless:
-            text = f"{len(averages)} orders, one result"
-            axes.annotate(
-                text, (averages[0], height), (-9, -3), textcoords="offset points", ha="right"
-            )
+            text, place = f"{len(averages)} orders, one result", (averages[0], height)
+            axes.annotate(text, place, (-9, -3), textcoords="offset points", ha="right")
     axes.set_yticks(range(len(ROWS)), [label for label, _, _ in reversed(ROWS)])
     axes.set_xlim(55, 100)
     axes.set_ylim(-0.6, len(ROWS) - 0.4)

@@ -22,16 +22,13 @@ COLUMNS = {
 }
 # Settings that no row shown here reads, or that change no figure.
 UNREAD = ("ewc_", "lwf_", "si_", "fisher_", "score_after")
-# The table in front: its columns, and the reports that each is taken from.
+# The table in front: its columns, and the reports that other methods are taken from.
 FRONT = {
-    "SplitMNIST, domain": "product-splitmnist-domain splitmnist-table1-high rb-splitmnist-domain",
-    "SplitMNIST, class": "product-splitmnist-class "
-    "product-splitmnist-class-others rb-splitmnist-class",
-    "SplitMNIST, task": "product-splitmnist-task product-splitmnist-task-others",
-    "SplitCIFAR100, domain": "product-splitcifar100-domain splitcifar100-table1 "
-    "rb-splitcifar100-leaves-domain",
-    "SplitCIFAR100, class": "product-splitcifar100-class product-splitcifar100-class-others "
-    "rb-splitcifar100-leaves-class",
+    "SplitMNIST, domain": "splitmnist-table1-high rb-splitmnist-domain",
+    "SplitMNIST, class": "product-splitmnist-class-others rb-splitmnist-class",
+    "SplitMNIST, task": "product-splitmnist-task-others",
+    "SplitCIFAR100, domain": "splitcifar100-table1 rb-splitcifar100-leaves-domain",
+    "SplitCIFAR100, class": "product-splitcifar100-class-others rb-splitcifar100-leaves-class",
 }
 WIDE = {
     "SplitMNIST, domain": "product-splitmnist-domain-wide",
@@ -47,8 +44,7 @@ def of_product(source: Source) -> bool:
 
 def product_page(results: Results) -> str | None:
     """All scenarios, then what was measured on held-out data; None without a report."""
-    chosen = list(filter(of_product, results.sources))
-    if not chosen:
+    if not (chosen := list(filter(of_product, results.sources))):
         return None
     parts = [_front({source.path.stem: source.summary for source in results.sources})]
     parts += [f"{PROSE['product']['words']}\n", "## Every row\n"]
@@ -95,10 +91,12 @@ def _front(summaries: dict[str, Summary]) -> str:
                 return f"{percent(score)}{known}"
         return ""
 
-    rows = [[SHOWN[name], *(found(stems, name) for stems in FRONT.values())] for name in SHOWN]
+    own = {key: f"product-{key.lower().replace(', ', '-')}" for key in FRONT}
+    rows = [
+        [SHOWN[name], *(found(f"{own[key]} {FRONT[key]}", name) for key in FRONT)] for name in SHOWN
+    ]
     wide = [f"{SHOWN[OWN[0]]}, wide", *(found(WIDE.get(key, ""), OWN[0]) for key in FRONT)]
-    merged = (found(f"{stems.split()[0]}-particles", OWN[1]) for stems in FRONT.values())
-    many = [method_label(OWN[1]), *merged]
+    many = [method_label(OWN[1]), *(found(f"{own[key]}-particles", OWN[1]) for key in FRONT)]
     return markdown_table(["method", *FRONT], [rows[0], many, wide, *rows[1:]])
 
 

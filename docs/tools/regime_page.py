@@ -21,8 +21,7 @@ PLACE = {
 def regime_page(results: Results) -> str | None:
     """From `when-weighting-helps.json`; None without it."""
     name = "when-weighting-helps.json"
-    content = results.read(name)
-    if content is None:
+    if (content := results.read(name)) is None:
         return None
     summary = decode(RegimeSummary, content)
     points = summary.points

@@ -132,10 +132,7 @@ def verdicts(
     verdict: Callable[[Claim], str] = lambda claim: VERDICTS[claim.holds],
     leave_out: Collection[object] = (),
 ) -> str:
-    """The verdicts on each claim, a column per summary.
-
-    Claims whose verdicts are all in `leave_out` have no row.
-    """
+    """The verdicts on each claim, a column per summary; no row if all are in `leave_out`."""
     found = [{(c.claim, c.measure): c for c in summary.claims} for summary in judged]
     said = [(key, c.holds) for claims in found for key, c in claims.items()]
     rows = [

@@ -23,8 +23,7 @@ REFERENCES = {"product": "Product of task posteriors ([own settings](product.md)
 
 def table1_page(results: Results) -> str | None:
     """One table for each benchmark, and where the paper's claims hold."""
-    sources = _own(results)
-    if not sources:
+    if not (sources := _own(results)):
         return None
     front = [source for source in sources if _in_front(source.summary)]
     parts = next(filter(None, (_pictures(source, "figure2") for source in front)), [])
@@ -49,8 +48,7 @@ def table1_page(results: Results) -> str | None:
 
 def table1_details(results: Results) -> str | None:
     """Every figure with its command, and the evidence on every claim."""
-    sources = _own(results)
-    if not sources:
+    if not (sources := _own(results)):
         return None
     remarks = results.remarks("table1-details")
     parts = [remarks and f"## Remarks\n\n{remarks}\n", *map(_benchmark_section, sources)]

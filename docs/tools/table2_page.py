@@ -20,27 +20,24 @@ NOT_SHOWN += ("seeds x orders",)
 
 def table2_page(results: Results) -> str | None:
     """The answer and one table for each benchmark; None without a report of them."""
-    by_benchmark = _own(results)
-    if not by_benchmark:
-        return None
-    sources = [source for found in by_benchmark.values() for source in found]
+    sources, by_benchmark = _own(results)
     parts = [_figures(sources)]
-    for benchmark, found in by_benchmark.items():
-        parts += [f"## {benchmark_label(benchmark)}\n", _overview([s.summary for s in found])]
+    for benchmark, summaries in by_benchmark.items():
+        parts += [f"## {benchmark_label(benchmark)}\n", _overview(summaries)]
     remarks = results.remarks("table2")
     parts += [f"{TEXT['legend']}\n", remarks and f"## Remarks\n\n{remarks}\n"]
-    return page("Table 2, measured", _answer([s.summary for s in sources]), *parts)
+    answer = _answer([source.summary for source in sources])
+    return page("Table 2, measured", answer, *parts) if sources else None
 
 
 def table2_details(results: Results) -> str | None:
     """Every figure with its command, and the paper's claims one by one."""
-    parts, by_benchmark = [], _own(results)
-    for benchmark, found in by_benchmark.items():
-        judged = [source.summary for source in found]
+    parts = []
+    sources, by_benchmark = _own(results)
+    for benchmark, judged in by_benchmark.items():
         decided = [s for s in judged if any(c.difference is not None for c in s.claims)]
         parts += [f"## {benchmark_label(benchmark)}\n", *map(_rows, judged)]
         parts.append(verdicts(decided, _name, _verdict, leave_out=["not decidable"]))
-    sources = [source for found in by_benchmark.values() for source in found]
     summaries = [source.summary for source in sources]
     parts += [
         f"{TEXT['claims']}\n",
@@ -52,13 +49,14 @@ def table2_details(results: Results) -> str | None:
     return page("Table 2: all figures", TEXT["words"], *parts) if sources else None
 
 
-def _own(results: Results) -> dict[str, list[Source]]:
-    """The reports of the paper's Table 2, by benchmark."""
-    found = {
-        benchmark: [s for s in results.sources if s.summary.benchmark == benchmark]
-        for benchmark in reversed(TABLE_2)
-    }
-    return {benchmark: sources for benchmark, sources in found.items() if sources}
+def _own(results: Results) -> tuple[list[Source], dict[str, list[Summary]]]:
+    """The reports of the paper's Table 2, and their summaries by benchmark."""
+    all_of = results.sources
+    sources = [s for name in reversed(TABLE_2) for s in all_of if s.summary.benchmark == name]
+    by_benchmark: dict[str, list[Summary]] = {}
+    for summary in (source.summary for source in sources):
+        by_benchmark.setdefault(summary.benchmark, []).append(summary)
+    return sources, by_benchmark
 
 
 def _overview(summaries: list[Summary]) -> str:

@@ -228,3 +228,8 @@ def test_cells_that_contradict_each_other_are_refused(write_cells, tmp_path):
     ragged["scores"]["accuracy"] = ragged["scores"]["accuracy"][1:]
     with pytest.raises(ReportError, match=r"shape \[6, 5\]"):
         summarize(write_cells([ragged], tmp_path / "ragged"))
+    fewer = make_cell(
+        "gd", 1, 0, order=[1, 0], task_names=None, scores={"accuracy": [[0.5] * 2] * 3}
+    )
+    with pytest.raises(ReportError, match="different numbers of tasks"):
+        summarize(write_cells([make_cell("gd", 0, 0), fewer], tmp_path / "fewer"))

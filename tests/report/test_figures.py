@@ -156,6 +156,20 @@ def test_networks_with_one_parameter_have_places():
     assert frames.places.shape == (6, 5, 2) and np.isfinite(frames.places).all()
 
 
+@pytest.mark.parametrize("scale", [1e30, 1e160])
+def test_networks_that_diverged_have_places(scale):
+    positions, log_weights, steps = snapshots(particles=5)
+    frames = place_snapshots("run", scale * positions.astype(np.float64), log_weights, steps)
+    assert np.isfinite(frames.places).all()
+    assert len(np.unique(frames.places.round(3).reshape(-1, 2), axis=0)) == 20
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (3, 0), (0, 3), (3, 1)])
+def test_too_few_particles_are_refused(shape):
+    with pytest.raises(ReportError, match=f"at least 4 .* got {shape[0] * shape[1]}"):
+        place_snapshots("run", np.zeros((*shape, 2)), np.zeros(shape), np.zeros(shape[0], int))
+
+
 def test_snapshots_of_the_wrong_shape_are_refused():
     positions, log_weights, steps = snapshots()
     with pytest.raises(ReportError, match=r"log_weights \[S, N\]"):

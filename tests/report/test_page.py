@@ -289,6 +289,14 @@ def test_weights_that_never_change_are_drawn_without_a_warning(write_cells):
     assert result.values["ess"]["lines"]["wpf"][-1] == pytest.approx(10)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_trace_of_one_step_between_the_others_is_drawn_without_a_warning(write_cells):
+    traces = {"wpf": {"step": [0, 50], "ess": [9, 5]}, "ewc+wpf": {"step": [7], "ess": [3]}}
+    cells = [make_cell(name, 0, 0, trace=trace) for name, trace in traces.items()]
+    (result,) = data_of(write_cells(cells)).results
+    assert set(result.values["ess"]["lines"]) == set(traces)
+
+
 def test_returns_have_curves_and_variances_that_are_not_normalized(write_cells):
     curves = {"step": [0, 10], "return": [-1.0, 5.0]}
     cells = [

@@ -45,9 +45,7 @@ def complete_block(places: Iterable[Place]) -> tuple[list[int], list[int]]:
 
 
 def by_order_place(cell: CellRecord) -> dict[str, list[float | None]]:
-    """Plasticity by place in the order; with recorded curves also "return", the area under the
-    curve of each level while it was learned.
-    """
+    """Plasticity by place in the order; "return", with curves, is the area under each curve."""
     final = cell.final()
     if cell.curves is None or final is None:
         return cell.plasticity

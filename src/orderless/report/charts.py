@@ -91,14 +91,12 @@ def legend_beside(axes: Axes) -> None:
 
 
 class Spot(NamedTuple):
-    """A method, or one of its orders: the average, and the variance (or its contribution to it)
-    over orders and seeds, or over orders alone.
-    """
+    """A method, or one of its orders with its contribution to the variances."""
 
     name: str
     average: float
-    total: float
-    order: float
+    total: float  # variance over orders and seeds
+    order: float  # over orders alone
     dots: tuple[Spot, ...] = ()
 
 
@@ -174,15 +172,12 @@ class Band(NamedTuple):
 
 
 class Series(NamedTuple):
-    """One quantity over training, by method, at common steps or places in the order.
-
-    `scale`: "linear", "log" (from 1) or "share" (0 to 1).
-    """
+    """One quantity over training, by method, at common steps or places in the order."""
 
     title: str
     steps: Array
     lines: dict[str, Band]
-    scale: str = "linear"
+    scale: str = "linear"  # or "log" (from 1), or "share" (0 to 1)
     unit: Literal["step", "place"] = "step"
 
 

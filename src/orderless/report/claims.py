@@ -1,24 +1,22 @@
 """The paper's claims, judged one by one on our own measurements.
 
 A comparison holds if the paired 95 % interval over orders and seeds lies wholly on the claimed
-side of 0. Otherwise it does not hold, and the evidence tells whether the opposite or no difference
-is seen. It is not decidable if a row is missing or broke off, or if fewer than ``MINIMUM_ORDERS``
-orders are shared: four orders are often all on one side by chance. "Less variable" is judged twice:
-on the total variance (over orders and seeds, probably the paper's; not decidable with two seeds)
-and on the order variance.
+side of 0; if not, the evidence tells whether the opposite or no difference is seen. It is not
+decidable if a row is missing or broke off, or if fewer than ``MINIMUM_ORDERS`` orders are shared:
+four orders are often all on one side by chance. "Less variable" is judged twice: on the total
+variance (probably the paper's; not decidable with two seeds) and on the order variance.
 
-Mean returns in games, which are expensive to measure in many orders, are judged from 3 orders on,
-where the interval is wide. A second interval, ``across``, treats the levels as a sample as well: it
-tells which effects on the game are excluded.
+Mean returns in games, where orders are expensive, are judged from 3 orders on. A second interval,
+``across``, treats the levels as a sample as well: it tells which effects on the game are excluded.
 
-That weighted particles keep plasticity is judged on the second half of each order by Student's
-interval over the orders' paired differences, against PPO and against unweighted particles: what
-those keep as well is no effect of the weights.
+Plasticity is judged on the second half of each order by Student's interval over the orders' paired
+differences, against PPO and against unweighted particles: what those keep as well is no effect of
+the weights.
 """
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -51,33 +49,22 @@ PLASTICITY = {
 }
 
 
-class Comparison(NamedTuple):
-    """``left`` is claimed to have the higher mean, or the lower variance, than ``right``."""
-
-    left: str
-    right: str
-    measure: Measure = "mean"
-
-    @property
-    def text(self) -> str:
-        better = "is above" if self.measure == "mean" else "has lower variance than"
-        return f"{method_label(self.left)} {better} {method_label(self.right)}"
-
-
-def _comparisons(benchmark: str, methods: Set[str]) -> Iterator[Comparison]:
-    """The paper's claims about its tables, also for tuned rows if there are any."""
+def _comparisons(benchmark: str, methods: Set[str]) -> list[tuple[str, str, Measure]]:
+    """The paper's claims about its tables, also for tuned rows if there are any: the first method
+    has the higher mean, or the lower variance, than the second."""
     base = {"procgen-bc": "bc", "procgen-lifelong": "ppo"}.get(benchmark)
-    plain: tuple[str, ...] = ("ewc", "lwf", "si")
+    found: list[tuple[str, str, Measure]]
     if base is None:
-        yield from (Comparison("wpf", other) for other in ("averaging", "bootstrap", "gd"))
-        yield from (Comparison("wpf", "gd", measure) for measure in list(MEASURES)[1:])
+        plain = ["ewc", "lwf", "si"]
+        found = [("wpf", other, "mean") for other in ("averaging", "bootstrap", "gd")]
+        found += [("wpf", "gd", measure) for measure in list(MEASURES)[1:]]
     else:
+        plain = [base] if base == "bc" else [base, f"{base}+trac", f"{base}+ewc"]
         others = ["averaging", "bootstrap"] + (["ewc"] if base == "ppo" else [])
-        yield from (Comparison(f"{base}+wpf", f"{base}+{other}") for other in others)
-        plain = (base,) if base == "bc" else (base, f"{base}+trac", f"{base}+ewc")
-    tuned = (f"{each}-tuned" for each in plain)
-    for each in (*plain, *(name for name in tuned if {name, f"{name}+wpf"} <= methods)):
-        yield from (Comparison(f"{each}+wpf", each, measure) for measure in MEASURES)
+        found = [(f"{base}+wpf", f"{base}+{other}", "mean") for other in others]
+    tuned = [f"{each}-tuned" for each in plain]
+    plain += [name for name in tuned if {name, f"{name}+wpf"} <= methods]
+    return found + [(f"{each}+wpf", each, measure) for each in plain for measure in MEASURES]
 
 
 def judge_claims(summary: Summary, cells: Sequence[CellRecord]) -> list[Claim]:
@@ -86,7 +73,7 @@ def judge_claims(summary: Summary, cells: Sequence[CellRecord]) -> list[Claim]:
     if benchmark not in (TABLE_2 if summary.returns else TABLE_1):
         return []
     judge = Judge(summary, cells)
-    claims = list(map(judge.compare, _comparisons(benchmark, summary.methods.keys())))
+    claims = [judge.compare(*each) for each in _comparisons(benchmark, summary.methods.keys())]
     if not summary.returns:
         claims += [judge.near_chance("bootstrap"), judge.near_chance("gd"), judge.front()]
     if benchmark == "splitmnist":
@@ -110,13 +97,10 @@ def decided(
     runs: str,
     *,
     better: str = "high",
-    form: str = ".3f",
+    form: str = ".3f",  # "%" writes fractions as percentages
 ) -> Claim:
     """The claim with its verdict and evidence: it holds if the interval of the difference between
-    the first and the second method lies wholly on the better side of 0.
-
-    `form` is the format of the numbers; "%" writes fractions as percentages.
-    """
+    the first and the second method lies wholly on the better side of 0."""
     above, below = difference.low > ROUNDING, difference.high < -ROUNDING
     holds, opposite = (above, below) if better == "high" else (below, above)
     seen = "" if holds else "; the opposite is seen" if opposite else "; no difference is shown"
@@ -140,11 +124,13 @@ class Judge:
     summary: Summary
     cells: Sequence[CellRecord]
 
-    def compare(self, comparison: Comparison) -> Claim:
-        left, right, measure = comparison
+    def compare(self, left: str, right: str, measure: Measure = "mean") -> Claim:
         mean, returns = measure == "mean", self.summary.returns
+        better = "is above" if mean else "has lower variance than"
         claim = Claim(
-            claim=comparison.text, measure=MEASURES[measure], paper=self._in_the_paper(comparison)
+            claim=f"{method_label(left)} {better} {method_label(right)}",
+            measure=MEASURES[measure],
+            paper=self._in_the_paper(left, right, measure),
         )
         needed = FEWEST_ORDERS if returns and mean else MINIMUM_ORDERS
         shared = self._shared_block(left, right, needed)
@@ -168,7 +154,7 @@ class Judge:
         )
         if returns and mean and ours.shape[2] > 1:
             across = metrics.difference_across(ours, theirs)
-            words = claim.evidence + self._excluded(comparison, across)
+            words = claim.evidence + self._excluded(left, right, across)
             claim = replace(claim, across=[across.low, across.high], evidence=words)
         return claim
 
@@ -226,7 +212,7 @@ class Judge:
     def competes(self) -> Claim:
         """ "WPF competes with LwF on SplitCIFAR100": it is at most `COMPETING` below."""
         claim = replace(
-            self.compare(Comparison("wpf", "lwf")),
+            self.compare("wpf", "lwf"),
             claim="Weighted particle filter competes with LwF on "
             f"{benchmark_label('splitcifar100')}",
         )
@@ -243,7 +229,7 @@ class Judge:
         present = [name for name in table if name not in ("wpf", *missing)]
         best = max(present, key=lambda name: methods[name].average, default="lwf+wpf")
         claim = replace(
-            self.compare(Comparison("wpf", best)),
+            self.compare("wpf", best),
             claim="Weighted particle filter outperforms all other methods on "
             f"{benchmark_label('splitmnist')}",
             paper=f"{percent(table['wpf'][0])} % against {percent(table['lwf+wpf'][0])} % "
@@ -291,23 +277,22 @@ class Judge:
             return f"{left} and {right} share {shared}; a verdict needs {needed}."
         return ours, theirs, seeds, orders
 
-    def _excluded(self, comparison: Comparison, across: metrics.Difference) -> str:
+    def _excluded(self, left: str, right: str, across: metrics.Difference) -> str:
         """Whether the measurements exclude an effect of the paper's size on other levels, too."""
         text = (
             f" With the level as a random effect, too: [{across.low:+.3f}, {across.high:+.3f}], "
             f"half-width {(across.high - across.low) / 2:.3f}"
         )
         table = published(self.summary.benchmark, self.summary.scenario)
-        if not {comparison.left, comparison.right} <= table.keys():
+        if not {left, right} <= table.keys():
             return f"{text}."
-        effect = table[comparison.left][0] - table[comparison.right][0]
+        effect = table[left][0] - table[right][0]
         seen = "is not excluded" if across.low <= effect <= across.high else "is excluded"
         return f"{text}; an effect of the paper's size, {effect:+.2f}, {seen}."
 
-    def _in_the_paper(self, comparison: Comparison) -> str | None:
+    def _in_the_paper(self, left: str, right: str, measure: Measure) -> str | None:
         table = published(self.summary.benchmark, self.summary.scenario)
-        measure = comparison.measure
-        left, right = (name.replace("-tuned", "") for name in comparison[:2])
+        left, right = (name.replace("-tuned", "") for name in (left, right))
         if measure == "order_variance" or not {left, right} <= table.keys():
             return None
         ours, theirs = table[left], table[right]

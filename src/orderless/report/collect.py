@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import metrics
 from ..experiments.record import CellRecord, Run, load_run
@@ -21,7 +20,6 @@ from .paper import released_scoring
 from .summary import MethodSummary, ReportError, Summary
 
 T = TypeVar("T")
-Array = NDArray[np.float64]
 
 
 def loaded(
@@ -55,12 +53,16 @@ def summarize(
 
 def _summarize_table(cells: list[CellRecord]) -> Summary:
     first = cells[0]
+    if len({len(cell.order) for cell in cells}) > 1:
+        raise ReportError(
+            f"Cells of {', '.join(first.table)} have different numbers of tasks; cells of "
+            "different experiments cannot share a directory."
+        )
     names = sorted({cell.method for cell in cells}, key=table_order)
     methods = {name: _summarize_method(by_place(cells, name)) for name in names}
     notes = _notes(methods)
-    experts = [cell.expert for cell in cells]
-    expert = _shared(experts)
-    if any(experts) and expert is None:
+    expert = _shared([cell.expert for cell in cells])
+    if expert is None and any(cell.expert for cell in cells):
         notes.append("The cells do not all clone the same expert.")
     untrained = _mean(_mean(cell.scores["accuracy"][0]) for cell in cells)
     summary = Summary(
@@ -106,18 +108,23 @@ def _summarize_method(cells: Cells) -> MethodSummary:
     by_run = zip(scores.reshape(len(used), -1), used, strict=True)
     by_order = metrics.order_averages(scores)
     worst = orders[int(by_order.argmin())]
+    matrices = np.array([cell.scores["accuracy"] for cell in used], dtype=np.float64)
     scoring = _mean(cell.scoring_duration for cell in cells.values())
+
+    def average(combine: str) -> float | None:
+        combined = score_grid(cells, seeds, orders, combine)
+        return None if combined is None else metrics.average(combined)
+
     found: dict[str, object] = {
         **{name: getattr(metrics, name)(scores) for name in STATISTICS},
-        "average_logits": _average(score_grid(cells, seeds, orders, "logits")),
-        "average_probs": _average(score_grid(cells, seeds, orders, "probs")),
+        "average_logits": average("logits"),
+        "average_probs": average("probs"),
         "order_averages": by_order,
         "worst_order_index": worst,
         "worst_order_tasks": cells[seeds[0], worst].order,
         "task_averages": scores.mean(axis=(0, 1)),
         "place_averages": np.mean([row[cell.order] for row, cell in by_run], axis=0),
         "seed_averages": scores.mean(axis=(1, 2)),
-        **{name: _transfer(measure, used) for name, measure in TRANSFERS.items()},
         "nll": _mean(_mean(cell.nll) for cell in used),
         "ece": _mean(_mean(cell.ece) for cell in used),
         "disagreement": _disagreement(cells, seeds, orders),
@@ -138,13 +145,16 @@ def _summarize_method(cells: Cells) -> MethodSummary:
         "settings": _shared_settings(used),
         "scoring_duration": None if scoring is None else scoring * len(cells),
     }
+    if np.isfinite(matrices).all():  # not those of a learner that sees all tasks at once
+        for name, measure in TRANSFERS.items():
+            runs = zip(matrices, used, strict=True)
+            found[name] = _mean(measure(matrix, cell.order) for matrix, cell in runs)
     if used[0].score_kind == "accuracy":  # dividing by a mean makes no sense for returns
         found["interval"] = np.clip(metrics.interval(scores), 0, 1)
         found |= {name: getattr(metrics, name)(scores) for name in NORMALIZED}
         within = metrics.order_contributions(scores, within_seed=True)
         found["order_contributions_within_seed"] = within
-        released = score_grid(cells, seeds, orders, released_scoring(used[0].method))
-        found["average_released"] = _average(released)
+        found["average_released"] = average(released_scoring(used[0].method))
     plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in found.items()}
     try:  # what is not finite becomes None, as in the file
         return decode(MethodSummary, as_json(plain))
@@ -152,17 +162,6 @@ def _summarize_method(cells: Cells) -> MethodSummary:
         raise ReportError(
             f"The scores of {used[0].method} are too large: {misfit} is not finite."
         ) from None
-
-
-def _transfer(
-    measure: Callable[[Array, list[int]], float], cells: list[CellRecord]
-) -> float | None:
-    """The mean over runs; None if R is incomplete (a learner that sees all tasks at once)."""
-    matrices = [cell.matrix() for cell in cells]
-    return _mean(
-        None if matrix is None or not np.isfinite(matrix).all() else measure(matrix, cell.order)
-        for matrix, cell in zip(matrices, cells, strict=True)
-    )
 
 
 def _disagreement(cells: Cells, seeds: list[int], orders: list[int]) -> float | None:
@@ -197,17 +196,14 @@ def _weight_spread(cells: list[CellRecord]) -> dict[str, list[float]]:
 
 
 def _plasticity(cells: list[CellRecord], orders: int) -> dict[str, dict[str, list[float]]]:
-    """The mean of each measure by place in the order, and half of its 95 % interval over orders.
-
-    `cells` are those of a block, seed by seed.
-    """
+    """The mean of each measure by place, and half of its 95 % interval over orders, of a block."""
     means: dict[str, list[float]] = {}
     halves: dict[str, list[float]] = {}
     places = [by_order_place(cell) for cell in cells]
     for name in places[0]:
         rows = [measures.get(name, []) for measures in places]
         if all(row and len(row) == len(rows[0]) and None not in row for row in rows):
-            # runs that share an order are not independent of each other: one value per order
+            # cells come seed by seed; runs that share an order are not independent of each other
             values = np.array(rows, dtype=np.float64).reshape(-1, orders, len(rows[0])).mean(axis=0)
             means[name] = values.mean(axis=0).tolist()
             if orders > 1:
@@ -247,10 +243,6 @@ def _notes(methods: dict[str, MethodSummary]) -> list[str]:
 
 def _named(names: list[str]) -> str:
     return f" ({', '.join(names)})" if names else ""
-
-
-def _average(scores: Array | None) -> float | None:
-    return None if scores is None else metrics.average(scores)
 
 
 def _mean(values: Iterable[float | None] | None) -> float | None:

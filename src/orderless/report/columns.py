@@ -28,19 +28,15 @@ def seen_variance(entry: MethodSummary, name: str) -> float | None:
 
 
 class Column(NamedTuple, Generic[R]):
-    """A column of a table in any format: the value of a row and its text.
-
-    `kind`: "score" (a fraction), "return", "variance" or "number"; `better`: "high" or "low";
-    `honour`: a label for the best row; `write`: writes entries that are not a single number.
-    """
+    """A column of a table in any format: the value of a row and its text."""
 
     heading: str
     value: Callable[[R], float | None]
-    kind: str
+    kind: str  # a key of `WRITERS`; a "score" is a fraction
     explanation: str
-    better: str | None = None
-    honour: str | None = None
-    write: Callable[[R], str] | None = None
+    better: str | None = None  # "high" or "low"
+    honour: str | None = None  # a label for the best row
+    write: Callable[[R], str] | None = None  # for entries that are not a single number
 
     def text(self, row: R, **writers: Callable[[float | None], str]) -> str:
         """The row's entry; `writers` replace those of `WRITERS` by kind."""
@@ -176,10 +172,7 @@ TABLE1_VALUES: dict[str, tuple[object, str]] = {
 
 
 def departures(summary: Summary) -> list[str]:
-    """The differences between a run of one of Table 1's benchmarks and the preset `table1`.
-
-    The presets `demo` and `strong` are not compared with it.
-    """
+    """How a run of Table 1's benchmarks, other than `demo` and `strong`, differs from `table1`."""
     if summary.benchmark not in TABLE_1 or not summary.preset.startswith(("table1", "paper")):
         return []
     found = ((summary.settings.get(k, v), v, words) for k, (v, words) in TABLE1_VALUES.items())

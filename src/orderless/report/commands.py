@@ -9,9 +9,8 @@ EXTENT = re.compile(r"(?<= --methods )\S+|(?<= --permutations )\d+|(?<= --seeds 
 def joined(commands: Iterable[str], finished: Sequence[str]) -> str:
     """One command line that computes what all commands did.
 
-    A table may have been computed in several runs, some methods first and more seeds later.
-    Commands that agree in everything else become one, with the union of their `finished` methods
-    and the largest numbers of permutations and seeds.
+    A table may have been computed in several runs, some methods first and more seeds later: these
+    become one, with the union of their `finished` methods and the largest numbers.
     """
     extents: dict[tuple[str, ...], list[str]] = {}
     for command in commands:

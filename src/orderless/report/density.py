@@ -16,23 +16,20 @@ POINTS = 4000  # t-SNE takes about ten seconds for this many
 FEWEST_FRAMES = 6
 MARGIN, BANDWIDTH = 0.12, 1 / 22  # of the unit square that holds all particles
 COINCIDENT = 1e-15  # t-SNE divides by the spread of the points, and crashes where that is 0
+LARGE = 1e15  # t-SNE squares distances in float32: where they overflow it crashes
 
 Array = NDArray[np.float64]
 
 
 class Frames(NamedTuple):
-    """The particles of one run in F of its snapshots.
-
-    `steps` `[F]`; `places` `[F, N, 2]` in the unit square; `weights` `[F, N]`, normalised; `chosen`
-    `[F]`: the indices of the snapshots; `moments`: how many there were.
-    """
+    """The particles of one run in F of its snapshots."""
 
     name: str
-    steps: NDArray[np.int64]
-    places: Array
-    weights: Array
-    chosen: NDArray[np.int64]
-    moments: int
+    steps: NDArray[np.int64]  # [F]
+    places: Array  # [F, N, 2] in the unit square
+    weights: Array  # [F, N], normalised
+    chosen: NDArray[np.int64]  # [F], the indices of the snapshots
+    moments: int  # how many snapshots there were
 
     def density(self, frame: int, size: int) -> Array:
         """sum_i w_i N(x; y_i, h^2 I) on a grid, `[size, size]`, bottom row first; the peak is 1."""
@@ -45,26 +42,20 @@ class Frames(NamedTuple):
 
 
 def weighted_density(places: Array, weights: Array, grid: Array, bandwidth: float) -> Array:
-    """sum_i w_i N(x; y_i, bandwidth^2 I) up to a constant, bottom row first.
-
-    A Gaussian in two dimensions is a product of two Gaussians in one.
-    """
-    across, upward = (
+    """sum_i w_i N(x; y_i, bandwidth^2 I) up to a constant, bottom row first."""
+    across, upward = (  # a Gaussian in two dimensions is a product of two Gaussians in one
         np.exp(-0.5 * ((grid[:, None] - places[None, :, i]) / bandwidth) ** 2) for i in range(2)
     )
     return (upward * weights) @ across.T
 
 
 def load_frames(directory: Path) -> tuple[list[Frames], list[str]]:
-    """The frames of every file of `directory/snapshots`, and a sentence for each file without.
-
-    Without scikit-learn, or with a broken file, the report lacks a figure but is still written.
-    """
+    """The frames of every file of `directory/snapshots`, and a sentence for each file without."""
     found, problems = [], []
     for path in sorted((directory / "snapshots").glob("*.st")):
         try:
             found.append(place_snapshots(file_name(path.stem), *read_snapshots(path)))
-        except ReportError as error:
+        except ReportError as error:  # the report is written without this figure
             problems.append(f"The particles of {path.name} are not shown: {error}")
     return found, problems
 
@@ -87,7 +78,7 @@ def read_snapshots(path: Path) -> tuple[Array, Array, NDArray[np.int64]]:
 
 
 def place_snapshots(
-    name: str, positions: Array, log_weights: Array, steps: NDArray[np.int64], seed: int = 0
+    name: str, positions: Array, log_weights: Array, steps: NDArray[np.int64]
 ) -> Frames:
     """Choose snapshots evenly, first and last included, and place all their particles together."""
     shapes = [list(array.shape) for array in (positions, log_weights, steps)]
@@ -96,13 +87,15 @@ def place_snapshots(
             "Snapshots must hold positions [S, N, P], log_weights [S, N] and step [S], got "
             f"{shapes[0]}, {shapes[1]} and {shapes[2]}."
         )
-    largest = log_weights.max(axis=1, keepdims=True, initial=-np.inf)
+    points = math.prod(shapes[1])
+    if points < 4:
+        raise ReportError(f"Figure 1 needs at least 4 particles x snapshots, got {points}.")
+    largest = log_weights.max(axis=1, keepdims=True)
     if not (np.isfinite(positions).all() and np.isfinite(largest).all()):
         raise ReportError("some positions or weights are not finite.")
-    count = min(len(steps), max(FEWEST_FRAMES, POINTS // positions.shape[1]))
-    chosen = evenly(len(steps), count)
+    chosen = evenly(len(steps), max(FEWEST_FRAMES, POINTS // positions.shape[1]))
     weights = np.exp(log_weights[chosen] - largest[chosen])
-    places = _embed(positions[chosen], seed)
+    places = _embed(positions[chosen])
     # Into the unit square, with one factor for both axes to keep the ratios of distances.
     low, high = places.min(axis=(0, 1)), places.max(axis=(0, 1))
     size = float((high - low).max()) or 1.0
@@ -121,7 +114,7 @@ def evenly(length: int, count: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, length - 1, min(count, length)).round().astype(np.int64))
 
 
-def _embed(snapshots: Array, seed: int) -> Array:
+def _embed(snapshots: Array) -> Array:
     """[S, N, P] -> [S, N, 2] by one t-SNE over all S * N points, so that snapshots share axes."""
     try:
         from sklearn.manifold import TSNE  # type: ignore[import-untyped]
@@ -130,14 +123,14 @@ def _embed(snapshots: Array, seed: int) -> Array:
         raise ReportError(
             "Figure 1 needs scikit-learn; install it with `pip install 'orderless[report]'`."
         ) from error
-    count, size = math.prod(snapshots.shape[:2]), snapshots.shape[2]
-    if count < 4:
-        raise ReportError(f"Figure 1 needs at least 4 particles x snapshots, got {count}.")
-    points = snapshots.reshape(count, size)
+    *shape, size = snapshots.shape
+    points = snapshots.reshape(math.prod(shape), size)
+    if (largest := np.abs(points).max(initial=0)) > LARGE:
+        points = points / largest
     if np.ptp(points, axis=0).max(initial=0) < COINCIDENT:
-        return np.zeros((*snapshots.shape[:2], 2))
+        return np.zeros((*shape, 2))
     points = np.pad(points, ((0, 0), (0, max(0, 2 - size))))  # the PCA wants two coordinates
     perplexity = min(30.0, (len(points) - 1) / 3)
     with threadpool_limits(1):  # on a busy machine, threads waiting for each other take minutes
-        placed = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
-    return np.asarray(placed, dtype=np.float64).reshape(*snapshots.shape[:2], 2)
+        placed = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(points)
+    return np.asarray(placed, dtype=np.float64).reshape(*shape, 2)

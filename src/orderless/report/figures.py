@@ -39,10 +39,7 @@ def draw_all(
 
 
 def figure1(frames: Frames, *, panels: int = 6) -> Figure:
-    """The density of the particles during training, as Gaussians scaled by weight.
-
-    At most `panels` evenly spread snapshots, first and last included.
-    """
+    """The density of the particles, Gaussians scaled by weight, in at most `panels` snapshots."""
     chosen = evenly(len(frames.steps), panels)
     columns = min(3, len(chosen))
     rows = math.ceil(len(chosen) / columns)
@@ -72,10 +69,7 @@ def figure1(frames: Frames, *, panels: int = 6) -> Figure:
 
 
 def figure2(summaries: Sequence[Summary]) -> Figure:
-    """Average accuracy against normalized variance: total on the left, order alone on the right.
-
-    One row per summary, one marker per method.
-    """
+    """Average accuracy against normalized variance, total and of the order; a row per summary."""
     shown = [readable(summary) for summary in summaries if not summary.returns]
     if not shown:
         raise ReportError("Figure 2 needs a benchmark whose scores are accuracies.")
@@ -95,11 +89,10 @@ def figure2(summaries: Sequence[Summary]) -> Figure:
             text = textwrap.fill(charts.plain(why + ", ".join(missing)), 64)
             below: Any = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "top"}
             left.annotate(text, (0, 0), (0, -34), **below, fontsize=8)
-        for axes in (left, right):
-            axes.set_xlabel("average accuracy, %")
+        score = "average accuracy, %"
+        left.set(xlabel=score, ylabel="normalized variance, seed and order together")
+        right.set(xlabel=score, ylabel="normalized variance of the order alone")
         right.tick_params(labelleft=True)
-        left.set_ylabel("normalized variance, seed and order together")
-        right.set_ylabel("normalized variance of the order alone")
         left.set_title(charts.plain(title(summary)), loc="left", fontsize=10)
         right.set_title("better: right and down", loc="right", fontsize=8, color="#555555")
         charts.legend_beside(right)

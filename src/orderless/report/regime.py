@@ -36,15 +36,13 @@ class Scores:
 class Point(Variant):
     """One method at one point of the map.
 
-    `moved` is the mean of |x_T - x_0| / |x_0| over its particles, `ess` the effective sample size
-    of the weights used for predictions. Filters have a `gain` over unweighted particles of the same
-    run. Methods trained by SGD have an `order_gain`: their order variance minus that of gradient
-    descent at the same point; two orders are too few for it. Both map a combination to [value, low,
-    high] with a paired 95 % interval over orders and seeds.
+    Filters have a `gain` over unweighted particles of the same run. Methods trained by SGD have an
+    `order_gain`: their order variance minus that of gradient descent at the same point; two orders
+    are too few for it. Both map a combination to [value, low, high] with a paired 95 % interval.
     """
 
-    moved: float
-    ess: float
+    moved: float  # mean of |x_T - x_0| / |x_0| over its particles
+    ess: float  # of the weights used for predictions
     power: float
     died: int
     accuracy: Scores
@@ -123,38 +121,30 @@ def summarize_regime(records: list[dict[str, Json]]) -> RegimeSummary:
 
 
 def _point(variant: Variant, places: Places, grids: Grids) -> Point:
-    gain = order_gain = None
-    if variant.method == "wpf":
-        other = replace(variant, method="averaging", loss_scale=0.0, min_ess=None)
-        gain = _differences(grids[variant], grids[other], "mean")
-    orders = grids[variant]["accuracy"].shape[1]
-    if variant.method in ("wpf", "averaging") and orders != 2:  # see `paired_difference`
-        other = replace(variant, method="gd", n=1, loss_scale=1.0, min_ess=None)
-        order_gain = _differences(grids[variant], grids[other], "order_variance")
+    ours = grids[variant]
+
+    def over(metric: Literal["mean", "order_variance"], **changes: Any) -> dict[str, list[float]]:
+        other = grids[replace(variant, min_ess=None, **changes)]
+        return {c: list(metrics.paired_difference(ours[c], other[c], metric)) for c in COMBINES}
 
     trainings, readings = zip(*places.values(), strict=True)
     measures = metrics.average, metrics.order_variance, metrics.seed_variance
-    found: dict[str, Any] = dict(vars(variant), gain=gain, order_gain=order_gain)
-    found |= {c: Scores(*(of(grid) for of in measures)) for c, grid in grids[variant].items()}
+    found: dict[str, Any] = dict(vars(variant))
+    found |= {c: Scores(*(of(grid) for of in measures)) for c, grid in ours.items()}
     for name in ("moved", "ess", "power"):
         found[name] = float(np.mean([getattr(reading, name) for reading in readings]))
+    if variant.method == "wpf":
+        found["gain"] = over("mean", method="averaging", loss_scale=0.0)
+    if variant.method in ("wpf", "averaging") and ours["accuracy"].shape[1] != 2:
+        found["order_gain"] = over("order_variance", method="gd", n=1, loss_scale=1.0)
     return Point(**found, died=sum(training.died_at is not None for training in trainings))
-
-
-def _differences(
-    ours: dict[str, Array], theirs: dict[str, Array], metric: Literal["mean", "order_variance"]
-) -> dict[str, list[float]]:
-    return {
-        combine: list(metrics.paired_difference(ours[combine], theirs[combine], metric))
-        for combine in COMBINES
-    }
 
 
 class Weighing(NamedTuple):
     """A variant of the filter's weights: plain, or with a loss scale or a least ESS."""
 
     words: str = "plain"
-    loss_scale: float | None = None
+    loss_scale: float = 1.0
     min_ess: float | None = None
 
 
@@ -170,8 +160,7 @@ def chosen(
     weighing: Weighing = PLAIN,
 ) -> list[Point]:
     """The points of a method, by learning rate."""
-    usual = 0.0 if method == "averaging" else 1.0
-    scale = usual if weighing.loss_scale is None else weighing.loss_scale
+    scale = 0.0 if method == "averaging" else weighing.loss_scale
     found = [
         p
         for p in points

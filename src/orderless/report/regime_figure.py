@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from ..storage.typed import Setting
@@ -50,27 +51,25 @@ def _gain_against_movement(figure: Figure, axes: Axes, points: list[Point]) -> N
     from matplotlib.colors import LogNorm
 
     scale = LogNorm(1.0, max(sizes(points) + [2]))
-    image = None
-    for init in inits(points):
-        for n in sizes(points):
-            found = chosen(points, "wpf", init=init, n=n)
-            moved = [p.moved for p in found]
-            gains = [[100 * value for value in p.gains("accuracy")] for p in found]
-            for x, (_, low, high) in zip(moved, gains, strict=True):
-                axes.plot([x, x], [low, high], color="#999999", linewidth=0.8, zorder=1)
-            image = axes.scatter(
-                moved,
-                [gain[0] for gain in gains],
-                c=[p.ess for p in found],
-                norm=scale,
-                cmap="viridis",
-                marker=MARKERS.get(init, "D"),
-                s=90 if n == max(sizes(points)) else 35,
-                edgecolors="black",
-                linewidths=0.6,
-                label=f"{init}, N={n}",
-                zorder=3,
-            )
+    for init, n in itertools.product(inits(points), sizes(points)):
+        found = chosen(points, "wpf", init=init, n=n)
+        moved = [p.moved for p in found]
+        gains = [[100 * value for value in p.gains("accuracy")] for p in found]
+        for x, (_, low, high) in zip(moved, gains, strict=True):
+            axes.plot([x, x], [low, high], color="#999999", linewidth=0.8, zorder=1)
+        image = axes.scatter(
+            moved,
+            [gain[0] for gain in gains],
+            c=[p.ess for p in found],
+            norm=scale,
+            cmap="viridis",
+            marker=MARKERS.get(init, "D"),
+            s=90 if n == max(sizes(points)) else 35,
+            edgecolors="black",
+            linewidths=0.6,
+            label=f"{init}, N={n}",
+            zorder=3,
+        )
     gained = [abs(100 * p.gains("accuracy")[0]) for p in chosen(points, "wpf")]
     reach = max(gained, default=0.0) or 1.0
     axes.set_ylim(-1.5 * reach, 1.5 * reach)  # intervals of few seeds reach far beyond
@@ -78,9 +77,8 @@ def _gain_against_movement(figure: Figure, axes: Axes, points: list[Point]) -> N
     axes.set_xscale("log")
     axes.set_xlabel("how far particles moved, mean |x_T - x_0| / |x_0|")
     axes.set_ylabel("gain of weighting over averaging, points of accuracy")
-    if image is not None:
-        bar = figure.colorbar(image, ax=axes, pad=0.01)
-        bar.set_label("effective sample size at the end", fontsize=8)
+    bar = figure.colorbar(image, ax=axes, pad=0.01)
+    bar.set_label("effective sample size at the end", fontsize=8)
 
 
 def _gain_against_ess(axes: Axes, points: list[Point]) -> None:

@@ -77,19 +77,16 @@ class MethodSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A claim of the paper and the verdict on it; `paper` holds the figures of its own table.
-
-    `interval`: of the difference on these tasks; `across`: on other tasks in other orders.
-    """
+    """A claim of the paper and the verdict on it."""
 
     claim: str
     measure: str
     holds: bool | Literal["not decidable"] = "not decidable"
     evidence: str = ""
     difference: float | None = None
-    interval: list[float] | None = None
-    across: list[float] | None = optional()
-    paper: str | None = None
+    interval: list[float] | None = None  # of the difference on these tasks
+    across: list[float] | None = optional()  # on other tasks in other orders
+    paper: str | None = None  # the figures of its own table
 
 
 @dataclass(frozen=True, kw_only=True)

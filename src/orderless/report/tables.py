@@ -88,11 +88,8 @@ def _markdown(summary: Summary) -> str:
 
 
 def format_csv(summaries: list[Summary]) -> str:
-    """One row per method with all its scalars, scores as fractions; null is empty.
-
-    Durations are left out, so that two runs with equal scores have equal files.
-    """
-    names = [
+    """One row per method with all its scalars, scores as fractions; null is empty."""
+    names = [  # without durations, so that two runs with equal scores have equal files
         field.name
         for field in fields(MethodSummary)
         if not field.name.endswith("duration") and not str(field.type).startswith(("list", "dict"))

@@ -31,11 +31,7 @@ def icon(style: Style) -> str:
 
 
 def scatter_charts(
-    spots: Sequence[Spot],
-    styles: dict[str, Style],
-    score: str,
-    *,
-    normalized: bool,
+    spots: Sequence[Spot], styles: dict[str, Style], score: str, *, normalized: bool
 ) -> dict[str, str]:
     """Average against variance, of the order alone and in total, on the same axes."""
     returns = score == "return"
@@ -88,7 +84,7 @@ def series_chart(key: str, data: Series, styles: dict[str, Style]) -> dict[str, 
         charts.draw_series(axes, data, styles)
         axes.set_xlim(data.steps[0], data.steps[-1] if data.steps[-1] > data.steps[0] else None)
         if data.scale == "log":  # an effective sample size is never below 1
-            highest = max([1.0, *(float(np.nanmax(band.high)) for band in data.lines.values())])
+            highest = max(np.nanmax(band.high, initial=1.0) for band in data.lines.values())
             axes.set_ylim(1, 1.2 * highest)
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:g}")
@@ -109,9 +105,8 @@ def series_chart(key: str, data: Series, styles: dict[str, Style]) -> dict[str, 
 
 
 def range_chart(audit: OrderSensitivity, styles: dict[str, Style]) -> dict[str, str]:
-    """A line per task and learner from the score in the worst order to that in the best, with a
-    mark at the mean, and a dashed line at chance.
-    """
+    """For each task and learner a line from the worst order's score to the best, a mark at the
+    mean, and a dashed line at chance."""
     tasks, names = audit.tasks, list(styles)
     by_order = [
         (task, each.name, 100 * each.scores[:, :, task].mean(axis=0))

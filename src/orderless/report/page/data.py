@@ -35,29 +35,24 @@ Part = dict[str, Any]  # as the page's script reads it
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The part of the page about one table; empty fields are not shown.
-
-    `pair`: the methods whose matrices are shown first. `methods`: labels and symbols for legends.
-    `values`: of each chart over time, the mean of each method at each step. `density`: run -> its
-    snapshots. `findings`: of an audit, the verdict on each learner and its explanation.
-    """
+    """The part of the page about one table; empty fields are not shown."""
 
     benchmark: str
     subtitle: str
     headline: str = ""
-    pair: list[str]
+    pair: list[str]  # the methods whose matrices are shown first
     scenario: str = ""
     preset: str = ""
     score: str
     tasks: list[str]
     orders: dict[str, list[int]]
-    methods: dict[str, Part]
+    methods: dict[str, Part]  # labels and symbols for legends
     table: Part
     dots: bool = False
     matrices: dict[str, dict[str, Matrix]]
-    values: dict[str, Part] = field(default_factory=dict)
-    density: dict[str, list[Part]] = field(default_factory=dict)
-    findings: list[Part] = field(default_factory=list)
+    values: dict[str, Part] = field(default_factory=dict)  # the means in each chart over time
+    density: dict[str, list[Part]] = field(default_factory=dict)  # run -> its snapshots
+    findings: list[Part] = field(default_factory=list)  # of an audit: verdicts, explained
     claims: list[Claim] = field(default_factory=list)
     notes: list[str]
     command: str | None
@@ -248,10 +243,7 @@ def looks(styles: Mapping[str, Style]) -> dict[str, Part]:
 
 
 def _matrices(summary: Summary, cells: list[CellRecord]) -> dict[str, dict[str, Matrix]]:
-    """method -> order index -> R `[T + 1, T]`, the mean over its finished seeds.
-
-    Empty if no run has scores before its last row.
-    """
+    """method -> order index -> the mean R over seeds; empty if only last rows have scores."""
     earlier = [row for cell in cells for row in cell.scores["accuracy"][:-1]]
     if all(value is None for row in earlier for value in row):
         return {}

@@ -50,11 +50,9 @@ def variable(colour: str) -> str:
 def embedded(
     figure: Figure, root: Attributes, tags: Mapping[str, Sequence[Attributes]] | None = None
 ) -> str:
-    """The figure as an `svg` element.
+    """The figure as an `svg` element with the attributes `root`.
 
-    Args:
-        root: attributes of the element itself.
-        tags: gid -> attributes of each of its shapes, in the order of drawing.
+    `tags`: gid -> attributes of each of its shapes, in the order of drawing.
     """
     import matplotlib
 
