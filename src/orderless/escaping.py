@@ -31,7 +31,10 @@ def markdown_code(text: str) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """The text for a CSV cell, quoted if it is a formula; a number such as the label -1 is none."""
+    """The text for a CSV cell; a quote before it prevents its evaluation as a formula.
+
+    A number such as the label -1 is no formula.
+    """
     text = printable(text)
     return f"'{text}" if text.startswith(FORMULA) and not NUMBER.fullmatch(text) else text
 

@@ -16,8 +16,10 @@ def decimal(value: float | None, digits: int = 3) -> str:
 
 
 def small(value: float | None) -> str:
-    """A variance with two significant digits; 0, also -0, is written as 0."""
-    return MISSING if value is None else f"{value or 0:.2g}"
+    """A variance with two significant digits; exactly 0 is written as 0."""
+    if value is None:
+        return MISSING
+    return "0" if value == 0 else f"{value:.2g}"
 
 
 def count(number: int, noun: str) -> str:
@@ -26,7 +28,9 @@ def count(number: int, noun: str) -> str:
 
 
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A Markdown table whose first `left` columns are left-aligned and the others right-aligned."""
-    # cells are not padded, so that a changed number changes one line of a page only
+    """A Markdown table whose first `left` columns are left-aligned and the others right-aligned.
+
+    Cells are not padded, so that a changed number changes one line of a page only.
+    """
     rule = [":--" if place < left else "--:" for place in range(len(headings))]
     return "".join(f"| {' | '.join(row)} |\n" for row in (headings, rule, *rows))

@@ -166,7 +166,7 @@ def test_an_input_may_nest_tensors_per_particle_beside_shared_values(n: int, chu
         expected = particles[i]({"x": x[i], "scale": 2.0})
         torch.testing.assert_close(own[i], expected)
         torch.testing.assert_close(named[i], expected)
-    with pytest.raises(ValueError, match="nested otherwise than they"):
+    with pytest.raises(ValueError, match="must be nested like the inputs"):
         particles({"x": x, "scale": scale}, in_dims=({"x": 0},))
 
 

@@ -30,28 +30,34 @@ def as_array(values: Any) -> NDArray[Any]:
 
 def read_answers(name: str, given: NDArray[Any], y: NDArray[Any]) -> tuple[Answers, bool]:
     """The answers to compare with y, and whether all of them are finite."""
-    regression = y.dtype.kind == "f"
     fits = given.ndim in (1, 2) and len(given) == len(y) and given.dtype.kind in "biuf"
-    if not fits or (given.size != len(y) if regression else given.shape[1:] in ((0,), (1,))):
-        labels = "labels [B] or scores [B, C] of at least two classes"
-        wanted, found = "values [B]" if regression else labels, f"{given.dtype} {list(given.shape)}"
-        raise LearnerError(f"predict of {name!r} must give {wanted} for B={len(y)}, got {found}")
-    if regression:
+    if y.dtype.kind == "f":
+        if not fits or given.size != len(y):
+            raise LearnerError(
+                f"predict of {name!r} must give values [B] for B={len(y)}, got {given.dtype} "
+                f"{list(given.shape)}"
+            )
         # clip values that lie beyond the test values by more than their range
         low, high, values = 2 * y.min() - y.max(), 2 * y.max() - y.min(), given.reshape(-1)
         finite = bool(np.isfinite(values).all())
         return np.nan_to_num(values.astype(np.float64), nan=high).clip(low, high), finite
+    if not fits or given.shape[1:] in ((0,), (1,)):
+        raise LearnerError(
+            f"predict of {name!r} must give labels [B] or scores [B, C] of at least two classes "
+            f"for B={len(y)}, got {given.dtype} {list(given.shape)}"
+        )
     if given.ndim == 2:  # log-probabilities may be -inf if another class is finite
         comparable = ~np.isnan(given).any(axis=1) & np.isfinite(given.max(axis=1))
         return np.where(comparable, given.argmax(axis=1), -1), bool(comparable.all())
     finite_labels = np.isfinite(given)
-    answers = np.where(finite_labels, given, -1)  # -1 is never right
-    whole = answers.astype(np.int64)
-    if (wrong := answers[answers != whole]).size:
+    labels = np.where(finite_labels, given, -1)  # -1 is never right
+    if (labels != labels.astype(np.int64)).any():
+        wrong = labels[labels != labels.astype(np.int64)][0]
         raise LearnerError(
-            f"predict of {name!r} must give integer labels [B] or scores [B, C], got {wrong[0]}"
+            f"predict of {name!r} must give integer labels [B] or scores [B, C], got labels such "
+            f"as {wrong}"
         )
-    return whole, bool(finite_labels.all())
+    return labels.astype(np.int64), bool(finite_labels.all())
 
 
 def score(answers: Answers, y: NDArray[Any]) -> float:

@@ -52,8 +52,9 @@ class ComparisonSettings:
 class _Scaling:
     """Scales inputs to about +-4.
 
-    Bytes are divided by 255, data within +-4 is not scaled, and each input of other data is
-    standardised over the training data of *all* tasks, which is the same for every order.
+    Bytes are divided by 255. Data within +-4 is not scaled. Other data is standardised by the mean
+    and standard deviation of each input over the training data of *all* tasks, which are the same
+    for every order.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:

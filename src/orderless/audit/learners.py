@@ -91,8 +91,10 @@ def from_torch(
     """
     for name, value in (("make_module", make_module), ("make_optimizer", make_optimizer)):
         if not callable(value) or isinstance(value, nn.Module):
-            found = type(value).__name__
-            raise ValueError(f"{name} must be a function (a new one for every run), got {found}")
+            raise ValueError(
+                f"{name} must be a function that makes a new one for every run, got "
+                f"{type(value).__name__}"
+            )
 
     def network(seed: int) -> TorchLearner:  # the learner's name in the report
         torch.manual_seed(seed)
@@ -144,7 +146,9 @@ def from_partial_fit(
     def estimator(seed: int) -> PartialFitLearner:  # the learner's name in the report
         made = make_estimator(seed)
         if not hasattr(made, "partial_fit"):
-            raise ValueError(f"{type(made).__name__} has no partial_fit to learn task by task")
+            raise ValueError(
+                f"{type(made).__name__} has no partial_fit, so it cannot learn task by task"
+            )
         return PartialFitLearner(seed, batch_size, epochs, made, known)
 
     return estimator

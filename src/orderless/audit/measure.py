@@ -22,6 +22,7 @@ from .result import LearnerAudit, OrderSensitivity, Tail, Tails
 from .runs import AuditWork, Maker, Order, Place, Run, fingerprint
 from .search import search as search_orders
 
+Tell = Callable[[int, int, str], None]
 Runs = Callable[[Sequence[Place]], list[Run]]
 SMALLEST_SEARCH = 12
 
@@ -37,7 +38,7 @@ def order_sensitivity(
     settings: ComparisonSettings | None = None,
     order_seed: int = 0,
     name: str | None = None,
-    progress: Callable[[int, int, str], None] = lambda done, total, text: None,
+    progress: Tell = lambda done, total, text: None,
     out: Path | str | None = None,
     key: str = "",
 ) -> OrderSensitivity:
@@ -80,7 +81,9 @@ def order_sensitivity(
     (2, 2, 2)
     """
     if not callable(make_learner):
-        raise LearnerError(f"make_learner must be a function from a seed, got {make_learner!r}")
+        raise LearnerError(
+            f"make_learner must be a function from a seed to a learner, got {make_learner!r}"
+        )
     checked = _checked(tasks)
     for what, value in (("orders", orders), ("seeds", seeds)):
         if not isinstance(value, int) or value < 2:
@@ -129,10 +132,11 @@ def order_sensitivity(
         audits = [_audit(label, grid, checked) for label, grid in zip(makers, grids, strict=True)]
         tails = _search(own, audits[0], sequences, runs, search) if search else None
     progress(everything, everything, "done")
+    names = tuple(task.name for task in checked)
     return OrderSensitivity(
         audits[0],
         tuple(audits[1:]),
-        tuple(task.name for task in checked),
+        names,
         tuple(sequences),
         seeds,
         score="R^2" if checked[0].values else "accuracy",
@@ -168,7 +172,9 @@ def _checked(tasks: Any) -> list[Task]:
     """The tasks as a list, each with a name; raise `ValueError` if they cannot be audited."""
     if isinstance(tasks, Scenario):
         if tasks.kind == "task":
-            raise ValueError("predict does not get the task: use kind domain or class, not task")
+            raise ValueError(
+                "predict does not get the task: use a scenario of kind domain or class"
+            )
         sets = [(*tasks.train_set(t), *tasks.test_set(t)) for t in range(len(tasks))]
         tasks = [Task(*data, name) for data, name in zip(sets, tasks.task_names, strict=True)]
     if not isinstance(tasks, Sequence) or not all(isinstance(task, Task) for task in tasks):
@@ -176,7 +182,8 @@ def _checked(tasks: Any) -> list[Task]:
         if isinstance(tasks, Sequence):
             found += " of " + ", ".join(sorted({type(task).__name__ for task in tasks}))
         raise ValueError(
-            f"tasks must be a Scenario or list of ol.Task(x, y, x_test, y_test, name), got {found}"
+            "tasks must be a list of ol.Task(x, y, x_test, y_test, name) or a Scenario, got "
+            f"{found}"
         )
     named = [replace(task, name=task.name or f"task {number}") for number, task in enumerate(tasks)]
     if len(named) < 2:

@@ -154,7 +154,8 @@ class Tail:
 class Tails:
     """The worst and the best order that `runs` more runs found.
 
-    `random_worst`, `random_best`: averages of the audit's own orders with the same seed.
+    `random_worst`, `random_best`: the averages of the worst and the best of the audit's own orders
+    with the same seed.
     """
 
     worst: Tail
@@ -193,6 +194,7 @@ class OrderSensitivity:
         return self.learner, *self.comparisons
 
     def __getitem__(self, name: str) -> LearnerAudit:
+        """The learner of this name."""
         found = {each.name: each for each in self.learners}
         if name not in found:
             raise KeyError(f"this audit has {', '.join(found)}, not {name!r}")

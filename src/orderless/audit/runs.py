@@ -24,7 +24,8 @@ from .answers import Answers, LearnerError, as_array, read_answers, score
 from .comparison import ComparisonSettings
 from .decomposition import Array
 from .learners import MakeLearner
-from .search import Order
+
+Order = tuple[int, ...]
 
 
 class Place(NamedTuple):
@@ -58,7 +59,8 @@ class Place(NamedTuple):
 class Maker:
     """What a run depends on apart from order and seed.
 
-    `tasks`: a fingerprint; `key`: the version of a user's learner; `settings`: of the library's.
+    `tasks` is a fingerprint, `key` identifies the version of a user's learner, and `settings` are
+    those of this library's learners.
     """
 
     tasks: str
@@ -99,7 +101,12 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class AuditWork:
-    """Computes and checks the runs of an audit; those that another `Maker` made are refused."""
+    """Computes and checks the runs of an audit.
+
+    Args:
+        makers: `make_learner` of each learner.
+        made_by: the `Maker` of each learner; runs of another one are refused.
+    """
 
     makers: Mapping[str, MakeLearner]
     made_by: Mapping[str, Maker]
@@ -145,6 +152,7 @@ class AuditWork:
         store.write_cell(place.name, record)
 
     def read(self, cell: object) -> Run:
+        """Decode the record of a run."""
         record, samples = decode(Record, cell), sum(len(task.y_test) for task in self.tasks)
         # at most the expected size, because a small file may unpack to a huge one
         unpack = zlib.decompressobj()
@@ -165,7 +173,10 @@ class AuditWork:
             return None
         found, ours = decode(Record, record), self.made_by[cell.learner]
         if found.maker.tasks != ours.tasks:
-            return f"{directory} holds an audit on other tasks: fix their seed, or {elsewhere}"
+            return (
+                f"{directory} holds an audit on other tasks: {elsewhere}; random tasks need a "
+                "fixed seed"
+            )
         if found.maker != ours:
             return f"{directory} holds runs of another version of {cell.learner}: {elsewhere}"
         if (found.order, found.seed) != (list(cell.order), cell.seed):
@@ -192,7 +203,10 @@ Asked = tuple[list[Answers], str, bool]
 def _train(
     place: Place, make_learner: MakeLearner, tasks: Sequence[Task], times: Sequence[int] = ()
 ) -> list[Asked]:
-    """Train a new learner on the tasks in turn; it answers all after each, or `times` times."""
+    """Train a new learner on the tasks in turn and return its answers for all tasks.
+
+    After each task it predicts once, or as often as `times` says.
+    """
     name, asked = place.learner, []
     where = f"in {place.kind} with seed {place.seed}"
     with _generators_set_by(place.seed):

@@ -18,11 +18,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..scenarios import orders as draw_orders
-from .decomposition import Array
 
 Order = tuple[int, ...]
+Array = NDArray[np.float64]
 FIRST = 10  # orders drawn at random before the first prediction
 NOISE = 0.05
 ALL = 7  # largest number of tasks for which every order is a candidate

@@ -32,6 +32,7 @@ def text(result: OrderSensitivity) -> str:
 
 
 def markdown(result: OrderSensitivity) -> str:
+    """The whole report."""
     names = [escape(each.name) for each in result.learners]
     sections = [f"# {escape(_title(result))}", markdown_table(*_summary(result, escape))]
     sections += [scale(result), _LEGEND]

@@ -18,9 +18,12 @@ def audit(
     orders: Annotated[int, option("Orders of the tasks (at most all).")] = 10,
     seeds: Annotated[int, option("Seeds.")] = 3,
     search: Annotated[int, option("Extra runs that search the worst and best order.")] = 0,
-    compare: Annotated[str, option("wpf, averaging, product or rb.", completion.comparisons)] = "",
+    compare: Annotated[
+        str, option("Also run wpf, averaging, product or rb.", completion.comparisons)
+    ] = "",
     out: Annotated[
-        Path | None, option("Folder for report.html, .md, .json and the finished runs.", **PATH)
+        Path | None,
+        option("Folder for report.html, .md and .json, and for the finished runs.", **PATH),
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -63,7 +66,10 @@ def audit(
 
 
 def _version_of(reference: str) -> str:
-    """The learner's name and a hash of its module, to notice changes there (not in imports)."""
+    """The learner's name and a hash of its module's text, so that a changed module is noticed.
+
+    Changes in modules that it imports are not noticed.
+    """
     module, _, _ = reference.partition(":")
     path = getattr(sys.modules[module], "__file__", None)
     text = Path(path).read_bytes() if path and path.endswith(".py") else b""

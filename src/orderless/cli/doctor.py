@@ -134,7 +134,8 @@ def _device() -> Finding:
         torch.ones(2, device="cuda").sum().item()
     except RuntimeError as error:
         (reason, *_) = str(error).splitlines() or [type(error).__name__]
-        return Finding("device", "broken", f"a GPU that fails ({reason}): use --device cpu")
+        text = f"a GPU that does not work ({reason}): use --device cpu"
+        return Finding("device", "broken", text)
     others = f"; {count} GPUs, of which the first is used" if count > 1 else ""
     text = f"{name}, {total / 2**30:.0f} GiB, {free / 2**30:.0f} GiB free{others}"
     return Finding("device", "ok", text)

@@ -20,7 +20,8 @@ class Terminated(KeyboardInterrupt):
 def problems_as_sentences(less_memory: str = "less data") -> Iterator[None]:
     """Print an error as one sentence and exit with code 2; print warnings as sentences, too.
 
-    `less_memory` is the advice when memory runs out. The text of a `KeyboardInterrupt` is printed.
+    `less_memory` is what the sentence recommends when memory runs out. A `KeyboardInterrupt` with a
+    text prints that text.
     """
     # imported before anything can fail: an error may leave no time or memory for imports
     from ..experiments import StoreError

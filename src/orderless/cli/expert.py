@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..rl.games import known_game, parse_levels, whole_number
+from ..rl.games import known_game, parse_levels
 from ..rl.settings import EXPERT_COPIES, rollouts_for
 from . import options
 from .errors import problems_as_sentences
@@ -48,7 +48,8 @@ def expert_train(
     from ..storage import INVALID_STATE
 
     for name, value in (("steps", steps), ("episodes", episodes)):
-        whole_number(name, value, 1)
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
     path, store = out / f"{known_game(game)}.safetensors", Store(out / f"{game}.training")
     training = ExpertTraining(
         game,
@@ -88,6 +89,7 @@ def expert_train(
 
 
 def describe(expert: Expert) -> str:
+    """Describe an expert and its returns."""
     from ..rl.experts import shape_of
 
     facts = expert.facts
@@ -98,10 +100,13 @@ def describe(expert: Expert) -> str:
         f"{facts['game']}: {facts['network']}, {facts['steps']} steps ({copies}), seed "
         f"{facts['seed']}; normalised returns, mean and standard error:"
     ]
-    worth = "{mean:.3f} +- {standard_error:.3f}".format_map
     for name, text in (("training", f"levels 0-{facts['levels'] - 1}"), ("held_out", "new levels")):
-        own, chance = (worth(facts["returns"][name][who]) for who in ("expert", "random"))
-        lines.append(f"  {text}: {own}, at random {chance}")
+        measured = facts["returns"][name]
+        worth = {
+            who: f"{each['mean']:.3f} +- {each['standard_error']:.3f}"
+            for who, each in measured.items()
+        }
+        lines.append(f"  {text}: {worth['expert']}, at random {worth['random']}")
     return "\n".join(lines)
 
 
@@ -111,10 +116,14 @@ def expert_collect(
     game: options.OneGame,
     levels: Annotated[str, option("Levels, as 0,1,2 or 0-14.")] = "0-14",
     transitions: Annotated[int, option("Transitions per level.")] = 100_000,
-    expert: Annotated[Path | None, option("Expert file or folder [the package's own].")] = None,
+    expert: Annotated[
+        Path | None, option("An expert's file, or a folder of them [the package's own].")
+    ] = None,
     seed: Annotated[int, option("Seed of the expert's actions.")] = 0,
     device: options.Device = "auto",
-    out: Annotated[Path | None, option("Folder for transitions [where runs look].", **PATH)] = None,
+    out: Annotated[
+        Path | None, option("Folder for the transitions [where runs look for them].", **PATH)
+    ] = None,
 ) -> None:
     """Collect an expert's transitions on each level; existing files are checked and kept.
 

@@ -32,8 +32,12 @@ def fit(
         int | None, option("Images are resized to SIZE x SIZE [32; lite: 224].", min=8, max=1024)
     ] = None,
     label: Annotated[str, option("Tables: column with the class.")] = "label",
-    target: Annotated[str | None, option("Tables: column with a number to predict.")] = None,
-    columns: Annotated[str | None, option("Tables: input columns, as a,b [all others].")] = None,
+    target: Annotated[
+        str | None, option("Tables: column with a number to predict instead of a class.")
+    ] = None,
+    columns: Annotated[
+        str | None, option("Tables: comma-separated columns to learn from [all others].")
+    ] = None,
     like: Annotated[Path | None, option("Take maps, classes and scales from this head.")] = None,
     workers: options.Workers = None,
     keep: Annotated[bool, option("Keep OUT.parts, to add data later.", name="--keep")] = False,

@@ -51,7 +51,8 @@ LESS_MEMORY = {  # what to recommend when memory runs out
     predict: "smaller files",
 }
 for command in (doctor, run, report, tune, settings, audit, fit, predict, verify_deletion):
-    app.command()(problems_as_sentences(LESS_MEMORY.get(command, "less data"))(command))
+    advice = (LESS_MEMORY[command],) if command in LESS_MEMORY else ()
+    app.command()(problems_as_sentences(*advice)(command))
 app.add_typer(data_app, name="data")
 app.add_typer(expert_app, name="expert")
 

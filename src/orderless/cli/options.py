@@ -24,6 +24,7 @@ def option(help: str, offered: Completion | None = None, name: str = "", **more:
 
 
 def word(help: str, offered: Completion | None = None, **more: Any) -> Any:
+    """An argument with its help and completion."""
     return typer.Argument(help=help, autocompletion=offered, **more)
 
 

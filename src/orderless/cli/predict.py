@@ -26,7 +26,9 @@ def predict(
     head: Annotated[Path, word("A file written by orderless fit.")],
     data: Data,
     out: Annotated[Path | None, option("CSV file [the terminal].")] = None,
-    probabilities: Annotated[bool, option("A column per class.", name="--probabilities")] = False,
+    probabilities: Annotated[
+        bool, option("Add a column for every class.", name="--probabilities")
+    ] = False,
 ) -> None:
     """Predict one class or value per image or row, and report the accuracy if answers are known.
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..experiments.benchmarks import BENCHMARKS
 from . import completion, options
 from .options import PATH, as_typed, find_device, option, word
 from .report import show_report
@@ -20,13 +19,18 @@ if TYPE_CHECKING:
     from ..experiments import Store
     from ..experiments.regime import Regime
 
-NAMES = f"{', '.join(BENCHMARKS)}, regime, or module:name for your own tasks."
+BENCHMARKS = (
+    "splitmnist, splitcifar100, intents, regime, procgen-bc, procgen-lifelong, or module:name for "
+    "your own tasks."
+)
 MAP = "when-weighting-helps"
 
 
 def run(
-    benchmark: Annotated[str, word(NAMES, completion.benchmarks)],
-    methods: Annotated[str, option("Comma-separated methods, or all.", completion.methods)] = "all",
+    benchmark: Annotated[str, word(BENCHMARKS, completion.benchmarks)],
+    methods: Annotated[
+        str, option("Comma-separated methods, or 'all'.", completion.methods)
+    ] = "all",
     scenario: options.Kind = None,
     game: options.Game = None,
     levels: Annotated[str | None, option("ProcGen: levels, as 0,1,2 or 0-14 [preset].")] = None,
@@ -46,8 +50,12 @@ def run(
     out: Annotated[Path | None, option("Run directory [runs/BENCHMARK-PRESET].", **PATH)] = None,
     workers: options.Workers = None,
     launcher: Annotated[str, option("local (processes of this machine) or ray.")] = "local",
-    ray_address: Annotated[str | None, option("Ray cluster [$RAY_ADDRESS, else local].")] = None,
-    gpus_per_cell: Annotated[float | None, option("ray: GPUs per cell, such as 0.25 [1].")] = None,
+    ray_address: Annotated[
+        str | None, option("Address of a Ray cluster [$RAY_ADDRESS, else this machine].")
+    ] = None,
+    gpus_per_cell: Annotated[
+        float | None, option("ray: GPUs per cell; 0.25 puts four cells on one GPU [1].")
+    ] = None,
     dry_run: Annotated[bool, option("Print cells, memory and time; compute nothing.")] = False,
     checkpoint_every: options.CheckpointEvery = 60.0,
     deterministic: Annotated[

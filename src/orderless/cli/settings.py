@@ -26,7 +26,8 @@ Section = tuple[str, list[type[Any]], SharedSettings, dict[str, SharedSettings]]
 def settings(what: What = None, plugin: options.Plugin = None) -> None:
     """List the settings that --set changes, with defaults and meaning.
 
-    For a method those that it reads, for a benchmark those of its methods, for a preset its values.
+    For a method: those that it reads. For a benchmark: those of all its methods. For a preset: its
+    values.
 
     Example: orderless settings ewc
     """

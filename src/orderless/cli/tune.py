@@ -67,9 +67,10 @@ def tune(
     )
     if others:
         raise ValueError("a setting is chosen on one game, got --game all: name one game")
-    name = "-".join(["tune", benchmark, grid.scenario, grid.preset, *grid.methods, key])
-    old = Path("runs", name)  # of an older version, with the ":" of module:name
-    folder = out or (old if old.is_dir() else Path("runs", name.replace(":", "-")))
+    words = ["tune", benchmark, grid.scenario, grid.preset, *grid.methods, key]
+    runs, name = Path("runs"), "-".join(words)
+    old = runs / name  # of an older version, with the ":" of module:name
+    folder = out or (old if old.is_dir() else runs / name.replace(":", "-"))
     where: Any = {"root": data_dir and str(data_dir), "device": find_device(device)}
     results = sweep(grid, key, texts, folder, combine=combine, progress=GridProgress, **where)
     table = Table(key, "validation average" if supervised else f"average return, {held_out}")

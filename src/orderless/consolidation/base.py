@@ -1,7 +1,7 @@
 """Base classes of EWC, SI and LwF: hooks for filters, saving, and a quadratic penalty."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from ..particles import Ensemble
 from ..particles.pairs import Data
 from ..particles.parameter import per_particle_view
-from ..particles.stacking import Named, check_same_shapes
+from ..particles.stacking import check_same_shapes
 
-Logits = Callable[[Any], Tensor] | None  # picks class scores out of outputs that are more
+Named = dict[str, Tensor]
 State = dict[str, str | int | Named]  # "kind", "tasks", and named groups of tensors
 Columns = Tensor | Sequence[Tensor] | None  # output columns, or several sets of them; None: all
 
@@ -25,8 +25,9 @@ class Consolidation(ABC):
     outputs of earlier tasks, and `end_task(data)` ends a task. Particle i's penalty depends on
     particle i alone. Create the penalty when the particles are where training starts.
 
-    `tasks` counts the tasks that have ended; before, penalties are zeros without a gradient. A
-    recorded step contains the Python it was recorded with: `pf.compile` again after `end_task`.
+    `tasks` counts the tasks that have ended; before the first, penalties are zeros without a
+    gradient. All tensors are updated in place and kept across tasks, but a recorded step
+    (`pf.compile`) contains the Python it was recorded with: compile again after each `end_task`.
     """
 
     reads_gradients = False  # whether the hooks read `.grad`, which must then be written out
@@ -56,7 +57,10 @@ class Consolidation(ABC):
 
     @abstractmethod
     def penalty(self, x: Tensor | None = None, outputs: Any = None) -> Tensor:
-        """Each particle's penalty `[N]` on a batch x; `outputs`, with their graph, if known."""
+        """The penalty of each particle: `[N]`.
+
+        `x` is the batch, `outputs` the particles' outputs on it with their graph, if known.
+        """
 
     def begin_task(  # noqa: B027
         self, active: Columns = None, seen: Tensor | None = None, scale: float = 1.0
@@ -68,7 +72,7 @@ class Consolidation(ABC):
         """Add the task that was just learned to the penalty."""
 
     def _zeros(self) -> Named:
-        return {name: torch.zeros_like(theta) for name, theta in self._values()}
+        return {name: torch.zeros_like(p, requires_grad=False) for name, p in self._values()}
 
     def _values(self) -> list[tuple[str, Tensor]]:
         """Parameters as plain tensors, so that copies of them are not parameters."""
@@ -82,7 +86,10 @@ class Consolidation(ABC):
         """All tensors, in named groups, into which `load_state_dict` writes."""
 
     def state_dict(self) -> State:
-        """The state, also in the middle of a task; all ranks call this, the first gets it whole."""
+        """Tensors and plain values, enough to resume in the middle of a task; see `ol.save`.
+
+        With a sharded ensemble all ranks call this, and the first gets the whole state.
+        """
         collect = self.particles.shard.collect
         groups = {
             group: {name: collect(tensor.detach().clone()) for name, tensor in tensors.items()}
@@ -118,7 +125,8 @@ class QuadraticConsolidation(Consolidation):
 
         theta <- (theta - sigma^2 g + sigma^2 c m) / (1 + sigma^2 c)
 
-    It never overshoots; the gradient step, off by sigma^4 c g + O(c^2), does where sigma^2 c > 2.
+    which does not overshoot at any strength; the gradient step does where sigma^2 c > 2. The two
+    differ by sigma^4 c g + O(c^2).
     """
 
     closed = False  # whether the current step is closed for this penalty

@@ -16,21 +16,23 @@ One penalty per task ("separate") is still one quadratic, whatever the number of
 """
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..particles import Ensemble
-from .base import Data, Logits, Named, QuadraticConsolidation
+from .base import Data, Named, QuadraticConsolidation
 from .fisher import KINDS, fisher_information
 
 
 class EWC(QuadraticConsolidation):
     """Elastic weight consolidation of every particle by itself.
 
-    Memory, in units of the ensemble's parameters: 2; up to 2 more in `end_task`, for the Fisher
-    information and its working memory; 1 more in `penalty`'s backward pass, if there is one.
+    Memory, in units of the ensemble's parameters: 2, whatever the number of tasks; up to 2 more in
+    `end_task` (the new Fisher information and the working memory of `fisher_information`); 1 more
+    in the backward pass of `penalty`, for its gradient, where steps are not closed.
 
     Args:
         strength: lambda. No value fits all cases: van de Ven et al. (2022) use 1e5, 1e10 and 1e9
@@ -40,7 +42,8 @@ class EWC(QuadraticConsolidation):
         decay: gamma of `"online"`.
         fisher_samples: use at most this many samples of a task, from the start of its data.
         batch_size: samples per pass when computing the Fisher information; it only bounds memory.
-        logits: picks the class scores `[B, C]` out of several outputs: `lambda out: out[0]`.
+        logits: picks the class scores `[B, C]` out of the network's outputs where those are more
+            than one tensor, e.g. `lambda outputs: outputs[0]` for a policy with a value head.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class EWC(QuadraticConsolidation):
         decay: float = 1.0,
         fisher_samples: int | None = None,
         batch_size: int = 128,
-        logits: Logits = None,
+        logits: Callable[[Any], Tensor] | None = None,
     ) -> None:
         super().__init__(particles, strength)
         if fisher not in KINDS:
@@ -67,7 +70,8 @@ class EWC(QuadraticConsolidation):
         self.fisher, self.mode, self.decay = fisher, mode, decay
         self.fisher_samples, self.batch_size, self.logits = fisher_samples, batch_size, logits
         self.importance, self.center = self._zeros(), self._zeros()
-        self.constant = self._no_penalty().double()
+        n, device = particles.shard.count, particles.device
+        self.constant = torch.zeros(n, dtype=torch.float64, device=device)
 
     def penalty(self, x: Tensor | None = None, outputs: Any = None) -> Tensor:
         """lambda/2 (sum A (theta - m)^2 + c) of each particle: `[N]`. Needs no data."""
@@ -82,8 +86,9 @@ class EWC(QuadraticConsolidation):
     def end_task(self, data: Data | None = None, active: Tensor | None = None) -> None:
         """Add the task that ends here. Changes neither particles nor gradients nor RNG state.
 
-        `data`: (x, y) or batches of such pairs. `active`: the output columns that are classes of
-        this task (task-incremental: its own; class-incremental: all seen so far); None: all.
+        `data`: a pair of tensors (x, y) or batches of such pairs. `active`: the output columns that
+        count as classes of this task (task-incremental: its own; class-incremental: all seen so
+        far); None: all.
         """
         if data is None:
             raise ValueError("EWC needs the task's data at its end: end_task((x, y))")

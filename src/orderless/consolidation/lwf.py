@@ -9,13 +9,14 @@ without a factor T^2. Its gradient is 0 where s = t. Each particle has its own t
 """
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..particles import Ensemble
-from .base import Columns, Consolidation, Data, Logits, Named
+from .base import Columns, Consolidation, Data, Named
 
 
 class LwF(Consolidation):
@@ -27,6 +28,8 @@ class LwF(Consolidation):
     - task-incremental, the old heads' KD summed: `penalty(x, active=[columns_1, columns_2, ...])`;
     - class-incremental, CE + KD: `penalty(x, active=old_columns, seen=columns_so_far)`, where the
       student's probabilities include the new classes and the teacher's are 0 there.
+
+    `begin_task(active, seen, scale)` sets these for all penalties of a task.
 
     Memory, in units of the ensemble's parameters: 1 (the teacher; its buffers too), and the
     activations of the passes. The teacher runs in evaluation mode.
@@ -43,7 +46,7 @@ class LwF(Consolidation):
         strength: float = 1.0,
         temperature: float = 2.0,
         *,
-        logits: Logits = None,
+        logits: Callable[[Any], Tensor] | None = None,
     ) -> None:
         super().__init__(particles, strength)
         if not temperature > 0.0:
@@ -71,8 +74,10 @@ class LwF(Consolidation):
         Args:
             outputs: the particles' outputs on x, with their graph, if the loss has computed them
                 already. Otherwise the particles run again, without a change of their buffers.
-            active: the teacher's output columns; None: all. The KD of several sets are added.
-            seen: the student's columns, a superset of `active`; None: the same.
+            active: the teacher's output columns; for several sets, the KD terms are summed; None:
+                all.
+            seen: the columns over which the student's probabilities sum to 1, a superset of
+                `active`; None: the same as `active`.
             scale: another factor.
         """
         if not self.tasks:

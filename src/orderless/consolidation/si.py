@@ -28,7 +28,8 @@ from .base import Data, Named, QuadraticConsolidation
 class SI(QuadraticConsolidation):
     """Synaptic intelligence of every particle by itself.
 
-    Needs `pf.register(si)`: the two hooks compute the path integral, also in a CUDA graph.
+    Needs `pf.register(si)`: the two hooks compute the path integral, in place and without
+    synchronising with the host, so they can be part of a CUDA graph.
 
     Memory, in units of the ensemble's parameters: 4 (omega, Omega, theta*, theta_old); 1 more in a
     step (the previous omega) and 1 more in `penalty` (its gradient).

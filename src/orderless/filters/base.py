@@ -28,8 +28,9 @@ def copied(state: Any) -> Any:
 class Predictor(ABC):
     """A weighted set of networks p(x) = sum_i w_i delta(x - x_i): predictions and saved states.
 
-    Weights are float64 logarithms, so that neither losses of 1e4 per step nor 1e5 steps underflow.
-    `min_ess` tempers them when they are *read* (`log_weights`, `ess`, `predict`), and only then.
+    Subclasses compute the weights. They are float64 logarithms, so that neither losses of 1e4 per
+    step nor 1e5 steps underflow. `min_ess` tempers them when they are *read* (`log_weights`, `ess`,
+    `predict`); it never changes the raw weights or the evidence.
     """
 
     raw_log_weights: Tensor  # [N], normalised, untempered, float64
@@ -129,7 +130,8 @@ class Predictor(ABC):
     def state_dict(self) -> dict[str, Any]:
         """A copy of everything needed to resume exactly; see `ol.save`.
 
-        All ranks of a group must call this. The first gets the state, which any number can load.
+        For a sharded ensemble all ranks must call this, and the first gets the state of all
+        particles. Any number of ranks can load it.
         """
         collect_all = self.particles.shard.collect_all
         return {
@@ -175,7 +177,10 @@ class Predictor(ABC):
 
 
 class ParticleFilter(Predictor):
-    """A `Predictor` that stores its weights, its evidence and who is alive; subclasses learn."""
+    """A weighted set of networks that stores its weights, its evidence and who is alive.
+
+    It does not learn by itself; subclasses do. `options` are those of `Predictor`.
+    """
 
     def __init__(self, particles: Ensemble, **options: Any) -> None:
         super().__init__(particles, **options)

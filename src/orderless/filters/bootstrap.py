@@ -1,9 +1,12 @@
 """Particle filters without gradients: resample, perturb, weigh.
 
-`variant="sir"` is the textbook filter (sampling importance resampling). With noise of variance q it
-converges to the Bayesian posterior of a parameter that drifts with process noise q.
-`variant="paper"` is the paper's baseline. It uses every loss twice: with small noise it converges
-to the posterior of the data counted twice, p_0(x) e^{-2 sum L(x)}.
+`variant="sir"` is the textbook filter (sampling importance resampling): particles move by noise of
+variance q, are weighted by e^{-L}, and are resampled when the ESS is small. It converges to the
+Bayesian posterior of a parameter that drifts with process noise q.
+
+`variant="paper"` is the paper's baseline: resample by w e^{-L}, perturb, then weigh by e^{-L} at
+the new position. It uses every loss twice, so with small noise it converges to the posterior of the
+data counted twice, p_0(x) e^{-2 sum L(x)}.
 """
 
 from collections.abc import Sequence

@@ -20,10 +20,10 @@ class CompiledStep:
 
     The first batch of a shape runs eagerly, which also creates optimizer state and library handles.
     The second is recorded, and later ones are replayed from static buffers. A step is recorded
-    again when the filter's settings (`recorded_by`) change. Steps are eager if they always change,
-    if the filter is not `recordable`, and with a group: its ranks communicate within a step, and
-    the host must know which particles are exchanged. Learning rates are tensors: schedulers change
-    them inside the graph.
+    again when the filter's settings (`recorded_by`) change; if they change at every step, all steps
+    are eager. Steps are also eager if the filter is not `recordable`, and with a group: its ranks
+    communicate within a step, and the host must know which particles are exchanged. Learning rates
+    are tensors, so that schedulers change them inside the graph.
     """
 
     def __init__(
@@ -120,7 +120,8 @@ class _Graph:
 class _Rates:
     """Learning rates as tensors, for optimizers that read them on the device.
 
-    Others, such as RMSprop, read a number on the host: when it changes, the step is recorded again.
+    Others, such as RMSprop, read the number on the host. It is then part of the graph, which is
+    recorded again when the number changes.
     """
 
     READS_TENSORS = (torch.optim.SGD, torch.optim.Adam)  # AdamW is an Adam
@@ -134,11 +135,14 @@ class _Rates:
                 rate = torch.as_tensor(group["lr"], dtype=torch.float32).to(device)
                 group["lr"] = rate
                 self.static.append(rate)
-                # SGD: only its fused kernel takes a tensor. Adam: one kernel instead of fifteen
-                # for each tensor, as torch's `foreach` skips subclasses of nn.Parameter
-                group["fused"], group["foreach"] = True, False
             if "capturable" in group:
                 group["capturable"] = True
+                if isinstance(base, torch.optim.Adam):
+                    # one kernel instead of fifteen for each tensor: torch's `foreach` skips
+                    # subclasses of nn.Parameter
+                    group["fused"], group["foreach"] = True, False
+            elif isinstance(base, torch.optim.SGD):  # only its fused kernel takes a tensor
+                group["fused"], group["foreach"] = True, False
         for state in self.state.values() if "capturable" in base.defaults else ():
             for name, value in state.items():
                 if isinstance(value, Tensor):

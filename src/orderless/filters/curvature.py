@@ -1,11 +1,14 @@
 """Second derivatives of the losses of N networks at once.
 
-- From losses L `[N]` alone: the Hessian, by differentiating twice. Its diagonal by random signs v,
-  v * (H v) (Hutchinson; exact if H is diagonal).
-- With the outputs f `[N, B, C]` too: the generalised Gauss-Newton matrix J^T Lambda J, J = df/dx,
-  Lambda = d2L/df2, positive semi-definite wherever the loss is convex in f. Lambda = S S^T is one
-  C x C block per sample, found by C products. The full matrix takes B * C backward passes, an
-  unbiased estimate (J^T S e)^2 of its diagonal, with random signs e, takes one.
+A closure returns losses L `[N]`, perhaps with the outputs f `[N, B, C]` they were computed from.
+
+- From losses alone: the Hessian itself, by differentiating twice. Its diagonal by random signs v,
+  v * (H v) (Hutchinson; exact if H is diagonal), with negative entries set to 0.
+- With outputs: the generalised Gauss-Newton matrix J^T Lambda J, J = df/dx, Lambda = d2L/df2, which
+  is positive semi-definite wherever the loss is convex in the outputs. Lambda is one C x C block
+  per sample, found by C products; S S^T = Lambda. The full matrix takes B * C backward passes. Its
+  diagonal is estimated by (J^T S e)^2 with random signs e: one backward pass per probe, unbiased,
+  never negative.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +30,7 @@ def flatten(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def derivatives(
-    losses: Tensor, parameters: Sequence[Tensor], create_graph: bool = False
+    losses: Tensor, parameters: list[nn.Parameter], create_graph: bool = False
 ) -> list[Tensor]:
     """Gradients of every particle's loss, zeros for parameters that it does not depend on."""
     if not losses.requires_grad:
@@ -74,7 +77,15 @@ def hessian_diagonal(
 def output_curvature_root(losses: Tensor, outputs: Tensor) -> Tensor:
     """S `[N, B, C, C]` with S S^T = d2L/df2, one block per sample; outputs `[N, B, C]`."""
     (slope,) = torch.autograd.grad(losses.sum(), outputs, create_graph=True)
-    columns = [derivatives(column, [outputs])[0].double() for column in slope.unbind(-1)]
+    columns = []
+    for column in range(outputs.shape[-1]):
+        if slope.requires_grad:
+            (curved,) = torch.autograd.grad(
+                slope[..., column].sum(), outputs, retain_graph=True, materialize_grads=True
+            )
+        else:
+            curved = torch.zeros_like(outputs)
+        columns.append(curved.detach().double())
     blocks = torch.stack(columns, dim=-1)
     blocks = torch.where(blocks.isfinite(), blocks, 0.0)  # the particle dies because of its loss
     values, vectors = torch.linalg.eigh((blocks + blocks.mT) / 2)

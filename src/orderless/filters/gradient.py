@@ -22,10 +22,11 @@ from .weights import is_finite
 class Weighting(ABC):
     """A rule for the weights: `weighting(step)` is the increment of the log-weights `[N]`.
 
-    `step.energy_before` `[N]` is the loss, perhaps with the penalty, at the old positions. A rule
-    that needs more declares it in `reads`: `"energy_after"` (the closure is called again at the new
-    positions) or `"slope"`, <grad L, x_new - x_old>. Rules must not be mutated: a CUDA graph is
-    recorded again for another rule, but not for one that has changed.
+    `step.energy_before` `[N]` is the energy (the loss, perhaps with the penalty) at the old
+    positions. A rule that needs more declares it in `reads`: `"energy_after"`, the energy at the
+    new positions, for which the closure is called again, or `"slope"`, <grad L, x_new - x_old>, for
+    which it is not. Rules must not be mutated: a CUDA graph is recorded again for another rule, but
+    not for one that has changed.
     """
 
     reads: ClassVar[str | None] = None
@@ -93,7 +94,8 @@ class GradientStep(Step):
     def _backward(self, move: Move) -> tuple[Tensor, Tensor | None]:
         """Compute losses and penalties; their gradients go into `move`.
 
-        The penalty is differentiated with the last closure, whose outputs it can use.
+        The penalty is differentiated together with the last closure, so that it can use that
+        closure's outputs instead of computing them again.
         """
         rows, penalties = [], None
         with torch.enable_grad():
@@ -134,8 +136,10 @@ class GradientStep(Step):
 
     @cached_property
     def energy_after(self) -> Tensor:
-        """The same at the new positions: `[N]`. The penalty follows the losses, as in the first
-        evaluation, so that it draws the same noise."""
+        """The loss, and the penalty if it is weighed, at the new positions: `[N]`.
+
+        The penalty follows the losses, as in the first evaluation, so that it draws the same noise.
+        """
         rows = []
         with self.again():
             for closure in self.closures:
@@ -202,7 +206,8 @@ class GradientFilter(SteppedFilter):
         """Call `before_update()` and `after_update()` around every optimizer step.
 
         A quadratic penalty (EWC, SI) that is `closed` is applied by every step itself, in closed
-        form: by default with SGD; with True also with Adam; see `metric`. False leaves the penalty
+        form. None, the default, means: with SGD, whose metric is the learning rate (over
+        1 - momentum). True also allows Adam (metric lr / (sqrt(v) + eps)). False leaves the penalty
         to `step(penalty=...)`. Strengths in the literature are for Adam and a penalty in the
         gradient. Registering it again only changes `closed`.
         """
@@ -239,6 +244,7 @@ class GradientFilter(SteppedFilter):
         penalty: Closure | None = None,
         weigh_penalty: bool | None = None,
     ) -> GradientStep:
+        """`with pf.transaction(closures) as step:` is a step that is undone after an error."""
         usual = self.weigh_penalty if weigh_penalty is None else weigh_penalty
         return GradientStep(self, closures, penalty, usual)
 

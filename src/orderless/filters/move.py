@@ -1,8 +1,9 @@
 """Gradient steps that can be undone for single particles.
 
-`Descent` is for plain SGD and does not form the gradients of Linear weights; `Move` is for any
-torch optimizer. A step calls, in this order, `backward`, `gathered`, `bound` or `squared_norms`,
-`take`, (`along_gradient`), `writes`; after an error `undo` instead of `writes`.
+Two classes with one protocol: `Descent` for plain SGD, which does not form the gradients of Linear
+weights, and `Move` for any torch optimizer. A step calls, in this order, `backward`, `gathered`,
+`bound` or `squared_norms`, `take`, (`along_gradient`), `writes`; after an error `undo` instead of
+`writes`.
 """
 
 from __future__ import annotations
@@ -185,7 +186,9 @@ class Descent(Move):
         self.update.clear()
 
 
-def choose_move(step: Step, owner: GradientFilter, quadratics: list[QuadraticPenalty]) -> Move:
+def choose_move(
+    step: Step, owner: GradientFilter, quadratics: Sequence[QuadraticPenalty] = ()
+) -> Move:
     """`Descent` for plain SGD if nothing else reads the gradient, else `Move`.
 
     A single particle uses `torch.optim.SGD` itself, so that N = 1 is SGD bit for bit.
@@ -203,9 +206,15 @@ def choose_move(step: Step, owner: GradientFilter, quadratics: list[QuadraticPen
 def plain_descent(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the optimizer computes x <- x - lr g and nothing else."""
     hooked = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-    options = "momentum", "weight_decay", "maximize", "differentiable"
-    used = any(group.get(option) for group in optimizer.param_groups for option in options)
-    return type(optimizer) is torch.optim.SGD and not hooked and not used
+    return (
+        type(optimizer) is torch.optim.SGD
+        and not hooked
+        and all(
+            not group[option]
+            for group in optimizer.param_groups
+            for option in ("momentum", "weight_decay", "maximize", "differentiable")
+        )
+    )
 
 
 class UpdateHooks(Protocol):
@@ -220,9 +229,10 @@ class QuadraticPenalty(UpdateHooks, Protocol):
     """A penalty 1/2 sum c (x - m)^2, whose step has a closed form; see `consolidation.base`.
 
     `anchor(parameter)` is (c, m) or None. `holds` is False while there is nothing to penalise.
+    `closed` is True during a step that applies the penalty itself.
     """
 
-    closed: bool  # True during a step that applies the penalty itself
+    closed: bool
 
     @property
     def holds(self) -> bool: ...
@@ -232,7 +242,10 @@ class QuadraticPenalty(UpdateHooks, Protocol):
 def takes_closed_steps(
     consolidation: UpdateHooks, optimizer: torch.optim.Optimizer, closed: bool | None
 ) -> bool:
-    """Whether steps apply a penalty in closed form, see `register`; raise if none is known."""
+    """Whether steps apply a penalty in closed form; by default with SGD, whose metric is the rate.
+
+    Raises `ValueError` if `closed` is True and no closed form is known.
+    """
     quadratic = isinstance(consolidation, QuadraticPenalty)
     if closed is None:
         ascends = any(group.get("maximize") for group in optimizer.param_groups)

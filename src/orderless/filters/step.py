@@ -1,8 +1,15 @@
 """One step of a filter as a transaction: it is taken in full or undone.
 
-`GradientFilter.advance` is Algorithm 1 of the paper (arXiv:2410.22695) in three lines. `Step` does
-the rest: it checks what closures return, replays the noise in the second evaluation, restores
-particles that died, gathers over ranks, and undoes the step after an error.
+Algorithm 1 of the paper (arXiv:2410.22695) reads
+
+    with self.transaction(closures, penalty) as step:
+        step.move()                          # x <- x - sigma^2 grad L(x)
+        step.commit(self.weighting(step))    # log w <- log w - (L(x_t) + L(x_{t+1})) / 2
+    return step.info
+
+`Step` does everything around these lines: it checks what closures return, replays the noise in the
+second evaluation, restores particles that died, gathers over ranks, and undoes the step after an
+error.
 """
 
 from __future__ import annotations
@@ -10,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Self
 
@@ -22,7 +29,7 @@ from ..particles.kernels import fused
 from ..particles.linear import Write
 from ..particles.parameter import per_particle_view
 from ..particles.precision import matrix_precision
-from .base import ParticleFilter, copied
+from .base import ParticleFilter
 from .compiled import CompiledStep
 from .weights import effective_sample_size, is_finite, normalize
 
@@ -31,13 +38,18 @@ Closure = Callable[..., Any]
 
 @dataclass(frozen=True)
 class StepInfo:
-    """The report of one step; tensors stay on the device."""
+    """The report of one step; tensors stay on the device.
 
-    loss_before: Tensor  # [N], at the old positions
-    loss_after: Tensor | None  # [N], at the new ones, if the filter evaluates them
-    penalty: Tensor | None  # [N]
-    alive: Tensor  # [N]
-    log_weights: Tensor  # [N], raw, after the step
+    `loss_before` `[N]` at the old positions, `loss_after` `[N]` at the new ones (None if the filter
+    does not evaluate them), `penalty` `[N]` or None, `alive` `[N]`, and the raw `log_weights` `[N]`
+    after the step with their `ess`.
+    """
+
+    loss_before: Tensor
+    loss_after: Tensor | None
+    penalty: Tensor | None
+    alive: Tensor
+    log_weights: Tensor
 
     @property
     def ess(self) -> Tensor:
@@ -45,7 +57,8 @@ class StepInfo:
 
     def copied(self) -> StepInfo:
         """A copy with its own tensors: a step returns its working memory."""
-        return StepInfo(**copied(vars(self)))
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{k: v.clone() for k, v in tensors.items() if v is not None})
 
 
 class Step:
@@ -53,9 +66,11 @@ class Step:
 
     On entry it saves the filter's weights, the networks' buffers and the states of all random
     generators; `hold` saves other tensors that are about to change. `commit` weighs the particles
-    and restores those that died. An error before that restores everything; after an interrupt the
-    step is still completed. Losses, weights and `alive` `[N]` are of all particles; parameters,
-    buffers and what `evaluate` returns are of the particles on this rank.
+    and restores those that died. An error before that restores everything. An interrupt after that
+    does not keep the step from being completed.
+
+    Losses, weights and `alive` `[N]` are of all particles; parameters, buffers and what `evaluate`
+    returns are of the particles on this rank.
     """
 
     def __init__(self, owner: SteppedFilter, closures: Sequence[Closure]) -> None:
@@ -109,13 +124,9 @@ class Step:
     @contextmanager
     def again(self) -> Iterator[None]:
         """Evaluations inside draw the step's noise again and change no buffers."""
-        now = [(generator, generator.get_state()) for generator, _ in self.generators]
-        _restore(self.generators)
-        try:
-            with torch.no_grad(), self.particles.replay(self.draw):
-                yield
-        finally:
-            _restore(now)
+        replay, noise = self.particles.replay(self.draw), _same_noise(self.generators)
+        with torch.no_grad(), replay, noise:
+            yield
 
     def gather(self, losses: Sequence[Tensor]) -> Tensor:
         """The sum of one or several losses, of the particles on all ranks: `[N]`."""
@@ -166,7 +177,8 @@ class Step:
         for tensor, before in self.held + self.weighed:
             tensor.copy_(before)
         self.particles.noise_counter.copy_(self.draw)
-        _restore(self.generators)
+        for generator, state in self.generators:
+            generator.set_state(state)
 
 
 class SteppedFilter(ParticleFilter, ABC):
@@ -174,9 +186,10 @@ class SteppedFilter(ParticleFilter, ABC):
 
     A closure computes N losses (`[N]`, float32 or float64) and nothing else: it does not call
     backward, draw data or augment. It may return `(losses, outputs)`; a penalty is then called with
-    `outputs=` and need not compute them again. `advance` must not make decisions on the host, which
-    a CUDA graph cannot repeat; if it has to, `recordable` is False and every step is eager.
-    `recorded_by` names the attributes besides tensors on which a recorded step depends.
+    `outputs=` and need not compute them again. `advance` must not make decisions on the host, so
+    that the same code runs eagerly and inside a CUDA graph. If it has to, `recordable` is False and
+    every step is eager. `recorded_by` names the attributes besides tensors that a recorded step
+    depends on: when one of them changes, the step is recorded again.
     """
 
     recordable = True
@@ -221,9 +234,10 @@ class SteppedFilter(ParticleFilter, ABC):
     ) -> Callable[..., StepInfo]:
         """`fast = pf.compile(loss_fn)`, then `info = fast(x, y)`: one CUDA graph per shape.
 
-        `loss_fn(*batch) -> [N]` and `penalty(*batch) -> [N]` replace the closures. On the CPU and
-        with a group this is `step`. Random numbers in `loss_fn` must come from the ensemble
-        (dropout): torch's generator would give the two evaluations of a graph different numbers.
+        `loss_fn(*batch) -> [N]` and `penalty(*batch) -> [N]` replace the closures. On the CPU, and
+        with a group, whose ranks communicate within a step, this is `step`. Random numbers in
+        `loss_fn` must come from the ensemble (dropout): torch's own generator would give the two
+        evaluations of a graph different numbers.
         """
         if self.particles.device.type == "cuda":
             return CompiledStep(self, loss_fn, penalty)
@@ -296,7 +310,10 @@ def added(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(0)
 
 
-def _generators(device: torch.device) -> list[tuple[torch.Generator, Tensor]]:
+Generators = list[tuple[torch.Generator, Tensor]]
+
+
+def _generators(device: torch.device) -> Generators:
     """torch's generators and their states; none while a step is recorded."""
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return []
@@ -307,6 +324,14 @@ def _generators(device: torch.device) -> list[tuple[torch.Generator, Tensor]]:
     return [(generator, generator.get_state()) for generator in used]
 
 
-def _restore(generators: list[tuple[torch.Generator, Tensor]]) -> None:
+@contextmanager
+def _same_noise(generators: Generators) -> Iterator[None]:
+    """Put torch's generators into these states, and afterwards back into their present ones."""
+    now = [(generator, generator.get_state()) for generator, _ in generators]
     for generator, state in generators:
         generator.set_state(state)
+    try:
+        yield
+    finally:
+        for generator, state in now:
+            generator.set_state(state)

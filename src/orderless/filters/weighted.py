@@ -8,8 +8,10 @@ section 3.4 of arXiv:2410.22695):
     log w_{t+1} = log w_t - (L(x_t) + L(x_{t+1})) / 2
 
 For linear losses this is the exact Bayes update, in any order of the data. For smooth losses two
-orders of two batches differ by O(sigma^4). docs/methods/weighted.md lists the differences from the
-paper's code.
+orders of two batches differ by O(sigma^4).
+
+Differences from the paper's code: weights are normalised float64 logarithms; every particle has its
+own BatchNorm statistics; a particle with a non-finite loss dies instead of spreading NaN.
 """
 
 from dataclasses import dataclass, replace
@@ -35,7 +37,7 @@ class Trapezoid(Weighting):
 
 @dataclass(frozen=True)
 class Linearized(Weighting):
-    """log w -= L(x_t) + <grad L, x_{t+1} - x_t> / 2, for the displacement that happened."""
+    """log w -= L(x_t) + <grad L, x_{t+1} - x_t> / 2: no second evaluation."""
 
     reads = "slope"
     loss_scale: float = 1.0
@@ -54,12 +56,14 @@ class WeightedParticleFilter(GradientFilter):
     """Particles move by gradient descent and are reweighted by their losses.
 
     Args:
+        particles: an `ol.Ensemble`.
         optimizer: any torch optimizer over `particles.parameters()` that moves every number by
             itself (Adafactor, LBFGS and Muon do not). With plain SGD, lr is the paper's sigma^2
             and weights and evidence are those of the Gaussian mixture; with any other optimizer
             they are a heuristic of the same form.
-        weighting: `"trapezoid"`, see `Trapezoid` (the paper's), or `"linearized"`, see
-            `Linearized`, without a second forward pass. They agree where the loss is linear.
+        weighting: `"trapezoid"` evaluates the loss again at the new position (the paper's);
+            `"linearized"` uses log w -= L_old + <g, x_new - x_old> / 2 from the displacement that
+            happened, without a second forward pass. They agree where the loss is linear.
         loss_scale: multiplies the loss in the weights only. A batch *mean* as loss tempers the
             posterior by 1/B; `loss_scale=B` undoes that. 1 is the paper's.
         min_ess: temper weights on read so that at least this many particles count.

@@ -9,7 +9,8 @@ optimizer's step, and ref the parameters at the first step,
     s_j = s_prev / erfi(1 / sqrt 2) * erfi(sigma_j / (sqrt 2 sqrt(v_j) + eps))
     theta_{t+1} = ref + (delta + u) max(sum_j s_j, 0)
 
-The inner product runs over the parameters of *one network*: each particle has its h, v, sigma, s.
+The inner product runs over all parameters of *one network*. Over an ensemble every particle has
+its own h, v, sigma and s.
 
 Differences from the reference implementation: s, v and sigma are float64 for parameters of any
 type; erfi is exact unless `erfi="reference"`, and saturates where the reference overflows; a
@@ -36,7 +37,8 @@ class TRAC(torch.optim.Optimizer):
 
     `param_groups` and `state` are the base optimizer's own, so schedulers and filters work on
     either. Parameters of an `ol.Ensemble` are tuned per particle; all ordinary parameters together
-    count as one more network. A CUDA graph can contain a step.
+    count as one more network. A step does not synchronise with the host, so a CUDA graph can
+    contain it.
 
     Memory beyond the base optimizer: one copy of the parameters (ref), and one more during a step.
 
@@ -67,7 +69,7 @@ class TRAC(torch.optim.Optimizer):
         # Not Optimizer.__init__, which would make a second list of the shared groups.
         super().__setstate__(self._shared())
         rows, device = self._networks(), self._parameters()[0].device
-        self.erfi = erfi_of(erfi, device)
+        self.erfi = erfi_of(erfi).to(device)
         self.unit = float(s_prev / erfi_of(erfi)(torch.tensor(math.sqrt(0.5), dtype=torch.float64)))
         self.betas = torch.tensor(tuple(betas), dtype=torch.float64, device=device)
         empty = torch.zeros(rows, len(self.betas), dtype=torch.float64, device=device)
@@ -83,8 +85,10 @@ class TRAC(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for parameter in self._parameters():
             if parameter not in self.references:
                 self.references[parameter] = parameter.detach().clone()
@@ -195,9 +199,12 @@ class TRAC(torch.optim.Optimizer):
         for parameter, saved in zip(self._parameters(), own["references"], strict=True):
             if saved is None:
                 self.references.pop(parameter, None)
+            elif parameter in self.references:
+                self.references[parameter].copy_(saved)
             else:
-                self.references.setdefault(parameter, torch.empty_like(parameter)).copy_(saved)
+                self.references[parameter] = torch.empty_like(parameter).copy_(saved)
 
     def __getstate__(self) -> dict[str, object]:
-        names = ("base", "s_prev", "eps", "erfi", "unit", "betas", "references", *self.state[_KEY])
+        own = ("base", "s_prev", "eps", "erfi", "unit", "betas", "references", "s")
+        names = (*own, "variance", "sigma")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in names}}

@@ -3,7 +3,7 @@
 import gc
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import torch
 
@@ -25,17 +25,24 @@ def available_memory(device: torch.device) -> int | None:
     """Bytes that can still be allocated on the device, or None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    with suppress(OSError, KeyError, ValueError), open("/proc/meminfo") as file:
-        fields = dict(line.split(":", 1) for line in file)
+    try:
+        with open("/proc/meminfo") as file:
+            fields = dict(line.split(":", 1) for line in file)
         return int(fields["MemAvailable"].split()[0]) * 1024
-    with suppress(OSError, ValueError, AttributeError):
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 @contextmanager
 def no_garbage() -> Iterator[None]:
-    """Disable garbage collection: a recording of a CUDA graph fails if an old graph is freed."""
+    """Disable garbage collection while a CUDA graph is recorded.
+
+    Freeing the memory of an old graph would make the recording fail.
+    """
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,7 +1,8 @@
 """Dropout with noise keyed on (seed, draw, particle), whatever the other particles.
 
 Each function replaces torch's of the same name while a network runs for all particles at once;
-`mode` provides the particle's random key. Attention is here because it drops attention weights.
+`mode` provides the particle's random key. The two attention functions are here because they drop
+attention weights.
 """
 
 from __future__ import annotations
@@ -81,15 +82,17 @@ def _scaled_dot_product_attention(
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
+    scale: float | None = None,
     **options: Any,
 ) -> Tensor:
-    options["is_causal"] = is_causal
+    attend = mode.attend
     if dropout_p == 0.0 or options.get("enable_gqa"):
-        return mode.attend(query, key, value, attn_mask, dropout_p=dropout_p, **options)
+        more = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, **options}
+        return attend(query, key, value, attn_mask, **more)
     # With the identity as values, attention returns its weights, to which dropout applies.
     identity = torch.eye(key.shape[-2], dtype=value.dtype, device=value.device)
     identity = identity.expand(*key.shape[:-1], -1)
-    weights = mode.attend(query, key, identity, attn_mask, **options)
+    weights = attend(query, key, identity, attn_mask, is_causal=is_causal, scale=scale)
     return _dropout(mode, weights, dropout_p) @ value
 
 

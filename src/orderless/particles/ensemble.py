@@ -11,20 +11,28 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
-from . import random, stacking
+from . import random
 from .device import find_device
 from .initialization import Perturb, initial_modules
 from .linear import FactoredUpdate
 from .precision import PRECISIONS, matrix_precision
 from .rules import ParticleRules
 from .sharding import Shard
-from .stacking import Named, tensors_of
+from .stacking import (
+    check_same_shapes,
+    check_stackable,
+    clear_values,
+    places_of,
+    stack_into,
+    tensors_of,
+)
 
 
 class Inputs(NamedTuple):
-    """The leaves of the networks' (args, kwargs), the particle axis of each, None if shared."""
+    """The leaves of the networks' (args, kwargs) and the particle axis of each; None if shared."""
 
     leaves: list[Any]
     axes: list[int | None]
@@ -45,12 +53,15 @@ class Ensemble(nn.Module):
         n: the number of particles.
         init: `"fresh"` (each from the module's own initialiser) or an `ol.Perturb`.
         seed: particle i depends on (seed, i) alone, whatever n, chunk size or device.
-        chunk_size: particles computed at a time; the backward pass recomputes their activations.
+        chunk_size: at most this many particles are computed at a time; the backward pass
+            recomputes a chunk's activations instead of storing them.
         precision: `"float32"`, `"tf32"` or `"bf16"`; the precision is never reduced silently.
-        fast: use batched rules for Linear, Conv2d, BatchNorm and pooling, not `vmap` for all.
+        fast: use the batched rules for Linear, Conv2d, BatchNorm and pooling (`False`: plain
+            `vmap` for everything, which gives the same results more slowly).
         group: a `torch.distributed` process group over whose ranks the particles are sharded. A
-            rank holds particles [shard.start, shard.stop) in parameters, buffers, inputs per
-            particle and outputs, and makes the same calls; `n` and a filter's numbers are of all.
+            rank holds `shard.count` particles, [shard.start, shard.stop), in parameters, buffers,
+            inputs per particle and outputs; `n` and a filter's numbers refer to all particles.
+            Every rank makes the same calls.
 
     A network may be any module that `torch.vmap` can run: no branch on a tensor's value, no
     `.item()`, no writing into a tensor that it made. Recurrent layers and tied weights work.
@@ -60,6 +71,8 @@ class Ensemble(nn.Module):
     network differ between particles but are not keyed.
     """
 
+    n: int
+    seed: int
     _draws: Tensor
     _indices: Tensor
 
@@ -93,7 +106,10 @@ class Ensemble(nn.Module):
 
     @classmethod
     def from_modules(cls, modules: Sequence[nn.Module], *, seed: int = 0, **options: Any) -> Self:
-        """Stack networks of one architecture, all of them on every rank; `options` as above."""
+        """Stack existing networks of one architecture; `options` as in the constructor.
+
+        With a group every rank passes all networks and keeps its own part.
+        """
         if not modules:
             raise ValueError("from_modules needs at least one module, got none")
         ensemble = cls.__new__(cls)
@@ -112,7 +128,7 @@ class Ensemble(nn.Module):
         fast: bool = True,
     ) -> None:
         super().__init__()
-        stacking.check_stackable(modules)
+        check_stackable(modules)
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
         if chunk_size is not None and chunk_size < 1:
@@ -122,9 +138,9 @@ class Ensemble(nn.Module):
         # The template runs every forward pass with other tensors in its place. A tuple hides it
         # from nn.Module, so that its own parameters are neither trained, moved nor saved.
         self._hidden = (copy.deepcopy(modules[0]),)
-        self._places = stacking.places_of(self._hidden[0])
-        stacking.clear_values(self._hidden[0])
-        stacking.stack_into(self, modules)
+        self._places = places_of(self._hidden[0])
+        clear_values(self._hidden[0])
+        stack_into(self, modules)
         super().train(modules[0].training)  # the template keeps the flags of its layers
         self.register_buffer("_draws", torch.zeros((), dtype=torch.int64), persistent=False)
         self.register_buffer("_indices", torch.arange(shard.start, shard.stop), persistent=False)
@@ -154,7 +170,7 @@ class Ensemble(nn.Module):
         self.template.train(mode)
         return super().train(mode)
 
-    def particle_buffers(self) -> Named:
+    def particle_buffers(self) -> dict[str, Tensor]:
         """The networks' buffers `[N, ...]`, by the template's names."""
         own = ("_draws", "_indices")
         return {name: b for name, b in self.named_buffers() if name not in own}
@@ -171,12 +187,13 @@ class Ensemble(nn.Module):
         axes: Any = [0 if per_particle else None] * len(leaves)
         if in_dims is not None and not per_particle:
             dims = tuple(in_dims) if isinstance(in_dims, (tuple, list)) else (in_dims,) * len(args)
+            if len(dims) != len(args):
+                raise ValueError(f"in_dims has {len(dims)} entries for {len(args)} inputs")
             axes = pytree._broadcast_to_and_flatten((dims, dict.fromkeys(kwargs)), tree)
             if axes is None:
-                complaint = f"in_dims has {len(dims)} entries for {len(args)} inputs"
-                raise ValueError(f"{complaint}, or is nested otherwise than they: {in_dims}")
+                raise ValueError(f"in_dims must be nested like the inputs, got {in_dims}")
         inputs = Inputs(leaves, list(map(self._axis, leaves, axes)), tree)
-        parameters: Named = dict(self.named_parameters())
+        parameters: dict[str, Tensor] = dict(self.named_parameters())
         buffers = self.particle_buffers()
         counter = draw = self._draws if self._replayed is None else self._replayed
         run: Callable[..., Any] = self._run
@@ -186,19 +203,21 @@ class Ensemble(nn.Module):
             recording = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
             run = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=not recording)
             draw = counter.clone()
-        runs = [run(draw, *chunk) for chunk in self._chunks(parameters, buffers, inputs)]
-        outputs, updated, drawn = zip(*runs, strict=True)
+        outputs, new_buffers, drawn = [], [], 0
+        for chunk in self._chunks(parameters, buffers, inputs):
+            output, updated, drawn = run(draw, *chunk)
+            outputs.append(output)
+            new_buffers.append(updated)
         if self._replayed is None:
             with torch.no_grad():
                 for name, buffer in buffers.items():
-                    buffer.copy_(torch.cat([chunk[name] for chunk in updated]))
-        if drawn[-1]:
+                    buffer.copy_(torch.cat([chunk[name] for chunk in new_buffers]))
+        if drawn:
             counter.add_(1)
-        alone = len(outputs) == 1
-        return outputs[0] if alone else pytree.tree_map(lambda *o: torch.cat(o), *outputs)
+        return outputs[0] if len(outputs) == 1 else tree_map(lambda *o: torch.cat(o), *outputs)
 
     def _axis(self, leaf: Any, dim: Any) -> int | None:
-        """The particle axis of an input: `dim`, or None for what is no tensor."""
+        """The particle axis of an input: `dim`, or None if it is not a tensor."""
         if dim is None or not isinstance(leaf, Tensor):
             return None
         there = isinstance(dim, int) and -leaf.dim() <= dim < leaf.dim()
@@ -210,14 +229,19 @@ class Ensemble(nn.Module):
         return dim
 
     def _run(
-        self, draw: Tensor, parameters: Named, buffers: Named, indices: Tensor, inputs: Inputs
-    ) -> tuple[Any, Named, int]:
+        self,
+        draw: Tensor,
+        parameters: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        indices: Tensor,
+        inputs: Inputs,
+    ) -> tuple[Any, dict[str, Tensor], int]:
         """Run one chunk: (outputs with a leading axis, buffers after the pass, random draws)."""
         drawn, stacked = 0, parameters
 
         def network(
-            parameters: Named, buffers: Named, index: Tensor, leaves: list[Any]
-        ) -> tuple[Any, Named]:
+            parameters: Any, buffers: Any, index: Tensor, leaves: list[Any]
+        ) -> tuple[Any, Any]:
             nonlocal drawn
 
             def keys(stream: int) -> Tensor:
@@ -233,27 +257,29 @@ class Ensemble(nn.Module):
             drawn = rules.drawn
             return output, {name: tensors[name] for name in buffers}
 
-        stacks = parameters, {name: buffer.clone() for name, buffer in buffers.items()}, indices
+        buffers = {name: buffer.clone() for name, buffer in buffers.items()}
         with matrix_precision(self.precision, self.device):
             # One network equals that network bit for bit. A shard of one must equal the same
-            # particle among others, and reduced precision has kernels that are faster for one, too.
+            # particle among others, and on a GPU in reduced precision the batched kernels are
+            # faster even for one.
             reduced = self.device.type == "cuda" and self.precision != "float32" and self.fast
             if len(indices) == 1 and self.shard.count == self.n and not reduced:
-                first = pytree.tree_map(lambda t: t[0], stacks)
+                first = tree_map(lambda t: t[0], (parameters, buffers, indices))
                 alone = inputs.of_particles(lambda tensor, axis: tensor.select(axis, 0))
-                results = network(*first, alone.leaves)  # type: ignore[call-arg]
-                output, updated = pytree.tree_map(lambda t: t.unsqueeze(0), results)
+                output, updated = network(*first, alone.leaves)  # type: ignore[call-arg]
+                output = tree_map(lambda t: t.unsqueeze(0), output)
+                updated = {name: buffer.unsqueeze(0) for name, buffer in updated.items()}
             else:
                 batched = torch.vmap(network, (0, 0, 0, inputs.axes), randomness="different")
                 try:
-                    output, updated = batched(*stacks, inputs.leaves)
+                    output, updated = batched(parameters, buffers, indices, inputs.leaves)
                 except RuntimeError as error:
                     _explain(error, self.template)
                     raise
         return output, updated, drawn
 
     def _chunks(
-        self, parameters: Named, buffers: Named, inputs: Inputs
+        self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Inputs
     ) -> Iterator[tuple[Any, ...]]:
         count = self.shard.count
         size = min(self.chunk_size or count, count)
@@ -274,7 +300,7 @@ class Ensemble(nn.Module):
 
     def check_devices(self, *inputs: Any) -> None:
         """Raise if a tensor is not on the particles' device."""
-        for leaf in pytree.tree_leaves(inputs):
+        for leaf in tree_leaves(inputs):
             if isinstance(leaf, Tensor) and leaf.device != self.device and leaf.dim() > 0:
                 raise ValueError(
                     f"an input is on {leaf.device} but the particles are on {self.device}: "
@@ -294,7 +320,10 @@ class Ensemble(nn.Module):
 
     @contextmanager
     def replay(self, draw: Tensor | None = None) -> Iterator[None]:
-        """Draw the noise of count `draw` on (None: now); buffers and counter do not change."""
+        """Forward passes draw the noise from count `draw` on; buffers and counter do not change.
+
+        `draw` is a value of `noise_counter`; None: the noise of the next pass.
+        """
         before = self._replayed
         now = self._draws if before is None else before
         self._replayed = (now if draw is None else draw).clone()
@@ -316,7 +345,10 @@ class Ensemble(nn.Module):
         return self.n
 
     def __getitem__(self, index: int) -> nn.Module:
-        """Particle `index` as an ordinary, detached module; all ranks ask for it and get it."""
+        """Particle `index` as an ordinary module, detached from the ensemble.
+
+        With a group all ranks must ask for the same particle, and all get it.
+        """
         index = self._check_index(index)
         module = copy.deepcopy(self.template).to(self.device)
         stacked = self.tensors()
@@ -327,16 +359,19 @@ class Ensemble(nn.Module):
 
     @torch.no_grad()
     def load_particle(self, index: int, module: nn.Module) -> None:
-        """Write a module's parameters and buffers into particle `index`, on its rank."""
+        """Write an ordinary module's parameters and buffers into particle `index`.
+
+        With a group only the rank that holds the particle does.
+        """
         index = self._check_index(index)
         stacked, tensors = self.tensors(), tensors_of(module)
         shapes = {name: tensor.shape[1:] for name, tensor in stacked.items()}
-        stacking.check_same_shapes(shapes, tensors, "the module is of another architecture")
+        check_same_shapes(shapes, tensors, "the module is of another architecture")
         if self.shard.start <= index < self.shard.stop:
             for name, tensor in tensors.items():
                 stacked[name][index - self.shard.start].copy_(tensor)
 
-    def tensors(self) -> Named:
+    def tensors(self) -> dict[str, Tensor]:
         """All parameters and buffers `[N, ...]`, by the template's names."""
         return {**dict(self.named_parameters()), **self.particle_buffers()}
 

@@ -41,9 +41,11 @@ def seeded(*parts: object) -> Iterator[None]:
 
 
 def _reset(module: nn.Module) -> nn.Module:
-    """A copy of a template in which every layer is initialised again."""
+    """A copy of a template in which every layer is initialised again.
+
+    Inner modules first, as when a module is built: an outer one may overwrite their parameters.
+    """
     module = copy.deepcopy(module)
-    # inner modules first, as when a module is built: an outer one may overwrite their parameters
     for name, layer in reversed(list(module.named_modules())):
         private = getattr(layer, "_reset_parameters", None)
         reset = getattr(layer, "reset_parameters", None) or private
@@ -71,7 +73,8 @@ def make_particle(
 
 def refuse_lazy(module: nn.Module) -> None:
     """Raise if a module has lazy layers, whose shapes are not known."""
-    if any(map(nn.parameter.is_lazy, (*module.parameters(), *module.buffers()))):
+    lazy = torch.nn.parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
+    if any(isinstance(tensor, lazy) for tensor in (*module.parameters(), *module.buffers())):
         raise TypeError(
             f"{type(module).__name__} has lazy layers without shapes yet: run one batch through "
             "it, or give the layers their sizes"

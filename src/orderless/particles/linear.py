@@ -2,15 +2,15 @@
 
 The gradient of a linear layer's weight over a batch is a product of two thin factors,
 dW = delta^T a with delta `[B, O]` and a `[B, I]`. Plain gradient descent need not store it:
-W <- W - sigma^2 delta^T a is one product accumulated into W. That saves three passes over the
-parameters of all particles, most of the memory traffic of a step.
+W <- W - sigma^2 delta^T a is one product accumulated into W. That saves three passes over all the
+parameters of all particles, which is most of the memory traffic of a step.
 
-A forward pass of the moved layer before W is written multiplies rows with rows, so factors are
-faster only for few rows. They are correct only if the layer alone reads its weight and the factors
-do not change after the backward pass. Everywhere else the gradient is left to autograd.
+A forward pass of the moved layer before W is written costs products of rows with rows, so factors
+are faster only while a layer has few rows. And they are correct only if the layer alone reads its
+weight and the factors do not change after the backward pass. `FactoredUpdate` keeps the gradient in
+factors where it can guarantee that, and leaves it to autograd everywhere else.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
@@ -63,8 +63,9 @@ class LinearStep:
 
     delta `[N, B, O]`, inputs `[N, B, I]` (expanded if all particles share them): a copy, unless
     autograd made them and so protects them. If all particles share the `data`, `outputs` are the
-    layer's outputs on it: evaluating the same data after the step needs the displacement only.
-    `cast` is W in the precision of the layer; W does not change until the step is decided.
+    layer's outputs on it: evaluating the same data after the step needs the displacement only, not
+    another pass over W. `cast` is W in the precision in which the layer was computed; W does not
+    change until the step is decided.
     """
 
     weight: Tensor
@@ -98,7 +99,10 @@ class LinearStep:
 
 @dataclass(eq=False)
 class Addition:
-    """Call `add()`, which changes `target`, once; after an interrupt its version shows whether."""
+    """`add()` changes `target` in place, once, however often the addition is called.
+
+    After an interrupt only the target's version tells whether it has been changed.
+    """
 
     target: Tensor
     add: Callable[[], Any]
@@ -117,12 +121,13 @@ class FactoredUpdate:
     One step: forward passes `note` which weights and biases belong together; the backward pass adds
     the factors of each layer to `steps`; `scale` turns gradients into displacements; while they are
     pending, forward passes compute with W + dW and b + db, and W and b do not change; `writes` add
-    the displacements of the survivors, so a particle whose loss is not finite never moves.
+    the displacements of the particles that survived the step. So a particle whose loss turns out
+    not to be finite never moves.
 
     Args:
         groups: the optimizer's parameter groups.
-        overlaps: how often a step multiplies a layer's rows with each other: to evaluate again, and
-            for the norm of the gradient.
+        overlaps: how often a step multiplies the rows of a layer with each other: for the second
+            evaluation, and for the norm of the gradient.
     """
 
     def __init__(self, groups: list[dict[str, Any]], overlaps: int) -> None:
@@ -165,6 +170,11 @@ class FactoredUpdate:
         moves = id(weight) in self.group and not _hooked(weight) and not _hooked(bias)
         return self.recording and moves and self._pays(weight, rows, shared)
 
+    def moves_along(self, weight: Tensor, bias: Tensor | None) -> bool:
+        """Whether the bias has the weight's learning rate and so can move with its factors."""
+        group = self.group.get(id(bias))
+        return group is not None and group == self.group.get(id(weight))
+
     def _pays(self, weight: Tensor, rows: int, shared: bool) -> bool:
         """Whether products of rows with rows cost less than a dense gradient."""
         if rows <= FEW_ROWS:
@@ -180,20 +190,23 @@ class FactoredUpdate:
     def write_out_mixed(self) -> None:
         """Write the `.grad` of parameters that are also used in other ways.
 
-        Only its layer applies a pending displacement of a weight, which may also be an embedding or
-        part of an L2 term. And many uses of a layer have more rows together than each by itself.
+        A weight that is also an embedding or part of an L2 term, or a bias of several weights, must
+        have moved when it is read, but only its layer applies a pending displacement. And many uses
+        of one layer have more rows together than each by itself.
         """
-        rows = Counter[int]()
+        rows: dict[int, int] = {}
         for step in self.steps:
-            rows[id(step.weight)] += step.delta.shape[1]
+            rows[id(step.weight)] = rows.get(id(step.weight), 0) + step.delta.shape[1]
 
-        def mixed(p: Tensor) -> bool:
+        def mixed(p: Tensor | None) -> bool:
+            if p is None:
+                return False
             return p.grad is not None or len(self.partners[id(p)]) > 1 or id(p) in self.read
 
         def dense(step: LinearStep) -> bool:
             total, one = rows[id(step.weight)], step.delta.shape[1]
             many = total > one and not self._pays(step.weight, total, shared=False)
-            return many or any(mixed(p) for p in (step.weight, step.bias) if p is not None)
+            return many or mixed(step.weight) or mixed(step.bias)
 
         written = [step for step in self.steps if dense(step)]
         self.steps = [step for step in self.steps if step not in written]
@@ -210,8 +223,9 @@ class FactoredUpdate:
         seen = [step.inputs.tensor for step in self.steps]
         own = [step.delta for step in self.steps] + [x for x in seen if not _shared(x)]
         norm = torch.linalg.vector_norm(torch.cat([t.flatten(1) for t in own], 1), dim=1)
-        for inputs in filter(_shared, seen):
-            norm = norm + torch.linalg.vector_norm(inputs[0])
+        for inputs in seen:
+            if _shared(inputs):
+                norm = norm + torch.linalg.vector_norm(inputs[0])
         return norm.square()  # |delta| |inputs| is at most the square of their sum
 
     def squared_norms(self) -> Tensor | None:
@@ -275,8 +289,9 @@ class FactoredUpdate:
     def writes(self, alive: Tensor) -> list[Write]:
         """W += dW and b += db for the particles of `alive` `[N]`, layer by layer.
 
-        Calling them all again after an interrupt completes them, and no layer moves twice (except
-        where it interrupts the launch of a fused kernel, some microseconds, outside a recording).
+        To call them all again after an interrupt completes them: nothing is copied, and no layer
+        moves twice. (Not so if the interrupt falls into the few microseconds in which a fused
+        kernel is launched on a GPU without a recording: its layer may then move twice.)
         """
         writes: list[Write] = []
         everyone = alive.device.type == "cpu" and bool(alive.all())
@@ -396,16 +411,20 @@ class BatchedLinear(torch.autograd.Function):
         grad_x = torch.bmm(delta, cast.to(delta.dtype)) if wants_x else None
         rows, shared = delta.shape[1], ctx.kept is not None
         if wants_weight and update is not None and update.records(weight, bias, rows, shared):
-            # a bias with the weight's learning rate moves along with its factors
-            alike = update.group.get(id(bias)) == update.group[id(weight)]
-            along = bias is None or (wants_bias and alike)
+            along = bias is None or (wants_bias and update.moves_along(weight, bias))
             inputs = _converted(x, weight.dtype)
             if inputs is x and not ctx.lasting:  # a user may write to x before the step is over
                 inputs = x[0].clone().expand_as(x) if _shared(x) else x.clone()
-            # where the bias moves by itself, the outputs are invalid
-            moving, outputs = (bias, ctx.kept) if along else (None, None)
-            used, seen = delta.to(weight.dtype), (Unchanged.of(inputs), Unchanged.of(x))
-            step = LinearStep(weight, weight._version, moving, used, *seen, outputs, cast)
+            step = LinearStep(
+                weight,
+                weight._version,
+                bias if along else None,
+                delta.to(weight.dtype),
+                Unchanged.of(inputs),
+                Unchanged.of(x),
+                ctx.kept if along else None,  # invalid where the bias moves by itself
+                cast,
+            )
             update.steps.append(step)
             return grad_x, None, None if along else delta.sum(1).to(weight.dtype), None
         grad_weight = torch.bmm(delta.mT, x).to(weight.dtype) if wants_weight else None

@@ -26,8 +26,9 @@ def per_particle(
 ) -> Callable[..., Tensor]:
     """Turn `loss(output, *rest) -> scalar` into `(outputs [N, ...], *rest) -> [N]`.
 
-    Arguments after the outputs (targets) are shared, unless `in_dims` says otherwise, as in `vmap`.
-    Half precision becomes float32. A loss that branches on values runs particle by particle.
+    The outputs differ per particle and all other arguments (targets) are shared, unless `in_dims`
+    gives their axes as in `torch.vmap`. Half-precision outputs are converted to float32. A loss
+    that branches on values, which `vmap` cannot, is computed for one particle after another.
 
     >>> losses = per_particle(torch.nn.functional.cross_entropy)
     >>> losses(torch.zeros(3, 8, 2), torch.zeros(8, dtype=torch.long)).shape

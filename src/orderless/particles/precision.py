@@ -14,19 +14,21 @@ def matrix_precision(precision: str, device: torch.device) -> Iterator[None]:
     """Run in `float32` (no reduced products anywhere), `tf32` (tensor cores) or `bf16` (autocast).
 
     torch lets cuDNN use TF32 by default; here precision is reduced only on request. With `bf16`,
-    operations that stay in float32 use TF32, which has more digits than their bf16 factors.
+    operations that stay in float32, such as products of bf16 factors, use TF32, which has more
+    digits than their factors.
     """
+    reduced = precision == "bf16"
+    if device.type != "cuda":
+        with _autocast(device) if reduced else nullcontext():
+            yield
+        return
     cudnn: Any = torch.backends.cudnn
-    on_gpu, reduced = device.type == "cuda", precision == "bf16"
-    switches = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn) if on_gpu else ()
+    switches = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn
     before = [switch.fp32_precision for switch in switches]
     for switch in switches:
         switch.fp32_precision = "ieee" if precision == "float32" else "tf32"
-    autocast: Any = nullcontext()
-    if on_gpu or reduced:  # without a cache of weights, as particles move in the middle of a step
-        autocast = torch.autocast(device.type, torch.bfloat16, reduced, cache_enabled=False)
     try:
-        with autocast:
+        with _autocast(device, reduced):
             yield
     finally:
         for switch, was in zip(switches, before, strict=True):
@@ -35,8 +37,11 @@ def matrix_precision(precision: str, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def same_kernels() -> Iterator[None]:
-    """Make cuDNN choose deterministic kernels, and without timing several."""
-    # not `cudnn.flags`, which reads torch's older TF32 setting and fails after the newer one is set
+    """Make cuDNN choose deterministic kernels, and without timing several.
+
+    `cudnn.flags` cannot be used: it reads torch's older TF32 setting, which fails after the newer
+    one is set.
+    """
     cudnn: Any = torch.backends.cudnn
     before = cudnn.benchmark, cudnn.deterministic
     cudnn.benchmark, cudnn.deterministic = False, True
@@ -59,3 +64,8 @@ def one_thread(wanted: bool = True) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _autocast(device: torch.device, enabled: bool = True) -> torch.autocast:
+    """Autocast without its cache of weights, because particles move in the middle of a step."""
+    return torch.autocast(device.type, torch.bfloat16, enabled, cache_enabled=False)

@@ -1,8 +1,9 @@
 """Random numbers that depend on (seed, draw, particle, element) alone.
 
-torch's generators produce numbers in sequence. Here every number is a hash of its coordinates:
-particle i draws the same noise alone, among N, in any chunk, on any device. The mixing function is
-the two-round multiply-xorshift `lowbias32` of C. Wellons (public domain).
+torch's generators produce numbers in sequence, so the noise of particle i would depend on the
+number of particles before it, on the chunk size and on the device. Here every number is a hash of
+its coordinates: particle i draws the same noise alone, among N, in any chunk, on any device.
+The mixing function is the two-round multiply-xorshift `lowbias32` of C. Wellons (public domain).
 """
 
 import math
@@ -50,11 +51,16 @@ def particle_keys(seed: int, draw: Tensor, indices: Tensor, stream: int = 0) -> 
     return mix(key ^ stream)
 
 
+def _bits(keys: Tensor, count: int) -> Tensor:
+    """`[..., count]` int32 hashes, one per (key, element)."""
+    counter = torch.arange(count, dtype=torch.int32, device=keys.device) * _GOLDEN
+    keys = keys.unsqueeze(-1)
+    return _mix_(_mix_(counter ^ keys).add_(keys))
+
+
 def uniform(keys: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Uniform float32 in (0, 1), from a hash of each (key, element): `keys.shape + shape`."""
-    counter = torch.arange(math.prod(shape), dtype=torch.int32, device=keys.device) * _GOLDEN
-    each = keys.unsqueeze(-1)
-    bits = _shift_right_(_mix_(_mix_(counter ^ each).add_(each)), 8)
+    """Uniform float32 in (0, 1): `keys.shape + shape`."""
+    bits = _shift_right_(_bits(keys, math.prod(shape)), 8)
     return bits.to(torch.float32).add_(0.5).mul_(2.0**-24).reshape(keys.shape + shape)
 
 

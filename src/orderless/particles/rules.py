@@ -1,8 +1,9 @@
 """Replacements of torch's functions for networks that run for all particles at once.
 
 A network's own `forward` runs under `torch.vmap`. Inside, a torch-function mode replaces Linear,
-Conv2d, pooling, BatchNorm and attention by rules for a particle axis, dropout by noise keyed on the
-particle, and recurrent layers, which `vmap` cannot run, by a loop. The results are the same.
+Conv2d, pooling, BatchNorm and attention by rules written for a particle axis, dropout by noise
+keyed on the particle, and recurrent layers, which `vmap` does not support, by a loop; everything
+else is left to `vmap`. The results are the same either way.
 
 N convolutional networks are one wide network whose groups of channels are particles. Activations
 are `[B, N*C, H, W]`, on a GPU channels-last, from layer to layer: a convolution is one grouped
@@ -37,11 +38,14 @@ from .linear import FactoredUpdate, batched_linear
 def _with_particle_axis(rule: Callable[..., Any], *args: Any) -> Any:
     """Call `rule(n, dims, *args)` outside of `vmap`, on tensors with an explicit N axis.
 
-    `rule` returns tensors and their particle axis. A vmap rule of autograd takes ten times as long.
+    `rule` returns its result, a tensor or a tree of them, and the particle axis in it. The vmap
+    rule of an `autograd.Function` would do the same in ten times the time.
     """
     level = maybe_current_level()
     assert level is not None  # an ensemble's forward pass is a vmap
-    shown = [_unwrap_batched(a, level) if isinstance(a, Tensor) else (a, None) for a in args]
+    shown = [
+        _unwrap_batched(arg, level) if isinstance(arg, Tensor) else (arg, None) for arg in args
+    ]
     tensors, dims = zip(*shown, strict=True)
     n = next(tensor.shape[dim] for tensor, dim in shown if dim is not None)
     with temporarily_pop_interpreter_stack():
@@ -55,7 +59,8 @@ def _stacked(*tensors: Tensor | None) -> bool:
 
 
 def _leading(tensor: Any, dim: int | None) -> Any:
-    """The particle axis in front; the same object if it is, as pending updates compare by `is`."""
+    """Move the particle axis to the front; return the same object if it is there already, because
+    a pending update finds weights by identity."""
     return tensor.movedim(dim, 0) if dim else tensor
 
 
@@ -191,7 +196,8 @@ def _residual(mode: ParticleRules, x: Tensor, first: nn.Conv2d, second: nn.Conv2
     stacked = first.weight, first.bias, second.weight, second.bias
 
     def rule(n: int, dims: Any, x: Tensor, *stacked: Tensor) -> Any:
-        return _split(residual_blocks(_merged(x, dims[0], n), *map(_leading, stacked, dims[1:])), n)
+        tensors = [_leading(tensor, dim) for tensor, dim in zip(stacked, dims[1:], strict=True)]
+        return _split(residual_blocks(_merged(x, dims[0], n), *tensors), n)
 
     fits = is_batchedtensor(x) and _stacked(*stacked) and x.dim() == 4
     if fits and can_fuse(_unwrap_batched(x, mode._level or 0)[0], first, second, *stacked):
@@ -216,7 +222,8 @@ def _batch_norm(
         return F.batch_norm(input, *stacked, *rest, **kwargs)
 
     def rule(n: int, dims: Any, x: Tensor, *stacked: Tensor | None) -> Any:
-        flat: Any = [t if t is None else t.flatten() for t in map(_leading, stacked, dims[1:])]
+        tensors = [_leading(tensor, dim) for tensor, dim in zip(stacked, dims[1:], strict=True)]
+        flat: Any = [None if tensor is None else tensor.flatten() for tensor in tensors]
         return _split(F.batch_norm(_merged(x, dims[0], n), *flat, *rest, **kwargs), n)
 
     return _with_particle_axis(rule, input, *stacked)
@@ -247,7 +254,7 @@ def _attention(
         return F.scaled_dot_product_attention(query, key, value, mask, **options)
 
     def rule(n: int, dims: Any, *tensors: Tensor | None) -> Any:
-        q, k, v, mask = map(_leading, tensors, dims)
+        q, k, v, mask = (_leading(tensor, dim) for tensor, dim in zip(tensors, dims, strict=True))
         if mask is not None and (mask.dim() > 2 or dims[3] is not None):
             own = mask if dims[3] is not None else mask.unsqueeze(0)
             own = own[(slice(None), *(None,) * (q.dim() - own.dim()))]

@@ -1,8 +1,9 @@
 """Sharding of the particle axis over several processes, and their communication.
 
-A particle's initial values, dropout and noise are keyed on its index among all N, whatever its
-rank. Ranks exchange a few numbers per particle (`gather`), weighted sums (`sum`), and whole
-particles only for resampling (`exchange`) or to read one (`pick`) or all of them (`collect`).
+Rank r of R holds particles [start, stop) of N. A particle's initial values, dropout and noise are
+keyed on its index among all N, so they do not depend on its rank. Ranks exchange a few numbers per
+particle (`gather`), weighted sums (`sum`), and whole particles only for resampling (`exchange`) or
+to read one of them (`pick`) or all of them (`collect`).
 
 Without a group each of these returns its argument, so that filters need only one implementation.
 """
@@ -20,7 +21,10 @@ from torch.utils._pytree import tree_map
 
 
 class RankLost(Exception):
-    """A process of the group is gone. No `OSError`, which would be taken for one of the disk."""
+    """Another process of the group has died or does not answer.
+
+    This is not an `OSError`, which during the writing of a file would be taken for a disk error.
+    """
 
 
 @contextmanager
@@ -48,8 +52,7 @@ class Shard:
         if n < self.ranks:
             raise ValueError(f"n={n} cannot be spread over {self.ranks} ranks: use at most {n}")
         self._bounds = [n * rank // self.ranks for rank in range(self.ranks + 1)]
-        self._sizes = [stop - start for start, stop in pairwise(self._bounds)]
-        self.start, self.stop = self._bounds[self.rank : self.rank + 2]
+        self.start, self.stop = self._bounds[self.rank], self._bounds[self.rank + 1]
         self.count = self.stop - self.start
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -67,12 +70,13 @@ class Shard:
         """The ranks' `[count, ...]` as one `[N, ...]`, in the order of particles, on every rank."""
         if self.group is None:
             return values
-        padded = values.new_zeros(max(self._sizes), *values.shape[1:])
+        sizes = [stop - start for start, stop in pairwise(self._bounds)]
+        padded = values.new_zeros(max(sizes), *values.shape[1:])
         padded[: self.count] = values.detach()
-        parts = [torch.empty_like(padded) for _ in self._sizes]
+        parts = [torch.empty_like(padded) for _ in sizes]
         with talking():
             dist.all_gather(parts, padded, group=self.group)
-        return torch.cat([part[:size] for part, size in zip(parts, self._sizes, strict=True)])
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     def sum(self, part: Tensor) -> Tensor:
         """The sum of the ranks' tensors, on every rank."""
@@ -95,7 +99,10 @@ class Shard:
 
     @torch.no_grad()
     def exchange(self, tensors: list[Tensor], chosen: Tensor) -> None:
-        """Replace particle i by particle chosen[i], in place; each goes to a rank at most once."""
+        """Replace particle i by a copy of particle chosen[i], `chosen` `[N]`; in place.
+
+        A particle is sent to another rank at most once, whatever its number of copies there.
+        """
         if self.group is None:
             for tensor in tensors:
                 tensor.copy_(tensor[chosen])
@@ -135,7 +142,10 @@ class Shard:
         return list(arrived.values())
 
     def collect(self, values: Tensor) -> Tensor:
-        """The ranks' `[count, ...]` as `[N, ...]` on the first rank's CPU; others get their own."""
+        """The ranks' `[count, ...]` as one `[N, ...]` in the first rank's host memory.
+
+        The other ranks get their own part back.
+        """
         if self.group is None:
             return values
         values = values.detach().contiguous()
@@ -145,7 +155,8 @@ class Shard:
             return values
         parts = [values.cpu()]
         for rank in range(1, self.ranks):
-            part = values.new_empty(self._sizes[rank], *values.shape[1:])
+            size = self._bounds[rank + 1] - self._bounds[rank]
+            part = values.new_empty(size, *values.shape[1:])
             with talking():
                 dist.recv(part, group=self.group, group_src=rank)
             parts.append(part.cpu())

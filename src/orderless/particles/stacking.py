@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from .initialization import refuse_lazy
 from .parameter import ParticleParameter
 
-Named = dict[str, Tensor]
-
 
 def stack_into(mirror: nn.Module, modules: list[nn.Module]) -> None:
     """Give `mirror` the modules' tree of names, with stacked tensors `[N, ...]` as leaves."""
@@ -36,17 +34,19 @@ def stack_into(mirror: nn.Module, modules: list[nn.Module]) -> None:
                 fill(holders[id(child)], [o._modules[name] for o in originals])  # type: ignore[misc]
             holder._modules[name] = None if child is None else holders[id(child)]
 
-    # Write to the registries: a network may use any name, even an attribute of the mirror's class.
+    # Write to the registries directly: a network may use any name, even an attribute of the
+    # mirror's class.
     fill(mirror, modules)
 
 
-def tensors_of(module: nn.Module) -> Named:
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def places_of(module: nn.Module) -> dict[str, str]:
-    """The name of the tensor at every place; tied tensors have several, shared modules only one.
+    """The name of the tensor at every place in a module.
 
+    Tied tensors have one name and several places, a shared module's tensors have one place.
     `functional_call` must fill each place once, or it does not restore the tensors afterwards.
     """
     names = {id(tensor): name for name, tensor in tensors_of(module).items()}
@@ -60,7 +60,10 @@ def places_of(module: nn.Module) -> dict[str, str]:
 
 @torch.no_grad()
 def clear_values(module: nn.Module) -> None:
-    """Fill a module with NaN, which shows if it runs by itself, as in `torch.utils.checkpoint`."""
+    """Fill a module with NaN, so that running it outside of `functional_call` shows.
+
+    `torch.utils.checkpoint` inside a network does so in the backward pass.
+    """
     for tensor in tensors_of(module).values():
         if tensor.is_floating_point() or tensor.is_complex():
             tensor.fill_(torch.nan)

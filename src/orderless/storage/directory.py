@@ -1,4 +1,7 @@
-"""Finished cells, DIR/cells/NAME.json: records with a checksum, one writer, atomic writes."""
+"""A directory of finished cells: JSON records with a checksum, one writer, atomic writes.
+
+DIR/cells/NAME.json          one finished cell
+"""
 
 import errno
 import fcntl

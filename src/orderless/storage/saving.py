@@ -1,6 +1,7 @@
 """`save` and `load`: safetensors for tensors, JSON for the rest, never pickle.
 
-safetensors checks sizes before it allocates memory, but no bits, so files have a checksum, too.
+safetensors compares every size in a file with the size of the file before it allocates memory. It
+does not notice a flipped bit, so files have a checksum, and a format version.
 """
 
 import hashlib
@@ -27,11 +28,15 @@ INVALID_STATE = (
 
 
 def save(path: str | os.PathLike[str], obj: Any) -> Path:
-    """Write `obj.state_dict()` (or nested dicts of tensors and plain values) to one file, whole."""
+    """Write an object's `state_dict()` (or a nested dict of tensors and plain values) to one file.
+
+    The write is atomic: the file is complete or absent.
+    """
     path = Path(path)
     state = obj.state_dict() if hasattr(obj, "state_dict") else obj
     tensors: dict[str, Tensor] = {}
-    text = json.dumps(_encode(state, tensors, ""))
+    tree = _encode(state, tensors, "")
+    text = json.dumps(tree)
     about = {"format": FORMAT, "checksum": checksum(text, tensors), "tree": text}
     # one key, because safetensors writes several keys in any order: same content, same bytes
     write_atomically(path, serialize(tensors, {"orderless": json.dumps(about)}))

@@ -1,8 +1,9 @@
 """Frozen dataclasses and JSON: `as_json` one way, `decode` the other.
 
-`decode` checks every value against the types of a dataclass, so that later code need not: a number
-is finite and fits a double (10**400 does not), a list holds items of its type. Unknown keys are
-ignored; keys that are missing or null have the dataclass's defaults.
+A checksum shows that a file is as it was written, not that its content makes sense. `decode` checks
+every value against the types of a dataclass, so that later code need not: a number is finite and
+fits a double (10**400 does not), a list holds items of its type. Unknown keys are ignored; keys
+that are missing or null have the dataclass's defaults.
 """
 
 import dataclasses

@@ -3,7 +3,8 @@ r"""The diagonal Fisher information of every particle's label distribution, samp
     F_p = 1/n sum_x E_{c ~ q(.|x)} (d log p(c|x) / d theta_p)^2
 
 q is the network's own p ("exact": all classes, weighted by p; "sampled": one class drawn from p per
-sample) or the given label ("empirical"). The squared gradient of a batch is something else.
+sample) or the given label ("empirical"). The square is inside the sum over samples; the squared
+gradient of a batch is a different quantity.
 
 Squared per-sample gradients without per-sample gradients: a Linear layer with inputs a and output
 gradients delta has d/dW = delta_b a_b^T for sample b, so over a batch
@@ -15,11 +16,13 @@ per sample. Every other parameter (normalisation, grouped convolutions, a Linear
 on several rows per sample) gets per-sample gradients by `torch.func`, a few samples at a time, or
 one at a time in networks with recurrent layers or PReLU, which `torch.func` does not know.
 
-The networks run in evaluation mode. For one that mixes samples even then, there is no such result.
+The networks run in evaluation mode, where samples do not mix. A network that mixes them even then
+has no per-sample gradients, and the result is meaningless.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +30,7 @@ from torch import Tensor
 from ...particles import Ensemble, random
 from ...particles.pairs import Data, pairs
 from ...particles.precision import matrix_precision
-from ..base import Logits, Named
+from ..base import Named
 from .per_sample import Layer, Networks
 
 KINDS = ("exact", "sampled", "empirical")
@@ -42,7 +45,7 @@ def fisher_information(
     active: Tensor | None = None,
     samples: int | None = None,
     batch_size: int = 128,
-    logits: Logits = None,
+    logits: Callable[[Any], Tensor] | None = None,
     draw: int = 0,
     names: Collection[str] | None = None,
 ) -> Named:
@@ -54,7 +57,8 @@ def fisher_information(
     gradients of parameters outside of Linear and Conv2d layers, and one batch's activations.
 
     Args:
-        data: (x, y) or batches of such pairs; only `"empirical"` reads y, which are columns.
+        data: (x, y) as two tensors, or batches of such pairs. Labels are output columns; only
+            `"empirical"` reads them.
         kind: `"exact"`, `"sampled"` or `"empirical"`. A sampled label is keyed on
             (seed, draw, i, sample): the same whatever N or the batch size.
         active: the output columns `[K]` that count as classes; None: all.
@@ -107,18 +111,19 @@ def _directions(
             direction = torch.zeros_like(p)
             direction[..., c] = p[..., c].sqrt()
             yield direction
-    elif kind == "sampled":
+        return
+    if kind == "sampled":
         uniform = random.uniform(keys, ()).unsqueeze(-1)
         label = (p.cumsum(-1) < uniform).sum(-1).clamp(max=classes - 1)
         yield torch.nn.functional.one_hot(label, classes).to(p.dtype)
-    else:
-        columns = torch.arange(classes) if active is None else active
-        given = y.unsqueeze(1) == columns.to(y.device)
-        known = given.any(1)
-        if not known.all():
-            odd, among = int(y[~known][0]), columns.tolist()
-            raise ValueError(f"label {odd} is not an output column that counts: {among}")
-        yield given.to(p.dtype).expand_as(p)
+        return
+    columns = torch.arange(classes) if active is None else active
+    given = y.unsqueeze(1) == columns.to(y.device)
+    known = given.any(1)
+    if not known.all():
+        odd, among = int(y[~known][0]), columns.tolist()
+        raise ValueError(f"label {odd} is not an output column that counts: {among}")
+    yield given.to(p.dtype).expand_as(p)
 
 
 def _batches(data: Data, samples: int | None, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:

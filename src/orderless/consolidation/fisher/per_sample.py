@@ -1,8 +1,9 @@
 """Squares of per-sample gradients, for N networks as functions of their parameters.
 
 For Linear and Conv2d layers they follow from a layer's inputs and output gradients. A
-torch-function mode records the inputs of `F.linear` and `F.conv2d` and adds a probe (zeros) to the
-outputs. The probe's gradient is delta, one row per sample; the layer's parameters need none.
+torch-function mode around the network records the inputs of `F.linear` and `F.conv2d` and adds a
+probe (zeros) to the outputs. The gradient with respect to the probe is delta, one row per sample,
+and the layer's parameters need no gradient at all.
 """
 
 from collections import Counter
@@ -20,12 +21,11 @@ from torch.overrides import TorchFunctionMode
 from ...particles import Ensemble, random
 from ...particles.precision import matrix_precision
 from ...particles.rules import ParticleRules
-from ..base import Logits, Named
+from ..base import Named
 
 SMALL = 1 << 22  # numbers that may be in memory at once, whatever the size of the ensemble
 # From log p `[N, B, K]` to the d `[N, B, K]` in sum_d (d . grad log p)^2.
 Directions = Callable[[Tensor], Iterator[Tensor]]
-_gradients = partial(torch.autograd.grad, retain_graph=True, allow_unused=True)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ class LayerProbes(TorchFunctionMode):
     """Watches the layers of a network. `names`: id of a parameter -> its name.
 
     With `probes` it adds them to the outputs of the layers they are named after and records those
-    layers' `inputs`. Without, it collects in `found` what could be a `Layer` on `samples` samples.
+    layers' `inputs`. Without, it collects in `found` every call that could be a `Layer` for a batch
+    of `samples`.
     """
 
     def __init__(self, names: dict[int, str], samples: int, probes: Named | None = None) -> None:
@@ -119,7 +120,11 @@ class Networks:
     """The particles of one span, run as functions of their parameters."""
 
     def __init__(
-        self, particles: Ensemble, span: slice, logits: Logits, active: Tensor | None
+        self,
+        particles: Ensemble,
+        span: slice,
+        logits: Callable[[Any], Tensor] | None,
+        active: Tensor | None,
     ) -> None:
         self.particles, self.logits = particles, logits
         self.active = None if active is None else active.to(particles.device)
@@ -170,20 +175,28 @@ class Networks:
         return log_p, inputs, found
 
     def layers(self, x: Tensor) -> list[Layer]:
-        """The Linear and Conv2d layers with one row per sample, used in a single call each."""
-        # on two numbers of samples: a layer may have as many rows as samples by chance
+        """The Linear and Conv2d layers with one row per sample, used in a single call each.
+
+        A layer may have as many rows as there are samples by chance, so the network runs on two
+        numbers of samples.
+        """
         two, three = (self._single_calls(x[:1].expand(rows, *x.shape[1:])) for rows in (2, 3))
         return [layer for layer in two if layer in three]
 
     def _single_calls(self, x: Tensor) -> list[Layer]:
-        """The layers found on x whose parameters have no other use than one call."""
-        # the calls see detached parameters: one that still gets a gradient is used elsewhere
+        """The layers found on x whose parameters have no other use than one call.
+
+        The calls see detached parameters, so a parameter that still gets a gradient is in use
+        somewhere else.
+        """
         leaves = {n: p.detach().requires_grad_() for n, p in self.parameters.items()}
         with torch.enable_grad():
             log_p, _, found = self._run(leaves, x, None)
         elsewhere: set[str] = set()
         if log_p.requires_grad:
-            pairs = zip(leaves, _gradients(log_p.sum(), list(leaves.values())), strict=True)
+            values = list(leaves.values())
+            gradients = torch.autograd.grad(log_p.sum(), values, allow_unused=True)
+            pairs = zip(leaves, gradients, strict=True)
             elsewhere = {name for name, gradient in pairs if gradient is not None}
         uses = Counter(name for layer in found for name in (layer.weight, layer.bias))
         once = {None, *(name for name in leaves if uses[name] == 1 and name not in elsewhere)}
@@ -203,7 +216,10 @@ class Networks:
         with torch.enable_grad():
             log_p, inputs, _ = self._run(self.parameters, x, probes)
         for direction in directions(log_p) if layers else ():
-            deltas = _gradients((direction * log_p).sum(), list(probes.values()))
+            along = (direction * log_p).sum()
+            deltas = torch.autograd.grad(
+                along, list(probes.values()), retain_graph=True, allow_unused=True
+            )
             for layer, delta in zip(layers, deltas, strict=True):
                 if delta is not None:
                     layer.add_squares(totals, delta, inputs[layer.weight])
@@ -218,7 +234,8 @@ class Networks:
     def _add_others(self, totals: Named, names: set[str], x: Tensor, directions: Tensor) -> None:
         """`add_squares` for parameters outside of `Layer`s; directions `[N, B, D, K]`."""
         others = {name: self.parameters[name] for name in names}
-        fixed = {n: t for n, t in (self.parameters | self.buffers).items() if n not in names}
+        fixed = {name: p for name, p in self.parameters.items() if name not in names}
+        fixed |= self.buffers
         allowed = max(SMALL, sum(p.numel() for p in self.parameters.values()))
         chunk = max(1, allowed // sum(p.numel() for p in others.values()))
 
@@ -261,7 +278,9 @@ class Networks:
                 log_p, _, _ = self._run(parameters, x[sample : sample + 1], {})
             for direction in directions[:, sample].unbind(1):
                 along = (direction.unsqueeze(1) * log_p).sum()
-                gradients = _gradients(along, list(leaves.values()))
+                gradients = torch.autograd.grad(
+                    along, list(leaves.values()), retain_graph=True, allow_unused=True
+                )
                 for name, gradient in zip(leaves, gradients, strict=True):
                     if gradient is not None:
                         totals[name].add_(gradient.square())

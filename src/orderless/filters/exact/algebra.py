@@ -1,7 +1,8 @@
 """An algebra of data: samples can be added and removed, and filters merged, exactly.
 
-After any sequence of updates, deletions, batches and merges the state is that of one update with
-the remaining samples, to the bit; see `statistics.py`.
+The state is a function of the multiset of samples alone. After any sequence of updates, deletions,
+batches and merges the sums are those of one update with the remaining samples, to the bit; see
+`statistics.py`.
 """
 
 from __future__ import annotations

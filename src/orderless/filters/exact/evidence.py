@@ -16,13 +16,16 @@ with the head integrated out, is
 For classes, targets are 0/1 columns that sum to 1, so only the K' = K - 1 orthonormal contrasts of
 K columns are data; traces over them are traces over all columns less their mean entry.
 
-Given lambda the best beta is K' n' / R, so a search over lambda remains, with one Cholesky
-factorisation per trial. It maximises the evidence or, if samples are kept, mostly their
+Given lambda the best beta is K' n' / R, so a search over one number remains, with one Cholesky
+factorisation per trial of lambda. It maximises the evidence or, if samples are kept, mostly their
 leave-one-out likelihood: see `leave_one_out.py`. A model of every second feature costs an eighth
 per trial, and so on down to 128 features, where the search takes place. The whole model is solved
-once, at the lambda extrapolated from the smaller ones, within a third of the best. Several lambdas
-are tried at a time, so that a GPU does not wait for Python. Each head is solved separately, so that
-its bits do not depend on the number of heads.
+once, at the lambda extrapolated from the smaller ones; it is within a third of the best, which
+hardly changes predictions.
+
+Several lambdas are tried at a time, and only their scores leave the device: a GPU would otherwise
+wait for Python most of the time. Each head is solved separately, so that its bits do not depend on
+the number of heads.
 """
 
 from __future__ import annotations

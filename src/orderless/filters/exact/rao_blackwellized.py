@@ -9,13 +9,20 @@ the data (Rao-Blackwellisation: the head is integrated out, not sampled):
     w_i ∝ p(y | x_i) = integral of p(y | W, x_i) p(W) dW
 
 with A, B the sums of centred features, computed from the same sums. Prior precision and noise
-variance are chosen on read, see `evidence.py` and `leave_one_out.py`. Sums have no order, and here
-they have no rounding either (see `statistics.py`), so the result is the same *to the bit* for any
-order, batching and sharding. Data can be removed, added and subtracted: see `algebra.py`.
+variance are not part of the sums: they are chosen on read, see `evidence.py` and
+`leave_one_out.py`. Sums have no order, and here they have no rounding either (see `statistics.py`),
+so the result is the same *to the bit* for any order of tasks, batches or single samples, any
+batching and any sharding. Data can be removed again, and data sets added and subtracted: see
+`algebra.py`.
 
-Memory: 16 N M^2 bytes (sums and, once read, factors); 20 if sums need a second word, as they do
-after millions of samples of ReLU features of about unit size. Kept samples add N M / 8 bytes per
-sample by default. Its relatives in the literature are on docs/methods/rao-blackwellized.md.
+With one particle and a pre-trained backbone as its feature map this is analytic continual learning:
+ACIL (Zhuang et al., 2022), RanPAC (McDonnell et al., 2023), and, up to the scaling of its
+discriminants, streaming LDA (Hayes and Kanan, 2020). New are the weighted *set* of maps with exact
+evidence, the predictive variance and the mergeable exact sums.
+
+Memory: 16 N M^2 bytes (sums and, once read, factors), independent of the number of samples; 20 if
+sums need a second word, which happens after millions of samples for ReLU features of about unit
+size. Kept samples add N M / 8 bytes per sample by default.
 """
 
 from __future__ import annotations

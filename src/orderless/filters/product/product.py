@@ -2,7 +2,8 @@
 
 p(x | D_1, ..., D_T) is proportional to p_0(x) times a product of likelihoods, and products commute.
 So every task starts from the *same* networks x_0, trains on its own data alone, and adds to two
-sums per layer, with inputs a on the task's data (including a constant 1) and trained weights W_t:
+sums per layer: with a the layer's inputs on the task's data (including a constant 1) and W_t its
+trained weights,
 
     G_t = sum_{x in D_t} a(x) a(x)^T    and    G_t W_t.
 
@@ -11,10 +12,10 @@ N(W_0, I / p_0). Predictions use the mean of their product:
 
     W = (p_0 I + sum_t G_t)^-1 (p_0 W_0 + sum_t G_t W_t)
 
-For one Linear layer under squared error, trained to convergence, this is the ridge solution on all
-data. Otherwise it approximates: each layer is merged as if the others had not changed, with the
-precision of squared error. The sums have no rounding (`statistics.py`), so that equal (W_t, G_t)
-give equal bits in any order of the tasks.
+Exact: for one Linear layer under squared error, trained to convergence, this is the ridge solution
+on all data; and the sums have no rounding (`statistics.py`), so that equal (W_t, G_t) give equal
+bits in any order of the tasks. Approximate: each layer is merged by itself, as if the others had
+not changed; a task's precision is that of squared error.
 
 The evidence of a particle, with K columns and d rows of W, in the same approximation:
 
@@ -22,7 +23,9 @@ The evidence of a particle, with K columns and d rows of W, in the same approxim
             - 1/2 [sum_t tr W_t^T G_t W_t + p_0 |W_0|^2 - tr W^T (p_0 I + sum_t G_t) W]
             + K/2 [d log p_0 - log |p_0 I + sum_t G_t|]
 
-Its relatives are on docs/methods/product.md.
+Relatives: RegMean (Jin et al., 2023) merges language models by the same formula without a prior;
+Fisher merging (Matena and Raffel, 2022) has a diagonal in place of G_t; consensus Monte Carlo
+(Scott et al., 2016) multiplies posteriors of shards. See docs/methods/product.md.
 """
 
 from __future__ import annotations

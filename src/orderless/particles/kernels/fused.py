@@ -32,8 +32,9 @@ def _works() -> bool:
     try:
         add_factors(one, None, one.clone(), one.clone(), torch.ones_like(one, dtype=torch.bool))
     except Exception as error:
-        text = f"Triton does not work here, so torch's own kernels are used: {error}"
-        warnings.warn(text, stacklevel=2)
+        warnings.warn(
+            f"Triton does not work here, so torch's own kernels are used: {error}", stacklevel=2
+        )
         return False
     return True
 

@@ -5,8 +5,9 @@ the outputs of one particle at a block of positions: for every tap of the filter
 under it times the filter's slice `[C, O]`, on tensor cores. Activations are channels-last with the
 particles side by side in the channels, `[B, H, W, N, C]` in memory, as in `rules.py`.
 
-The gradient with respect to the inputs is the same kernel with inputs and outputs exchanged. That
-with respect to the filters is a sum over positions, in parts that are added in fixed order.
+The gradient with respect to the inputs is the same kernel with inputs and outputs exchanged. The
+gradient with respect to the filters is a sum over positions, split into parts that are added in
+fixed order.
 """
 
 import math
@@ -30,10 +31,11 @@ GROUPS, NARROW = 4, 32
 class Tile:
     """How a kernel is divided into programs: `rows` patches of neighbouring outputs at a time.
 
-    Inputs are loaded once for a patch; those outside of an output's filter are multiplied by 0.
-    `inner` filter entries and `columns` of a patch's outputs are taken at a time. With `together`,
-    particles at the same positions, which share cache lines, follow each other. A program of
-    `gather` uses the same filters for `span` row blocks, loaded once if `inner` covers all entries.
+    Neighbours use mostly the same inputs, which are loaded once for a patch; inputs outside of an
+    output's filter are multiplied by 0. `inner` is the number of filter entries and `columns` that
+    of a patch's outputs at a time. With `together`, all particles at the same positions follow each
+    other, because they share cache lines. `span` is the number of row blocks that a program of
+    `gather` computes with the same filters; if `inner` covers all entries, they are loaded once.
     """
 
     patch: tuple[int, int] = (1, 1)
@@ -61,7 +63,8 @@ class Tile:
 
 
 # By channels in and out, never by the number of particles or samples, which must not change a
-# result. The best on an H200, measured by benchmarks/tiles.py. Others use a default tile.
+# result. benchmarks/tiles.py measures them; these are the best on an H200. Other layers use a
+# default tile.
 _WIDE = Tile(patch=(2, 2), inner=64, columns=128, warps=8, together=True)
 TILES: dict[tuple[int, int], Tile] = {
     (16, 16): replace(_WIDE, rows=64, inner=512, warps=4, stages=2, span=16),
@@ -78,7 +81,10 @@ FILTER_TILES: dict[tuple[int, int], Tile] = {  # of the filters' gradient, faste
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of one convolution; `precision`: of products of float32, "tf32" or "ieee"."""
+    """Sizes of one convolution; `taps` are the positions of its filter.
+
+    `precision`: how float32 factors are multiplied, "tf32" or "ieee".
+    """
 
     n: int
     inputs: int
@@ -90,7 +96,7 @@ class Geometry:
 
     @property
     def taps(self) -> int:
-        return self.kernel[0] * self.kernel[1]  # positions of the filter
+        return self.kernel[0] * self.kernel[1]
 
     def result(self, size: tuple[int, int]) -> tuple[int, int]:
         """Height and width of the outputs for inputs of this size."""
@@ -205,7 +211,8 @@ class GroupedConvolution(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.geometry = g
         filters = laid_out(weight, (0, 3, 4, 2, 1), x.dtype)
-        return gather(x, filters, bias, g.result((x.shape[2], x.shape[3])), g, False)
+        size = g.result((x.shape[2], x.shape[3]))
+        return gather(x, filters, bias, size, g, False)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -214,15 +221,16 @@ class GroupedConvolution(torch.autograd.Function):
         g: Geometry = ctx.geometry
         wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
         grad_x = grad_weight = grad_bias = None
-        if torch.is_grad_enabled():  # for a second derivative, use torch
+        twice = torch.is_grad_enabled()  # for a second derivative, use torch
+        if twice:
             grad_x, grad_weight = by_cudnn(slope, x, weight, g, (wants_x, wants_weight))
             grad_bias = _bias_gradient(slope, g, weight.dtype)
-        else:
-            if wants_weight or wants_bias:
-                grad_weight, grad_bias = filter_gradients(x, slope, weight, g)
-            if wants_x:
-                filters = laid_out(weight, (0, 3, 4, 1, 2), x.dtype)
-                grad_x = gather(slope, filters, None, (x.shape[2], x.shape[3]), g, True)
+        elif wants_weight or wants_bias:
+            grad_weight, grad_bias = filter_gradients(x, slope, weight, g)
+        if wants_x and not twice:
+            filters = laid_out(weight, (0, 3, 4, 1, 2), x.dtype)
+            size = x.shape[2], x.shape[3]
+            grad_x = gather(slope, filters, None, size, g, True)
         return grad_x, grad_weight, grad_bias if wants_bias else None, None
 
 
@@ -246,8 +254,9 @@ def _bias_gradient(slope: Tensor, g: Geometry, dtype: torch.dtype) -> Tensor:
 def laid_out(weight: Tensor, order: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Filters `[N, taps, in, out]` for `gather`, cast and copied in one kernel."""
     filters = weight.permute(order)
-    result = torch.empty(filters.shape, dtype=dtype, device=weight.device)
-    return result.copy_(filters).flatten(1, 2)
+    return (
+        torch.empty(filters.shape, dtype=dtype, device=weight.device).copy_(filters).flatten(1, 2)
+    )
 
 
 def by_cudnn(
@@ -255,8 +264,10 @@ def by_cudnn(
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of x and weight by cuDNN."""
     filters = weight.flatten(0, 1).to(x.dtype)
-    options = [len(filters)], g.stride, g.padding, (1, 1), False, (0, 0), g.n, [*wanted, False]
-    grad_x, grad, _ = torch.ops.aten.convolution_backward(slope, x, filters, *options)
+    shape = [len(filters)], g.stride, g.padding, (1, 1), False, (0, 0), g.n
+    grad_x, grad, _ = torch.ops.aten.convolution_backward(
+        slope, x, filters, *shape, [*wanted, False]
+    )
     return grad_x, None if grad is None else grad.view(weight.shape).to(weight.dtype)
 
 

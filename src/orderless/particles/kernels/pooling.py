@@ -1,7 +1,8 @@
 """Max-pooling of channels-last activations with Triton.
 
-torch's kernel for this layout stores 64-bit indices, which takes several times as long. Here one
-byte stores the tap of a window's maximum, and the backward pass sums the gradients at every input.
+torch's kernel for this layout stores 64-bit indices and takes several times as long as the memory
+traffic requires. Here one byte stores the tap of the window's maximum, and the backward pass sums,
+for every input, the gradients of the windows whose maximum it is.
 """
 
 import math

@@ -1,7 +1,8 @@
 r"""Residual blocks of N networks, x + conv(relu(conv(relu(x)))), fused into the convolutions.
 
 In torch, half of the memory traffic of a block of narrow layers is relu, addition and their
-gradients. Here the kernel of `grouped.py` does all three before it stores its result:
+gradients. Here the kernel of `grouped.py` applies relu, adds x, and sets gradients to 0 where relu
+was 0 before it stores its result:
 
     outer = relu(x),        inner = relu(conv_1(outer)),        y = conv_2(inner) + x
     d inner = conv_2^T(dy) [inner > 0],        dx = conv_1^T(d inner) [outer > 0] + dy
@@ -87,7 +88,8 @@ def _keeps_size(layer: nn.Conv2d, channels: int, side: int) -> bool:
     return (
         shape == (channels, channels, (side, side), 1)
         and moves == ((1, 1), (half, half), (1, 1), "zeros")
-        and not (layer._forward_hooks or layer._forward_pre_hooks)
+        and not layer._forward_hooks
+        and not layer._forward_pre_hooks
     )
 
 

@@ -161,8 +161,9 @@ def gather(
     # result[m, n, o] = sum over k = (tap, i) of source[under(m, tap), n, i] weight[n, k, o] + bias,
     # or 0 where it (RELU) or `signs` is negative; and `added` on top.
     # A row m of the product is a patch of HIGH x WIDE neighbours, its columns j are (position in
-    # the patch, o). Their filters look at one window: k = (place in it, i), with weight 0 where a
-    # filter does not reach. SPAN blocks of rows in turn: if the weights are one piece, they stay.
+    # the patch, o). Their filters look at one window: k = (place in it, i), and where a neighbour's
+    # filter does not reach, its weight is 0. SPAN blocks of rows one after another: if the weights
+    # are one piece, they stay.
     block, n = _particle(N, TOGETHER)
     j = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     o, down, right = j % OUT, j // OUT // WIDE, j // OUT % WIDE
@@ -188,12 +189,16 @@ def gather(
         total = tl.zeros([ROWS, COLUMNS], tl.float32)
         for start in range(0, ENTRIES, INNER):
             k = start + tl.arange(0, INNER)
-            # one place at a time, or several
-            tap = start // IN if IN % INNER == 0 else (k // IN)[None, :]
-            place, there = _under(
-                b[:, None], row[:, None], column[:, None], tap, FROM_H, FROM_W, WINDOW,
-                STRIDE_H, STRIDE_W, MARGIN_H, MARGIN_W, BACKWARD,
-            )  # fmt: skip
+            if IN % INNER == 0:  # one place at a time
+                place, there = _under(
+                    b[:, None], row[:, None], column[:, None], start // IN, FROM_H, FROM_W, WINDOW,
+                    STRIDE_H, STRIDE_W, MARGIN_H, MARGIN_W, BACKWARD,
+                )  # fmt: skip
+            else:
+                place, there = _under(
+                    b[:, None], row[:, None], column[:, None], (k // IN)[None, :], FROM_H, FROM_W,
+                    WINDOW, STRIDE_H, STRIDE_W, MARGIN_H, MARGIN_W, BACKWARD,
+                )  # fmt: skip
             there = there & (m[:, None] < patches) & (k[None, :] < ENTRIES)
             seen = source + (place.to(tl.int64) * N + n) * IN
             values = tl.load(seen + (k % IN)[None, :], mask=there, other=0.0)
