@@ -173,6 +173,9 @@ def test_a_regression_is_scored_by_r_squared() -> None:
     assert result["wpf"].order_variance > 0
     with pytest.raises(ValueError, match="product learns classes"):
         ol.order_sensitivity(make_learner, tasks, compare="product")
+    alone = make_learner(0)  # one number a sample
+    alone.learn(tasks[0].x[:, 0], tasks[0].y, task=0)
+    assert alone.predict(tasks[0].x_test[:, 0]).shape == (80,)
     single = [ol.Task(t.x, t.y, t.x_test[:1], t.y_test[:1], t.name) for t in tasks]
     with pytest.raises(ValueError, match="test values that differ, got equal ones in 'day 0'"):
         ol.order_sensitivity(make_learner, single)

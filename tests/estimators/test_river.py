@@ -90,3 +90,18 @@ def test_a_window_over_a_stream_is_the_model_of_what_is_in_it() -> None:
         fresh.learn_one(x, y)
     x, _, _ = samples()[0]
     assert window.predict_proba_one(x) == fresh.predict_proba_one(x)
+
+
+def test_what_has_unlearned_everything_knows_no_label() -> None:
+    model = StreamClassifier(n_features=16)
+    model.learn_one({"a": 1.0}, "yes")
+    model.unlearn_one({"a": 1.0}, "yes")
+    assert model.predict_proba_one({"a": 1.0}) == {} and model.predict_one({"a": 1.0}) is None
+
+
+def test_keys_of_equal_text_are_added() -> None:
+    one, both = StreamRegressor(n_features=16), StreamRegressor(n_features=16)
+    for value in (0.0, 1.0, 2.0):
+        one.learn_one({"1": 3 * value}, value)
+        both.learn_one({1: value, "1": 2 * value}, value)
+    assert both.predict_one({"1": 2.0}) == one.predict_one({1: 1.5, "1": 0.5})

@@ -176,6 +176,8 @@ def test_wrong_networks_and_taps_are_refused_by_name(images: Tensor) -> None:
     assert torch.equal(one, of_one)
     with pytest.raises(ValueError, match=r"no part 'layer9' to tap; there are 0, 1, 2, 3, 4"):
         backbone(images, taps=("layer9",))
+    with pytest.raises(ValueError, match="taps must be different parts, got 2, 2"):
+        backbone(images, taps=("2", "2"))
     with pytest.raises(ValueError, match="does not call its part 'layers': tap another"):
         Backbone(Listed(), taps="layers", inputs=images)
     with pytest.raises(TypeError, match="got function"):

@@ -11,6 +11,7 @@ from tests.learners.tiny_tasks import model, scenario
 from orderless.consolidation import EWC, SI, LwF
 from orderless.filters import AveragingParticles, BootstrapParticleFilter, GradientDescent
 from orderless.methods.learners import Learner, Reservoir
+from orderless.methods.learners.continual import heaviest_representation
 from orderless.particles import Ensemble
 
 LR = 0.1
@@ -301,3 +302,12 @@ def test_a_filter_without_gradients_takes_no_consolidation():
     filter = BootstrapParticleFilter(particles, perturbation=0.1)
     with pytest.raises(TypeError, match="BootstrapParticleFilter takes no gradient steps"):
         Learner(tasks, filter, consolidation=EWC(particles, 1.0))
+
+
+def test_a_network_without_linear_layers_is_represented_by_its_outputs():
+    particles = Ensemble(lambda: torch.nn.Conv2d(1, 2, 3), 2)
+    filter = AveragingParticles(particles, torch.optim.SGD(particles.parameters(), lr=LR))
+    x = torch.randn(5, 1, 4, 4)
+    seen, weights = heaviest_representation(filter, x)
+    torch.testing.assert_close(seen, particles[0](x).flatten(1).detach())
+    assert [p.shape for p in weights] == [(2, 1, 3, 3), (2,)]

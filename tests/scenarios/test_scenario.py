@@ -299,6 +299,8 @@ def test_wrong_input_is_named_in_the_error():
         ValueError, match="got 4 inputs and 3 labels in the training data of task 'a'"
     ):
         Task(x, y[:3], x, y, "a")
+    with pytest.raises(ValueError, match="got 0 inputs and 4 labels in the test data"):
+        Task(x, y, x[0, 0], y)
     with pytest.raises(ValueError, match=r"labels must be integers of shape .* test data"):
         Task(x, y, x, y.float())
     with pytest.raises(

@@ -155,4 +155,4 @@ def from_partial_fit(
 
 
 def _rows(x: Tensor) -> np.ndarray:
-    return x.flatten(1).cpu().numpy()
+    return x.reshape(len(x), -1).cpu().numpy()

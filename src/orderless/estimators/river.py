@@ -37,12 +37,13 @@ def _code(name: str) -> np.ndarray:
 
 def _row(x: dict[Any, Any]) -> np.ndarray:
     """One sample as a row `[1, 256]`; features are summed in alphabetical order."""
-    named = {
-        f"{key}={value}" if isinstance(value, str) else str(key): value for key, value in x.items()
-    }
+    named = [
+        (f"{key}={value}", 1.0) if isinstance(value, str) else (str(key), float(value))
+        for key, value in x.items()
+    ]
     row = np.zeros(256)
-    for name, value in sorted(named.items()):
-        row += _code(name) * (1.0 if isinstance(value, str) else float(value))
+    for name, value in sorted(named):  # a list: the keys 1 and "1" have one name
+        row += _code(name) * value
     return row[None]
 
 
@@ -93,8 +94,8 @@ class StreamClassifier(_Stream, base.Classifier):
     _kind = ParticleClassifier
 
     def predict_proba_one(self, x: dict[Any, Any], **kwargs: Any) -> dict[Any, float]:
-        """Probabilities of the labels seen so far."""
-        if self.estimator is None:
+        """Probabilities of the labels seen so far; none without samples."""
+        if self.estimator is None or not self.estimator.filter_.samples:
             return {}
         shares = self.estimator.predict_proba(_row(x))[0].tolist()
         return dict(zip(self.estimator.classes_.tolist(), shares, strict=True))

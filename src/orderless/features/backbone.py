@@ -40,6 +40,8 @@ class Frozen:
         self.taps = (taps,) if isinstance(taps, str) else tuple(taps)
         self.scales: tuple[float, ...] = ()  # a `Backbone` measures them
         known = dict(module.named_modules())
+        if len(set(self.taps)) < len(self.taps):
+            raise ValueError(f"taps must be different parts, got {', '.join(self.taps)}")
         for tap in self.taps:
             if tap not in known:
                 names = ", ".join(name for name in known if name.count(".") < 2 and name)

@@ -52,9 +52,10 @@ class Task:
                 )
             if values and not y.isfinite().all():
                 raise ValueError(f"values must be finite, got NaN or infinity in the {whose}")
-            if len(x) != len(y) or not len(y):
+            rows = len(x) if x.dim() else 0
+            if rows != len(y) or not rows:
                 raise ValueError(
-                    f"there must be as many inputs as labels, and at least one, got {len(x)} "
+                    f"there must be as many inputs as labels, and at least one, got {rows} "
                     f"inputs and {len(y)} labels in the {whose}"
                 )
             if not values and int(y.min()) < 0:

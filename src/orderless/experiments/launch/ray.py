@@ -49,6 +49,8 @@ class Ray:
     def __post_init__(self) -> None:
         if not 0 <= self.gpus < float("inf"):
             raise ValueError(f"GPUs per cell must be 0 or more, got {self.gpus}")
+        if self.at_once is not None and self.at_once < 1:
+            raise ValueError(f"at_once must be at least 1, got {self.at_once}")
 
     def launch(
         self, cells: Sequence[C], work: Work[C], store: Store, report: Report

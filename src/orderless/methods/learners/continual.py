@@ -65,11 +65,13 @@ class ContinualLearner(ABC):
 
 @torch.no_grad()
 def heaviest_representation(filter: Predictor, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """The inputs of the heaviest network's last linear layer, and the network's parameters."""
+    """The inputs of the heaviest network's last linear layer, and the network's parameters.
+
+    A network without linear layers is represented by its outputs.
+    """
     network = filter.networks[int(filter.weights.argmax())].eval()
     seen: list[Tensor] = []
-    last = [layer for layer in network.modules() if isinstance(layer, nn.Linear)][-1]
-    hook = last.register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0]))
-    network(x)
-    hook.remove()
-    return seen[0], list(network.parameters())
+    for last in [layer for layer in network.modules() if isinstance(layer, nn.Linear)][-1:]:
+        last.register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0]))
+    outputs = network(x)
+    return seen[0] if seen else outputs.flatten(1), list(network.parameters())
