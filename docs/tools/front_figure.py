@@ -14,7 +14,7 @@ ROWS = [  # label, report, method
     ("weighted particle filter, 0.1", "splitmnist-table1-high", "wpf"),
     ("gradient descent, 0.003", "splitmnist-table1", "gd"),
     ("weighted particle filter, 0.003", "splitmnist-table1", "wpf"),
-    ("LwF + weighted particle filter, 0.003", "splitmnist-table1", "lwf+wpf"),
+    ("LwF + weighted particle filter, 0.03 / task", "splitmnist-falling", "lwf+wpf"),
     ("product of task posteriors", "product-splitmnist-domain-wide", "product"),
     ("exact filter", "rb-splitmnist-domain", "rb"),
 ]
