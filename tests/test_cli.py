@@ -185,6 +185,7 @@ def test_an_error_of_ours_is_not_hidden(tmp_path, monkeypatch):
 # ------------------------------------------------------------------ run
 
 
+@pytest.mark.slow
 def test_a_second_run_computes_nothing_and_writes_the_same_report(finished):
     before = (finished / "report.json").read_bytes()
     result = orderless("run", "splitmnist", *SMALL, "--methods", "gd,ewc", "--out", finished)
@@ -209,6 +210,7 @@ def test_a_dry_run_says_what_it_would_take_and_writes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_with_a_sentence_and_the_same_command_goes_on(tmp_path, monkeypatch):
     """A real one where mounting is allowed, else one that is played."""
     folder = tmp_path / "disk"
@@ -248,6 +250,7 @@ def test_a_full_disk_stops_with_a_sentence_and_the_same_command_goes_on(tmp_path
             subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_warnings_are_sentences_said_once(tmp_path):
     """At once and certain: a network whose Fisher information is 0 says so for every task."""
     methods = ["--methods", "ewc,ewc+wpf", "--set", "lr=1e4", "--out", tmp_path]

@@ -387,6 +387,7 @@ def test_a_stopped_fit_goes_on(tables, tmp_path, monkeypatch):
     assert Head.load(head).filter.samples == 600
 
 
+@pytest.mark.slow
 def test_mistakes_are_sentences(tables, images, tmp_path):
     out = ["--out", tmp_path / "x.st"]
     assert "is not a file or folder" in refused("fit", "--data", tmp_path / "none", *out)

@@ -44,6 +44,7 @@ def test_the_table_is_printed_and_the_report_written(tmp_path: Path) -> None:
         assert f"wrote {tmp_path / 'report' / name}" in result.stdout
 
 
+@pytest.mark.slow
 def test_json_is_printed_and_nothing_else(tmp_path: Path) -> None:
     arguments = [*FEW, "--compare", "", "--out", str(tmp_path), "--json"]
     result = run("tests.audit.toys:make_last_task", *arguments)

@@ -53,6 +53,7 @@ def test_fast_sgd_on_split_mnist_is_sensitive_and_rb_has_no_order_variance_at_al
     assert result.tasks == ("0v1", "2v3", "4v5", "6v7", "8v9")
 
 
+@pytest.mark.slow
 def test_a_learner_that_forgets_is_sensitive_and_the_last_task_does_best() -> None:
     result = audit(make_sgd())
     assert result.learner.verdict == "sensitive"
@@ -327,6 +328,7 @@ def test_filters_and_own_learners_run_beside_it() -> None:
     assert mine["last"].ignores_seed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1.0, 1000.0])
 def test_data_of_any_scale_and_colour_images_fit_the_comparison(scale: float) -> None:
     generator = torch.Generator().manual_seed(0)

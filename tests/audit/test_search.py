@@ -127,6 +127,7 @@ def test_a_search_counts_the_runs_that_it_made() -> None:
     assert result.tails is not None and 2 <= result.tails.runs <= 4
 
 
+@pytest.mark.slow
 def test_the_headline_quotes_orders_of_the_audit_over_all_seeds() -> None:
     """With nothing left to search, it is that of an audit without a search."""
     plain, searched = (

@@ -27,6 +27,7 @@ def counted():
     return Counting(maps, feature_limit=4.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7, 300, 1000, 5000])
 def test_any_cut_gives_the_bits_of_one_update(size):
     shards = cut(size) if size > 1 else [(i, i + 1) for i in range(20)] + [(20, 1000)]

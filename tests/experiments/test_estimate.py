@@ -52,6 +52,7 @@ def policy_cell(benchmark: str, method: str, settings: PolicySettings) -> Cell:
     return Cell(benchmark, "fruitbot", "demo", method, 0, (0, 1), 0, settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["gd", "wpf", "averaging", "lwf+wpf", "ewc", "joint", "er"])
 def test_a_part_of_the_particles_tells_what_all_of_them_take(
     method: str, clock: Counter, tmp_path: Path

@@ -43,6 +43,7 @@ def store(tmp_path):
 # ------------------------------------------------------------------ what is computed
 
 
+@pytest.mark.slow
 def test_a_grid_is_every_method_in_every_order_from_every_seed(store):
     grid = Grid("tiny", "domain", "demo", BOTH, 3, 2, SETTINGS)
     assert run_grid(grid, store) == 12

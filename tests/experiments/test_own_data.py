@@ -184,6 +184,7 @@ def with_old_names(folder: Path) -> list[str]:
     return [path.rename(path.with_name(path.name.replace("%3A", ":"))).name for path in files]
 
 
+@pytest.mark.slow
 def test_every_system_accepts_the_names_of_files_and_old_names_still_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

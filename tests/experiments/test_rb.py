@@ -142,6 +142,7 @@ def test_the_demo_settings_reach_92_percent_on_the_embedded_digits():
     assert sum(scores) / 5 >= 0.92
 
 
+@pytest.mark.slow
 def test_images_get_features_of_dead_leaves_and_all_else_gets_relu():
     colour, digits = feature_map("auto", (3, 32, 32), 64)(), feature_map("auto", (1, 28, 28), 64)()
     assert isinstance(colour, DeadLeaves) and isinstance(digits, DeadLeaves)

@@ -86,6 +86,7 @@ def readings(scenario, tmp_path_factory):
     return trained(REGIME, scenario, tmp_path_factory.mktemp("whole"), lr=0.05)["readings"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "n", "reading", "changes"), AS_METHODS)
 def test_a_reading_is_the_method_run_by_itself(
     method, n, reading, changes, scenario, readings, tmp_path

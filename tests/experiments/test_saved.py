@@ -53,6 +53,7 @@ def test_a_setting_that_did_not_exist_then_had_its_default(store: Store) -> None
         run_grid(grid(("gd",), schedule="1/task"), store)
 
 
+@pytest.mark.slow
 def test_a_cell_goes_on_from_its_checkpoint_to_the_same_result(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ def test_a_rate_that_falls_is_divided_by_the_number_of_the_task(method, tmp_path
         assert torch.allclose(ours, plain, rtol=1e-5, atol=1e-6)  # float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["joint", "product", "bootstrap", "gsf"])
 def test_what_has_no_rate_or_no_places_does_not_fall(method, tmp_path):
     constant = result_of(tiny_cell(method), tmp_path / "a")

@@ -17,6 +17,7 @@ def learn_part(cell, task, folder, **options):
     return TaskRunner(part, whole.tasks, whole.store, **options).run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "kind"),
     [("product", "domain"), ("product", "task"), ("product", "class")]

@@ -222,6 +222,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "weighting"),
     [(name, "trapezoid") for name in OPTIMIZERS]

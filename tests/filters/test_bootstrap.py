@@ -50,6 +50,7 @@ def run(n: int, variant: str, perturbation: float, seed: int = 0, **options) -> 
     return mean, (weights * (x - mean).square()).sum().item(), pf.log_evidence.item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resampling", ["systematic", "stratified", "multinomial", "residual"])
 def test_sir_without_noise_gives_the_conjugate_posterior_and_evidence(resampling: str) -> None:
     mean, variance, evidence = run(4000, "sir", 0.0, resampling=resampling)

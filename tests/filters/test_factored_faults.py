@@ -380,6 +380,7 @@ class Twice(nn.Module):
         return self.b(self.a(self.a(x).tanh()).tanh())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dies", [False, True], ids=["all live", "one dies"])
 def test_a_commit_interrupted_at_any_line_is_undone_or_completed(dies: bool) -> None:
     particles = ol.Ensemble(Twice, 3).double()

@@ -30,6 +30,7 @@ from orderless.filters.exact.rao_blackwellized import RaoBlackwellizedFilter
 # ---------------------------------------------------------------------- no order
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("across", ["max", "probs"])
 def test_ten_orders_of_the_tasks_give_the_same_bits(across: str) -> None:
     x, _ = blobs(50, seed=1)

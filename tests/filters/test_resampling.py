@@ -16,6 +16,7 @@ def counts(scheme: str, weights: torch.Tensor, draws: int) -> torch.Tensor:
     return torch.stack([torch.bincount(c, minlength=n) for c in chosen]).double()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_each_particle_is_drawn_n_times_its_weight_on_average(scheme: str) -> None:
     drawn = counts(scheme, WEIGHTS, 4000)
@@ -57,6 +58,7 @@ def test_one_weight_takes_all(scheme: str, winner: int) -> None:
     assert (counts(scheme, weights, 50)[:, winner] == 5).all()
 
 
+@pytest.mark.slow
 def test_independent_draws_vary_most() -> None:
     spread = {scheme: counts(scheme, WEIGHTS, 2000).var(0).sum().item() for scheme in SCHEMES}
     assert spread["systematic"] <= spread["stratified"] < spread["multinomial"]

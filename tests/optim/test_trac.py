@@ -37,6 +37,7 @@ def double_precision_reference(monkeypatch):
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [torch.optim.SGD, torch.optim.Adam])
 def test_reference_erfi_gives_the_package_for_100_steps(double_precision_reference, base, tmp_path):
     ours, theirs = start(), start()

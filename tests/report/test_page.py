@@ -224,6 +224,7 @@ def test_each_order_is_a_dot_and_its_method_their_mean(full_summary):
         assert order.mean() == pytest.approx(spot.order, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_task_that_nobody_learns_leaves_variances_as_they_are(write_cells):
     # Dividing by a mean of 0 is no number, and a picture would show no number as a variance of 0.
     cells = [make_cell(method, order, 0) for method in ("gd", "wpf") for order in range(4)]
@@ -260,6 +261,7 @@ def test_no_two_methods_share_colour_and_dashes_or_colour_and_shape():
     assert len({(s.colour, s.marker, s.filled) for s in styles}) == len(LEVELS)
 
 
+@pytest.mark.slow
 def test_weights_over_time_have_mean_and_extremes(write_cells):
     traces = [
         {"step": [0, 50, 59], "ess": [10, 6, 2], "largest_weight": [0.1, None, 0.5]},

@@ -261,6 +261,7 @@ def test_a_level_not_seen_before_starts_as_without_a_resume() -> None:
         GymnasiumLevels(carts(4)).load_state_dict(env.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "error", "message"),
     [

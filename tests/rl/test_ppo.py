@@ -111,6 +111,7 @@ def test_the_bootstrap_filter_plays_too_and_knows_its_ancestors() -> None:
     assert torch.equal(weight.detach(), bodies[filter.lineage])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "settings"), [(ol.WeightedParticleFilter, SETTINGS), (PolicyWeightedFilter, BY_POLICY)]
 )

@@ -69,6 +69,7 @@ def product_start() -> list[nn.Module]:
     return [particles[0], particles[1]]
 
 
+@pytest.mark.slow
 def test_evidence_of_a_linear_gaussian_model_is_its_closed_form() -> None:
     """y ~ N(a W_0, I + a a^T / p_0), column by column; minus the constant of a unit Gaussian."""
     p_0 = 0.7
