@@ -74,6 +74,11 @@ def test_a_sweep_reads_its_own_cells_only(held_out, tmp_path):
     assert sweep(grid, "lr", ["0.05"], tmp_path) == [("0.05", alone)]
 
 
+def test_a_value_with_a_slash_has_one_folder(held_out, tmp_path):
+    sweep(tiny_grid(("gd",), 1, validation=0.25), "schedule", ["constant", "1/task"], tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"schedule=constant", "schedule=1%2Ftask"}
+
+
 def test_a_sweep_without_held_out_data_or_with_a_bad_value_runs_nothing(tmp_path):
     with pytest.raises(ValueError, match="must not see what is reported: set validation=0.1"):
         sweep(tiny_grid(), "lr", ["0.1"], tmp_path / "a")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..escaping import file_name
 from .benchmarks import find_benchmark
 from .engine import Report
 from .grid import RUNNERS, Grid, run_grid
@@ -47,7 +48,7 @@ def sweep(
         return dataclasses.replace(grid, settings=grid.settings.with_text([f"{key}={value}"]))
 
     def score(value: str, place: str) -> float:
-        one, store = at(value), Store(directory / f"{key}={value}")
+        one, store = at(value), Store(directory / file_name(f"{key}={value}"))
         with progress(f"{key}={value} ({place})") as report:
             run_grid(one, store, root=root, device=device, report=report)
         cells = filter(one.asks_for, load_run(store.directory).cells)

@@ -7,10 +7,12 @@ Assumed of a filter, with constants C and epsilon, for all sets and losses:
 
 Differences from the paper:
 
-- (C^2 - 1) / (C - 1) is C + 1 and (C^T - 1) / (C - 1) a sum of T powers, both finite at C = 1.
-- Theorem 1 as printed, with C^(T-2), needs C >= 1. A swap followed by m = 0 ... T - 2 updates costs
-  2 epsilon (C + 1) C^m, which for C < 1 is largest at m = 0. A filter that forgets all but the last
-  loss has C = 0: the printed bound is 0 for T >= 3, but the order matters. Hence max(1, C)^(T-2).
+- (C^2 - 1) / (C - 1) is C + 1 and (C^T - 1) / (C - 1) is a sum of T powers; both are finite at
+  C = 1.
+- Theorem 1 as printed, with C^(T-2), needs C >= 1. A swap followed by m further updates costs
+  2 epsilon (C + 1) C^m, with m anywhere from 0 to T - 2; for C < 1 the largest is at m = 0.
+  A filter that forgets all but the last loss has C = 0, so the printed bound is 0 for T >= 3, but
+  its result depends on which loss comes last. Therefore max(1, C)^(T-2) is used here.
 - Theorem 2: moving L_i to the end takes T - i adjacent swaps, not T.
 - Eq. (8), unrolled, already bounds the gap between any two orders, without the first assumption
   and without counting swaps: `direct_bound`. It is smaller than Theorem 1 for all but few swaps.

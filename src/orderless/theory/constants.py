@@ -218,5 +218,7 @@ def constants_of_swaps(
 
 
 def _ratio(before: float, after: float) -> float:
-    """The smallest constant c with after <= c before, where one of them is above 0."""
-    return after / before if before > 0 else math.inf
+    """The smallest constant c with after <= c before."""
+    if before > 0:
+        return after / before
+    return math.inf if after > 0 else 0.0
