@@ -66,11 +66,11 @@ wheel: $(VENV)/.dev            ## build the wheel and try it in an empty environ
 $(VENV)/.demo: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "orderless needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) -e '.[cli,report]'
+	$(PIP) -e '.[cli]' -e lab
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(PIP) -e '.[cli,report,dev]'
+	$(PIP) -e '.[cli,dev]' -e 'lab[procgen,ray,tensorboard]'
 	touch $@
 
 clean:

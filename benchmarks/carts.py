@@ -25,8 +25,15 @@ from torch import nn
 
 import orderless as ol
 from orderless import metrics
-from orderless.experiments.policy import binned_returns
-from orderless.rl import PPO, ActorCritic, GymnasiumLevels, PolicyWeightedFilter, PPOSettings, play
+from orderless_lab.experiments.policy import binned_returns
+from orderless_lab.rl import (
+    PPO,
+    ActorCritic,
+    GymnasiumLevels,
+    PolicyWeightedFilter,
+    PPOSettings,
+    play,
+)
 from timing import machine, print_table
 
 CARTS = ({}, {"length": 2.0, "polemass_length": 0.2}, {"force_mag": -10.0})

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 import torch
 
 import orderless as ol
-from orderless.filters.exact import evidence
-from orderless.filters.exact.statistics import HeadStatistics, Units
+from orderless.exact import evidence
+from orderless.exact.statistics import HeadStatistics, Units
 from timing import machine, medians, print_table
 
 Data = tuple[torch.Tensor, torch.Tensor]

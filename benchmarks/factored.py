@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless.particles import linear
+from orderless.ensemble import linear
 from timing import machine, medians, print_table
 
 LIMITS = {

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import orderless as ol
 from orderless.metrics import ece
-from orderless.scenarios.datasets import load_cifar100, load_mnist, load_mnist_5k
+from orderless_lab.scenarios.datasets import load_cifar100, load_mnist, load_mnist_5k
 from timing import print_table
 
 

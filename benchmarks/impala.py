@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless.rl import Impala
+from orderless_lab.rl import Impala
 from timing import machine, medians, print_table
 
 

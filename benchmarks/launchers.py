@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 import torch
 
-from orderless.experiments import Grid, Store, run_grid
-from orderless.experiments.engine import Report
-from orderless.experiments.launch.ray import Ray, import_ray
-from orderless.methods.presets import find_preset
+from orderless_lab.experiments import Grid, Store, run_grid
+from orderless_lab.experiments.engine import Report
+from orderless_lab.experiments.launch.ray import Ray, import_ray
+from orderless_lab.methods.presets import find_preset
 from timing import machine, print_table
 
 

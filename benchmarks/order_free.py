@@ -214,8 +214,8 @@ def bandwidth_of(train: Data, classes: int, device: torch.device, features: int)
 
 def load(which: str, device: torch.device) -> tuple[Data, Data]:
     """Features and labels of all classes, task by task: training and test data."""
-    from orderless.methods.learners.exact import backbone_features
-    from orderless.scenarios import Intents, Scenario, SplitCIFAR100
+    from orderless_lab.methods.learners.exact import backbone_features
+    from orderless_lab.scenarios import Intents, Scenario, SplitCIFAR100
 
     scenario: Scenario
     if which == "cifar100":

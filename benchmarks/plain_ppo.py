@@ -11,13 +11,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from orderless.rl.procgen import ProcgenLevels
-from orderless.rl.rollout import RewardScaler
-from orderless.rl.settings import PPOSettings
+from orderless_lab.rl.procgen import ProcgenLevels
+from orderless_lab.rl.rollout import RewardScaler
+from orderless_lab.rl.settings import PPOSettings
 
 
 class PlainPPO:
-    """`collect` and `update`, round by round, with the settings of `orderless.rl.PPO`."""
+    """`collect` and `update`, round by round, with the settings of `orderless_lab.rl.PPO`."""
 
     def __init__(self, network: nn.Module, env: ProcgenLevels, settings: PPOSettings) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

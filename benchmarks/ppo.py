@@ -20,10 +20,10 @@ from collections.abc import Callable
 import torch
 
 import orderless as ol
-from orderless.rl import PPO
-from orderless.rl.networks import NETWORKS
-from orderless.rl.procgen import ProcgenLevels
-from orderless.rl.settings import rollouts_for
+from orderless_lab.rl import PPO
+from orderless_lab.rl.networks import NETWORKS
+from orderless_lab.rl.procgen import ProcgenLevels
+from orderless_lab.rl.settings import rollouts_for
 from plain_ppo import PlainPPO
 from timing import machine, print_table
 

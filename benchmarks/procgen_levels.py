@@ -18,13 +18,13 @@ from pathlib import Path
 
 import torch
 
-from orderless.experiments import Cell, Store
-from orderless.experiments.benchmarks import find_benchmark
-from orderless.experiments.grid import runner_of
-from orderless.methods.presets import find_policy_preset
-from orderless.rl.experts import mean_return, random_policy
-from orderless.rl.games import GAMES, parse_levels
-from orderless.rl.networks import NETWORKS
+from orderless_lab.experiments import Cell, Store
+from orderless_lab.experiments.benchmarks import find_benchmark
+from orderless_lab.experiments.grid import runner_of
+from orderless_lab.methods.presets import find_policy_preset
+from orderless_lab.rl.experts import mean_return, random_policy
+from orderless_lab.rl.games import GAMES, parse_levels
+from orderless_lab.rl.networks import NETWORKS
 from timing import machine, print_table
 
 SEED = 100

@@ -24,13 +24,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from orderless.experiments.benchmarks import find_benchmark
-from orderless.methods import METHODS, Setup
-from orderless.methods.learners.exact import backbone_features
-from orderless.methods.learners.product import ProductLearner
-from orderless.methods.presets import find_preset
-from orderless.methods.settings import Settings
-from orderless.scenarios import Scenario, SplitCIFAR100, SplitMNIST, Task
+from orderless_lab.experiments.benchmarks import find_benchmark
+from orderless_lab.methods import METHODS, Setup
+from orderless_lab.methods.learners.exact import backbone_features
+from orderless_lab.methods.learners.product import ProductLearner
+from orderless_lab.methods.presets import find_preset
+from orderless_lab.methods.settings import Settings
+from orderless_lab.scenarios import Scenario, SplitCIFAR100, SplitMNIST, Task
 from timing import machine
 
 parser = argparse.ArgumentParser(description="Measure the product of task posteriors.")

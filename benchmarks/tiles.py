@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orderless.particles.kernels import grouped
-from orderless.particles.kernels.grouped import Geometry, Tile
+from orderless.ensemble.kernels import grouped
+from orderless.ensemble.kernels.grouped import Geometry, Tile
 from timing import machine, medians, print_table
 
 USUAL = None

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from orderless.rl.experts import load_expert
-from orderless.rl.games import GAMES
-from orderless.rl.transitions import collect, read_transitions
+from orderless_lab.rl.experts import load_expert
+from orderless_lab.rl.games import GAMES
+from orderless_lab.rl.transitions import collect, read_transitions
 from timing import machine
 
 

@@ -10,6 +10,7 @@ or from the command line, with the same functions:
 import torch
 
 import orderless as ol
+from orderless_lab import scenarios
 
 
 def make_model() -> torch.nn.Module:
@@ -23,9 +24,9 @@ def make_optimizer(parameters) -> torch.optim.Optimizer:
 make_learner = ol.audit.from_torch(make_model, make_optimizer, batch_size=16)
 
 
-def tasks() -> ol.scenarios.Scenario:
+def tasks() -> scenarios.Scenario:
     """Five tasks, 0v1 to 8v9; one output for the even and one for the odd digit of a pair."""
-    return ol.scenarios.SplitMNIST(source="embedded", flatten=True)
+    return scenarios.SplitMNIST(source="embedded", flatten=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from multiprocessing.context import BaseContext
 PRELOAD = [
     "torch.distributed",
     "torch._dynamo",
-    "orderless.experiments.grid",
+    "orderless_lab.experiments.grid",
 ]
 
 

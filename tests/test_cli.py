@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from orderless import __version__
 from orderless.cli.main import app
-from orderless.experiments import Store
-from orderless.experiments.tuning import beyond
-from orderless.methods.presets import PRESETS
 from orderless.storage import directory as storage
+from orderless_lab.experiments import Store
+from orderless_lab.experiments.tuning import beyond
+from orderless_lab.methods.presets import PRESETS
 
 SMALL = ["--preset", "demo", "--particles", "2", "--workers", "1", "--permutations", "1"]
 SMALL += ["--set", "iterations=2", "--set", "hidden=4", "--set", "fisher_samples=8"]
@@ -147,7 +147,7 @@ def test_one_flipped_byte_in_a_data_file_is_refused(no_data, monkeypatch):
             data += array.astype(np.uint8).tobytes()
             (raw / f"{part}-{name}").write_bytes(data)
             sums[f"{part}-{name}"] = ("", hashlib.md5(data).hexdigest())
-    monkeypatch.setattr("orderless.scenarios.datasets.MNIST_MD5S", sums)
+    monkeypatch.setattr("orderless_lab.scenarios.datasets.MNIST_MD5S", sums)
     full = ["--set", "source=full", "--data-dir", no_data, "--methods", "gd"]
     result = orderless("run", "splitmnist", *SMALL, *full, "--out", no_data / "a")
     assert result.exit_code == 0, result.output
@@ -165,10 +165,10 @@ def test_running_out_of_memory_is_a_sentence(tmp_path, monkeypatch):
     def greedy(*arguments, **options):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to")
 
-    monkeypatch.setattr("orderless.experiments.run_grid", greedy)
+    monkeypatch.setattr("orderless_lab.experiments.run_grid", greedy)
     said = refused("run", "splitmnist", "--preset", "demo", "--out", tmp_path)
     assert "out of memory: use fewer --particles" in said
-    monkeypatch.setattr("orderless.rl.experts.ExpertTraining", greedy)
+    monkeypatch.setattr("orderless_lab.rl.experts.ExpertTraining", greedy)
     said = refused("expert", "train", "starpilot", "--out", tmp_path)
     assert "out of memory: use fewer --envs or a smaller --rollout" in said
 
@@ -177,7 +177,7 @@ def test_an_error_of_ours_is_not_hidden(tmp_path, monkeypatch):
     def wrong(*arguments, **options):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("orderless.experiments.run_grid", wrong)
+    monkeypatch.setattr("orderless_lab.experiments.run_grid", wrong)
     result = orderless("run", "splitmnist", "--preset", "demo", "--out", tmp_path)
     assert isinstance(result.exception, RuntimeError)
 

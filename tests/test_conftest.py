@@ -1,9 +1,9 @@
 """Tests of ProcGen say where it is not installed; other errors of theirs stay errors."""
 
+import conftest
 import pytest
-from tests import conftest
 
-from orderless.rl.runtime import ProcgenMissing
+from orderless_lab.rl.runtime import ProcgenMissing
 
 
 @pytest.mark.parametrize(("there", "outcome"), [(None, "skip"), ("a spec", "fail")])

@@ -10,7 +10,7 @@ EXTRAS += ["envpool", "PyQt5", "ray", "tensorboard", "triton"]
 
 LEARN = """
 import torch, torch.nn.functional as F, orderless as ol
-from orderless import experiments, methods, report, rl, scenarios
+from orderless_lab import experiments, methods, report, rl, scenarios
 for room in (experiments, methods, report, rl, scenarios):
     assert all(hasattr(room, name) for name in room.__all__)
 particles = ol.Ensemble(lambda: torch.nn.Linear(3, 2), n=4, seed=0)

@@ -15,8 +15,8 @@ import typer
 
 from orderless.audit.measure import order_sensitivity
 from orderless.cli.main import app
-from orderless.methods import METHODS
-from orderless.methods.presets import find_preset
+from orderless_lab.methods import METHODS
+from orderless_lab.methods.presets import find_preset
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -17,7 +17,9 @@ from orderless.cli import doctor as doctor_command
 from orderless.cli.doctor import EXTRAS, Finding, examine
 from orderless.cli.main import app
 
-PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LAB = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text())["project"]
 
 
 def names(requirements: list[str]) -> list[str]:
@@ -36,7 +38,7 @@ def found(what: str, **options) -> Finding:
 
 
 def test_extras_and_versions_are_those_of_the_package() -> None:
-    optional = PROJECT["optional-dependencies"]
+    optional = LAB["optional-dependencies"] | PROJECT["optional-dependencies"]
     for extra, (packages, _) in EXTRAS.items():
         assert names(optional[extra]) == list(packages)
     assert set(optional) - set(EXTRAS) == {"docs", "dev", "all"}  # not for users
@@ -53,7 +55,7 @@ def test_a_line_for_everything_and_exit_code_0(idle, tmp_path, monkeypatch) -> N
     said = {line.split()[1]: line for line in lines}
     assert f"{__version__}, Python {sys.version.split()[0]}" in said["orderless"]
     assert torch.__version__ in said["torch"] and numpy.__version__ in said["numpy"]
-    assert {"[cli]", "[report]", "[procgen]", "[ray]", "[tensorboard]"} <= set(said)
+    assert {"[cli]", "[sklearn]", "[procgen]", "[ray]", "[tensorboard]"} <= set(said)
     assert {"device", "mnist", "cifar100", "mnist-5k", "ProcGen", "runs/"} <= set(said)
     assert all(line.split()[0] in ("ok", "missing", "broken") for line in lines)
     assert list(tmp_path.iterdir()) == []

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import orderless as ol
 from orderless.cli.main import app
 from orderless.distributed.head import Head, Recipe, look_through
-from orderless.scenarios import DataError
-from orderless.scenarios.files import find_files, read_images
+from orderless.files import find_files, read_images
+from orderless_lab.scenarios import DataError
 
 pandas = pytest.importorskip("pandas")
 pyarrow = pytest.importorskip("pyarrow")
@@ -301,7 +301,7 @@ def test_rows_of_a_parquet_file_are_numbered_whatever_index_it_was_saved_with(
     tables, tmp_path, monkeypatch
 ):
     fit(tables, tmp_path / "head.st", "--count", 16)
-    monkeypatch.setattr("orderless.scenarios.files.ROWS", 40)
+    monkeypatch.setattr("orderless.files.ROWS", 40)
     for index in (range(100), [f"name {row}" for row in range(100)], np.arange(100)[::-1] * 7):
         data = tmp_path / "x.parquet"
         table(100).set_axis(index).to_parquet(data)

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless.experiments import Store, StoreError
-from orderless.report import figures
 from orderless.storage.directory import LOCK
+from orderless_lab.experiments import Store, StoreError
+from orderless_lab.report import figures
 
 cross_entropy = ol.per_particle(F.cross_entropy)
 

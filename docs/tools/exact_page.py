@@ -2,9 +2,9 @@
 
 from docs.tools.sections import PROSE, Results, page, shared, table
 
-from orderless.report import Summary
-from orderless.report.paper import benchmark_label
 from orderless.writing import decimal, small
+from orderless_lab.report import Summary
+from orderless_lab.report.paper import benchmark_label
 
 COLUMNS = {
     "benchmark": lambda row: _name(row.summary),

@@ -3,10 +3,10 @@
 import numpy as np
 from docs.tools.sections import PROSE, Results, Row, page, shared, table
 
-from orderless.report import MethodSummary
-from orderless.report.columns import title
-from orderless.report.paper import HSU_2018, VAN_DE_VEN, Fractions, method_label
 from orderless.writing import percent
+from orderless_lab.report import MethodSummary
+from orderless_lab.report.columns import title
+from orderless_lab.report.paper import HSU_2018, VAN_DE_VEN, Fractions, method_label
 
 COLUMNS = {
     **shared("method"),

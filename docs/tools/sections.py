@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from orderless.report import MethodSummary, Summary
-from orderless.report.columns import seen_variance, title
-from orderless.report.paper import method_label
-from orderless.report.summary import Claim
 from orderless.writing import count, markdown_table, percent, small
+from orderless_lab.report import MethodSummary, Summary
+from orderless_lab.report.columns import seen_variance, title
+from orderless_lab.report.paper import method_label
+from orderless_lab.report.summary import Claim
 
 R = TypeVar("R")
 COMMAND = "python -m docs.tools.results_page"

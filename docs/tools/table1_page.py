@@ -7,10 +7,10 @@ from docs.tools.exact_page import alone
 from docs.tools.product_page import of_product, with_product
 from docs.tools.sections import PROSE, Results, Source, evidence, folded, page, picture, verdicts
 
-from orderless.report import MethodSummary, Summary
-from orderless.report.columns import columns_of, departures, seen_variance, title
-from orderless.report.paper import TABLE_1, benchmark_label, method_label, released_scoring
 from orderless.writing import markdown_table, percent, small
+from orderless_lab.report import MethodSummary, Summary
+from orderless_lab.report.columns import columns_of, departures, seen_variance, title
+from orderless_lab.report.paper import TABLE_1, benchmark_label, method_label, released_scoring
 
 TEXT = PROSE["table1"]
 CAPTIONS = {

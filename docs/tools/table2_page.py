@@ -4,13 +4,13 @@ from pathlib import Path
 
 from docs.tools.sections import PROSE, VERDICTS, Results, Source, folded, page, verdicts, work
 
-from orderless.methods.policy_settings import PolicySettings
-from orderless.report import MethodSummary, Summary
-from orderless.report.claims import PLASTIC, PLASTICITY
-from orderless.report.columns import columns_of, row_label, seen_variance
-from orderless.report.paper import TABLE_2, benchmark_label, method_label, published
-from orderless.report.summary import Claim
 from orderless.writing import decimal, markdown_table, small
+from orderless_lab.methods.policy_settings import PolicySettings
+from orderless_lab.report import MethodSummary, Summary
+from orderless_lab.report.claims import PLASTIC, PLASTICITY
+from orderless_lab.report.columns import columns_of, row_label, seen_variance
+from orderless_lab.report.paper import TABLE_2, benchmark_label, method_label, published
+from orderless_lab.report.summary import Claim
 
 TEXT = PROSE["table2"]
 FEW = 3  # levels whose figures fit in a row

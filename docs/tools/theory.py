@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from orderless import theory
+from orderless.ensemble import Ensemble
 from orderless.filters import (
     AveragingParticles,
     BootstrapParticleFilter,
@@ -29,11 +29,11 @@ from orderless.filters import (
     WeightedParticleFilter,
 )
 from orderless.filters.step import SteppedFilter
-from orderless.particles import Ensemble
-from orderless.report.charts import new_figure
-from orderless.theory.measure import ParticleLoss
-from orderless.theory.sets import Loss, Represent
 from orderless.writing import markdown_table
+from orderless_lab import theory
+from orderless_lab.report.charts import new_figure
+from orderless_lab.theory.measure import ParticleLoss
+from orderless_lab.theory.sets import Loss, Represent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

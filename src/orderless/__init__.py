@@ -1,15 +1,26 @@
 """Learning whose result does not depend on the order of the data."""
 
-import typing as _typing
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from .lazy import on_first_use as _on_first_use
+__version__ = "0.3.0.dev0"
 
-__version__ = "0.2.0"
-
-if _typing.TYPE_CHECKING:
-    from . import audit, distributed, features, scenarios, theory
+if _TYPE_CHECKING:
+    from . import (
+        audit,
+        consolidation,
+        distributed,
+        ensemble,
+        exact,
+        features,
+        filters,
+        metrics,
+        product,
+    )
+    from . import estimators as estimators
     from .audit import order_sensitivity
     from .consolidation import EWC, SI, LwF
+    from .ensemble import Ensemble, ParticleParameter, Perturb, per_particle
     from .estimators import ParticleClassifier as ParticleClassifier
     from .estimators import ParticleRegressor as ParticleRegressor
     from .evaluation import Prequential, prequential
@@ -24,18 +35,62 @@ if _typing.TYPE_CHECKING:
         RaoBlackwellizedFilter,
         WeightedParticleFilter,
     )
-    from .optim import TRAC
-    from .particles import Ensemble, ParticleParameter, Perturb, per_particle
-    from .scenarios import Task
     from .storage import load, save
+    from .tasks import Task
+
+# the module of each public name; it is imported when the name is first used
+_MODULES = {
+    "AveragingParticles": "filters",
+    "BootstrapParticleFilter": "filters",
+    "EWC": "consolidation",
+    "Ensemble": "ensemble",
+    "GaussianSumFilter": "filters",
+    "GradientDescent": "filters",
+    "LwF": "consolidation",
+    "ParticleClassifier": "estimators",
+    "ParticleFilter": "filters",
+    "ParticleParameter": "ensemble",
+    "ParticleRegressor": "estimators",
+    "Perturb": "ensemble",
+    "PosteriorProduct": "filters",
+    "Predictive": "filters",
+    "Prequential": "evaluation",
+    "RaoBlackwellizedFilter": "filters",
+    "SI": "consolidation",
+    "Task": "tasks",
+    "WeightedParticleFilter": "filters",
+    "load": "storage",
+    "order_sensitivity": "audit",
+    "per_particle": "ensemble",
+    "prequential": "evaluation",
+    "save": "storage",
+}
+_ROOMS = (
+    "audit", "consolidation", "distributed", "ensemble", "estimators", "exact", "features",
+    "filters", "metrics", "product",
+)  # fmt: skip
 
 # without the estimators, so that `from orderless import *` does not need scikit-learn
 __all__ = [
-    "EWC", "SI", "TRAC", "AveragingParticles", "BootstrapParticleFilter", "Ensemble",
-    "GaussianSumFilter", "GradientDescent", "LwF", "ParticleFilter", "ParticleParameter", "Perturb",
-    "PosteriorProduct", "Predictive", "Prequential", "RaoBlackwellizedFilter", "Task",
-    "WeightedParticleFilter", "__version__", "audit", "distributed", "features", "load",
-    "order_sensitivity", "per_particle", "prequential", "save", "scenarios", "theory",
+    "AveragingParticles", "BootstrapParticleFilter", "EWC", "Ensemble", "GaussianSumFilter",
+    "GradientDescent", "LwF", "ParticleFilter", "ParticleParameter", "Perturb",
+    "PosteriorProduct", "Predictive", "Prequential", "RaoBlackwellizedFilter", "SI", "Task",
+    "WeightedParticleFilter", "__version__", "audit", "consolidation", "distributed",
+    "ensemble", "exact", "features", "filters", "load", "metrics", "order_sensitivity",
+    "per_particle", "prequential", "product", "save",
 ]  # fmt: skip
 
-__getattr__, __dir__ = _on_first_use(__name__)
+
+def __getattr__(name: str) -> object:
+    if name in _ROOMS:
+        return _import_module(f"{__name__}.{name}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(_import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value  # the next use finds the attribute
+    return value
+
+
+def __dir__() -> list[str]:
+    hidden = [name for name in globals() if name.startswith("__")]
+    return sorted({*_MODULES, *_ROOMS, *hidden})

@@ -20,7 +20,7 @@ def on_first_use(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
         """The module that defines each name; empty if the name is a module itself."""
         source = sys.modules[package].__spec__.loader.get_source(package)  # type: ignore[union-attr]
         return {
-            alias.name: node.module or ""
+            alias.name: "." * node.level + (node.module or "")
             for block in ast.parse(source).body
             if isinstance(block, ast.If)
             for node in block.body
@@ -32,8 +32,10 @@ def on_first_use(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
         if name.startswith("_") or name not in homes():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = homes()[name]
-        found = import_module(f"{package}.{home or name}")
-        value = getattr(found, name) if home else found
+        if home == ".":
+            value: Any = import_module(f"{package}.{name}")
+        else:
+            value = getattr(import_module(home, package), name)
         setattr(sys.modules[package], name, value)  # the next use finds the attribute
         return value
 

@@ -14,7 +14,7 @@ from tests.audit.toys import Guess, LastTask, Mute, Sums, make_sgd, toy_tasks
 
 import orderless as ol
 from orderless.audit import ComparisonSettings, LearnerAudit
-from orderless.scenarios import SplitMNIST
+from orderless_lab.scenarios import SplitMNIST
 
 SMALL = ComparisonSettings(particles=3, hidden=8, lr=0.5, batch_size=8, maps=2, features=16)
 

@@ -13,7 +13,7 @@ from tests.audit.toys import LastTask, make_sgd, toy_tasks
 
 import orderless as ol
 from orderless.audit import ComparisonSettings
-from orderless.experiments import Store, StoreError
+from orderless_lab.experiments import Store, StoreError
 
 SMALL = ComparisonSettings(particles=2, hidden=4, batch_size=8, maps=2, features=16)
 OPTIONS = {"compare": ("rb",), "settings": SMALL, "name": "mine"}

@@ -15,7 +15,7 @@ import orderless as ol
 from orderless.audit.result import Tail
 from orderless.audit.search import kernel, search
 from orderless.audit.words import headline
-from orderless.scenarios import orders as draw_orders
+from orderless_lab.scenarios import orders as draw_orders
 
 ORDERS = list(itertools.permutations(range(6)))
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from orderless.experiments.launch.local import deterministic
-from orderless.methods import METHODS, Setup, find_method
-from orderless.methods.presets import find_preset
-from orderless.networks import mlp
-from orderless.scenarios import Scenario, Task
+from orderless_lab.experiments.launch.local import deterministic
+from orderless_lab.methods import METHODS, Setup, find_method
+from orderless_lab.methods.presets import find_preset
+from orderless_lab.networks import mlp
+from orderless_lab.scenarios import Scenario, Task
 
 SUPERVISED = [
     method.name

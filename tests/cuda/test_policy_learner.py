@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.rl.tiny_policies import record_of, tiny_cell, tiny_expert
-from tests.rl.walking import make_walker, walk
+from lab.tests.rl.tiny_policies import record_of, tiny_cell, tiny_expert
+from lab.tests.rl.walking import make_walker, walk
 
 
 def test_a_penalty_that_came_after_a_recording_holds_as_on_the_cpu() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.rl.corridor import Corridor, Walker
+from lab.tests.rl.corridor import Corridor, Walker
 
 import orderless as ol
-from orderless.rl import PPO, MixturePolicy, PolicyWeightedFilter, PPOSettings
-from orderless.rl.cloning import play_both
+from orderless_lab.rl import PPO, MixturePolicy, PolicyWeightedFilter, PPOSettings
+from orderless_lab.rl.cloning import play_both
 
 
 @pytest.mark.parametrize("act", ["mixture", "episode"])

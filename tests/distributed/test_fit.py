@@ -100,7 +100,7 @@ def test_one_fit_at_a_time(tmp_path):
 
 
 def test_more_samples_than_are_summed_exactly_are_refused(monkeypatch):
-    monkeypatch.setattr("orderless.filters.exact.statistics.Units.most", 999.0)
+    monkeypatch.setattr("orderless.exact.statistics.Units.most", 999.0)
     with pytest.raises(ValueError, match="1000 samples cannot be summed exactly with bits=16"):
         fit(make_filter, cut(500), read=read, workers=1)
 

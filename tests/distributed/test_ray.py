@@ -6,7 +6,7 @@ from tests.distributed.shards import X, Y, die_once, make_filter, same, whole
 
 import orderless as ol
 from orderless.distributed import fit
-from orderless.experiments.launch.ray import import_ray
+from orderless_lab.experiments.launch.ray import import_ray
 
 pytestmark = pytest.mark.slow
 

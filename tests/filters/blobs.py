@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import orderless as ol
+from orderless.exact.rao_blackwellized import RaoBlackwellizedFilter
 from orderless.features import RandomReLU
-from orderless.filters.exact.rao_blackwellized import RaoBlackwellizedFilter
 
 FIVE_TASKS = range(5)
 

@@ -11,7 +11,7 @@ from tests.filters.oracles import batches, cross_entropy, mlp
 import orderless as ol
 from orderless.consolidation import EWC
 from orderless.filters.compiled import settings_of
-from orderless.rl.policy_filter import LineageBootstrapFilter, PolicyWeightedFilter
+from orderless_lab.rl.policy_filter import LineageBootstrapFilter, PolicyWeightedFilter
 
 X, Y = next(batches(1))
 GRADIENT = (ol.WeightedParticleFilter, ol.AveragingParticles, ol.GradientDescent)

@@ -13,9 +13,9 @@ from sklearn.linear_model import BayesianRidge, Ridge
 from tests.filters.blobs import regression
 from torch import nn
 
-from orderless.filters.exact.evidence import NormalEquations, safe_cholesky, solve_head
-from orderless.filters.exact.line_search import maximize
-from orderless.filters.exact.rao_blackwellized import RaoBlackwellizedFilter
+from orderless.exact.evidence import NormalEquations, safe_cholesky, solve_head
+from orderless.exact.line_search import maximize
+from orderless.exact.rao_blackwellized import RaoBlackwellizedFilter
 
 
 def with_known(alpha: float, noise: float) -> RaoBlackwellizedFilter:

@@ -24,10 +24,10 @@ from tests.filters.blobs import (
 from torch import nn
 
 import orderless as ol
+from orderless.exact import statistics
+from orderless.exact.leave_one_out import keys_of
+from orderless.exact.rao_blackwellized import ratios_of
 from orderless.filters import RaoBlackwellizedFilter
-from orderless.filters.exact import statistics
-from orderless.filters.exact.leave_one_out import keys_of
-from orderless.filters.exact.rao_blackwellized import ratios_of
 
 # ---------------------------------------------------------------------- any sequence
 

@@ -20,11 +20,11 @@ from tests.filters.blobs import (
 from torch import Tensor, nn
 
 import orderless as ol
+from orderless.exact.evidence import safe_cholesky
+from orderless.exact.statistics import HeadStatistics, Units
+from orderless.exact.words import WORD, ExactSum
 from orderless.features import Backbone, RandomReLU
 from orderless.filters import RaoBlackwellizedFilter
-from orderless.filters.exact.evidence import safe_cholesky
-from orderless.filters.exact.statistics import HeadStatistics, Units
-from orderless.filters.exact.words import WORD, ExactSum
 
 # ---------------------------------------------------------------------- words
 

@@ -10,8 +10,8 @@ from tests.filters.blobs import blobs, ensemble
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from orderless.exact.leave_one_out import DEFAULT_SHARPNESS, PRIOR
 from orderless.filters import RaoBlackwellizedFilter
-from orderless.filters.exact.leave_one_out import DEFAULT_SHARPNESS, PRIOR
 
 
 @pytest.mark.parametrize("weights", [None, [0.5, 1.0, 2.5]], ids=["alike", "weighted"])

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import orderless as ol
+from orderless.exact.rao_blackwellized import RaoBlackwellizedFilter
 from orderless.features import Concatenate, RandomReLU
-from orderless.filters.exact.rao_blackwellized import RaoBlackwellizedFilter
 
 # ---------------------------------------------------------------------- no order
 

@@ -15,26 +15,26 @@ import numpy as np
 import pandas
 import torch
 from docs.tools import results_page
+from lab.tests.report.synthetic_cells import make_cell
 from PIL import Image
-from tests.report.synthetic_cells import make_cell
 
 import orderless as ol
 from orderless.distributed.head import Head, Recipe, look_through
 from orderless.distributed.parts import Parts
-from orderless.experiments import Store
-from orderless.experiments.store import read_cell
-from orderless.filters.exact.certificate import compare
-from orderless.report import ReportError
-from orderless.report.density import read_snapshots
-from orderless.rl.experts import Expert, load_expert, save_expert
-from orderless.rl.networks import Compact
-from orderless.rl.transitions import read_transitions
-from orderless.scenarios import DataError
-from orderless.scenarios.download import extract
-from orderless.scenarios.files import find_files, read_images
-from orderless.scenarios.formats import read_idx
+from orderless.exact.certificate import compare
+from orderless.files import find_files, read_images
 from orderless.storage import saving as storage
 from orderless.storage.typed import as_json
+from orderless_lab.experiments import Store
+from orderless_lab.experiments.store import read_cell
+from orderless_lab.report import ReportError
+from orderless_lab.report.density import read_snapshots
+from orderless_lab.rl.experts import Expert, load_expert, save_expert
+from orderless_lab.rl.networks import Compact
+from orderless_lab.rl.transitions import read_transitions
+from orderless_lab.scenarios import DataError
+from orderless_lab.scenarios.download import extract
+from orderless_lab.scenarios.formats import read_idx
 
 
 def make_filter() -> ol.ParticleFilter:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.fuzz.cases import fuzz
 
 from orderless.cli import main as cli
-from orderless.experiments import StoreError
+from orderless_lab.experiments import StoreError
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,9 @@ from tempfile import mkdtemp
 import pytest
 import torch
 from hypothesis import strategies as st
+from lab.tests.experiments.tiny import make_run, result_of, tiny_cell, tiny_grid
+from lab.tests.report.synthetic_cells import make_cell
 from safetensors.torch import save as serialize
-from tests.experiments.tiny import make_run, result_of, tiny_cell, tiny_grid
 from tests.fuzz.cases import altered, anything, edited, fuzz
 from tests.fuzz.files import (
     EXPERT,
@@ -27,25 +28,24 @@ from tests.fuzz.files import (
     make_filter,
     write_transitions,
 )
-from tests.report.synthetic_cells import make_cell
 
 import orderless as ol
 from orderless.audit.runs import AuditWork, Maker, Place
 from orderless.distributed.head import Head
-from orderless.experiments import Store, StoreError
-from orderless.experiments.engine import unfinished
-from orderless.experiments.store import read_cell
-from orderless.report import ReportError, load_run, summarize
-from orderless.report.density import load_frames
-from orderless.report.page import data as page
-from orderless.report.page import page_data, render
-from orderless.rl.experts import load_expert
-from orderless.rl.networks import Compact
-from orderless.rl.transitions import read_transitions
-from orderless.scenarios import DataError
-from orderless.scenarios.formats import unpickle
 from orderless.storage import Directory
 from orderless.storage import saving as storage
+from orderless_lab.experiments import Store, StoreError
+from orderless_lab.experiments.engine import unfinished
+from orderless_lab.experiments.store import read_cell
+from orderless_lab.report import ReportError, load_run, summarize
+from orderless_lab.report.density import load_frames
+from orderless_lab.report.page import data as page
+from orderless_lab.report.page import page_data, render
+from orderless_lab.rl.experts import load_expert
+from orderless_lab.rl.networks import Compact
+from orderless_lab.rl.transitions import read_transitions
+from orderless_lab.scenarios import DataError
+from orderless_lab.scenarios.formats import unpickle
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import orderless as ol
-from orderless.particles import find_device
-from orderless.scenarios import Scenario, Task
+from orderless.ensemble import find_device
+from orderless_lab.scenarios import Scenario, Task
 
 TASK = Task(*[torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])] * 2)
 

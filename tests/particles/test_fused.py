@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from orderless.particles import random as keyed
-from orderless.particles.kernels import fused
-from orderless.particles.kernels.grouped import Geometry
-from orderless.particles.kernels.shared import SharedConvolution
+from orderless.ensemble import random as keyed
+from orderless.ensemble.kernels import fused
+from orderless.ensemble.kernels.grouped import Geometry
+from orderless.ensemble.kernels.shared import SharedConvolution
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 

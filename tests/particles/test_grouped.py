@@ -11,12 +11,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from orderless.particles.kernels import grouped
-from orderless.particles.kernels.grouped import Geometry, GroupedConvolution, Tile
-from orderless.particles.kernels.pooling import MaxPooling
-from orderless.particles.kernels.residual import ResidualBlock
-from orderless.particles.kernels.shared import SharedConvolution
-from orderless.particles.precision import matrix_precision
+from orderless.ensemble.kernels import grouped
+from orderless.ensemble.kernels.grouped import Geometry, GroupedConvolution, Tile
+from orderless.ensemble.kernels.pooling import MaxPooling
+from orderless.ensemble.kernels.residual import ResidualBlock
+from orderless.ensemble.kernels.shared import SharedConvolution
+from orderless.ensemble.precision import matrix_precision
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 

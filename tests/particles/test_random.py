@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import stats
 
-from orderless.particles import random
+from orderless.ensemble import random
 
 
 def keys(seed: int = 0, draw: int = 0, n: int = 1, stream: int = 0) -> torch.Tensor:

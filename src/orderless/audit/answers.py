@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..scenarios import Task
+from ..tasks import Task
 
 Answers = NDArray[Any]  # `[B]`, int64 labels or float64 values
 LOWEST = -1.0  # R^2 has no lower bound: a single run that diverges would dominate all averages

@@ -10,6 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from orderless_lab.methods.learners.product import squared_errors, zero_head
+from orderless_lab.networks import mlp
+
+from ..ensemble import Ensemble, per_particle
 from ..features import RandomConvolution, RandomReLU
 from ..filters import (
     AveragingParticles,
@@ -17,10 +21,7 @@ from ..filters import (
     RaoBlackwellizedFilter,
     WeightedParticleFilter,
 )
-from ..methods.learners.product import squared_errors, zero_head
-from ..networks import mlp
-from ..particles import Ensemble, per_particle
-from ..scenarios import Task
+from ..tasks import Task
 from .learners import BatchLearner, MakeLearner
 
 COMPARISONS = ("wpf", "averaging", "product", "rb")

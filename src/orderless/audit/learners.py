@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..scenarios.streams import count_batches, keyed_generator, shuffled_batches
+from orderless_lab.scenarios.streams import count_batches, keyed_generator, shuffled_batches
 
 MakeLearner = Callable[[int], Any]
 Loss = Callable[[Tensor, Tensor], Tensor]

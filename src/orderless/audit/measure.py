@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..experiments.engine import counting, refuse_too_many, run_cells
-from ..experiments.launch.local import InOrder
-from ..scenarios import Scenario, Task
-from ..scenarios import orders as draw_orders
+from orderless_lab.experiments.engine import counting, refuse_too_many, run_cells
+from orderless_lab.experiments.launch.local import InOrder
+from orderless_lab.scenarios import Scenario
+from orderless_lab.scenarios import orders as draw_orders
+
 from ..storage import Directory, read_cell
+from ..tasks import Task
 from .answers import LearnerError, as_array, chance, differences
 from .comparison import ComparisonSettings, comparisons
 from .learners import MakeLearner

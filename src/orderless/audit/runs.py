@@ -16,10 +16,11 @@ from urllib.parse import quote
 import numpy as np
 import torch
 
-from ..experiments.engine import Tick
-from ..scenarios import Task
+from orderless_lab.experiments.engine import Tick
+
 from ..storage import Directory, versions
 from ..storage.typed import decode, optional
+from ..tasks import Task
 from .answers import Answers, LearnerError, as_array, read_answers, score
 from .comparison import ComparisonSettings
 from .decomposition import Array

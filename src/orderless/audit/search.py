@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..scenarios import orders as draw_orders
+from orderless_lab.scenarios import orders as draw_orders
 
 Order = tuple[int, ...]
 Array = NDArray[np.float64]

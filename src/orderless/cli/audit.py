@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ..methods.plugins import find_object, made_by
-from . import completion, options
+from orderless_lab.commands import completion
+from orderless_lab.methods.plugins import find_object, made_by
+
+from . import options
 from .options import PATH, option, word
 
 
@@ -33,9 +35,10 @@ def audit(
 
     Example: orderless audit my_module:make_learner --tasks my_module:tasks --out audit
     """
+    from orderless_lab.experiments.progress import Countdown
+    from orderless_lab.report.page import write_audit_page
+
     from ..audit import order_sensitivity
-    from ..experiments.progress import Countdown
-    from ..report.page import write_audit_page
 
     make_learner, given = find_object(learner, "make_learner"), made_by(tasks, "tasks")
     names = [name.strip() for name in compare.split(",") if name.strip()]

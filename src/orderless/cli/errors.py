@@ -24,14 +24,15 @@ def problems_as_sentences(less_memory: str = "less data") -> Iterator[None]:
     text prints that text.
     """
     # imported before anything can fail: an error may leave no time or memory for imports
-    from ..experiments import StoreError
-    from ..experiments.launch.local import handled
-    from ..experiments.launch.ranks import complain, rank
-    from ..experiments.progress import OnceOfAKind
-    from ..particles.sharding import RankLost
-    from ..report import ReportError
-    from ..rl.runtime import ProcgenMissing
-    from ..scenarios import DataError
+    from orderless_lab.experiments import StoreError
+    from orderless_lab.experiments.launch.local import handled
+    from orderless_lab.experiments.launch.ranks import complain, rank
+    from orderless_lab.experiments.progress import OnceOfAKind
+    from orderless_lab.report import ReportError
+    from orderless_lab.rl.runtime import ProcgenMissing
+
+    from ..ensemble.sharding import RankLost
+    from ..errors import DataError
 
     # errors that a user can cause; their texts are sentences
     ours = (DataError, ReportError, StoreError, ProcgenMissing, RankLost)

@@ -13,7 +13,7 @@ from .options import PATH, option
 
 if TYPE_CHECKING:
     from ..distributed.head import Recipe
-    from ..scenarios.files import Files
+    from ..files import Files
 
 Data = Annotated[Path, option("A folder of images or tables, a CSV or a parquet file.")]
 MAPS = ("auto", "relu", "leaves", "convolution", "lite0", "lite1", "lite2")
@@ -52,10 +52,11 @@ def fit(
     """
     import torch
 
+    from orderless_lab.experiments.progress import Countdown
+
     from ..distributed import fit as fit_shards
     from ..distributed.head import Head, Recipe, look_through
-    from ..experiments.progress import Countdown
-    from ..scenarios.files import check_output, find_files
+    from ..files import check_output, find_files
 
     torch.set_num_threads(1)  # the bits of a head depend on it; each worker has one thread
     files = find_files(data)

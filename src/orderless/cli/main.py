@@ -1,60 +1,75 @@
 """All commands of `orderless`; each has a file of its own.
 
+Other distributions add commands by an entry point of the group `orderless.commands`: a function
+that is called with the Typer application and with `add`, and that returns examples for the help.
+
 `options.py` defines the options, `completion.py` what the shell offers for them, and `errors.py`
 how errors are reported.
 """
 
+from collections.abc import Callable
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
 from .. import __version__
 from .audit import audit
-from .data import data_app
 from .doctor import doctor
 from .errors import problems_as_sentences
-from .expert import expert_app
 from .fit import fit
 from .predict import predict
-from .report import report
-from .run import run
-from .settings import settings
-from .tune import tune
 from .verify_deletion import verify_deletion
 
 # In the order in which a new user needs them.
 EXAMPLES = (
     "doctor",
-    "run splitmnist --preset demo",
-    "report runs/splitmnist-demo",
-    "audit my_module:make_learner --tasks my_module:tasks --out audit",
     "fit --data photos --out head.safetensors",
     "predict head.safetensors --data photos",
     "verify-deletion after.safetensors retrained.safetensors",
-    "tune splitmnist lr 1e-4,1e-3,1e-2",
-    "settings ewc",
-    "data fetch mnist",
-    "expert train starpilot",
+    "audit my_module:make_learner --tasks my_module:tasks --out audit",
 )
+# commands of the lab: `orderless run` says what to install where they are missing
+LAB = ("run", "report", "tune", "settings", "data", "expert")
 
 app = typer.Typer(
     help="Learning whose result does not depend on the order of the data.",
-    epilog="\n\n".join(["Examples:", *(f"- orderless {example}" for example in EXAMPLES)]),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # "rich" would take [what stands in brackets] for a style
 )
-LESS_MEMORY = {  # what to recommend when memory runs out
-    run: "fewer --particles or --set chunk_size=K",
-    tune: "--set particles=N with fewer of them, or --set chunk_size=K",
-    fit: "fewer --workers, a smaller --count or fewer --maps",
-    predict: "smaller files",
-}
-for command in (doctor, run, report, tune, settings, audit, fit, predict, verify_deletion):
-    advice = (LESS_MEMORY[command],) if command in LESS_MEMORY else ()
+
+
+def add(command: Callable[..., None], less_memory: str | None = None) -> None:
+    """Add a command; `less_memory` is what to recommend when memory runs out."""
+    advice = (less_memory,) if less_memory else ()
     app.command()(problems_as_sentences(*advice)(command))
-app.add_typer(data_app, name="data")
-app.add_typer(expert_app, name="expert")
+
+
+def _missing(name: str) -> None:
+    """A command of the lab where the lab is not installed."""
+
+    def command() -> None:
+        typer.echo(f"orderless: `{name}` needs the lab: pip install orderless-lab", err=True)
+        raise typer.Exit(2)
+
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(name, hidden=True, context_settings=settings)(command)
+
+
+add(doctor)
+add(fit, "fewer --workers, a smaller --count or fewer --maps")
+add(predict, "smaller files")
+add(verify_deletion)
+add(audit)
+examples = list(EXAMPLES)
+installed = sorted(entry_points(group="orderless.commands"), key=lambda entry: entry.name)
+for entry in installed:
+    examples += entry.load()(app, add)
+app.info.epilog = "\n\n".join(["Examples:", *(f"- orderless {example}" for example in examples)])
+if not installed:
+    for name in LAB:
+        _missing(name)
 
 
 def _version(value: bool) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..methods.presets import POLICY_PRESETS, PRESETS
-from ..rl.games import GAMES
-from . import completion
-from .completion import Completion
+from orderless_lab.commands import completion
+from orderless_lab.commands.completion import Completion
+from orderless_lab.methods.presets import POLICY_PRESETS, PRESETS
+from orderless_lab.rl.games import GAMES
 
 if TYPE_CHECKING:
     import torch
@@ -65,10 +65,10 @@ def find_device(name: str) -> torch.device:
     """The device that a `Device` names on this machine."""
     import torch
 
-    from .. import particles
+    from .. import ensemble
 
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda"):
         raise ValueError(f"device must be auto, cpu or cuda, got {name!r}")
-    return particles.find_device(name)
+    return ensemble.find_device(name)

@@ -38,9 +38,10 @@ def predict(
     """
     import torch
 
+    from orderless_lab.experiments.progress import Countdown
+
     from ..distributed.head import Head
-    from ..experiments.progress import Countdown
-    from ..scenarios.files import check_output, find_files
+    from ..files import check_output, find_files
 
     torch.set_num_threads(1)  # as in fit
     loaded, files = Head.load(head), find_files(data)

@@ -13,7 +13,7 @@ from . import options
 from .options import word
 
 if TYPE_CHECKING:
-    from ..filters.exact.certificate import Line
+    from ..exact.certificate import Line
 
 
 def verify_deletion(
@@ -27,7 +27,7 @@ def verify_deletion(
 
     Example: orderless verify-deletion after.safetensors retrained.safetensors
     """
-    from ..filters.exact.certificate import compare
+    from ..exact.certificate import compare
     from ..storage import INVALID_STATE, load
 
     states = [load(path) for path in (first, second)]

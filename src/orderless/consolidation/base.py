@@ -7,10 +7,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..particles import Ensemble
-from ..particles.pairs import Data
-from ..particles.parameter import per_particle_view
-from ..particles.stacking import check_same_shapes
+from ..ensemble import Ensemble
+from ..ensemble.pairs import Data
+from ..ensemble.parameter import per_particle_view
+from ..ensemble.stacking import check_same_shapes
 
 Named = dict[str, Tensor]
 State = dict[str, str | int | Named]  # "kind", "tasks", and named groups of tensors

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..particles import Ensemble
+from ..ensemble import Ensemble
 from .base import Data, Named, QuadraticConsolidation
 from .fisher import KINDS, fisher_information
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..particles import Ensemble
+from ..ensemble import Ensemble
 from .base import Data, Named, QuadraticConsolidation
 
 

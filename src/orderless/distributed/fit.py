@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
-from ..experiments.engine import Report
-from ..experiments.launch.local import Processes
+from orderless_lab.experiments.engine import Report
+from orderless_lab.experiments.launch.local import Processes
+
+from ..exact.statistics import HeadStatistics
 from ..filters import RaoBlackwellizedFilter
-from ..filters.exact.statistics import HeadStatistics
 from ..storage import Directory
 from .parts import Parts, Piece, Reader, merged
 

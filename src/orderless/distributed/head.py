@@ -14,13 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from orderless_lab.methods.learners.exact import feature_map
+from orderless_lab.scenarios.augment import to_symmetric
+
+from ..ensemble import Ensemble
+from ..errors import DataError
 from ..features import RandomReLU, efficientnet_lite
+from ..files import Files, label_of, numbers, read_images, read_table
 from ..filters import RaoBlackwellizedFilter
-from ..methods.learners.exact import feature_map
-from ..particles import Ensemble
-from ..scenarios import DataError
-from ..scenarios.augment import to_symmetric
-from ..scenarios.files import Files, label_of, numbers, read_images, read_table
 from ..storage import load, save
 from ..storage.typed import Misfit, as_json, decode
 

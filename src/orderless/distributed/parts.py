@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..exact.statistics import HeadStatistics
 from ..filters import RaoBlackwellizedFilter
-from ..filters.exact.statistics import HeadStatistics
 from ..storage import Directory, load, save
 
 Piece = tuple[Any, Any]  # x and y, tensors or arrays

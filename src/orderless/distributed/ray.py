@@ -8,9 +8,10 @@ import secrets
 import warnings
 from typing import Any
 
-from ..experiments.launch.ray import RETRIES, import_ray, worker_errors
-from ..filters.exact.statistics import HeadStatistics
-from ..particles.precision import one_thread
+from orderless_lab.experiments.launch.ray import RETRIES, import_ray, worker_errors
+
+from ..ensemble.precision import one_thread
+from ..exact.statistics import HeadStatistics
 from .parts import Parts, merged
 
 FAN = 4  # parts merged by one task

@@ -17,10 +17,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from orderless_lab.scenarios.streams import keyed_generator
+
+from ..ensemble import Ensemble, per_particle
 from ..features import RandomReLU
 from ..filters import AveragingParticles, RaoBlackwellizedFilter, WeightedParticleFilter
-from ..particles import Ensemble, per_particle
-from ..scenarios.streams import keyed_generator
 
 METHODS = ("rb", "wpf", "averaging")
 INPUT_LIMIT = 4.0  # larger inputs are clipped

@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
-from ..filters.exact.algebra import LARGEST_WEIGHT
+from ..exact.algebra import LARGEST_WEIGHT
 from .base import METHODS, ParticleEstimator
 
 

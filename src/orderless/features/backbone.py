@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from ..particles.initialization import seeded
-from ..particles.precision import matrix_precision, one_thread, same_kernels
+from ..ensemble.initialization import seeded
+from ..ensemble.precision import matrix_precision, one_thread, same_kernels
 from ..storage import user_cache, write_atomically
 from .leaves import dead_leaves
 from .relu import RandomReLU

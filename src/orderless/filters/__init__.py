@@ -1,12 +1,12 @@
 """Filters: how particles move and how they are weighted, one file per filter."""
 
+from ..exact.rao_blackwellized import Predictive, RaoBlackwellizedFilter
+from ..product import PosteriorProduct
 from .averaging import AveragingParticles, GradientDescent, Uniform
 from .base import ParticleFilter, Predictor
 from .bootstrap import BootstrapParticleFilter
-from .exact.rao_blackwellized import Predictive, RaoBlackwellizedFilter
 from .gaussian_sum import GaussianSumFilter
 from .gradient import GradientFilter, GradientStep, Weighting
-from .product import PosteriorProduct
 from .step import Step, StepInfo, SteppedFilter
 from .weighted import Linearized, Trapezoid, WeightedParticleFilter
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..particles import Ensemble
+from ..ensemble import Ensemble
 from .gradient import GradientFilter, GradientStep, Weighting
 
 

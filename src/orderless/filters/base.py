@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from ..particles import Ensemble
-from ..particles.parameter import per_particle_view
-from ..particles.stacking import check_same_shapes
+from ..ensemble import Ensemble
+from ..ensemble.parameter import per_particle_view
+from ..ensemble.stacking import check_same_shapes
 from .weights import effective_sample_size, temper, temperature_for
 
 Link = str | Callable[[Tensor], Tensor]
@@ -145,7 +145,7 @@ class Predictor(ABC):
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state. Raise before any change if it is of another filter, model or size."""
-        self._check_state(state)
+        self.check_state(state)
         self.particles.load_state_dict(self.particles.shard.local_all(state["particles"]))
         self.particles.seed = state["seed"]  # later noise is keyed on it
         for name, tensor in self.tensors().items():
@@ -153,7 +153,7 @@ class Predictor(ABC):
         for name, tensor in self.particle_tensors().items():
             tensor.copy_(self.particles.shard.local(state[name]))
 
-    def _check_state(self, state: Mapping[str, Any]) -> None:
+    def check_state(self, state: Mapping[str, Any]) -> None:
         """Raise `ValueError` for a state that `load_state_dict` cannot load."""
         name, kind = type(self).__name__, state.get("kind")
         if kind not in (None, name):
@@ -215,7 +215,7 @@ class ParticleFilter(Predictor):
         super().load_state_dict(state)
         self.loads += 1
 
-    def _check_state(self, state: Mapping[str, Any]) -> None:
-        super()._check_state(state)
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        super().check_state(state)
         if state["log_weights"].isnan().any():
             raise ValueError("the log-weights of this state are not numbers: it is of no use")

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..particles import Ensemble, Perturb, random
-from ..particles.kernels import fused
-from ..particles.parameter import per_particle_view
+from ..ensemble import Ensemble, Perturb, random
+from ..ensemble.kernels import fused
+from ..ensemble.parameter import per_particle_view
 from .resampling import SCHEMES
 from .step import Closure, Step, StepInfo, SteppedFilter
 from .weights import effective_sample_size, normalize

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..particles.device import no_garbage
+from ..ensemble.device import no_garbage
 
 if TYPE_CHECKING:
     from .step import StepInfo, SteppedFilter

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..particles import random
+from ..ensemble import random
 
 _STREAM = 1 << 22  # a separate random stream, distinct from those of dropout and resampling
 

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..particles import Ensemble
-from ..particles.parameter import per_particle_view
+from ..ensemble import Ensemble
+from ..ensemble.parameter import per_particle_view
 from . import curvature as second
 from .step import Closure, Step, StepInfo, SteppedFilter, added
 
@@ -174,14 +174,14 @@ class GaussianSumFilter(SteppedFilter):
     def particle_tensors(self) -> dict[str, Tensor]:
         return {} if self.curvature == "none" else {"precision": self.precision}
 
-    def _check_state(self, state: Mapping[str, Any]) -> None:
+    def check_state(self, state: Mapping[str, Any]) -> None:
         theirs, ours = getattr(state.get("precision"), "shape", None), self.precision.shape
         if theirs is not None and theirs[1:] != ours[1:]:
             raise ValueError(
                 f"this state has a precision of shape {tuple(theirs)}: it was made with another "
                 f"curvature than {self.curvature!r}"
             )
-        super()._check_state(state)
+        super().check_state(state)
 
 
 def _rows(outputs: Any, n: int) -> Tensor:

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..particles import Ensemble
-from ..particles.linear import Write
+from ..ensemble import Ensemble
+from ..ensemble.linear import Write
 from .base import copied
 from .move import Move, QuadraticPenalty, UpdateHooks, choose_move, takes_closed_steps
 from .optimizers import check_optimizer, check_state
@@ -252,12 +252,12 @@ class GradientFilter(SteppedFilter):
         optimizer = self.particles.shard.collect_all(copied(self.optimizer.state_dict()))
         return {**super().state_dict(), "optimizer": optimizer}
 
-    def _check_state(self, state: Mapping[str, Any]) -> None:
-        super()._check_state(state)
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        super().check_state(state)
         check_state(self.optimizer, state["optimizer"], self.particles.n)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._check_state(state)
+        self.check_state(state)
         # a copy: torch's optimizers keep the tensors they are given
         own = copied(self.particles.shard.local_all(state["optimizer"]))
         fused = [group.get("fused") for group in self.optimizer.param_groups]

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from ..particles.linear import FactoredUpdate, Write
-from ..particles.parameter import inner_products, per_particle_view, squared_norms
-from ..particles.rules import ParameterReads
+from ..ensemble.linear import FactoredUpdate, Write
+from ..ensemble.parameter import inner_products, per_particle_view, squared_norms
+from ..ensemble.rules import ParameterReads
 from .step import Step
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..particles import Ensemble
+from ..ensemble import Ensemble
 
 # They use statistics of a whole tensor, which would mix the steps of stacked networks.
 WHOLE_TENSORS = (torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.Muon)

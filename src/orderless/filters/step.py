@@ -24,11 +24,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ..particles import Ensemble
-from ..particles.kernels import fused
-from ..particles.linear import Write
-from ..particles.parameter import per_particle_view
-from ..particles.precision import matrix_precision
+from ..ensemble import Ensemble
+from ..ensemble.kernels import fused
+from ..ensemble.linear import Write
+from ..ensemble.parameter import per_particle_view
+from ..ensemble.precision import matrix_precision
 from .base import ParticleFilter
 from .compiled import CompiledStep
 from .weights import effective_sample_size, is_finite, normalize

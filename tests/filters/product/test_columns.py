@@ -14,7 +14,7 @@ from tests.filters.product.tasks import (
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless.filters.product.moments import reached_columns
+from orderless.product.moments import reached_columns
 
 P_0 = 0.3
 

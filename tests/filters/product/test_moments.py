@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless.filters.product.layers import Layer, find_layers
-from orderless.filters.product.moments import task_moments
-from orderless.filters.product.statistics import ExactSum
+from orderless.product.layers import Layer, find_layers
+from orderless.product.moments import task_moments
+from orderless.product.statistics import ExactSum
 
 
 def only_layer(module: nn.Module) -> tuple[ol.Ensemble, Layer]:

@@ -27,9 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...particles import Ensemble, random
-from ...particles.pairs import Data, pairs
-from ...particles.precision import matrix_precision
+from ...ensemble import Ensemble, random
+from ...ensemble.pairs import Data, pairs
+from ...ensemble.precision import matrix_precision
 from ..base import Named
 from .per_sample import Layer, Networks
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp
 from torch.overrides import TorchFunctionMode
 
-from ...particles import Ensemble, random
-from ...particles.precision import matrix_precision
-from ...particles.rules import ParticleRules
+from ...ensemble import Ensemble, random
+from ...ensemble.precision import matrix_precision
+from ...ensemble.rules import ParticleRules
 from ..base import Named
 
 SMALL = 1 << 22  # numbers that may be in memory at once, whatever the size of the ensemble
@@ -144,7 +144,7 @@ class Networks:
         if not isinstance(scores, Tensor):
             raise TypeError(
                 f"the network returns a {type(scores).__name__}: pass logits=..., a function that "
-                "picks the logits (orderless.rl.policy_logits, for policies)"
+                "picks the logits (orderless_lab.rl.policy_logits, for policies)"
             )
         if self.active is not None:
             scores = scores.index_select(-1, self.active)

@@ -1,0 +1,114 @@
+"""Where the tests find data, how many threads they use, what they count and what they lack."""
+
+import gc
+import os
+from collections import Counter
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent
+# Processes that tests start find this checkout, its tests' helpers and docs.tools, too.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(ROOT), str(ROOT / "src"), str(ROOT / "lab"), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+
+_DATA = Path(__file__).resolve().parents[1] / "shared" / "data"
+if _DATA.is_dir():
+    os.environ.setdefault("ORDERLESS_DATA", str(_DATA))
+
+# small tensors: a second thread would only wait for the first, here and in processes of tests
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_configure(config):
+    if getattr(config.option, "numprocesses", None):
+        return  # processes of its own run the tests: this one does without torch
+    import torch
+
+    torch.set_num_threads(1)
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"  # the kernels' own tests run them on the CPU
+    # tests kill processes, never the machine: files need not wait for the disk
+    os.fsync = lambda descriptor: None
+
+
+def pytest_collection_finish():
+    """What was imported so far stays: the garbage collector need not look through it."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _same_draws():
+    """A test that draws without a seed draws the same whichever tests ran before it."""
+    import torch
+
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def warm_workers(monkeypatch):
+    """Worker processes of a run are forked from one that has everything loaded."""
+    from tests.processes import warm_context
+
+    monkeypatch.setattr("orderless_lab.experiments.launch.local.get_context", warm_context)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(tmp_path_factory):
+    """Three CPUs on this machine as a Ray cluster, and the cache folder of its workers."""
+    from orderless_lab.experiments.launch.ray import import_ray
+
+    ray, cache = import_ray(), tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        options = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+        ray.init("local", num_cpus=3, object_store_memory=2**27, **options)
+    yield cache
+    ray.shutdown()
+
+
+@contextmanager
+def skipped_without_envpool():
+    """Where it is not on the path a test of ProcGen says so; where it is, an error is an error."""
+    from orderless_lab.rl.runtime import ProcgenMissing
+
+    try:
+        yield
+    except ProcgenMissing as missing:
+        if find_spec("envpool") is not None:
+            raise
+        pytest.skip(str(missing))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    with skipped_without_envpool():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    with skipped_without_envpool():
+        return (yield)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Faults that tests injected and survived, and cases of the fuzz: `record_property`."""
+    counted, passed = Counter(), Counter()
+    for outcome, reports in terminalreporter.stats.items():
+        for report in reports:
+            if getattr(report, "when", None) == "call":
+                for name, count in report.user_properties:
+                    if name.startswith(("fault: ", "fuzz: ")):
+                        counted[name] += count
+                        passed[name] += count * (outcome == "passed")
+    for kind, what in (("fault: ", "faults injected"), ("fuzz: ", "fuzz cases")):
+        names = sorted(name for name in counted if name.startswith(kind))
+        if names:
+            parts = ", ".join(f"{counted[name]:,} {name.removeprefix(kind)}" for name in names)
+            all_of, well = sum(counted[n] for n in names), sum(passed[n] for n in names)
+            terminalreporter.write_line(f"{what}: {all_of:,} ({parts}); survived: {well:,}")

@@ -1,0 +1,68 @@
+"""`orderless data`: list, check and fetch the data sets."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orderless.cli import options
+from orderless.cli.errors import problems_as_sentences
+from orderless.cli.options import option, word
+
+from .. import scenarios
+from ..scenarios import DATASETS
+from . import completion
+
+data_app = typer.Typer(help="List, check and fetch data sets.", no_args_is_help=True)
+
+
+@data_app.command("list")
+@problems_as_sentences()
+def data_list(data_dir: options.DataDir = None) -> None:
+    """List the data sets and where they were found."""
+    for name, description in DATASETS.items():
+        try:
+            place = str(scenarios.find(name, data_dir))
+        except scenarios.DataError:
+            place = f"not found; `orderless data fetch {name}` gets it"
+        typer.echo(f"{name:10s} {description}: {place}")
+
+
+@data_app.command("check")
+@problems_as_sentences()
+def data_check(
+    name: Annotated[str | None, word("A data set [all].", completion.data_sets)] = None,
+    data_dir: options.DataDir = None,
+) -> None:
+    """Compare files with their published checksums."""
+    wrong = 0
+    for each in [name] if name else list(DATASETS):
+        results = scenarios.check(each, data_dir)
+        if not any(result.file.exists() for result in results):
+            if name:
+                scenarios.find(name, data_dir)  # raises: the message names the ways to get it
+            typer.echo(f"{each}: not found")
+            continue
+        for result in results:
+            typer.echo(f"{'ok ' if result.ok else 'BAD'} {result.file}: {result.detail}")
+            wrong += not result.ok
+    if wrong:
+        raise ValueError(f"{wrong} file(s) are missing or damaged: run `orderless data fetch`")
+
+
+@data_app.command("fetch")
+@problems_as_sentences()
+def data_fetch(
+    name: Annotated[str, word(", ".join(DATASETS), completion.data_sets)],
+    data_dir: Annotated[Path | None, option("Folder for it [$ORDERLESS_DATA].")] = None,
+) -> None:
+    """Download a data set; an interrupted download is resumed."""
+    from ..experiments.progress import Countdown
+
+    with Countdown(bytes=True) as bars:
+        place = scenarios.fetch(
+            name,
+            data_dir,
+            progress=lambda file, done, total: bars.tell(done, total, file, name=file),
+        )
+    typer.echo(f"{name} is in {place}")

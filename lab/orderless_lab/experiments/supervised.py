@@ -1,0 +1,165 @@
+"""Cells of supervised learning: one method learns the tasks in one order from one seed."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from orderless.ensemble import Ensemble
+
+from ..methods.learners import ContinualLearner
+from ..methods.settings import Settings
+from ..scenarios import Scenario
+from .evaluation import COMBINES, SAMPLES, score_task, snapshot
+from .runner import TRACES, CellProgress, CellRunner
+
+
+class SupervisedRunner(CellRunner):
+    """Runs a cell of supervised learning."""
+
+    learner: ContinualLearner
+    settings: Settings
+    tasks: Scenario
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        # snapshots of one cell are enough, and need the scores after every task
+        first = self.cell.method == "wpf" and self.cell.order_index == self.cell.seed == 0
+        self.snapshots = first and self.settings.score_after == "each"
+        self._pending: list[tuple[int, Any]] = []  # step infos not yet fetched from the device
+        self._scored_at = -1
+        self._parts = {part.order[0]: part for part in self.cell.parts()}
+
+    def _build(self) -> ContinualLearner:
+        learner = super()._build()
+        if not isinstance(learner, ContinualLearner):
+            kind = type(learner).__name__
+            raise ValueError(f"the method {self.cell.method!r} must build a learner, got {kind}")
+        return learner
+
+    def _stage(self, seen: list[int], count: int) -> Iterator[None]:
+        self.learner.begin_task(seen)
+        self._joined = self.progress.batch == 0 and self._join(seen[-1], count)
+        for batch in () if self._joined else self._batches(seen):
+            self._learn(batch, count)
+            yield
+
+    def _join(self, task: int, count: int) -> bool:
+        """Add a task that another process has learned (a `Part`); False if there is none."""
+        progress, part = self.progress, self._parts.get(task)
+        state = None if part is None else self._saved(part)
+        if state is None or not state["progress"]["position"]:
+            return False
+        theirs, before = CellProgress(**state["progress"]), self._steps()
+        progress.batch, progress.seconds = count, progress.seconds + theirs.seconds
+        if progress.died_at is not None:
+            return True
+        theirs.trace["step"] = [before + step for step in theirs.trace["step"]]
+        for name, values in theirs.trace.items():
+            progress.trace[name] += values
+        if theirs.died_at is not None:
+            progress.died_at = before + theirs.died_at
+            return True
+        other: Any = self._build()
+        other.load_state_dict(state["learner"])
+        self._attempt(lambda: self.learner.add(other))  # type: ignore[attr-defined]
+        return True
+
+    def _count(self, settings: Settings, seen: list[int]) -> int:
+        learned = seen if self.learner.joint else seen[-1]
+        return self.tasks.n_batches(learned, **self._cut(settings, seen))
+
+    def _cut(self, settings: Settings, seen: list[int]) -> Any:
+        """The options that divide a stage's data into batches."""
+        tasks = len(seen) if self.learner.joint else 1
+        steps = settings.iterations and tasks * settings.iterations  # or None
+        return {"batch_size": settings.batch_size, "epochs": settings.epochs, "iterations": steps}
+
+    def _batches(self, seen: list[int]) -> Iterator[tuple[Tensor, ...]]:
+        """Batches (x, y), and with joint training the task of each sample."""
+        seed, start = self.settings.seed_of_batches(self.cell.seed), self.progress.batch
+        options = {**self._cut(self.settings, seen), "seed": seed, "start": start}
+        if self.learner.joint:
+            return self.learner.scenario.joint_batches(seen, **options)
+        return self.learner.scenario.batches(seen[-1], **options)
+
+    def _learn(self, batch: tuple[Tensor, ...], count: int) -> None:
+        progress = self.progress
+        progress.batch += 1
+        self.tick(1)
+        info = self._attempt(lambda: self.learner.learn(*batch))
+        every = math.ceil(count / TRACES)
+        if info is not None and (progress.batch % every == 0 or progress.batch == count):
+            self._pending.append((self._steps(), info))
+
+    def _finish_stage(self, seen: list[int]) -> None:
+        self._end_task()
+        self._score(seen)
+        if self.learner.joint:  # there are no rows between the first and the last
+            for rows in self.progress.scores.values():
+                rows[1:1] = [[None for _ in seen] for _ in seen[1:]]
+        some = self.learner.scenario.test_set(seen[-1])[0][:SAMPLES]
+        self._add_plasticity(*self.learner.representation(some))
+
+    def _end_task(self) -> None:
+        info = None if self._joined else self._attempt(self.learner.end_task)
+        if info is not None:
+            self._pending.append((self._steps(), info))
+        self._fetch()
+
+    def _score(self, seen: list[int]) -> None:
+        self.learner.seen = list(seen)
+        tasks = len(self.tasks)
+        if self.settings.score_after == "last" and len(seen) < tasks:
+            for rows in self.progress.scores.values():
+                rows.append([None] * tasks)
+            return
+        if self.snapshots:
+            self.progress.snapshots.append(snapshot(self.learner.filter, self._steps()))
+        size, died = self.settings.test_batch, self.progress.died_at
+        # if the networks had died before the last row, this row is the same (in the domain
+        # scenario; in the others the classes to choose from grow)
+        if died is None or self._scored_at < died or self.tasks.kind != "domain":
+            self.last = [score_task(self.learner, t, size) for t in range(tasks)]
+        self._scored_at = self._steps()
+        for name in COMBINES:
+            self.progress.scores[name].append([score.accuracy[name] for score in self.last])
+
+    def _fetch(self) -> None:
+        """Copy the pending step infos from the device to the trace."""
+        for step, info in self._pending:
+            self._trace(step, info.log_weights.exp(), info.loss_before, info.ess)
+        self._pending = []
+
+    def _checkpoint(self) -> None:
+        self._fetch()
+        super()._checkpoint()
+
+    def _load_state(self, state: Any) -> None:
+        if self.progress.position < len(self.stages):
+            self.learner.begin_task(self.stages[self.progress.position][0])
+        super()._load_state(state)
+
+    def _initial(self) -> Ensemble:
+        return self._build().filter.particles
+
+    def _found(self) -> Any:
+        names = ("nll", "ece", "predictions")
+        return {name: [getattr(score, name) for score in self.last] for name in names}
+
+
+class UnscoredRunner(SupervisedRunner):
+    """Learns the tasks without scoring after each."""
+
+    combines = ()
+
+    def _finish_stage(self, seen: list[int]) -> None:
+        self._end_task()
+
+
+class TaskRunner(UnscoredRunner):
+    """Runs a `Part`: learns one task and leaves a checkpoint, which the cell loads."""
+
+    def _leave(self, command: str) -> None:
+        self._checkpoint()

@@ -1,0 +1,146 @@
+"""The learner of most methods: a filter with masked outputs, a penalty and replay."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from orderless.consolidation import Consolidation
+from orderless.ensemble import per_particle
+from orderless.filters import GaussianSumFilter, GradientFilter, StepInfo, SteppedFilter
+
+from ...scenarios import Scenario
+from .continual import ContinualLearner
+from .replay import Reservoir
+
+
+class Learner(ContinualLearner):
+    """Trains a filter on the batches of a scenario.
+
+    `consolidation` and `closed` are passed to `filter.register`.
+    """
+
+    parts = ("filter", "consolidation", "replay")
+    filter: SteppedFilter
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        filter: SteppedFilter,
+        *,
+        consolidation: Consolidation | None = None,
+        closed: bool | None = None,
+        replay: Reservoir | None = None,
+        joint: bool = False,
+    ) -> None:
+        super().__init__(scenario, filter)
+        self.consolidation, self.replay, self.joint = consolidation, replay, joint
+        if consolidation is not None:
+            register(consolidation, filter, closed)
+        self._cross_entropy = per_particle(F.cross_entropy)
+        shape = len(scenario), scenario.outputs
+        self._masks = torch.zeros(shape, device=scenario.device)  # 0 or -inf, by task of a sample
+        self._fast: Any = None
+
+    def begin_task(self, seen: Sequence[int]) -> None:
+        self.seen = list(seen)
+        if self.scenario.kind != "domain":
+            self._masks.fill_(-torch.inf)
+            for task in self.seen:
+                active = self.scenario.active(self.seen, task)
+                self._masks[task, ... if active is None else active] = 0.0
+        if self.consolidation is not None:
+            self._name_the_past(self.consolidation)
+        if self._fast is None or self.consolidation is not None:
+            # a recorded step keeps the old penalty, so every task needs a new recording
+            penalized = self.consolidation is not None and self.consolidation.tasks > 0
+            self._fast = self.filter.compile(self._loss, self._penalty if penalized else None)
+
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepInfo:
+        if task is None:
+            task = torch.full_like(y, self.seen[-1])
+        batch: tuple[Tensor, ...] = x, y, task
+        if self.replay is not None:
+            batch = self.replay.mix(*batch)
+        return self._fast(*batch)
+
+    def end_task(self) -> None:
+        if self.consolidation is None:
+            return
+        task = self.seen[-1]
+        active = self.scenario.active(self.seen, task)
+        self.consolidation.end_task(self.scenario.train_set(task), active=active)
+
+    def _loss(self, x: Tensor, y: Tensor, task: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses `[N]`, and the outputs without a mask."""
+        outputs = self.filter.particles(x)
+        masked = outputs if self.scenario.kind == "domain" else outputs + self._masks[task]
+        return self._cross_entropy(masked, y), outputs
+
+    def _penalty(self, x: Tensor, y: Tensor, task: Tensor, outputs: Tensor) -> Tensor:
+        assert self.consolidation is not None
+        return self.consolidation.penalty(x, outputs)
+
+    def _name_the_past(self, consolidation: Consolidation) -> None:
+        """Tell the consolidation the scale or the outputs of past tasks, as in van de Ven et al.
+        (2022). This must precede the recording of a step, which cannot read from the host."""
+        past, active = self.seen[:-1], self.scenario.active
+        if not past or self.scenario.kind == "domain":
+            consolidation.begin_task(scale=float(len(past)))
+        elif self.scenario.kind == "task":
+            columns = (active(self.seen, old) for old in past)
+            consolidation.begin_task([each for each in columns if each is not None])
+        else:
+            consolidation.begin_task(active(past, past[-1]), active(self.seen, self.seen[-1]))
+
+    def outputs(self, x: Tensor, task: int) -> Tensor:
+        outputs = self.filter.outputs(x)
+        outputs = outputs if outputs.dtype == torch.float64 else outputs.float()
+        active = self.scenario.active(self.seen, task)
+        if active is None:
+            return outputs
+        mask = torch.full_like(outputs[0, 0], -torch.inf)
+        mask[active] = 0.0
+        return outputs + mask
+
+    def check(self) -> None:
+        self.filter.check(now=True)
+
+
+def register(consolidation: Consolidation, filter: SteppedFilter, closed: bool | None) -> None:
+    """Register a consolidation with a filter, which must take gradient steps."""
+    if not isinstance(filter, GradientFilter):
+        kind = type(filter).__name__
+        raise TypeError(f"{kind} takes no gradient steps: a consolidation needs them")
+    filter.register(consolidation, closed)
+
+
+class GaussianSumLearner(Learner):
+    """`Learner` for a filter that accumulates precision.
+
+    The filter adds each batch's curvature to the precision of its Gaussians, so the loss must be
+    the negative log-likelihood of the batch, the *sum* of its samples' cross-entropies: B times
+    the mean that the other methods descend. At the first step, P = I / sigma^2 and H = 0, that is
+    a learning rate of B sigma^2 on the mean. Traces hold the mean, as for every other method.
+
+    The closure also returns the networks' outputs: the curvature is then the generalised
+    Gauss-Newton matrix, which is positive semidefinite.
+    """
+
+    filter: GaussianSumFilter
+
+    def begin_task(self, seen: Sequence[int]) -> None:
+        super().begin_task(seen)
+        # eager: factorising the curvature reads from the host, which a recording cannot
+        self._fast = lambda *batch: self.filter.step(lambda: self._likelihood(*batch))
+
+    def learn(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepInfo:
+        info = super().learn(x, y, task)
+        return replace(info, loss_before=info.loss_before / len(y))
+
+    def _likelihood(self, x: Tensor, y: Tensor, task: Tensor) -> tuple[Tensor, Tensor]:
+        losses, outputs = self._loss(x, y, task)
+        return len(y) * losses, outputs

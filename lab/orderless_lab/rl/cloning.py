@@ -1,0 +1,219 @@
+"""Behaviour cloning of an expert's actions over particles, and evaluation by playing.
+
+Cloning is supervised learning: particle i's loss on a batch is the cross-entropy of its policy
+against the expert's actions, so any filter of this library can be used.
+
+A level's score is a return. `"accuracy"`, in analogy to the paper's test accuracy, is the weighted
+mean of the particles' own returns, sum_i w_i R(pi_i); `"probs"` is the return of the mixture policy
+sum_i w_i pi_i. Actions are sampled.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from orderless.ensemble import Ensemble, per_particle
+from orderless.filters.base import ParticleFilter
+from orderless.filters.step import SteppedFilter
+
+from .environment import Array, Saved, VectorEnvironment, require_environment
+from .games import whole_number
+from .keyed import ACTION, Gumbels, permutation
+from .mixture import mixture_log_probabilities
+from .networks import policy_logits, require_actions
+from .staging import Recorded, Staging
+
+COMBINES = ("accuracy", "probs")
+
+
+def cloning_loss(particles: Ensemble) -> Callable[[Tensor, Tensor], Tensor]:
+    """`loss(observations [B, ...], actions [B]) -> [N]`: -E log pi_i(action | observation)."""
+    cross_entropy = per_particle(F.cross_entropy)
+
+    def loss(observations: Tensor, actions: Tensor) -> Tensor:
+        return cross_entropy(policy_logits(particles(observations)), actions)
+
+    return loss
+
+
+class BehaviourCloning:
+    """Fits a filter's particles to transitions, level after level.
+
+    Batch k of a level depends on (seed, level, k) alone, so `learn` may be called in parts and
+    resumes from the filter's state and the number of batches done.
+    """
+
+    def __init__(self, filter: SteppedFilter, *, batch_size: int = 256, seed: int = 0) -> None:
+        self.batch_size = whole_number("batch_size", batch_size, 1)
+        self.filter, self.seed = filter, seed
+        self._step = filter.compile(cloning_loss(filter.particles))
+
+    def learn(
+        self,
+        observations: Tensor,
+        actions: Tensor,
+        *,
+        level: int,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> Tensor:
+        """Take steps `start` to `stop` (default: one pass) on `observations` `[M, ...]` uint8.
+
+        Each pass uses the M transitions in another order, without a short last batch. Returns the
+        losses before each step, `[stop - start, N]`.
+        """
+        observations, actions = torch.as_tensor(observations), torch.as_tensor(actions)
+        count = len(observations)
+        a_pass = count // self.batch_size
+        if count != len(actions):
+            raise ValueError(f"{count} observations but {len(actions)} actions")
+        if actions.is_floating_point():
+            raise TypeError(f"actions must be whole numbers, got {actions.dtype}")
+        if len(actions) and actions.min() < 0:
+            raise ValueError(f"actions must be at least 0, got {int(actions.min())}")
+        whole_number("start", start, 0)
+        if a_pass == 0:
+            raise ValueError(f"{count} transitions do not fill one batch of {self.batch_size}")
+        device = self.filter.particles.device
+        losses, order, current = [], torch.empty(0), -1
+        for number in range(start, a_pass if stop is None else stop):
+            if number // a_pass != current:
+                current = number // a_pass
+                order = permutation(self.seed, level, current, count, observations.device)
+            place = number % a_pass * self.batch_size
+            index = order[place : place + self.batch_size]
+            batch = observations[index].to(device), actions[index].long().to(device)
+            losses.append(self._step(*batch).loss_before)
+        return torch.stack(losses) if losses else torch.empty(0, self.filter.particles.n)
+
+    def check(self) -> None:
+        """Raise if no particle is left."""
+        self.filter.check(now=True)
+
+    def state_dict(self) -> dict[str, object]:
+        """The filter's state; the arguments of `learn` determine everything else."""
+        return self.filter.state_dict()
+
+    def load_state_dict(self, state: Saved) -> None:
+        self.filter.load_state_dict(dict(state))
+
+
+@dataclass(frozen=True)
+class Score:
+    """Returns of one evaluation and their `mean` (weighted, for `"accuracy"`).
+
+    `episodes` `[E, K]`: the first K returns of every environment; `per_particle` `[N]`, with
+    `"accuracy"` only: each particle's mean return, NaN if its weight was too small to play.
+    """
+
+    mean: float
+    episodes: Array
+    per_particle: Array | None
+
+
+def play(
+    filter: ParticleFilter,
+    env: VectorEnvironment,
+    *,
+    combine: str = "probs",
+    episodes: int = 1,
+    normalize: bool = True,
+    seed: int = 0,
+) -> Score:
+    """Play `episodes` whole episodes in every environment and return their returns.
+
+    With `combine="probs"` the mixture plays in every environment. With `"accuracy"` one particle
+    plays in each environment, and the number of a particle's environments is proportional to its
+    weight. Only the first episodes of each environment count, so that short ones are not favoured.
+    `normalize` normalises the returns if the environment defines how. Episodes must end, by a time
+    limit if need be, because `play` waits for all of them. The environment is reset afterwards.
+    """
+    options: Any = {"episodes": episodes, "normalize": normalize, "seed": seed}
+    return play_both(filter, env, combines=(combine,), **options)[combine]
+
+
+@torch.no_grad()
+def play_both(
+    filter: ParticleFilter,
+    env: VectorEnvironment,
+    *,
+    combines: tuple[str, ...] = COMBINES,
+    episodes: int = 1,
+    normalize: bool = True,
+    seed: int = 0,
+) -> dict[str, Score]:
+    """`play` for all `combines` at once, each in an equal part of the environments."""
+    require_environment(env)
+    for combine in combines:
+        if combine not in COMBINES:
+            raise ValueError(f"combine must be 'accuracy' or 'probs', got {combine!r}")
+    if env.n_envs % len(combines):
+        raise ValueError(f"{env.n_envs} environments cannot be halved for {' and '.join(combines)}")
+    whole_number("episodes", episodes, 1)
+    weights, share = filter.weights, env.n_envs // len(combines)
+    players = torch.cat([_players(weights, share, combine) for combine in combines])
+    returns = _play(filter, env, players, episodes, seed)
+    returns = env.normalize(returns) if normalize else returns
+    parts = zip(combines, np.split(returns, len(combines)), players.split(share), strict=True)
+    return {combine: _score(combine, weights, part, who) for combine, part, who in parts}
+
+
+def _players(weights: Tensor, count: int, combine: str) -> Tensor:
+    """The player in each of `count` environments `[count]`: particle i, or N for the mixture."""
+    if combine == "probs":
+        return torch.full((count,), len(weights), device=weights.device)
+    # quantiles of the weights: a particle with a weight of 1 / count or more is among them
+    places = (torch.arange(count, device=weights.device) + 0.5) / count
+    return torch.searchsorted(weights.cumsum(0), places.double(), right=True)
+
+
+def _score(combine: str, weights: Tensor, returns: Array, players: Tensor) -> Score:
+    """The mean return, or sum_i w_i R(pi_i) over the particles that have played."""
+    if combine == "probs":
+        return Score(float(returns.mean()), returns, None)
+    shares, who = weights.cpu().numpy(), players.cpu().numpy()
+    each = [returns[who == number] for number in range(len(shares))]
+    own = np.array([part.mean() if part.size else np.nan for part in each])
+    played = ~np.isnan(own)
+    mean = shares[played] @ own[played] / shares[played].sum()
+    return Score(float(mean), returns, own)
+
+
+def _play(
+    filter: ParticleFilter, env: VectorEnvironment, players: Tensor, episodes: int, seed: int
+) -> Array:
+    """Raw returns `[E, K]`."""
+    particles, device, log_weights = filter.particles, filter.particles.device, filter.log_weights
+    everyone, indices = slice(0, env.n_envs), torch.arange(env.n_envs, device=device)
+
+    def players_actions(frames: Tensor, noise: Tensor) -> Tensor:
+        with particles.evaluating():
+            policies = policy_logits(particles(frames)).log_softmax(-1)  # [N, E, A]
+        require_actions(policies, env.actions)
+        mixture = mixture_log_probabilities(policies, log_weights)
+        policy = torch.cat([policies, mixture.unsqueeze(0)])[players, indices]
+        return (policy + noise).argmax(-1)
+
+    decide: Callable[[Tensor, Tensor], Tensor] = players_actions
+    noise = Gumbels(seed, env.n_envs, env.actions, ACTION, device)
+    staging = Staging(env.n_envs, device)
+    finished = np.zeros(env.n_envs, dtype=np.int64)
+    returns = np.zeros((env.n_envs, episodes))
+    env.reset()
+    while (finished < episodes).any():
+        frames, draw = staging.frames(env.observations, everyone), noise()
+        if noise.draw == 1:
+            frames = frames.to(device)
+        elif noise.draw == 2 and device.type == "cuda":  # it has run once
+            decide = Recorded(decide, frames, draw)
+        info = env.step(staging.fetch(decide(frames, draw), everyone)())[-1]
+        counted = np.flatnonzero(env.ended & (finished < episodes))
+        returns[counted, finished[counted]] = info["episode_return"][counted]
+        finished[counted] += 1
+    env.reset()  # so that the next rollout starts with whole episodes
+    return returns

@@ -1,0 +1,255 @@
+"""Experts: for each game a network trained by PPO on many levels, with its measured returns.
+
+An expert is one file of `ol.save`: parameters in bfloat16 and, in JSON, the game, network, steps,
+seed, and normalised returns on training levels and on held-out levels, each with those of a random
+policy. The package's own experts are in `expert_files`.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from orderless.ensemble import Ensemble, find_device
+from orderless.ensemble.stacking import check_same_shapes
+from orderless.filters import GradientDescent
+from orderless.filters.base import ParticleFilter
+from orderless.storage import saving as storage
+
+from .cloning import play
+from .environment import Saved
+from .games import LEVELS_END, known_game
+from .networks import ActorCritic, Compact, find_network
+from .ppo import PPO, states_of
+from .procgen import ProcgenLevels
+from .settings import EXPERT_COPIES, PPOSettings, rollouts_for
+
+KIND = "expert"
+FOLDER = Path(__file__).parent / "expert_files"
+HELD_OUT = 1000  # levels after the training levels, for measuring
+IN_TURNS = 64  # with at least this many copies one half steps while the GPU acts for the other
+PLAYING = 64  # copies for measuring returns: those with short episodes wait for the others
+
+
+@dataclass(frozen=True)
+class Expert:
+    """A trained policy with a value head, and `facts` about its training and returns."""
+
+    network: ActorCritic
+    facts: Saved
+
+    @property
+    def game(self) -> str:
+        return self.facts["game"]
+
+    @property
+    def digest(self) -> str:
+        """A hash of the parameters, which identifies the transitions collected from them."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(_rounded(self.network).items()):
+            digest.update(name.encode())
+            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:12]
+
+    def filter(self, device: torch.device | str = "cpu") -> ParticleFilter:
+        """The expert as a filter of one particle, in float32."""
+        return ParticleFilter(Ensemble.from_modules([self.network], device=device))
+
+
+def _rounded(network: ActorCritic) -> dict[str, Tensor]:
+    return {name: tensor.bfloat16().cpu() for name, tensor in network.state_dict().items()}
+
+
+def save_expert(path: Path, expert: Expert) -> None:
+    """Write an expert's file atomically."""
+    content = {"facts": expert.facts, "parameters": _rounded(expert.network)}
+    storage.save(path, {"kind": KIND, **content})
+
+
+def load_expert(game: str, path: Path | None = None) -> Expert:
+    """Load the expert of `game` from `path`, a file or a folder; or the package's own."""
+    known_game(game)
+    path = path or FOLDER
+    path = path / f"{game}.safetensors" if path.is_dir() else path
+    if not path.is_file():
+        raise ValueError(
+            f"there is no expert for {game} at {path}: train one with `orderless expert train "
+            f"{game}` and name its file: --expert FILE, or for a run --set expert=FILE"
+        )
+    content = storage.load(path)
+    try:
+        if content["kind"] != KIND:
+            raise ValueError(f"it is a {content['kind']}")
+        facts, parameters = content["facts"], content["parameters"]
+        whose, network = facts["game"], find_network(facts["network"])()
+        means = [facts["returns"][where]["expert"]["mean"] for where in ("training", "held_out")]
+        numbers = [*parameters.values(), torch.tensor(means)]
+        if not all(tensor.isfinite().all() for tensor in numbers):
+            raise ValueError("not all of its numbers are finite")
+    except storage.INVALID_STATE as error:
+        raise ValueError(
+            f"{path} is not an expert that `orderless expert train` wrote ({error})"
+        ) from None
+    if whose != game:
+        raise ValueError(f"{path} is an expert for {whose}, not for {game}")
+    shapes = {name: tensor.shape for name, tensor in network.state_dict().items()}
+    check_same_shapes(shapes, parameters, f"{path} holds another network")
+    network.load_state_dict({name: tensor.float() for name, tensor in parameters.items()})
+    return Expert(network, facts)
+
+
+class ExpertTraining:
+    """PPO of one network on `levels` levels of a game, from level 0 on.
+
+    By default an update has as many samples as ProcGen's 64 copies of 256 steps: more copies make
+    fewer steps each. `learn` trains until `steps` environment steps are done. `state_dict` between
+    two rounds holds everything but the running episodes: after a resume all copies start new ones,
+    and their number, the length of rollouts and the device may differ. `earlier` lists the former
+    numbers of copies, rollout lengths and precisions, each with the step at which it ended.
+    """
+
+    def __init__(
+        self,
+        game: str,
+        *,
+        levels: int = 200,
+        n_envs: int = EXPERT_COPIES,
+        network: str = "impala",
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        settings: PPOSettings | None = None,
+    ) -> None:
+        if not 1 <= levels <= LEVELS_END - HELD_OUT:
+            raise ValueError(
+                f"levels must lie in 1..{LEVELS_END - HELD_OUT}, got {levels}: "
+                f"the {HELD_OUT} after them are for measuring"
+            )
+        self.identity: Saved = {"game": game, "levels": levels, "network": network, "seed": seed}
+        self.earlier: list[dict[str, object]] = []
+        self.device = find_device(device)
+        precision = "bf16" if self.device.type == "cuda" else "float32"
+        build = find_network(network)
+        particles = Ensemble(build, 1, seed=seed, precision=precision, device=device)
+        optimizer = torch.optim.Adam(particles.parameters(), lr=5e-4, eps=1e-5)
+        filter = GradientDescent(particles, optimizer, max_grad_norm=0.5)
+        envs = [
+            ProcgenLevels(game, count, 0, num_levels=levels, seed=seed + 500_009 * turn)
+            for turn, count in enumerate(in_turns(n_envs, self.device))  # with different seeds
+        ]
+        self.ppo = PPO(filter, envs, settings or rollouts_for(n_envs), seed=seed)
+        self.recent: deque[float] = deque(maxlen=256)  # normalised returns of the last episodes
+
+    @property
+    def steps(self) -> int:
+        return self.ppo.steps
+
+    @property
+    def shape(self) -> dict[str, object]:
+        """The number of copies, the steps of each in an update, and the precision."""
+        precision, rollout = self.ppo.particles.precision, self.ppo.settings.steps
+        return {"envs": self.ppo.n_envs, "rollout": rollout, "precision": precision}
+
+    @property
+    def recent_return(self) -> float:
+        return sum(self.recent) / len(self.recent) if self.recent else float("nan")
+
+    def learn(self, steps: int, tell: Callable[[], None] = lambda: None) -> None:
+        """Train until `steps` are done in all; call `tell()` after every round."""
+        while self.steps < steps:
+            self.ppo.learn(1)
+            values = [episode.value for episode in self.ppo.take_episodes()]
+            self.recent.extend(self.ppo.env.normalize(values).tolist())
+            tell()
+
+    def expert(self, episodes: int = 4) -> Expert:
+        """The present network, rounded as in its file, with its returns measured."""
+        network = self.ppo.particles[0].cpu()
+        assert isinstance(network, ActorCritic)
+        network.load_state_dict({name: t.float() for name, t in _rounded(network).items()})
+        *earlier, last = [*self.earlier, {**self.shape, "until": self.steps}]
+        if earlier and earlier[-1]["until"] == self.steps:  # no step since the last resume
+            *earlier, last = earlier
+        facts = {**self.identity, **shape_of(last), "steps": self.steps, "earlier": earlier}
+        game, levels, seed = (facts[k] for k in ("game", "levels", "seed"))
+        n_envs = min(self.ppo.n_envs, PLAYING)
+        facts["returns"] = {
+            name: {
+                who: mean_return(policy, game, start, count, n_envs, episodes, seed, self.device)
+                for who, policy in (("expert", network), ("random", random_policy()))
+            }
+            for name, start, count in (("training", 0, levels), ("held_out", levels, HELD_OUT))
+        }
+        return Expert(network, facts)
+
+    def state_dict(self) -> dict[str, object]:
+        return {
+            "identity": {**self.identity, **self.shape},
+            "earlier": self.earlier,
+            "ppo": self.ppo.state_dict(),
+            "recent": list(self.recent),
+        }
+
+    def load_state_dict(self, state: Saved) -> None:
+        """Resume from a state; one of another training is refused before any change."""
+        for name, value in self.identity.items():
+            if (found := state["identity"].get(name)) != value:
+                raise ValueError(f"this training has {name}={found}, not {value}")
+        # The state of single copies is not restored: every copy starts an episode.
+        for env in self.ppo.envs:
+            env.reset()
+        fresh: Saved = self.ppo.state_dict()
+        ppo = state["ppo"]
+        resumes = states_of(ppo["env"])[0]["resumes"]
+        ppo = {**ppo, "env": [{**env, "resumes": resumes} for env in fresh["env"]]}
+        for part, name in (("policy", "draws"), ("scaler", "moments")):
+            ppo = {**ppo, part: {**fresh[part], name: ppo[part][name]}}
+        self.ppo.load_state_dict(ppo)
+        self.recent = deque(state["recent"], maxlen=self.recent.maxlen)
+        self.earlier, shape = list(state.get("earlier", ())), shape_of(state["identity"])
+        if shape != self.shape:
+            self.earlier.append({**shape, "until": self.steps})
+
+
+def in_turns(n_envs: int, device: torch.device) -> list[int]:
+    """The parts in which the copies step: two on a GPU with enough copies, else one."""
+    two = device.type == "cuda" and n_envs >= IN_TURNS
+    return [(n_envs + 1) // 2, n_envs // 2] if two else [n_envs]
+
+
+def shape_of(facts: Saved) -> dict[str, object]:
+    """Copies, the steps of each, precision; older files do not name those that were the default."""
+    copies = facts["envs"]
+    usual = {"rollout": rollouts_for(copies).steps, "precision": "bf16"}
+    return {"envs": copies, **{name: facts.get(name, value) for name, value in usual.items()}}
+
+
+def random_policy() -> ActorCritic:
+    """A small network with a uniform policy."""
+    network = Compact()
+    torch.nn.init.zeros_(network.policy.weight)
+    return network
+
+
+def mean_return(
+    network: ActorCritic,
+    game: str,
+    level: int,
+    num_levels: int,
+    n_envs: int,
+    episodes: int,
+    seed: int,
+    device: torch.device | str,
+) -> dict[str, float]:
+    """Mean normalised return over `n_envs` x `episodes` episodes, standard error and count."""
+    env = ProcgenLevels(game, n_envs, level, num_levels=num_levels, seed=seed + 1)
+    filter = ParticleFilter(Ensemble.from_modules([network], device=device))
+    try:
+        returns = play(filter, env, episodes=episodes, seed=seed).episodes
+    finally:
+        env.close()
+    error = float(returns.std() / max(1, returns.size - 1) ** 0.5)
+    return {"mean": float(returns.mean()), "standard_error": error, "episodes": returns.size}

@@ -1,0 +1,47 @@
+"""Random choices that depend on (seed, draw, index) alone, on any device."""
+
+import torch
+from torch import Tensor
+
+from orderless.ensemble import random
+
+# Random streams, separate from each other and from the networks' dropout.
+ACTION, PARTICLE, MINIBATCH = (1 << 22) + 1, (1 << 22) + 2, (1 << 22) + 3
+ROWS, ENTRIES = 256, 2**20  # largest size of a table of noise
+
+
+def gumbel(seed: int, draw: Tensor, indices: Tensor, count: int, stream: int) -> Tensor:
+    """Gumbel noise `[..., count]`: argmax(log p + noise) ~ p; `draw`, `indices` are broadcast."""
+    keys = random.particle_keys(seed, draw, indices, stream)
+    uniform = random.uniform(keys, (count,)).clamp(max=1.0 - 2.0**-24)  # log(-log 1) is infinite
+    return -(-uniform.log()).log()
+
+
+class Gumbels:
+    """`gumbel` for indices 0 ... n-1, one draw after another: a call returns the next `[n, count]`.
+
+    A hash is a hundred small operations, which take as long for one draw as for many, so a table
+    of draws is computed at a time. `draw` is the next one; it may be set to any number.
+    """
+
+    def __init__(self, seed: int, n: int, count: int, stream: int, device: torch.device) -> None:
+        self.seed, self.count, self.stream, self.draw = seed, count, stream, 0
+        self._indices = torch.arange(n, device=device)
+        self._rows = max(1, min(ROWS, ENTRIES // (n * count)))
+        self._begin, self._table = 0, torch.empty(0)
+
+    def __call__(self) -> Tensor:
+        if not 0 <= self.draw - self._begin < len(self._table):
+            self._begin = self.draw
+            draws = torch.arange(self._rows, device=self._indices.device).unsqueeze(1) + self._begin
+            self._table = gumbel(self.seed, draws, self._indices, self.count, self.stream)
+        self.draw += 1
+        return self._table[self.draw - 1 - self._begin]
+
+
+def permutation(seed: int, draw: int, index: int, count: int, device: torch.device) -> Tensor:
+    """A random permutation of 0 ... count-1, `[count]`."""
+    place = torch.tensor([index], dtype=torch.int64, device=device)
+    number = torch.tensor(draw, dtype=torch.int64, device=device)
+    keys = random.particle_keys(seed, number, place, MINIBATCH)
+    return random.uniform(keys, (count,))[0].argsort(stable=True)

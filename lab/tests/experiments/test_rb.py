@@ -1,0 +1,216 @@
+"""The exact filter and the Gaussian-sum filter in the harness."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from lab.tests.experiments.tiny import make_run, result_of, tiny_cell, tiny_scenario, without_time
+
+from orderless.features import DeadLeaves, RandomConvolution, RandomReLU
+from orderless.filters.weights import normalize
+from orderless.storage.typed import as_json
+from orderless_lab.experiments import Grid, Store, run_grid
+from orderless_lab.experiments.benchmarks import find_benchmark
+from orderless_lab.experiments.evaluation import score_task
+from orderless_lab.experiments.store import read_cell
+from orderless_lab.methods import METHODS, Setup, find_method
+from orderless_lab.methods.learners import ExactLearner, exact
+from orderless_lab.methods.learners.exact import feature_map
+from orderless_lab.methods.presets import PRESETS
+from orderless_lab.methods.settings import Settings
+from orderless_lab.report import summarize
+from orderless_lab.scenarios import SplitMNIST
+
+SMALL = Settings(
+    source="embedded", batch_size=8, iterations=10, rb_features=32, rb_particles=3, rb_block=50
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "features", "orders", "seeds"), [("domain", "leaves", 2, 1), ("class", "relu", 4, 2)]
+)
+def test_the_order_variance_is_exactly_zero(kind, features, orders, seeds, tmp_path):
+    settings = SMALL.changed(rb_map=features, rb_particles=2)
+    run_grid(Grid("splitmnist", kind, "demo", ("rb",), orders, seeds, settings), Store(tmp_path))
+    (summary,) = summarize(tmp_path, read=read_cell)
+    entry = summary.methods["rb"]
+    assert (entry.orders, entry.seeds) == (orders, seeds)
+    assert entry.order_variance == entry.normalized_order_variance == 0
+    assert entry.disagreement == 0
+    assert (entry.seed_variance > 0) == (seeds > 1)
+    records = [read_cell(path) for path in sorted(tmp_path.glob("cells/*seed0.json"))]
+    for key in ("predictions", "nll", "ece", "log_evidence"):
+        assert all(record[key] == records[0][key] for record in records)
+    for record in records:
+        for combine in ("accuracy", "logits", "probs"):
+            assert record["scores"][combine][-1] == records[0]["scores"][combine][-1]
+
+
+def test_a_cell_on_a_backbones_features_reads_them_everywhere(tmp_path, monkeypatch):
+    """Training, scores and plasticity: the images have 196 values, the features 14."""
+    monkeypatch.setattr(exact, "backbone_features", lambda kind: lambda x: x.mean(3).flatten(1))
+    cell = tiny_cell("rb", scenario="class")
+    cell = replace(cell, settings=cell.settings.changed(rb_map="lite2"))
+    record = result_of(cell, tmp_path)
+    assert sum(record["scores"]["probs"][-1]) / 3 > 0.5
+    assert len(record["plasticity"]["effective_rank"]) == 3
+
+
+@pytest.mark.parametrize("kind", ["domain", "task", "class"])
+def test_rows_traces_and_records_are_what_the_report_expects(kind, tmp_path):
+    record = result_of(tiny_cell("rb", scenario=kind), tmp_path)
+    assert record["moved"] == 0
+    assert record["particles"] == 2
+    for rows in record["scores"].values():
+        assert len(rows) == 4
+        assert all(len(row) == 3 for row in rows)
+    chance = 1 / 6 if kind == "class" else 1 / 2
+    assert sum(record["scores"]["probs"][-1]) / 3 > 1.1 * chance
+    trace = record["trace"]
+    assert len(trace["step"]) == len(trace["ess"]) == len(trace["loss"]) == 3
+    assert all(1 <= ess <= 2 for ess in trace["ess"])
+    assert trace["step"] == sorted(trace["step"])
+    assert [len(values) for values in record["plasticity"].values()] == [3] * 4
+
+
+def test_the_trace_shows_evidence_weights_and_answers_use_the_chosen_ones(tmp_path):
+    run = make_run(tiny_cell("rb"), tmp_path)
+    record = as_json(run.run(""))
+    evidence = normalize(run.learner.filter.particle_log_evidence)[0].exp()
+    assert record["trace"]["largest_weight"][-1] == evidence.max().item()
+    assert torch.equal(run.learner.weights, torch.full((2,), 0.5, dtype=torch.float64))
+    by_evidence = make_run(tiny_cell("rb", rb_weights="evidence"), tmp_path / "evidence")
+    by_evidence.run("")
+    assert torch.equal(by_evidence.learner.weights, evidence)
+
+
+def test_how_many_samples_are_gathered_changes_no_digit(tmp_path):
+    records = [
+        without_time(result_of(tiny_cell("rb", rb_block=block), tmp_path / str(block)))
+        for block in (1, 5, 4096)
+    ]
+    for record in records:
+        del record["settings"]
+    assert records[0] == records[1] == records[2]
+
+
+@pytest.mark.parametrize("method", ["rb", "gsf"])
+def test_an_interrupted_cell_goes_on_digit_for_digit(method, tmp_path):
+    whole = result_of(tiny_cell(method), tmp_path / "whole")
+    left = 8
+
+    def stop(steps):
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        result_of(tiny_cell(method), tmp_path / "parts", checkpoint_every=0.0, tick=stop)
+    again = make_run(tiny_cell(method), tmp_path / "parts", checkpoint_every=1e9)
+    resumed = as_json(again.run("the command"))
+    assert without_time(resumed) == without_time(whole)
+
+
+def test_in_the_task_setting_only_the_tasks_own_classes_are_possible():
+    scenario = tiny_scenario("task")
+    setup = Setup(scenario, Settings(rb_map="relu", rb_features=8, rb_particles=2), lambda: None, 0)
+    learner = find_method("rb").build(setup)
+    learner.begin_task([1])
+    learner.learn(*scenario.train_set(1))
+    x = scenario.test_set(1)[0]
+    for task in (0, 1, 2):
+        outputs = learner.outputs(x, task)
+        assert outputs.shape == (2, 20, 6)
+        possible = outputs.isfinite().all(0).all(0).nonzero().flatten().tolist()
+        assert possible == [2 * task, 2 * task + 1]
+    assert (learner.outputs(x, 0)[..., :2] == 0).all()  # never seen: both equally likely
+
+
+@pytest.mark.slow
+def test_the_demo_settings_reach_92_percent_on_the_embedded_digits():
+    settings = PRESETS["demo"].changed(rb_particles=3)
+    scenario = SplitMNIST("domain", source="embedded")
+    network = find_benchmark("splitmnist").network(scenario, settings)
+    learner = find_method("rb").build(Setup(scenario, settings, network, 0))
+    for position in range(5):
+        learner.begin_task(range(position + 1))
+        for x, y in scenario.batches(position, batch_size=8, seed=0):
+            learner.learn(x, y)
+    scores = [score_task(learner, task, 1000).accuracy["accuracy"] for task in range(5)]
+    assert sum(scores) / 5 >= 0.92
+
+
+@pytest.mark.slow
+def test_images_get_features_of_dead_leaves_and_all_else_gets_relu():
+    colour, digits = feature_map("auto", (3, 32, 32), 64)(), feature_map("auto", (1, 28, 28), 64)()
+    assert isinstance(colour, DeadLeaves) and isinstance(digits, DeadLeaves)
+    assert colour.mirror and not digits.mirror
+    assert colour.out_features == digits.out_features == 64
+    assert isinstance(feature_map("auto", (7,), 30)(), RandomReLU)
+    assert isinstance(feature_map("auto", (1, 8, 8), 64)(), RandomReLU)  # no room for patches
+    assert isinstance(feature_map("relu", (3, 32, 32), 30)(), RandomReLU)
+    assert isinstance(feature_map("convolution", (3, 32, 32), 64)(), RandomConvolution)
+    with pytest.raises(ValueError, match="multiple of 8 with rb_map=leaves"):
+        feature_map("auto", (3, 32, 32), 30)
+    with pytest.raises(ValueError, match=r"square images, got inputs of shape \(7,\)"):
+        feature_map("leaves", (7,), 32)
+
+
+def test_the_exact_filter_sees_images_as_they_are_whatever_the_others_see():
+    scenario = tiny_scenario()
+    scenario.augment = lambda x, generator: x + 1.0
+    settings = Settings(rb_map="relu", rb_features=8)
+    learner = find_method("rb").build(Setup(scenario, settings, lambda: None, 0))
+    plain = {tuple(row) for row in scenario.tasks[0].x.flatten(1).tolist()}
+    for x, _ in learner.scenario.batches(0, batch_size=4, seed=0):
+        assert {tuple(row) for row in x.flatten(1).tolist()} <= plain
+    x, _ = next(iter(scenario.batches(0, batch_size=4, seed=0)))  # the others' still is
+    assert not {tuple(row) for row in x.flatten(1).tolist()} & plain
+
+
+def test_a_block_of_nothing_and_samples_of_several_tasks_are_refused():
+    scenario = tiny_scenario()
+    setup = Setup(scenario, Settings(rb_map="relu", rb_features=8), lambda: None, 0)
+    learner = find_method("rb").build(setup)
+    with pytest.raises(ValueError, match="rb_block must be at least 1, got 0"):
+        ExactLearner(scenario, learner.filter, block=0)
+    x, y = scenario.train_set(0)
+    with pytest.raises(ValueError, match="one task at a time"):
+        learner.learn(x, y, torch.zeros_like(y))
+
+
+# ------------------------------------------------------------------ the Gaussian-sum filter
+
+
+def test_the_gaussian_sum_filter_is_run_when_it_is_named_and_not_as_one_of_all():
+    assert not METHODS["gsf"].in_all
+    assert METHODS["rb"].in_all
+
+
+def test_without_curvature_a_step_is_descent_on_the_sum_of_losses(tmp_path):
+    """sigma^2 on the sum of B losses is a learning rate of B sigma^2 on their mean."""
+    changes = {"particles": 1, "gsf_sigma2": 0.05 / 8, "gsf_curvature": "none"}
+    ours = make_run(tiny_cell("gsf", **changes), tmp_path / "a")
+    descent = make_run(tiny_cell("gd", lr=0.05), tmp_path / "b")
+    records = [as_json(run.run("")) for run in (ours, descent)]
+    assert records[0]["scores"] == records[1]["scores"]
+    assert records[0]["trace"]["loss"] == pytest.approx(records[1]["trace"]["loss"], rel=1e-5)
+    assert records[0]["moved"] == pytest.approx(records[1]["moved"], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["domain", pytest.param("task", marks=pytest.mark.slow), "class"])
+def test_the_gaussian_sum_filter_learns_in_every_setting(kind, tmp_path):
+    record = result_of(tiny_cell("gsf", scenario=kind, gsf_sigma2=0.01, epochs=5), tmp_path)
+    assert record["died_at"] is None
+    assert record["moved"] > 0
+    chance = 1 / 6 if kind == "class" else 1 / 2
+    assert max(record["scores"]["accuracy"][-1]) > 1.2 * chance
+
+
+def test_precision_only_grows(tmp_path):
+    run = make_run(tiny_cell("gsf", gsf_sigma2=0.01), tmp_path)
+    run.run("")
+    assert (run.learner.filter.precision >= 100.0).all()
+    assert (run.learner.filter.precision > 100.0).any()

@@ -1,0 +1,170 @@
+"""The registry: which methods there are, and that they start alike."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from orderless.filters import GradientDescent, WeightedParticleFilter
+from orderless.filters.weighted import Linearized
+from orderless_lab.methods import METHODS, Setup, find_method, method, register_consolidation
+from orderless_lab.methods.learners import Learner
+from orderless_lab.methods.settings import Settings
+from orderless_lab.scenarios import Scenario, Task
+
+PARTICLES = ["wpf", "averaging", "bootstrap", "ewc+wpf", "lwf+wpf", "si+wpf", "ewc-tuned+wpf"]
+SINGLE = ["gd", "adam", "er", "joint", "ewc", "lwf", "si", "ewc-tuned"]
+
+
+def make_model():
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+
+
+def setup(seed=0, **changes):
+    x, y = torch.randn(10, 4, generator=torch.Generator().manual_seed(0)), torch.arange(10) % 2
+    scenario = Scenario([Task(x, y, x, y), Task(-x, y, -x, y)])
+    return Setup(scenario, Settings(particles=3, ewc_tuned=2.0, **changes), make_model, seed)
+
+
+def test_all_methods_are_there():
+    assert set(PARTICLES + SINGLE) <= set(METHODS)
+    assert all(METHODS[name].description for name in METHODS)
+
+
+@pytest.mark.parametrize("name", PARTICLES + SINGLE)
+def test_methods_start_from_the_same_networks(name):
+    particles = METHODS[name].build(setup()).filter.particles
+    assert particles.n == (3 if name in PARTICLES else 1)
+    assert METHODS[name].particles == (name in PARTICLES)
+    reference = METHODS["wpf"].build(setup()).filter.particles
+    other = METHODS["wpf"].build(setup(seed=1)).filter.particles
+    for key, value in particles.state_dict().items():
+        assert torch.equal(value, reference.state_dict()[key][: particles.n])
+        assert not torch.equal(value, other.state_dict()[key][: particles.n])
+
+
+def test_learning_leaves_the_next_cells_networks_alone():
+    first = METHODS["gd"].build(setup())
+    before = {k: v.clone() for k, v in first.filter.particles.state_dict().items()}
+    first.begin_task([0])
+    first.learn(*first.scenario.train_set(0))
+    second = METHODS["gd"].build(setup()).filter.particles.state_dict()
+    assert all(torch.equal(before[key], second[key]) for key in before)
+
+
+def test_perturbed_particles_surround_one_network():
+    fresh = METHODS["gd"].build(setup()).filter.particles
+    near = METHODS["wpf"].build(setup(init="perturb", perturb_high=0.01)).filter.particles
+    for key, value in near.state_dict().items():
+        assert not torch.equal(value[0], value[1])
+        assert (value - fresh.state_dict()[key]).abs().max() < 0.06  # 6 deviations
+
+
+def test_fresh_particles_with_noise_surround_networks_of_their_own():
+    options = {"init": "fresh+noise", "perturb_low": 0.01, "perturb_high": 0.01}
+    fresh = METHODS["wpf"].build(setup()).filter.particles.state_dict()
+    near = METHODS["wpf"].build(setup(**options)).filter.particles.state_dict()
+    for key, value in near.items():
+        distance = (value - fresh[key]).abs()
+        assert 0 < distance.mean() < 0.02 and distance.max() < 0.06  # 6 deviations
+        assert (fresh[key][0] - fresh[key][1]).abs().max() > 0.06
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "kind", "ewc", "si"),
+    [
+        ("splitmnist", "domain", 1e10, 5e4),
+        ("splitcifar100", "domain", 1e3, 500.0),
+        ("splitcifar100", "class", 100.0, 5.0),
+        ("custom", "task", 1e5, 10.0),
+    ],
+)
+def test_the_literatures_strengths_are_the_benchmarks_own(benchmark, kind, ewc, si):
+    given = setup()
+    given.scenario.name, given.scenario.kind = benchmark, kind
+    assert METHODS["ewc"].build(given).consolidation.strength == ewc
+    assert METHODS["si+wpf"].build(given).consolidation.strength == si
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "step", "closed"),
+    [
+        ("sgd", "auto", True),
+        ("sgd", "gradient", False),
+        ("adam", "auto", False),
+        ("adam", "closed", True),
+    ],
+)
+def test_steps_are_closed_for_penalties_by_the_settings(optimizer, step, closed):
+    for name in ("ewc", "si+wpf"):
+        built = METHODS[name].build(setup(optimizer=optimizer, ewc_step=step, si_step=step))
+        assert built.filter.closed_penalties() == [built.consolidation] * closed
+
+
+def test_settings_reach_the_parts():
+    wpf = METHODS["wpf"].build(setup(weighting="linearized", loss_scale=2.0, min_ess=2.0)).filter
+    assert isinstance(wpf, WeightedParticleFilter)
+    assert isinstance(wpf.weighting, Linearized)
+    assert (wpf.loss_scale, wpf.min_ess) == (2.0, 2.0)
+    assert METHODS["er"].build(setup(replay_buffer=7)).replay.capacity == 7
+    ewc = METHODS["ewc"].build(setup(ewc_strength=5.0, fisher="sampled", fisher_samples=3))
+    assert (ewc.consolidation.strength, ewc.consolidation.fisher) == (5.0, "sampled")
+    assert METHODS["ewc-tuned+wpf"].build(setup()).consolidation.strength == 2.0
+    assert METHODS["si"].build(setup(si_xi=0.3)).consolidation.xi == 0.3
+    assert METHODS["lwf"].build(setup(lwf_temperature=3.0)).consolidation.temperature == 3.0
+    chunked = METHODS["wpf"].build(setup(chunk_size=2, precision="bf16")).filter.particles
+    assert (chunked.chunk_size, chunked.precision) == (2, "bf16")
+
+
+def test_what_is_replayed_follows_the_batches_seed_and_not_the_networks():
+    def replayed(**changes):
+        replay = METHODS["er"].build(setup(replay_buffer=4, **changes)).replay
+        return torch.cat([replay.mix(torch.arange(8) + 8 * k)[0] for k in range(4)])
+
+    assert torch.equal(replayed(seed=1, batch_seed=0), replayed(seed=0))
+    assert not torch.equal(replayed(seed=1), replayed(seed=0))
+
+
+def test_optimizers_are_as_set():
+    def optimizer(name, **changes):
+        return METHODS[name].build(setup(**changes)).filter.optimizer
+
+    sgd = optimizer("wpf", lr=0.3)
+    assert isinstance(sgd, torch.optim.SGD) and float(sgd.param_groups[0]["lr"]) == 0.3
+    for adam in (optimizer("adam", adam_lr=0.2), optimizer("gd", optimizer="adam", adam_lr=0.2)):
+        assert isinstance(adam, torch.optim.Adam)
+        assert float(adam.param_groups[0]["lr"]) == 0.2
+
+
+def test_an_unknown_method_names_the_known_ones():
+    with pytest.raises(ValueError, match="unknown method 'x': choose from wpf, averaging"):
+        find_method("x")
+
+
+def test_anyone_can_register_a_method(monkeypatch):
+    monkeypatch.setattr("orderless_lab.methods.registry.METHODS", dict(METHODS))
+
+    @method("mine", "one network, my way")
+    def mine(setup):
+        particles = setup.ensemble(1)
+        return Learner(setup.scenario, GradientDescent(particles, setup.optimizer(particles)))
+
+    learner = find_method("mine").build(setup())
+    learner.begin_task([0])
+    assert learner.learn(*learner.scenario.train_set(0)).loss_before.shape == (1,)
+    assert "mine" not in METHODS  # the test's registry is its own
+
+
+def test_a_name_is_given_once(monkeypatch):
+    monkeypatch.setattr("orderless_lab.methods.registry.METHODS", dict(METHODS))
+    for _ in range(2):  # a module that is reloaded registers again
+        method("mine", "one network, my way")(lambda setup: None)
+    with pytest.raises(ValueError, match="a method called 'gd' already: choose another name"):
+        method("gd", "not gradient descent")(lambda setup: None)
+    with pytest.raises(ValueError, match="a method called 'mine' already"):
+        method("mine", "copied, and the name forgotten")(setup)
+    strengths = dict.fromkeys(("domain", "task", "class"), 1.0)
+    mine = dataclasses.make_dataclass("Mine", [], frozen=True)
+    with pytest.raises(ValueError, match="a method called 'ewc' already"):
+        register_consolidation("ewc", "mine", None, config=mine, strengths=strengths)

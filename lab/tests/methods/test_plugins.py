@@ -1,0 +1,170 @@
+"""A stranger's method is a first-class one: run, resumed, drawn and told like our own."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import orderless_lab.methods
+from orderless.cli.main import app
+from orderless_lab.methods import METHODS, registry
+from orderless_lab.methods.plugins import load_plugins
+from orderless_lab.methods.settings import Settings
+
+# The first block of docs/add-a-method.md, as it was printed before plug-ins existed.
+FORMER_PAGE = """
+import orderless as ol
+from orderless_lab.methods.learners import Learner
+from orderless_lab.methods import METHODS, Setup, method
+
+
+@method("tempered", "weighted particles, half of which always count", particles=True)
+def tempered(setup: Setup) -> Learner:
+    particles = setup.ensemble(setup.settings.particles)  # starts as every other method's do
+    optimizer = setup.optimizer(particles)
+    filter = ol.WeightedParticleFilter(particles, optimizer, min_ess=particles.n / 2)
+    return Learner(setup.scenario, filter)
+"""
+
+WITH_SETTINGS = '''
+from dataclasses import dataclass
+
+from orderless_lab.methods import Config, Learner, Setup, Style, method
+
+
+@dataclass(frozen=True)
+class HalfSettings(Config):
+    """Of half."""
+
+    half_rate: float = 0.5
+    """What every learning rate is multiplied by."""
+
+
+@method(
+    "half", "descent at half speed", label="Half speed", style=Style("#123456", "p"),
+    config=HalfSettings,
+)
+def half(setup: Setup) -> Learner:
+    filter = setup.descent()
+    for group in filter.optimizer.param_groups:
+        group["lr"] = group["lr"] * setup.config(HalfSettings).half_rate
+    return setup.learner(filter)
+'''
+
+SMALL = ["iterations=4", "hidden=6", "particles=2", "batch_size=8"]
+RUN = ["run", "splitmnist", "--preset", "demo", "--permutations", "2", "--device", "cpu"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two plug-ins; what they register is gone after the test."""
+    (tmp_path / "tempered_plugin.py").write_text(FORMER_PAGE)
+    (tmp_path / "half_plugin.py").write_text(WITH_SETTINGS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name, method in list(METHODS.items()):
+        monkeypatch.setitem(METHODS, name, method)
+    yield tmp_path
+    for name in ("tempered", "half"):
+        METHODS.pop(name, None)
+        sys.modules.pop(f"{name}_plugin", None)
+    registry._RECORDED.clear()
+
+
+def sets(*assignments: str) -> list[str]:
+    return [part for each in (*SMALL, *assignments) for part in ("--set", each)]
+
+
+def records(folder: Path) -> list[dict]:
+    return [json.loads(path.read_text())["cell"] for path in sorted((folder / "cells").iterdir())]
+
+
+@pytest.mark.slow
+def test_a_plugin_runs_and_its_label_is_in_table_page_and_record(here: Path) -> None:
+    plugin = ["--plugin", "half_plugin", "--plugin", "tempered_plugin"]
+    methods = ["--methods", "half,wpf,tempered", "--workers", "1"]
+    arguments = [*RUN, *plugin, *methods, "--out", "run", *sets("half_rate=0.25")]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "6 cells computed" in result.output, result.output
+    assert "Half speed" in (here / "run" / "report.tex").read_text()
+    cells = records(here / "run")
+    (first, *_) = (cell for cell in cells if cell["method"] == "half")
+    assert first["settings"]["half_rate"] == 0.25
+    assert "--plugin half_plugin" in first["command"]
+    assert all(
+        "half_rate" not in c["settings"] for c in records(here / "run") if c["method"] == "wpf"
+    )
+    again = CliRunner().invoke(app, arguments)
+    assert "0 cells computed" in again.output, again.output
+    # other settings of the plug-in's own are refused as ours are
+    other = [*arguments[: -len(sets("half_rate=0.25"))], *sets("half_rate=0.5")]
+    assert "half_rate=0.25, not 0.5: choose another --out" in CliRunner().invoke(app, other).stderr
+    # where nobody has registered it, the records tell
+    METHODS.pop("half")
+    later = CliRunner().invoke(app, ["report", "run"])
+    assert later.exit_code == 0, later.output
+    assert "Half speed" in (here / "run" / "report.tex").read_text()
+    page = (here / "run" / "report.html").read_text()
+    assert "Half speed" in page and "#123456" in page
+
+
+@pytest.mark.slow
+def test_other_processes_import_the_plugin_too(here: Path, warm_workers: None) -> None:
+    arguments = [*RUN, "--plugin", "half_plugin", "--methods", "half", "--workers", "2"]
+    result = CliRunner().invoke(app, [*arguments, "--out", "run", *sets()])
+    assert result.exit_code == 0, result.output
+    assert "2 cells computed" in result.stdout
+
+
+def test_installed_packages_register_by_an_entry_point(here: Path, monkeypatch) -> None:
+    point = EntryPoint("half", "half_plugin", "orderless_lab.methods")
+    monkeypatch.setattr("orderless_lab.methods.plugins.entry_points", lambda group: [point])
+    sys.path.insert(0, str(here))
+    load_plugins()
+    assert METHODS["half"].label == "Half speed"
+    assert Settings(half_rate=0.1).flat(METHODS["half"])["half_rate"] == 0.1
+    assert "half_rate" not in Settings().flat(METHODS["gd"])
+
+
+def test_settings_of_a_plugin_are_told_with_their_sentence(here: Path) -> None:
+    result = CliRunner().invoke(app, ["settings", "half", "--plugin", "half_plugin"])
+    assert result.exit_code == 0, result.output
+    assert "half: descent at half speed" in result.output
+    assert "half_rate=0.5\n      What every learning rate is multiplied by." in result.output
+    assert "lr=0.001 (splitmnist: 0.003; splitcifar100: 0.01)\n      SGD's" in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import surely_not_installed\n", "needs 'surely_not_installed', which is not installed"),
+        ("import sys; sys.exit(0)\n", "cannot be imported: SystemExit: 0"),
+        (WITH_SETTINGS.replace("half_rate", "lr"), "two settings are called lr"),
+    ],
+)
+def test_a_plugin_that_does_not_load_is_a_sentence(here: Path, text: str, words: str) -> None:
+    (here / "half_plugin.py").write_text(text)
+    result = CliRunner().invoke(app, [*RUN, "--plugin", "half_plugin", "--methods", "half"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("orderless: ") and words in result.stderr
+
+
+def test_every_setting_has_a_sentence() -> None:
+    for what in (None, "ppo+ewc", "splitmnist", "procgen-bc", "strong"):
+        result = CliRunner().invoke(app, ["settings", *([] if what is None else [what])])
+        assert result.exit_code == 0, result.output
+        lines = result.output.splitlines()
+        keys = [place for place, line in enumerate(lines) if re.match(r"  \w+=", line)]
+        assert len(keys) > 20
+        assert all(re.match(r" {6}\S", lines[place + 1]) for place in keys)
+
+
+def test_names_of_the_front_are_those_of_the_page() -> None:
+    assert {"Learner", "Setup", "method", "METHODS"} <= set(orderless_lab.methods.__all__)

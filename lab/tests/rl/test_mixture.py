@@ -1,0 +1,106 @@
+"""Who acts, and with what probability."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lab.tests.rl.corridor import Walker
+
+import orderless as ol
+from orderless_lab.rl import MixturePolicy, mixture_log_probabilities
+
+
+def weighted(n: int, weights: list[float]) -> ol.ParticleFilter:
+    particles = ol.Ensemble(Walker, n, seed=2)
+    filter = ol.AveragingParticles(particles, torch.optim.SGD(particles.parameters(), 0.1))
+    filter.raw_log_weights.copy_(torch.tensor(weights, dtype=torch.float64).log())
+    return filter
+
+
+def test_log_probabilities_equal_the_direct_formula() -> None:
+    log_policies = torch.randn(4, 5, 3, dtype=torch.float64).log_softmax(-1)
+    weights = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+    direct = (weights[:, None, None] * log_policies.exp()).sum(0).log()
+    torch.testing.assert_close(mixture_log_probabilities(log_policies, weights.log()), direct)
+
+
+def test_log_probabilities_neither_underflow_nor_meet_the_dead() -> None:
+    log_policies = torch.tensor([[-2000.0], [-1999.0], [float("nan")]], dtype=torch.float64)
+    log_weights = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64).log()
+    expected = -1999.0 + torch.tensor([0.5 * (1 + torch.e**-1)], dtype=torch.float64).log()
+    torch.testing.assert_close(mixture_log_probabilities(log_policies, log_weights), expected)
+
+
+def test_one_particle_is_its_own_mixture_bit_for_bit() -> None:
+    log_policies = torch.randn(1, 50, 15).log_softmax(-1)
+    mixture = mixture_log_probabilities(log_policies, torch.zeros(1, dtype=torch.float64))
+    assert torch.equal(mixture, log_policies[0])
+
+
+def test_a_part_of_the_particles_is_no_mixture() -> None:
+    """As on one of two ranks; one particle would be broadcast over all weights."""
+    with pytest.raises(ValueError, match="1 of 2 particles are in this process.*without a group"):
+        mixture_log_probabilities(torch.zeros(1, 5, 3), torch.zeros(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("act", ["mixture", "episode"])
+def test_actions_come_from_the_mixture_with_the_reported_probabilities(act: str) -> None:
+    filter = weighted(3, [0.7, 0.3, 0.0])
+    policy = MixturePolicy(filter, 20_000, act=act, seed=1)
+    frames = torch.eye(6)[1].expand(20_000, 6)
+    decision = policy(frames, torch.ones(20_000, dtype=torch.bool))
+    log_policies = filter.particles(frames[:1])[0].log_softmax(-1)[:, 0]
+    mixture = 0.7 * log_policies[0].exp() + 0.3 * log_policies[1].exp()
+    shares = torch.bincount(decision.actions, minlength=3) / 20_000
+    # four standard deviations of a share of 20,000 draws
+    torch.testing.assert_close(shares, mixture.detach(), atol=4 * 0.5 / 20_000**0.5, rtol=0)
+    chosen = decision.actions
+    torch.testing.assert_close(decision.log_behaviour, mixture.log()[chosen].detach())
+    torch.testing.assert_close(decision.log_policies, log_policies[:, chosen].detach())
+
+
+def test_one_particle_plays_a_whole_episode() -> None:
+    filter = weighted(3, [0.5, 0.25, 0.25])
+    policy = MixturePolicy(filter, 4000, act="episode", seed=0)
+    frames, start = torch.eye(6)[1].expand(4000, 6), torch.ones(4000, dtype=torch.bool)
+    policy(frames, start)
+    playing = policy.playing.clone()
+    shares = torch.bincount(playing, minlength=3) / 4000
+    torch.testing.assert_close(shares, torch.tensor([0.5, 0.25, 0.25]), atol=0.032, rtol=0)
+    policy(frames, ~start)
+    assert torch.equal(policy.playing, playing)
+    policy(frames, torch.arange(4000) < 2000)
+    assert torch.equal(policy.playing[2000:], playing[2000:])
+    assert not torch.equal(policy.playing[:2000], playing[:2000])
+
+
+def test_choices_do_not_depend_on_how_many_environments_there_are() -> None:
+    filter = weighted(2, [0.5, 0.5])
+    start = torch.ones(9, dtype=torch.bool)
+    few, many = (MixturePolicy(filter, n, seed=5) for n in (4, 9))
+    for _ in range(5):
+        frames = torch.randn(9, 6)
+        assert torch.equal(few(frames[:4], start[:4]).actions, many(frames, start).actions[:4])
+
+
+def test_weights_are_those_at_the_beginning_of_collection() -> None:
+    filter = weighted(2, [0.5, 0.5])
+    policy = MixturePolicy(filter, 1)
+    frames, start = torch.eye(6)[:1], torch.ones(1, dtype=torch.bool)
+    filter.raw_log_weights.copy_(torch.tensor([1.0, 0.0], dtype=torch.float64).log())
+    decision = policy(frames, start)
+    both = mixture_log_probabilities(decision.log_policies, torch.tensor([0.5, 0.5]).log())
+    torch.testing.assert_close(decision.log_behaviour, both)
+    policy.begin()
+    decision = policy(frames, start)
+    assert torch.equal(decision.log_behaviour, decision.log_policies[0])
+
+
+def test_bad_input_is_named() -> None:
+    with pytest.raises(ValueError, match="act must be 'mixture' or 'episode', got 'best'"):
+        MixturePolicy(weighted(1, [1.0]), 2, act="best")
+    state = MixturePolicy(weighted(1, [1.0]), 2).state_dict()
+    with pytest.raises(ValueError, match="of 2 environments, not of 3"):
+        MixturePolicy(weighted(1, [1.0]), 3).load_state_dict(state)
+    with pytest.raises(ValueError, match="of seed 0, not of seed 1"):
+        MixturePolicy(weighted(1, [1.0]), 2, seed=1).load_state_dict(state)

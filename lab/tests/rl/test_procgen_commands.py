@@ -1,0 +1,183 @@
+"""The ProcGen benchmarks and experts from the command line, on the real games."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lab.tests.rl.tiny_policies import GAME, tiny_expert
+from typer.testing import CliRunner
+
+from orderless.cli.main import app
+from orderless_lab.experiments.store import read_cell
+
+pytestmark = pytest.mark.slow
+
+SMALL = ["--preset", "demo", "--particles", "2", "--workers", "1", "--device", "cpu"]
+LIFELONG = ["run", "procgen-lifelong", *SMALL, "--levels", "0,3", "--steps-per-level", "128"]
+LIFELONG += ["--set", "envs=4", "--set", "rollout=32", "--set", "minibatches=2"]
+CLONING = ["run", "procgen-bc", *SMALL, "--levels", "0,3", "--set", "transitions=64"]
+CLONING += ["--set", "batch_size=16", "--set", "episodes=2"]
+
+
+def orderless(*arguments: Any) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def refused(*arguments: Any) -> str:
+    """The one sentence on stderr of a command that ends with exit code 2."""
+    result = orderless(*arguments)
+    assert result.exit_code == 2, result.output
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("orderless: "), result.stderr
+    return lines[0]
+
+
+def test_lifelong_learning_from_command_to_report(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [*LIFELONG, "--game", "fruitbot", "--methods", "ppo,ppo+wpf", "--out", out]
+    result = orderless(*command)
+    assert result.exit_code == 0, result.output
+    assert "4 cells computed" in result.stdout  # two cyclic orders
+    records = [read_cell(path) for path in sorted(out.glob("cells/*.json"))]
+    assert {record["scenario"] for record in records} == {"fruitbot"}
+    assert {tuple(record["order"]) for record in records} == {(0, 1), (1, 0)}
+    assert records[0]["task_names"] == ["level 0", "level 3"]
+    page = (out / "report.html").read_text()
+    assert '"episode return"' in page and "level 3" in page
+    table = (out / "report.md").read_text()
+    assert "ppo+wpf" in table and "norm. var." not in table
+    summary = json.loads(orderless("report", out, "--json").stdout)
+    assert summary["score_kind"] == "return"
+    assert summary["methods"]["ppo"]["normalized_variance"] is None
+    assert "--game fruitbot" in summary["command"] and "levels=0,3" in summary["command"]
+    again = orderless(*command)
+    assert "0 cells computed" in again.stdout
+    assert "to compute" in orderless(*command, "--methods", "ppo+ewc", "--dry-run").stdout
+
+
+def test_cloning_from_expert_to_report(tmp_path: Path) -> None:
+    expert = tiny_expert(tmp_path)
+    out, data = tmp_path / "run", tmp_path / "data"
+    data.mkdir()
+    command = [*CLONING, "--set", f"expert={expert}", "--data-dir", data, "--out", out]
+    command += ["--permutations", "1", "--methods", "bc,bc+wpf", "--game", GAME]
+    dry = orderless(*command, "--dry-run")
+    assert "2 cells, 0 finished, 2 to compute" in dry.stdout, dry.output
+    assert not out.exists() and not list(data.iterdir())
+    result = orderless(*command)
+    assert result.exit_code == 0, result.output
+    assert "2 cells computed" in result.stdout
+    folders = sorted(data.glob("procgen/*/*"))
+    assert [folder.name for folder in folders] == ["level0-64", "level3-64"]
+    summary = json.loads(orderless("report", out, "--json").stdout)
+    assert summary["methods"]["bc+wpf"]["average_probs"] is not None
+    assert summary["methods"]["bc"]["forgetting"] is not None
+
+    frames = folders[1] / "observations.npy"
+    frames.write_bytes(frames.read_bytes()[:1000])
+    for path in out.glob("cells/*.json"):
+        path.unlink()
+    assert "level3-64 is damaged" in refused(*command)
+
+
+def test_an_expert_is_trained_and_collects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = ["expert", "train", "fruitbot", "--network", "compact", "--envs", "2", "--levels", "3"]
+    train += ["--episodes", "1", "--device", "cpu", "--out", tmp_path]
+    result = orderless(*train, "--steps", "500")
+    assert result.exit_code == 0, result.output
+    assert "512 steps" in result.stdout and "at random" in result.stdout
+    path = tmp_path / "fruitbot.safetensors"
+    assert path.exists()
+    longer = orderless(*train, "--steps", "1000")  # goes on from the checkpoint
+    assert "1024 steps (2 copies x 256 in float32 to step 1024)" in longer.stdout, longer.output
+    shorter = orderless(*train, "--steps", "1100", "--rollout", "64")
+    history = "(2 copies x 256 in float32 to step 1024, then 2 copies x 64 in float32 to step 1152)"
+    assert history in shorter.stdout, shorter.output
+    sentence = refused(*train, "--steps", "1000", "--seed", "1")
+    assert "holds a checkpoint, but this training has seed=0, not 1" in sentence
+
+    collect = ["expert", "collect", "fruitbot", "--expert", path, "--levels", "0-1"]
+    collect += ["--transitions", "30", "--device", "cpu"]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert orderless(*collect).exit_code == 0  # where runs look for transitions
+    assert len(list((tmp_path / "cache/orderless/procgen").glob("*/*"))) == 2
+    collect += ["--out", tmp_path / "data"]
+    first = orderless(*collect)
+    assert first.exit_code == 0, first.output
+    folders = sorted((tmp_path / "data").glob("*/*"))
+    assert [folder.name for folder in folders] == ["level0-30", "level1-30"]
+    files = [folder / name for folder in folders for name in ("observations.npy", "actions.npy")]
+    before = [file.read_bytes() for file in files]
+    shutil.rmtree(folders[0])
+    assert orderless(*collect).stdout == first.stdout
+    assert [file.read_bytes() for file in files] == before
+    files[-1].write_bytes(before[-1][:-4])
+    assert "level1-30 is damaged" in refused(*collect)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "procgen-lifelong", "--game", "pong"], "game must be one of starpilot, fruitbot"),
+        (["run", "procgen-lifelong", "--levels", "3000000000"], "level must lie in 0..2147483646"),
+        (["run", "procgen-lifelong", "--levels", "two"], "levels must look like 0,1,2 or 0-14"),
+        (["run", "procgen-lifelong", "--steps-per-level", "0"], "steps_per_level must be at least"),
+        (["run", "procgen-lifelong", "--methods", "wpf"], "not a method for this benchmark: 'wpf'"),
+        (["run", "procgen-lifelong", "--preset", "table1"], "unknown preset 'table1' of the Proc"),
+        (
+            ["run", "procgen-bc", "--scenario", "task"],
+            "has games instead of a scenario: use --game",
+        ),
+        (["run", "procgen-bc", "--methods", "ppo"], "not a method for this benchmark: 'ppo'"),
+        (["run", "procgen-bc", "--set", "expert=nowhere"], "there is no expert for starpilot"),
+        (["run", "splitmnist", "--game", "starpilot"], "--game belongs to the ProcGen benchmarks"),
+        (["run", "splitmnist", "--levels", "0"], "--levels is not for splitmnist: leave it out"),
+        (
+            ["run", "splitmnist", "--steps-per-level", "9"],
+            "--steps-per-level is not for splitmnist: leave it out",
+        ),
+        (["run", "splitmnist", "--methods", "ppo"], "not a method for this benchmark: 'ppo'"),
+        (["expert", "train", "pong"], "game must be one of starpilot, fruitbot, dodgeball"),
+        (["expert", "train", "starpilot", "--steps", "0"], "steps must be at least 1, got 0"),
+        (["expert", "train", "starpilot", "--envs", "0"], "n_envs must be at least 1, got 0"),
+        (["expert", "train", "starpilot", "--rollout", "0"], "rollout must be at least 1, got 0"),
+        (["expert", "train", "starpilot", "--episodes", "0"], "episodes must be at least 1, got 0"),
+        (["expert", "train", "starpilot", "--network", "x"], "network must be one of impala"),
+        (
+            ["expert", "train", "starpilot", "--levels", "3000000000"],
+            "levels must lie in 1..2147482647, got 3000000000",
+        ),
+        (["expert", "collect", "starpilot", "--expert", "nowhere"], "there is no expert for starp"),
+        (["expert", "collect", "starpilot", "--levels", "-3"], "levels must look like"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert sentence in refused(*arguments)
+
+
+def test_tune_chooses_on_a_seed_that_no_table_reports(tmp_path: Path) -> None:
+    small = ["--preset", "demo", "--device", "cpu"]
+    for change in ("levels=0,3", "steps_per_level=256", "envs=4", "rollout=32", "minibatches=2"):
+        small += ["--set", change]
+    command = ["tune", "procgen-lifelong", "ewc_strength", "5,x", *small, "--method", "ppo+ewc"]
+    command += ["--game", "fruitbot", "--out", tmp_path]
+    assert "ewc_strength must be a number" in refused(*command)
+    command[3] = "5,500"
+    result = orderless(*command)
+    assert result.exit_code == 0 and "best: ewc_strength=" in result.stdout, result.output
+    found = {}
+    for path in tmp_path.glob("*/cells/*.json"):
+        record = read_cell(path)
+        assert record["settings"]["first_seed"] == 100 and record["order_index"] == 0
+        found[path.parts[-3].partition("=")[2]] = np.mean(record["scores"]["accuracy"][-1])
+    assert {"5", "500"} <= found.keys()
+    assert f"best: ewc_strength={max(found, key=lambda value: found[value])}" in result.stdout
+    assert "on one game" in refused(*command, "--game", "all")

@@ -1,0 +1,125 @@
+"""The loss of N particles, against the formula written as loops over particles and samples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from lab.tests.rl.corridor import Walker
+from torch import Tensor
+
+import orderless as ol
+from orderless_lab.rl import PPOSettings, Surrogate
+
+SETTINGS = PPOSettings(
+    clip=0.2, value_coefficient=0.5, entropy_coefficient=0.01, importance_limit=2.0
+)
+N, B = 3, 12
+
+
+def minibatch() -> list[Tensor]:
+    """Random numbers in the shape of a minibatch, in float64; two samples are no experience."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    valid = torch.ones(B, dtype=torch.bool)
+    valid[3] = valid[7] = False
+    log_old, log_behaviour = -normal(N, B).abs() - 0.3, -normal(B).abs() - 0.5
+    actions = torch.randint(3, (B,), generator=generator)
+    tail = [normal(N, B), normal(N, B), normal(B), valid, torch.tensor(1.0)]
+    return [normal(B, 6), actions, log_old, log_behaviour, *tail]
+
+
+def standard(values: list[float]) -> list[float]:
+    mean = sum(values) / len(values)
+    deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / len(values))
+    return [(v - mean) / (deviation + 1e-8) for v in values]
+
+
+def by_loop(
+    network: torch.nn.Module, i: int, clip_values: bool, batch: list[Tensor]
+) -> list[float]:
+    """Policy, value and entropy terms, mean c, share truncated, energy: particle i, one by one."""
+    x, actions, log_old, log_mu, advantages, targets, shared, valid, _ = batch
+    rows = [b for b in range(B) if valid[b]]
+    own = standard([float(advantages[i, b]) for b in rows])
+    common = standard([float(shared[b]) for b in rows])
+    policy = value = entropy = importance = truncated = energy = 0.0
+    for place, b in enumerate(rows):
+        logits, v = network(x[b : b + 1])
+        probabilities = logits[0].softmax(0).tolist()
+        p, p_old = probabilities[int(actions[b])], math.exp(log_old[i, b])
+        mu = math.exp(log_mu[b])
+        c, r = min(p_old / mu, 2.0), p / p_old
+        policy -= c * min(r * own[place], min(max(r, 0.8), 1.2) * own[place])
+        target, v = float(targets[i, b]), float(v.detach())
+        errors = [(v - target) ** 2]
+        if clip_values:
+            v_old = target - float(advantages[i, b])
+            errors.append((v_old + min(max(v - v_old, -0.2), 0.2) - target) ** 2)
+        value += 0.5 * 0.5 * max(errors)
+        entropy += 0.01 * sum(q * math.log(q) for q in probabilities)
+        importance += c
+        truncated += p_old / mu > 2.0
+        energy -= min(p / mu, 2.0) * common[place]
+    return [term / len(rows) for term in (policy, value, entropy, importance, truncated, energy)]
+
+
+@pytest.mark.parametrize("clip_values", [True, False])
+def test_every_particle_has_the_loss_of_the_formula(clip_values: bool) -> None:
+    particles = ol.Ensemble(Walker, N, seed=0).double()
+    reported: list[Tensor] = []
+    settings = replace(SETTINGS, clip_values=clip_values)
+    loss = Surrogate(particles, settings, report=reported.append)
+    batch = minibatch()
+    losses, means = loss(*batch).detach(), loss.means()
+    names = ("policy", "value", "entropy", "importance", "truncated", "energy")
+    for i in range(N):
+        expected = by_loop(particles[i], i, clip_values, batch)
+        assert float(losses[i]) == pytest.approx(sum(expected[:3]), abs=1e-10)
+        assert [float(means[name][i]) for name in names] == pytest.approx(expected, abs=1e-10)
+        assert float(reported[0][i]) == pytest.approx(expected[-1], abs=1e-10)
+
+
+def test_a_minibatch_that_does_not_count_has_no_energy() -> None:
+    particles = ol.Ensemble(Walker, N, seed=0).double()
+    loss = Surrogate(particles, SETTINGS)
+    loss(*minibatch()[:-1], torch.tensor(0.0))
+    assert not loss.means()["energy"].any()
+
+
+def test_rows_follow_the_lineage() -> None:
+    particles = ol.Ensemble.from_modules([ol.Ensemble(Walker, 1)[0]] * N).double()
+    lineage = torch.tensor([2, 2, 0])
+    batch = minibatch()
+    own = Surrogate(particles, SETTINGS)(*batch)
+    traced = Surrogate(particles, SETTINGS, lineage=lineage)(*batch)
+    torch.testing.assert_close(traced, own[lineage])
+
+
+def test_an_action_that_a_network_rules_out_adds_nothing_to_the_entropy() -> None:
+    """With a logit of -inf: 0 log 0 = 0, and the gradient is that of the other two actions."""
+
+    class Two(Walker):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            logits, value = super().forward(x)
+            return logits.index_fill(-1, torch.tensor([2]), -torch.inf), value
+
+    class Left(Walker):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            logits, value = super().forward(x)
+            return logits[..., :2], value
+
+    batch = minibatch()
+    batch[1] = batch[1].clamp(max=1)
+    found = []
+    for kind in (Two, Left):
+        particles = ol.Ensemble(kind, N, seed=0).double()
+        losses = Surrogate(particles, SETTINGS)(*batch)
+        found.append([losses, *torch.autograd.grad(losses.sum(), list(particles.parameters()))])
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected)
