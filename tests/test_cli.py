@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from orderless import __version__
 from orderless.cli.main import app
-from orderless.storage import directory as storage
 from orderless_lab.experiments import Store
 from orderless_lab.experiments.tuning import beyond
 from orderless_lab.methods.presets import PRESETS
+from orderless_lab.storage import directory as storage
 
 SMALL = ["--preset", "demo", "--particles", "2", "--workers", "1", "--permutations", "1"]
 SMALL += ["--set", "iterations=2", "--set", "hidden=4", "--set", "fisher_samples=8"]

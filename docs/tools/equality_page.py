@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from docs.tools.sections import PROSE, Results, page
 
-from orderless.storage.typed import decode
 from orderless.writing import markdown_table
+from orderless_lab.storage.typed import decode
 
 TEXT = PROSE["equality"]
 

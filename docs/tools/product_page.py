@@ -5,11 +5,11 @@ from itertools import product
 
 from docs.tools.sections import PROSE, Results, Source, folded, page, shared, table
 
-from orderless.storage.typed import decode
 from orderless.writing import markdown_table, percent, small
 from orderless_lab.report import Summary
 from orderless_lab.report.columns import seen_variance
 from orderless_lab.report.paper import TABLE_1, benchmark_label, method_label
+from orderless_lab.storage.typed import decode
 
 OWN = ("product", "product+particles")
 SHOWN = {name: method_label(name) for name in ("product", "gd", "wpf", "rb", "joint")}

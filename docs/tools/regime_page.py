@@ -3,11 +3,11 @@
 import numpy as np
 from docs.tools.sections import PROSE, Results, page, picture, table
 
-from orderless.storage.typed import decode
 from orderless.writing import markdown_table, percent, small
 from orderless_lab.report import regime
 from orderless_lab.report.paper import method_label
 from orderless_lab.report.regime import COMBINES, Point, RegimeSummary, Scores
+from orderless_lab.storage.typed import decode
 
 TEXT = PROSE["regime"]
 ALIVE = 2.0  # with an ESS below this, one particle has almost all the weight

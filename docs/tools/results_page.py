@@ -22,9 +22,9 @@ from docs.tools.sections import COMMAND, Results, Source
 from docs.tools.table1_page import table1_details, table1_page
 from docs.tools.table2_page import table2_details, table2_page
 
-from orderless.storage.typed import decode
 from orderless_lab.report import Summary
 from orderless_lab.report.paper import TABLE_1, TABLE_2
+from orderless_lab.storage.typed import decode
 
 PAGES: dict[str, Callable[[Results], str | None]] = {
     "table1": table1_page,

@@ -14,6 +14,7 @@ if _TYPE_CHECKING:
         exact,
         features,
         filters,
+        io,
         metrics,
         product,
     )
@@ -35,7 +36,7 @@ if _TYPE_CHECKING:
         RaoBlackwellizedFilter,
         WeightedParticleFilter,
     )
-    from .storage import load, save
+    from .io import load, save
     from .tasks import Task
 
 # the module of each public name; it is imported when the name is first used
@@ -59,15 +60,15 @@ _MODULES = {
     "SI": "consolidation",
     "Task": "tasks",
     "WeightedParticleFilter": "filters",
-    "load": "storage",
+    "load": "io",
     "order_sensitivity": "audit",
     "per_particle": "ensemble",
     "prequential": "evaluation",
-    "save": "storage",
+    "save": "io",
 }
 _ROOMS = (
     "audit", "consolidation", "distributed", "ensemble", "estimators", "exact", "features",
-    "filters", "metrics", "product",
+    "filters", "io", "metrics", "product",
 )  # fmt: skip
 
 # without the estimators, so that `from orderless import *` does not need scikit-learn
@@ -76,7 +77,7 @@ __all__ = [
     "GradientDescent", "LwF", "ParticleFilter", "ParticleParameter", "Perturb",
     "PosteriorProduct", "Predictive", "Prequential", "RaoBlackwellizedFilter", "SI", "Task",
     "WeightedParticleFilter", "__version__", "audit", "consolidation", "distributed",
-    "ensemble", "exact", "features", "filters", "load", "metrics", "order_sensitivity",
+    "ensemble", "exact", "features", "filters", "io", "load", "metrics", "order_sensitivity",
     "per_particle", "prequential", "product", "save",
 ]  # fmt: skip
 

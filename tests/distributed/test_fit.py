@@ -9,7 +9,7 @@ from tests.distributed.shards import X, Y, cut, make_filter, read, read_and_die,
 
 import orderless as ol
 from orderless.distributed import fit
-from orderless.storage import StoreError
+from orderless_lab.storage import StoreError
 
 
 class Counting(ol.RaoBlackwellizedFilter):

@@ -19,12 +19,11 @@ from lab.tests.report.synthetic_cells import make_cell
 from PIL import Image
 
 import orderless as ol
+from orderless import io as storage
 from orderless.distributed.head import Head, Recipe, look_through
 from orderless.distributed.parts import Parts
 from orderless.exact.certificate import compare
 from orderless.files import find_files, read_images
-from orderless.storage import saving as storage
-from orderless.storage.typed import as_json
 from orderless_lab.experiments import Store
 from orderless_lab.experiments.store import read_cell
 from orderless_lab.report import ReportError
@@ -35,6 +34,7 @@ from orderless_lab.rl.transitions import read_transitions
 from orderless_lab.scenarios import DataError
 from orderless_lab.scenarios.download import extract
 from orderless_lab.scenarios.formats import read_idx
+from orderless_lab.storage.typed import as_json
 
 
 def make_filter() -> ol.ParticleFilter:

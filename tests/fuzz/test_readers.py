@@ -30,10 +30,9 @@ from tests.fuzz.files import (
 )
 
 import orderless as ol
+from orderless import io as storage
 from orderless.audit.runs import AuditWork, Maker, Place
 from orderless.distributed.head import Head
-from orderless.storage import Directory
-from orderless.storage import saving as storage
 from orderless_lab.experiments import Store, StoreError
 from orderless_lab.experiments.engine import unfinished
 from orderless_lab.experiments.store import read_cell
@@ -46,6 +45,7 @@ from orderless_lab.rl.networks import Compact
 from orderless_lab.rl.transitions import read_transitions
 from orderless_lab.scenarios import DataError
 from orderless_lab.scenarios.formats import unpickle
+from orderless_lab.storage import Directory
 
 pytestmark = pytest.mark.slow
 

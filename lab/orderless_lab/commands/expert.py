@@ -43,7 +43,7 @@ def expert_train(
 
     Example: orderless expert train starpilot --steps 5000000
     """
-    from orderless.storage import INVALID_STATE
+    from orderless.io import INVALID_STATE
 
     from ..experiments.progress import Countdown
     from ..experiments.store import Store

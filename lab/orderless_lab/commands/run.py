@@ -159,8 +159,8 @@ def draw_map(
     regime: Regime, store: Store, device: torch.device, root: str | None, dry_run: bool
 ) -> None:
     """Draw the map of when weighting helps: train what is missing, write its JSON and figure."""
-    from orderless.storage import write_atomically
-    from orderless.storage.typed import as_json
+    from orderless.io import write_atomically
+    from orderless_lab.storage.typed import as_json
 
     from ..experiments.engine import counting
     from ..experiments.estimate import estimate

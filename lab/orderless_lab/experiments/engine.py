@@ -7,7 +7,8 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from orderless.storage import INVALID_STATE, Directory, StoreError
+from orderless.io import INVALID_STATE
+from orderless_lab.storage import Directory, StoreError
 
 MOST_CELLS = 100_000  # of one grid
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from orderless.ensemble import Ensemble
 from orderless.filters.step import SteppedFilter
-from orderless.storage.typed import decode
+from orderless_lab.storage.typed import decode
 
 from ..methods.learners.continual import heaviest_representation
 from ..methods.learners.policy import PolicyLearner

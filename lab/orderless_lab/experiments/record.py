@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderless.escaping import file_name
-from orderless.storage.typed import Misfit, Setting, decode, optional
+from orderless_lab.storage.typed import Misfit, Setting, decode, optional
 
 from ..methods.registry import Description, remember
 from .store import StoreError, read_cell

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from orderless.storage.typed import Json
+from orderless_lab.storage.typed import Json
 
 from ..methods.config import Range
 from ..methods.settings import Settings

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from orderless.ensemble import Ensemble
 from orderless.filters.base import ParticleFilter
-from orderless.storage import INVALID_STATE
+from orderless.io import INVALID_STATE
 
 from ..methods import Setup, find_method
 from ..methods.learners import ContinualLearner

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orderless.storage import DamagedFile, Directory, StoreError, load, read_cell, save, versions
-from orderless.storage.directory import set_aside
+from orderless.io import load, save
+from orderless_lab.storage import DamagedFile, Directory, StoreError, read_cell, versions
+from orderless_lab.storage.directory import set_aside
 
 __all__ = ["DamagedFile", "Store", "StoreError", "device_name", "read_cell", "versions"]
 

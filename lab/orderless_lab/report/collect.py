@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from orderless import metrics
-from orderless.storage.typed import Misfit, Setting, as_json, decode
+from orderless_lab.storage.typed import Misfit, Setting, as_json, decode
 
 from ..experiments.record import CellRecord, Run, load_run
 from ..experiments.store import StoreError, read_cell

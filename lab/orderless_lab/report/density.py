@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from orderless import io as storage
 from orderless.escaping import file_name
-from orderless.storage import saving as storage
 
 from .summary import ReportError
 

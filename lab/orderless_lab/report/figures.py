@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orderless.storage import write_atomically
+from orderless.io import write_atomically
 
 from ..experiments.record import Run
 from ..methods import describe

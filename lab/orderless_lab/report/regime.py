@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderless import metrics
-from orderless.storage.typed import Json, Misfit, Setting, decode, optional
+from orderless_lab.storage.typed import Json, Misfit, Setting, decode, optional
 
 from ..experiments.record import Reading, ReadingRecord, TrainingRecord
 from .summary import ReportError

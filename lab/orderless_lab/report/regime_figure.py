@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from orderless.storage.typed import Setting
+from orderless_lab.storage.typed import Setting
 
 from .charts import legend_beside, method_styles, new_figure, tidy, variance_scale
 from .paper import method_label

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from orderless.storage.typed import Setting, optional
+from orderless_lab.storage.typed import Setting, optional
 
 from ..experiments.record import ExpertFacts, Table
 

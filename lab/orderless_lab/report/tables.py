@@ -10,8 +10,8 @@ from dataclasses import fields
 from typing import Literal, get_args
 
 from orderless.escaping import csv_cell, markdown, markdown_code, printable
-from orderless.storage.typed import as_json
 from orderless.writing import markdown_table
+from orderless_lab.storage.typed import as_json
 
 from .columns import columns_of, title
 from .paper import method_label

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
-from orderless.storage import write_atomically
+from orderless.io import write_atomically
 
 from ..experiments.record import Run
 from . import figures

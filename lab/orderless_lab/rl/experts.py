@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from orderless import io as storage
 from orderless.ensemble import Ensemble, find_device
 from orderless.ensemble.stacking import check_same_shapes
 from orderless.filters import GradientDescent
 from orderless.filters.base import ParticleFilter
-from orderless.storage import saving as storage
 
 from .cloning import play
 from .environment import Saved

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-from orderless.storage import package_files
+from orderless.io import package_files
 
 _INSTALL = "pip install 'orderless[procgen]'"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from orderless.storage import user_cache
+from orderless.io import user_cache
 
 from .experts import Expert, in_turns
 from .procgen import ProcgenLevels

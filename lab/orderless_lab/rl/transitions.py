@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from orderless.ensemble import find_device
-from orderless.storage import INVALID_STATE, write_atomically
+from orderless.io import INVALID_STATE, write_atomically
 
 from .environment import Array, with_rows
 from .experts import Expert

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from orderless.errors import DataError
-from orderless.storage import package_files, user_cache
+from orderless.io import package_files, user_cache
 
 from .catalogue import (
     CIFAR100_ARCHIVE_MD5,

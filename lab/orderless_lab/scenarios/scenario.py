@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from orderless.storage.saving import checksum
+from orderless.io import checksum
 from orderless.tasks import SizedDataset, Task, task_from_datasets
 
 from .streams import count_batches, keyed_generator, shuffled_batches

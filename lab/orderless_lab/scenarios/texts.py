@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from orderless.storage import write_atomically
+from orderless.io import write_atomically
 
 from .catalogue import INTENTS_ATTRIBUTION, INTENTS_MD5S, INTENTS_SOURCES
 from .download import Progress, download

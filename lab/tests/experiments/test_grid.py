@@ -14,7 +14,6 @@ import torch
 from lab.tests.experiments.tiny import SETTINGS, tiny_grid, tiny_scenario, without_time
 
 from orderless.ensemble.precision import one_thread
-from orderless.storage import directory as storage
 from orderless_lab.experiments import Grid, Store, StoreError, run_grid
 from orderless_lab.experiments.benchmarks import BENCHMARKS, Scenarios
 from orderless_lab.experiments.engine import Report
@@ -23,6 +22,7 @@ from orderless_lab.experiments.launch.local import automatic_workers, compute, d
 from orderless_lab.experiments.store import read_cell
 from orderless_lab.methods.policy_settings import PolicySettings
 from orderless_lab.methods.presets import POLICY_PRESETS, PRESETS
+from orderless_lab.storage import directory as storage
 
 BOTH = ("gd", "wpf")
 

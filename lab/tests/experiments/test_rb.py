@@ -8,7 +8,6 @@ from lab.tests.experiments.tiny import make_run, result_of, tiny_cell, tiny_scen
 
 from orderless.features import DeadLeaves, RandomConvolution, RandomReLU
 from orderless.filters.weights import normalize
-from orderless.storage.typed import as_json
 from orderless_lab.experiments import Grid, Store, run_grid
 from orderless_lab.experiments.benchmarks import find_benchmark
 from orderless_lab.experiments.evaluation import score_task
@@ -20,6 +19,7 @@ from orderless_lab.methods.presets import PRESETS
 from orderless_lab.methods.settings import Settings
 from orderless_lab.report import summarize
 from orderless_lab.scenarios import SplitMNIST
+from orderless_lab.storage.typed import as_json
 
 SMALL = Settings(
     source="embedded", batch_size=8, iterations=10, rb_features=32, rb_particles=3, rb_block=50

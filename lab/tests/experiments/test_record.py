@@ -10,11 +10,11 @@ from typing import Literal
 import pytest
 from lab.tests.report.synthetic_cells import make_cell, write_run
 
-from orderless.storage.directory import LARGEST_CELL
-from orderless.storage.typed import Misfit, as_json, decode, optional
 from orderless_lab.experiments import Store, StoreError
 from orderless_lab.experiments.record import CellRecord, load_run
 from orderless_lab.report import ReportError, summarize, write_report
+from orderless_lab.storage.directory import LARGEST_CELL
+from orderless_lab.storage.typed import Misfit, as_json, decode, optional
 
 
 @dataclass(frozen=True)

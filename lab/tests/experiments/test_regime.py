@@ -11,7 +11,6 @@ from docs.tools.regime_page import curvature
 from typer.testing import CliRunner
 
 from orderless.cli.main import app
-from orderless.storage.typed import as_json
 from orderless_lab.experiments import Cell, Store, StoreError
 from orderless_lab.experiments.benchmarks import Scenarios
 from orderless_lab.experiments.engine import Report
@@ -21,6 +20,7 @@ from orderless_lab.experiments.supervised import SupervisedRunner
 from orderless_lab.methods.settings import Settings
 from orderless_lab.report import ReportError
 from orderless_lab.report.regime import Point, Scores, chosen, summarize_regime, weighings
+from orderless_lab.storage.typed import as_json
 
 SETTINGS = Settings(
     source="embedded",

@@ -14,13 +14,13 @@ from lab.tests.experiments.tiny import (
     tiny_scenario,
 )
 
-from orderless.storage import saving as storage
-from orderless.storage.typed import as_json
+from orderless import io as storage
 from orderless_lab.experiments import Store
 from orderless_lab.experiments.record import load_run
 from orderless_lab.experiments.supervised import TRACES, SupervisedRunner
 from orderless_lab.methods.registry import METHODS, Method
 from orderless_lab.scenarios import Scenario
+from orderless_lab.storage.typed import as_json
 
 ALL = ("wpf", "averaging", "bootstrap", "gd", "adam", "er", "joint")
 ALL += ("ewc", "ewc+wpf", "lwf", "lwf+wpf", "si", "si+wpf")

@@ -8,9 +8,9 @@ import pytest
 from lab.tests.experiments.tiny import STEPS, make_run, tiny_cell, tiny_grid
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from orderless.storage.typed import as_json
 from orderless_lab.experiments import Store, run_grid
 from orderless_lab.experiments.launch.local import compute
+from orderless_lab.storage.typed import as_json
 
 
 def logged(folder) -> dict[str, list[tuple[int, float]]]:

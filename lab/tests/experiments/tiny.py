@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from orderless.storage.typed import as_json
 from orderless_lab.experiments import Cell, Grid, Store, run_grid
 from orderless_lab.experiments.benchmarks import BENCHMARKS, Benchmark, mnist_network
 from orderless_lab.experiments.engine import Report
 from orderless_lab.experiments.supervised import SupervisedRunner
 from orderless_lab.methods.settings import Settings
 from orderless_lab.scenarios import Scenario, Task
+from orderless_lab.storage.typed import as_json
 
 SIZES = 24, 48, 34  # training samples: 3, 6 and 4 batches of 8
 STEPS = 3, 6, 4

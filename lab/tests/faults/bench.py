@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lab.tests.experiments.tiny import run_into, without_time
 
-from orderless.storage import saving as storage
+from orderless import io as storage
 from orderless_lab.experiments import Store
 from orderless_lab.experiments.store import read_cell
 from orderless_lab.report import format_json, summarize

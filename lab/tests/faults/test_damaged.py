@@ -7,7 +7,7 @@ import pytest
 from lab.tests.experiments.tiny import tiny_grid
 from lab.tests.faults.bench import FAULTS, everything, randomness, undisturbed
 
-from orderless.storage import saving as storage
+from orderless import io as storage
 from orderless_lab.experiments import Store, run_grid
 from orderless_lab.experiments.engine import Report
 from orderless_lab.experiments.store import DamagedFile, read_cell

@@ -273,7 +273,7 @@ def test_every_particle_is_consolidated_as_if_alone(kind):
 
 
 def test_state_goes_around(tmp_path):
-    from orderless.storage import load, save
+    from orderless.io import load, save
 
     def fresh():
         return make_learner("domain", consolidation=SI, replay=Reservoir(5, 0))

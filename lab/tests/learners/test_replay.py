@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from orderless.storage import load, save
+from orderless.io import load, save
 from orderless_lab.methods.learners import Reservoir
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from orderless.storage.typed import as_json, decode
 from orderless_lab.experiments import Store
 from orderless_lab.experiments.record import CellRecord
+from orderless_lab.storage.typed import as_json, decode
 
 TASKS = 5
 # method -> (mean accuracy, effect of the order, effect of the seed)

@@ -14,12 +14,12 @@ from lab.tests.report.synthetic_cells import write_run
 from scipy import stats
 
 from orderless import metrics
-from orderless.storage.typed import as_json
 from orderless_lab.experiments.record import load_run
 from orderless_lab.report import format_json, summarize, write_report
 from orderless_lab.report.page import page_data
 from orderless_lab.report.paper import TABLE_2
 from orderless_lab.report.tables import format_table
+from orderless_lab.storage.typed import as_json
 
 LEVELS = 3
 SETTINGS = {"levels": "0-2", "steps_per_level": 1000, "particles": 8, "transitions": 500}

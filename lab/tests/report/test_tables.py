@@ -12,7 +12,6 @@ import pytest
 from lab.tests.report.synthetic_cells import LEVELS, make_cell, write_run
 from markdown import Markdown
 
-from orderless.storage.typed import decode
 from orderless_lab.report import ReportError, Summary, format_table, summarize
 from orderless_lab.report.columns import (
     MISSING,
@@ -25,6 +24,7 @@ from orderless_lab.report.columns import (
 )
 from orderless_lab.report.page.data import summary_table
 from orderless_lab.report.tables import format_json
+from orderless_lab.storage.typed import decode
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from lab.tests.rl.tiny_policies import (
 from lab.tests.rl.walking import make_walker, walk
 
 import orderless as ol
-from orderless.storage.typed import as_json
 from orderless_lab.experiments import policy
 from orderless_lab.experiments.policy import _figures, binned_returns
 from orderless_lab.methods import METHODS
@@ -37,6 +36,7 @@ from orderless_lab.rl import (
 )
 from orderless_lab.rl.cloning import BehaviourCloning, play
 from orderless_lab.rl.transitions import read_transitions
+from orderless_lab.storage.typed import as_json
 
 LIFELONG, CLONING = "procgen-lifelong", "procgen-bc"
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from orderless.storage.typed import as_json
 from orderless_lab.experiments import Cell, Store
 from orderless_lab.experiments.benchmarks import find_benchmark
 from orderless_lab.experiments.grid import runner_of
 from orderless_lab.methods.presets import POLICY_PRESETS
 from orderless_lab.rl import Compact
 from orderless_lab.rl.experts import Expert, save_expert
+from orderless_lab.storage.typed import as_json
 
 GAME = "fruitbot"  # untrained policies do not last long there
 SETTINGS = POLICY_PRESETS["demo"].changed(

@@ -118,7 +118,7 @@ def test_a_rank_that_is_lost_while_a_file_is_written_says_nothing_about_the_disk
     def told(path, data):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr("orderless.storage.saving.write_atomically", told)
+    monkeypatch.setattr("orderless.io.write_atomically", told)
     monkeypatch.setattr("orderless_lab.experiments.launch.ranks.ranks", lambda: 2)
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
     before = signal.getsignal(signal.SIGTERM)

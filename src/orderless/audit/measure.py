@@ -14,8 +14,8 @@ from orderless_lab.experiments.engine import counting, refuse_too_many, run_cell
 from orderless_lab.experiments.launch.local import InOrder
 from orderless_lab.scenarios import Scenario
 from orderless_lab.scenarios import orders as draw_orders
+from orderless_lab.storage import Directory, read_cell
 
-from ..storage import Directory, read_cell
 from ..tasks import Task
 from .answers import LearnerError, as_array, chance, differences
 from .comparison import ComparisonSettings, comparisons

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..storage import write_atomically
+from ..io import write_atomically
 from . import words
 from .decomposition import LEVEL, Array, Decomposition, decompose
 

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from orderless_lab.experiments.engine import Tick
+from orderless_lab.storage import Directory, versions
+from orderless_lab.storage.typed import decode, optional
 
-from ..storage import Directory, versions
-from ..storage.typed import decode, optional
 from ..tasks import Task
 from .answers import Answers, LearnerError, as_array, read_answers, score
 from .comparison import ComparisonSettings

@@ -28,7 +28,7 @@ def verify_deletion(
     Example: orderless verify-deletion after.safetensors retrained.safetensors
     """
     from ..exact.certificate import compare
-    from ..storage import INVALID_STATE, load
+    from ..io import INVALID_STATE, load
 
     states = [load(path) for path in (first, second)]
     try:

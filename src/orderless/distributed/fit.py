@@ -18,10 +18,10 @@ import torch
 
 from orderless_lab.experiments.engine import Report
 from orderless_lab.experiments.launch.local import Processes
+from orderless_lab.storage import Directory
 
 from ..exact.statistics import HeadStatistics
 from ..filters import RaoBlackwellizedFilter
-from ..storage import Directory
 from .parts import Parts, Piece, Reader, merged
 
 Progress = Callable[[int, int | None, str], None]

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from orderless_lab.methods.learners.exact import feature_map
 from orderless_lab.scenarios.augment import to_symmetric
+from orderless_lab.storage.typed import Misfit, as_json, decode
 
 from ..ensemble import Ensemble
 from ..errors import DataError
 from ..features import RandomReLU, efficientnet_lite
 from ..files import Files, label_of, numbers, read_images, read_table
 from ..filters import RaoBlackwellizedFilter
-from ..storage import load, save
-from ..storage.typed import Misfit, as_json, decode
+from ..io import load, save
 
 TOGETHER = 256  # images per part
 TARGET_LIMIT = 16.0  # largest distance of a value from the center, in spreads

@@ -17,9 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from orderless_lab.storage import Directory
+
 from ..exact.statistics import HeadStatistics
 from ..filters import RaoBlackwellizedFilter
-from ..storage import Directory, load, save
+from ..io import load, save
 
 Piece = tuple[Any, Any]  # x and y, tensors or arrays
 Reader = Callable[[Any], Piece | Iterable[Piece]]

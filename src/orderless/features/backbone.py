@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..ensemble.initialization import seeded
 from ..ensemble.precision import matrix_precision, one_thread, same_kernels
-from ..storage import user_cache, write_atomically
+from ..io import user_cache, write_atomically
 from .leaves import dead_leaves
 from .relu import RandomReLU
 

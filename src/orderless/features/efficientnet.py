@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..storage import package_files
+from ..io import package_files
 from .backbone import Backbone
 
 # expansion, channels, kernel, stride, repeats

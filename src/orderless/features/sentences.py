@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ..storage import package_files
+from ..io import package_files
 from .backbone import Backbone
 
 _LONGEST = 256  # tokens of a sentence; longer ones are truncated

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from orderless.ensemble.sharding import RankLost, talking
 from orderless.escaping import printable
-from orderless.storage.typed import Json
+from orderless_lab.storage.typed import Json
 
 from ..store import Store, StoreError
 

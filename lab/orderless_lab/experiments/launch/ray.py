@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from torch import Tensor
 
 from orderless.ensemble.precision import one_thread
-from orderless.storage import user_cache
+from orderless.io import user_cache
 
 from ..cell import Part
 from ..engine import C, Record, Report, Work

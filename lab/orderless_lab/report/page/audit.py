@@ -7,7 +7,7 @@ from pathlib import Path
 from orderless import metrics
 from orderless.audit import LearnerAudit, OrderSensitivity
 from orderless.audit.words import VERDICTS, comparison_note, findings, headline, probability, scale
-from orderless.storage import versions
+from orderless_lab.storage import versions
 
 from ..charts import Spot, method_styles
 from ..columns import STEADIEST, Column

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderless.storage.typed import Setting
 from orderless.writing import MISSING
+from orderless_lab.storage.typed import Setting
 
 from ...experiments.record import CellRecord, Run
 from ..charts import Band, Series, Style, method_styles, scatter_spots, series

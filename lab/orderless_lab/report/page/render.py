@@ -13,8 +13,8 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
-from orderless.storage import write_atomically
-from orderless.storage.typed import Json, as_json
+from orderless.io import write_atomically
+from orderless_lab.storage.typed import Json, as_json
 
 from .data import Page
 

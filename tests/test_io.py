@@ -3,18 +3,18 @@
 import copy
 import os
 import pickle
+import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless.storage.directory import LOCK
-from orderless_lab.experiments import Store, StoreError
-from orderless_lab.report import figures
+from orderless.io import digest, new_file
 
 cross_entropy = ol.per_particle(F.cross_entropy)
 
@@ -198,7 +198,7 @@ def test_the_same_content_is_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_version_is_refused(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("orderless.storage.saving.FORMAT", 99)
+    monkeypatch.setattr("orderless.io.FORMAT", 99)
     path = ol.save(tmp_path / "a", make("weighted"))
     monkeypatch.undo()
     refused(make("weighted"), path, "its format is 99, and this version reads 2")
@@ -307,16 +307,68 @@ def test_what_cannot_be_saved_is_named(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_links_in_a_run_directory_are_never_followed(tmp_path):
-    precious = tmp_path / "precious"
-    precious.write_text("keep me")
-    store = Store(tmp_path / "run")
-    store.prepare()
-    for name in (".writable", LOCK, "figure2.png"):
-        (store.directory / name).symlink_to(precious)
-    store.prepare()
-    with pytest.raises(StoreError, match="is a link to another file: remove it"), store.lock():
-        pass
-    figures.save(Figure(), store.directory / "figure2.png")
-    assert precious.read_text() == "keep me"
-    assert not (store.directory / "figure2.png").is_symlink()
+def test_complex_numbers_come_back_and_sparse_ones_are_refused_by_name(tmp_path: Path) -> None:
+    for dtype in (torch.complex64, torch.complex128):
+        state = {"c": torch.tensor([1 + 2j, -0.5j], dtype=dtype).conj()}
+        loaded = ol.load(ol.save(tmp_path / "a", state))
+        assert loaded["c"].dtype == dtype and torch.equal(loaded["c"], state["c"])
+    with pytest.raises(TypeError, match="/s: a tensor is sparse_coo"):
+        ol.save(tmp_path / "b", {"s": torch.eye(3).to_sparse()})
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("link", [False, True], ids=["itself", "through a link"])
+def test_a_pipe_is_not_replaced(link: bool, tmp_path: Path) -> None:
+    """Nor is a device: as root, that would remove it for the whole machine."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    target = path
+    if link:
+        target = tmp_path / "link"
+        target.symlink_to(path)
+    with pytest.raises(OSError, match="device or a pipe") as caught:
+        ol.save(target, {"x": torch.ones(1)})
+    assert caught.value.filename == str(target)
+    assert stat.S_ISFIFO(os.stat(target).st_mode) and target.is_symlink() == link
+    assert len(list(tmp_path.iterdir())) == 1 + link
+
+
+def test_a_new_file_has_its_name_once_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("before")
+    with pytest.raises(KeyboardInterrupt), new_file(path, "w") as file:
+        file.write("half")
+        raise KeyboardInterrupt
+    assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]
+    with new_file(path, "w") as file:
+        file.write("whole")
+        assert path.read_text() == "before"
+    assert path.read_text() == "whole" and list(tmp_path.iterdir()) == [path]
+
+
+def test_files_need_no_locks(tmp_path: Path) -> None:
+    """As on Windows, which has no fcntl."""
+    code = (
+        "import sys; sys.modules['fcntl'] = None; import torch, orderless as ol;"
+        "ol.save('a', {'x': torch.ones(2)}); print(ol.load('a')['x'].sum().item());"
+        "ol.features.Backbone; ol.features.efficientnet_lite"
+    )
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert result.stdout == "2.0\n", result.stderr
+
+
+def test_a_digest_is_of_the_values_alone() -> None:
+    x = torch.arange(6.0).reshape(2, 3)
+    value = {"x": x, "rest": [1, "two", (None, 0.5)]}
+    strided = {"x": x.T.contiguous().T, "rest": [1, "two", (None, 0.5)]}
+    assert digest(value) == digest(strided)
+    others = [
+        {**value, "x": x.double()},
+        {**value, "x": x.reshape(3, 2)},
+        {**value, "x": x + torch.tensor([0.0, 0.0, 2.0**-20])},
+        {**value, "rest": [1, "two", [None, 0.5]]},
+        {**value, "rest": ["1", "two", (None, 0.5)]},
+        {"y": x, "rest": value["rest"]},
+    ]
+    assert len({digest(other) for other in [value, *others]}) == 7

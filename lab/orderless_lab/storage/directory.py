@@ -6,7 +6,6 @@ DIR/cells/NAME.json          one finished cell
 import errno
 import fcntl
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -21,8 +20,10 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 
-from .. import __version__
-from ..escaping import file_name
+from orderless import __version__
+from orderless.escaping import file_name
+from orderless.io import write_atomically
+
 from .typed import Json, as_json
 
 FORMAT = 1
@@ -38,40 +39,9 @@ class DamagedFile(UserWarning):
     """A file is damaged; there is one warning per file."""
 
 
-def user_cache() -> Path:
-    """The user's cache folder of this package."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orderless"
-
-
-def package_files(package: str, pattern: str) -> list[Path]:
-    """Files of an installed package that match a pattern; the package is not imported."""
-    spec = importlib.util.find_spec(package)
-    folders = spec.submodule_search_locations or [] if spec else []
-    return [path for folder in folders for path in sorted(Path(folder).glob(pattern))]
-
-
 def versions() -> dict[str, str]:
     """Versions of the packages that results depend on, for the records."""
     return {"orderless": __version__, "torch": torch.__version__, "numpy": np.__version__}
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write to a temporary file, flush it to the disk, and rename it."""
-    # a unique name, because another machine may be writing the same file
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        if error.filename is None:
-            raise
-        # name the file, not the temporary one
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _digest(cell: Json) -> str:
@@ -138,11 +108,17 @@ class Directory:
         with self._lock_file() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise StoreError(
                     f"another run is writing to {self.directory}: wait for it or choose another "
                     "--out"
                 ) from None
+            except OSError as error:  # such as some network file systems
+                warnings.warn(
+                    f"{self.directory} cannot be locked ({error.strerror}): let one run at a time "
+                    "write to it",
+                    stacklevel=3,
+                )
             for part in self.directory.glob("*/.*.part"):  # left by a run that was killed
                 part.unlink(missing_ok=True)
             for path in [p for name in self.folders for p in (self.directory / name).glob("*:*")]:

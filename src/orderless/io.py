@@ -1,0 +1,214 @@
+"""Files: `save` and `load`, one digest of tensors, and writes that are complete or absent.
+
+Tensors are written as safetensors and the rest as JSON, never as a pickle. safetensors compares
+every size in a file with the size of the file before it allocates memory. It does not notice a
+flipped bit, so files have a checksum, and a format version.
+"""
+
+import errno
+import hashlib
+import importlib.util
+import json
+import math
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as serialize
+from torch import Tensor
+
+FORMAT = 2
+
+# Errors that an invalid state can cause when it is read or loaded into an object.
+INVALID_STATE = (
+    ValueError,
+    KeyError,
+    IndexError,
+    TypeError,
+    AttributeError,
+    RuntimeError,  # RecursionError is one
+    OverflowError,
+)
+
+
+def save(path: str | os.PathLike[str], obj: Any) -> Path:
+    """Write an object's `state_dict()` (or a nested dict of tensors and plain values) to one file.
+
+    The write is atomic: the file is complete or absent.
+    """
+    path = Path(path)
+    state = obj.state_dict() if hasattr(obj, "state_dict") else obj
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps(_encode(state, tensors, ""))
+    about = {"format": FORMAT, "checksum": checksum(text, tensors), "tree": text}
+    apart = {name: tensor.clone() for name, tensor in tensors.items()}  # they may share memory
+    # one key, because safetensors writes several keys in any order: same content, same bytes
+    write_atomically(path, serialize(apart, {"orderless": json.dumps(about)}))
+    return path
+
+
+def load(path: str | os.PathLike[str], into: Any = None) -> Any:
+    """Read a file of `save`: return the nested state, or load it `into` an object and return that.
+
+    >>> pf.load_state_dict(ol.load("filter.safetensors"))    # doctest: +SKIP
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder, not a file written by orderless.save")
+    if path.exists() and not path.is_file():  # reading a pipe would block
+        raise ValueError(f"{path} is not a file written by orderless.save")
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, *INVALID_STATE) as error:
+        raise ValueError(f"{path} is not a whole safetensors file: {error}") from None
+    if "orderless" not in metadata:
+        raise ValueError(f"{path} was not written by orderless.save")
+    try:
+        about = json.loads(metadata["orderless"])
+        if about["format"] != FORMAT:
+            raise ValueError(f"its format is {about['format']!r}, and this version reads {FORMAT}")
+        if about["checksum"] != checksum(about["tree"], tensors):
+            raise ValueError("its checksum does not match")
+        state = _decode(json.loads(about["tree"]), tensors)
+    except INVALID_STATE as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if into is None:
+        return state
+    try:
+        into.load_state_dict(state)
+    except INVALID_STATE as error:
+        raise ValueError(f"{path} does not fit: {error}") from None
+    return into
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of tensors and plain values, nested as `save` takes them.
+
+    The dtype, shape and numbers of a tensor count, its device and strides do not.
+
+    >>> digest([1, torch.ones(2)]) == digest([1, torch.ones(1).expand(2)])
+    True
+    """
+    tensors: dict[str, Tensor] = {}
+    return checksum(json.dumps(_encode(value, tensors, "")), tensors)
+
+
+def checksum(text: str, tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of a text and of the name, dtype, shape and bytes of every tensor."""
+    found = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        found.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _encode(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
+    """A JSON tree in which tensors are replaced by their names and other types have a tag."""
+    if isinstance(value, Tensor):
+        return _encode_tensor(value, tensors, name)
+    if isinstance(value, dict):
+        items = [
+            [_encode(key, tensors, ""), _encode(item, tensors, f"{name}/{key}")]
+            for key, item in value.items()
+        ]
+        return {"$dict": items}
+    if isinstance(value, list | tuple):
+        items = [_encode(item, tensors, f"{name}/{place}") for place, item in enumerate(value)]
+        return items if isinstance(value, list) else {"$tuple": items}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"$float": str(value)}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(
+        f"cannot save {name or 'this'}: a {type(value).__name__} is neither a tensor "
+        "nor a plain value"
+    )
+
+
+def _encode_tensor(tensor: Tensor, tensors: dict[str, Tensor], name: str) -> dict[str, Any]:
+    if tensor.layout != torch.strided:
+        layout = str(tensor.layout).removeprefix("torch.")
+        raise TypeError(f"cannot save {name or 'this'}: a tensor is {layout}: save its to_dense()")
+    if tensor.is_complex():
+        return {
+            "$complex": _encode_tensor(torch.view_as_real(tensor.resolve_conj()), tensors, name)
+        }
+    while name in tensors:  # {"a": {"b": ...}, "a/b": ...}
+        name += "'"
+    tensors[name] = tensor.detach().contiguous().cpu()
+    return {"$tensor": name}
+
+
+def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_decode(item, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((tag, content),) = value.items()
+    if tag == "$tensor":
+        return tensors[content]
+    if tag == "$complex":
+        return torch.view_as_complex(_decode(content, tensors))
+    if tag == "$dict":
+        return {_decode(key, tensors): _decode(item, tensors) for key, item in content}
+    if tag == "$tuple":
+        return tuple(_decode(item, tensors) for item in content)
+    if tag == "$float":
+        return float(content)
+    raise ValueError(f"unknown tag {tag!r} in the file's description")
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a whole file, or leave what was there."""
+    with new_file(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def new_file(path: Path, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
+    """Open a file beside `path` that takes its name once the block has ended without an error."""
+    check_replaceable(path)
+    # a unique name, because another machine may be writing the same file
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with open(temporary, mode, **options) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.filename not in (None, str(temporary)):
+            raise
+        # name the file, not the temporary one
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise `OSError` for a device, a pipe, a folder, or a link to one: only files are replaced."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "this is a folder: name a file", str(path))
+    if path.exists() and not path.is_file():
+        raise FileExistsError(
+            errno.EEXIST, "this is a device or a pipe, which a file must not replace", str(path)
+        )
+
+
+def user_cache() -> Path:
+    """The user's cache folder of this package."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orderless"
+
+
+def package_files(package: str, pattern: str) -> list[Path]:
+    """Files of an installed package that match a pattern; the package is not imported."""
+    spec = importlib.util.find_spec(package)
+    folders = spec.submodule_search_locations or [] if spec else []
+    return [path for folder in folders for path in sorted(Path(folder).glob(pattern))]
