@@ -31,12 +31,12 @@ if _TYPE_CHECKING:
         GaussianSumFilter,
         GradientDescent,
         ParticleFilter,
-        PosteriorProduct,
         Predictive,
         RaoBlackwellizedFilter,
         WeightedParticleFilter,
     )
     from .io import load, save
+    from .product import PosteriorProduct
     from .tasks import Task
 
 # the module of each public name; it is imported when the name is first used
@@ -53,7 +53,7 @@ _MODULES = {
     "ParticleParameter": "ensemble",
     "ParticleRegressor": "estimators",
     "Perturb": "ensemble",
-    "PosteriorProduct": "filters",
+    "PosteriorProduct": "product",
     "Predictive": "filters",
     "Prequential": "evaluation",
     "RaoBlackwellizedFilter": "filters",

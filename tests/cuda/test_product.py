@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from tests.filters.product.tasks import convolutional, cross_entropy, five_tasks
+from tests.product.tasks import convolutional, cross_entropy, five_tasks
 
 import orderless as ol
 

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 from lab.tests.sharding.processes import on_ranks
-from tests.filters.product.tasks import convolutional, cross_entropy, five_tasks
+from tests.product.tasks import convolutional, cross_entropy, five_tasks
 
 import orderless as ol
 

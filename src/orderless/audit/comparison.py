@@ -17,10 +17,10 @@ from ..ensemble import Ensemble, per_particle
 from ..features import RandomConvolution, RandomReLU
 from ..filters import (
     AveragingParticles,
-    PosteriorProduct,
     RaoBlackwellizedFilter,
     WeightedParticleFilter,
 )
+from ..product import PosteriorProduct
 from ..tasks import Task
 from .learners import BatchLearner, MakeLearner
 

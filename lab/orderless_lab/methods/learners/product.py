@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from orderless.ensemble import Ensemble
-from orderless.filters import PosteriorProduct
+from orderless.product import PosteriorProduct
 
 from ...scenarios import Scenario
 from .filtered import Learner

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.filters.product.tasks import (
+from tests.product.tasks import (
     convolutional,
     cross_entropy,
     five_tasks,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.filters.product.tasks import cross_entropy
+from tests.product.tasks import cross_entropy
 from torch import Tensor, nn
 
 import orderless as ol

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from tests.filters.oracles import assert_identical
-from tests.filters.product.tasks import convolutional, cross_entropy, five_tasks, learned, product
+from tests.product.tasks import convolutional, cross_entropy, five_tasks, learned, product
 from torch import Tensor, nn
 
 import orderless as ol
@@ -175,7 +175,7 @@ MISMATCHED = {
 
 
 def other_seed() -> ol.PosteriorProduct:
-    from tests.filters.product.tasks import mlp
+    from tests.product.tasks import mlp
 
     particles = ol.Ensemble(mlp, 2, seed=7)
     return ol.PosteriorProduct(particles, lambda p: torch.optim.SGD(p, lr=0.1))

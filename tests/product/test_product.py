@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from tests.filters.product.tasks import (
+from tests.product.tasks import (
     convolutional,
     cross_entropy,
     five_tasks,
