@@ -70,7 +70,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(PIP) -e '.[cli,dev]' -e 'lab[procgen,ray,tensorboard]'
+	$(PIP) -e '.[cli,dev]' -e 'lab[procgen,ray]'
 	touch $@
 
 clean:

@@ -17,7 +17,6 @@ from docs.tools.exact_page import exact_page
 from docs.tools.literature import literature_page
 from docs.tools.order_free_page import order_free_page
 from docs.tools.product_page import product_page
-from docs.tools.regime_page import regime_page
 from docs.tools.sections import COMMAND, Results, Source
 from docs.tools.table1_page import table1_details, table1_page
 from docs.tools.table2_page import table2_details, table2_page
@@ -34,7 +33,6 @@ PAGES: dict[str, Callable[[Results], str | None]] = {
     "literature": literature_page,
     "exact-filter": exact_page,
     "product": product_page,
-    "when-weighting-helps": regime_page,
     "order-free": order_free_page,
     "equality": equality_page,
 }

@@ -22,7 +22,6 @@ def offered(line: str) -> list[str]:
 
 def test_benchmarks_are_offered() -> None:
     assert offered("run spl") == ["splitmnist", "splitcifar100"]
-    assert "regime" in offered("run reg") and "regime" not in offered("tune reg")
 
 
 def test_methods_are_offered_one_after_another() -> None:

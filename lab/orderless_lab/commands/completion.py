@@ -37,7 +37,7 @@ def settings(incomplete: str) -> list[str]:
 
 
 methods, method = several_of(["all", *METHODS]), one_of(*METHODS)
-benchmarks, tunable = one_of(*BENCHMARKS, "regime"), one_of(*BENCHMARKS)
+benchmarks = one_of(*BENCHMARKS)
 presets = one_of(*dict.fromkeys([*PRESETS, *POLICY_PRESETS]))
 games = one_of(*GAMES, "all")
 scenarios = one_of("domain", "task", "class")

@@ -12,7 +12,7 @@ from . import completion
 
 
 def tune(
-    benchmark: Annotated[str, word("A benchmark, as for run.", completion.tunable)],
+    benchmark: Annotated[str, word("A benchmark, as for run.", completion.benchmarks)],
     key: Annotated[str, word("The setting: lr, ewc_tuned, perturbation, ...")],
     values: Annotated[str, word("Comma-separated values to try.")],
     method: Annotated[

@@ -140,12 +140,12 @@ _known = (
 BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in _known}
 
 
-def find_benchmark(name: str, *others: str) -> Benchmark:
-    """A benchmark by its name, or a user's own; the error message also lists `others`."""
+def find_benchmark(name: str) -> Benchmark:
+    """A benchmark by its name, or a user's own."""
     if ":" in name:
         return own_benchmark(name)
     if name not in BENCHMARKS:
-        known = ", ".join([*BENCHMARKS, *others])
+        known = ", ".join(BENCHMARKS)
         raise ValueError(f"unknown benchmark {name!r}: choose from {known} or your own module:name")
     return BENCHMARKS[name]
 

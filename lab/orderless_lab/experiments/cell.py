@@ -44,12 +44,6 @@ class Cell:
         table = self.benchmark, self.scenario, self.preset
         return cell_name(table, self.method, self.order_index, self.seed)
 
-    def parts(self) -> list[Part]:
-        """Its tasks, if they can be learned in parallel; otherwise an empty list."""
-        if self.kind != "supervised" or not find_method(self.method).tasks_apart:
-            return []
-        return [Part(**{**self._fields(), "order": (task,)}) for task in self.order]
-
     def _fields(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(Cell)}
 
@@ -64,20 +58,3 @@ class Cell:
             if key != "settings" and record[key] != value:
                 return f"{key}={record[key]}, not {value}"
         return self.settings.differs(record["settings"], find_method(self.method))
-
-
-@dataclass(frozen=True)
-class Part(Cell):
-    """One task of a cell, the only one in `order`. Its result is a checkpoint, not a record."""
-
-    @property
-    def kind(self) -> str:
-        return "task"
-
-    @property
-    def title(self) -> str:
-        return f"{super().title} task {self.order[0]}"
-
-    @property
-    def name(self) -> str:
-        return f"{super().name}.{self.order[0]}"

@@ -8,10 +8,10 @@ learns the tasks and writes the record to the `Store` (store.py).
 
 import itertools
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any
 
 import torch
 
@@ -23,29 +23,21 @@ from ..methods.plugins import load_plugins
 from ..methods.presets import POLICY_PRESETS, PRESETS, usual_grid
 from ..methods.settings import SharedSettings
 from .benchmarks import Scenarios, find_benchmark
-from .cell import Cell, Part
-from .engine import MOST_CELLS, Record, Report, Tick, Work, refuse_too_many, run_cells
+from .cell import Cell
+from .engine import Report, Tick, refuse_too_many, run_cells, unfinished
 from .launch import local
 from .launch.local import Processes, machine_memory
-from .launch.ranks import SharedStore
 from .launch.ray import Ray
 from .policy import CloningRunner, LifelongRunner
-from .readings import TrainingRunner
 from .record import CellRecord, Table
 from .runner import CellRunner
 from .store import Store
-from .supervised import SupervisedRunner, TaskRunner
-from .tensorboard import summary_writer
-
-if TYPE_CHECKING:
-    from .regime import Regime
+from .supervised import SupervisedRunner
 
 RUNNERS: dict[str, type[CellRunner]] = {
     "supervised": SupervisedRunner,
-    "task": TaskRunner,
     "cloning": CloningRunner,
     "lifelong": LifelongRunner,
-    "regime": TrainingRunner,
 }
 
 
@@ -57,9 +49,6 @@ def runner_of(cell: Cell, tasks: Any, store: Store, **options: Any) -> CellRunne
 @dataclass(frozen=True)
 class Grid:
     """benchmark x methods x permutations x seeds."""
-
-    what: ClassVar[str] = "cells"
-    foreign: ClassVar[tuple[str, str]] = "method", "an audit or a map, not an experiment"
 
     benchmark: str
     scenario: str
@@ -124,26 +113,21 @@ class Grid:
         return None if method is None else self.settings.differs(record["settings"], method)
 
 
-AnyGrid: TypeAlias = "Grid | Regime"
-
-
 @dataclass(frozen=True)
 class GridWork:
     """How the cells of a grid are computed."""
 
-    grid: AnyGrid
+    grid: Grid
     scenarios: Scenarios
     here: Scenarios  # the same in the process that launches: with Ray, on its own device
     command: str = ""
     checkpoint_every: float = 60.0
-    tensorboard: bool = False
     deterministic: bool = False
     plugins: tuple[str, ...] = ()
 
     def refuse(self, directory: Path, name: str, record: Any, cell: Any) -> str | None:
-        key, foreign = self.grid.foreign  # a key of all its records, and what lacks the key
-        if key not in record:
-            return f"{directory} holds {foreign}: choose another --out"
+        if "method" not in record:
+            return f"{directory} holds an audit, not an experiment: choose another --out"
         other = (self.grid if cell is None else cell).differs(record)
         problem = other and f"with {other}"
         if problem is None and cell is not None:
@@ -154,13 +138,12 @@ class GridWork:
     def prepare(self, say: Callable[[str], None]) -> None:
         find_benchmark(self.grid.benchmark).prepare(self.here[0], say)
 
-    def compute(self, cell: Cell, store: Store, tick: Tick) -> CellRecord | None:
+    def compute(self, cell: Cell, store: Store, tick: Tick) -> CellRecord:
         load_plugins(self.plugins)
         with local.deterministic(self.deterministic):
             options: Any = {"checkpoint_every": self.checkpoint_every, "tick": tick}
             runner = runner_of(cell, self.scenarios[cell.seed], store, **options)
-            whole = not isinstance(cell, Part)
-            return runner.run(self.command, tensorboard=self.tensorboard and whole)
+            return runner.run(self.command)
 
     @property
     def device(self) -> torch.device:
@@ -189,34 +172,8 @@ class GridWork:
             )
 
 
-@dataclass(frozen=True)
-class TasksApart:
-    """Learns the tasks of a cell in parallel if there are fewer cells than workers.
-
-    The `Part`s of cells with independent tasks and all other cells are launched first, then the
-    divided cells, which load the checkpoints of their parts (`SupervisedRunner._join`). The results
-    have the same bits as without division, since every task starts from the same networks.
-    """
-
-    launcher: Processes | Ray
-
-    def launch(
-        self, cells: Sequence[Any], work: Work[Any], store: Store, report: Report
-    ) -> Iterator[tuple[Any, Record]]:
-        divided = [cell for cell in cells if cell.parts()]
-        with self.launcher.connected():
-            if divided and len(cells) < self.launcher.count(MOST_CELLS, work):
-                jobs: list[Cell] = [part for cell in divided for part in cell.parts()]
-                jobs += [cell for cell in cells if cell not in divided]
-                for job, record in self.launcher.launch(jobs, work, store, report):
-                    if not isinstance(job, Part):
-                        yield job, record
-                cells = divided
-            yield from self.launcher.launch(cells, work, store, report)
-
-
 def run_grid(
-    grid: AnyGrid,
+    grid: Grid,
     store: Store,
     *,
     root: str | None = None,
@@ -225,11 +182,8 @@ def run_grid(
     ray: Ray | None = None,
     checkpoint_every: float = 60.0,
     report: Report | None = None,
-    group: Any = None,
-    tensorboard: bool = False,
     deterministic: bool = False,
     plugins: tuple[str, ...] = (),
-    command: str | None = None,
 ) -> int:
     """Compute the missing cells of a grid; returns how many were computed.
 
@@ -237,29 +191,30 @@ def run_grid(
         workers: number of processes; None: as many as cores and memory allow.
         ray: compute cells as Ray tasks instead.
         checkpoint_every: seconds between the checkpoints of a cell.
-        group: a process group whose ranks all call this and compute each cell together.
-        tensorboard: write scalars of the computed cells to DIR/tensorboard.
         deterministic: use deterministic kernels on a GPU, which are slower.
         plugins: modules that register methods; every process imports them.
-        command: the command in the records; None: the one that computes this grid.
     """
-    if command is None and isinstance(grid, Grid):
-        command = " ".join([grid.command(), *(f"--plugin {name}" for name in plugins)])
+    command = " ".join([grid.command(), *(f"--plugin {name}" for name in plugins)])
     Range(1).refuse("workers", 1 if workers is None else workers)
-    if group is not None:
-        if find_benchmark(grid.benchmark).kind != "supervised":
-            raise ValueError(f"{grid.benchmark} is for one process: leave out torchrun")
-        store, workers = SharedStore(store.directory, group), 1
-    if tensorboard:
-        summary_writer()  # raises if the package is missing
     if ray is None:
         find_device(device)
     where = Scenarios(grid.benchmark, grid.scenario, grid.settings, root, str(device))
     here = where if ray is None else replace(where, device="cpu")
-    options = checkpoint_every, tensorboard, deterministic, plugins
-    work = GridWork(grid, where, here, command or "", *options)
+    options = checkpoint_every, deterministic, plugins
+    work = GridWork(grid, where, here, command, *options)
     cells: list[Cell] = list(grid.cells(len(here[0])))
-    if ray is None and group is None:
+    if ray is None:
         work.refuse_too_large(cells)
-    launcher = TasksApart(ray or Processes(workers))
-    return run_cells(cells, work, store, launcher, report or Report())
+    return run_cells(cells, work, store, ray or Processes(workers), report or Report())
+
+
+def count_cells(grid: Grid, store: Store, root: str | None) -> str:
+    """How many cells a grid has, how many are finished, and the bytes of the networks of one."""
+    tasks = Scenarios(grid.benchmark, grid.scenario, grid.settings, root, "cpu")
+    work = GridWork(grid, tasks, tasks)
+    cells = list(grid.cells(len(tasks[0])))
+    missing = unfinished(cells, work, store)
+    return (
+        f"{len(cells)} cells, {len(cells) - len(missing)} finished, {len(missing)} to compute; "
+        f"at most {work.held() / 2**20:.0f} MiB for the parameters of a cell's networks"
+    )

@@ -8,7 +8,6 @@ from ..methods.presets import usual_grid
 from ..rl.games import parse_levels
 from .benchmarks import find_benchmark
 from .grid import Grid
-from .launch.ranks import ranks
 
 
 def plan(
@@ -26,7 +25,7 @@ def plan(
 
     `game` is a game or "all"; None is the first game or scenario; `changes` are `key=value` texts.
     """
-    found = find_benchmark(benchmark, "regime")
+    found = find_benchmark(benchmark)
     if found.kind == "supervised":
         if game is not None:
             raise ValueError(f"--game belongs to the ProcGen benchmarks, not to {benchmark}")
@@ -69,21 +68,11 @@ def refuse(benchmark: str, **options: object) -> None:
             raise ValueError(f"--{option} is not for {benchmark}: leave it out")
 
 
-def check_launch(
-    benchmark: str, launcher: str, workers: int | None, checkpoint_every: float
-) -> None:
-    """Raise `ValueError` for options that exclude each other."""
-    regime = benchmark == "regime"
-    alone = regime or benchmark.startswith("procgen-")
-    if ranks() > 1 and (alone or workers not in (None, 1)):
-        what = benchmark if alone else "--workers"
-        raise ValueError(f"{what} is for one process: leave it out, or torchrun")
+def check_launch(launcher: str, workers: int | None, checkpoint_every: float) -> None:
+    """Raise `ValueError` for options without sense."""
     if launcher not in ("local", "ray"):
         raise ValueError(f"launcher must be local or ray, got {launcher!r}")
-    if launcher == "ray" and (ranks() > 1 or regime):
-        what = "torchrun" if ranks() > 1 else "regime"
-        raise ValueError(f"--launcher ray does not go with {what}: leave it out")
-    if not regime and workers is not None and workers < 1:
+    if workers is not None and workers < 1:
         raise ValueError(f"--workers must be at least 1, got {workers}")
-    if not regime and not checkpoint_every >= 0:  # nor NaN
+    if not checkpoint_every >= 0:  # nor NaN
         raise ValueError(f"--checkpoint-every must be at least 0, got {checkpoint_every}")

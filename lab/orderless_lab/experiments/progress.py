@@ -12,7 +12,6 @@ from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progres
 
 from .cell import Cell
 from .engine import Report
-from .launch.ranks import rank
 from .record import CellRecord
 from .store import DamagedFile
 
@@ -20,8 +19,8 @@ from .store import DamagedFile
 class Countdown:
     """Shows progress in items or `bytes`: bars on a terminal, or a line `every` 5 seconds."""
 
-    def __init__(self, *, bytes: bool = False, every: float = 5.0, quiet: bool = False) -> None:
-        self._console = Console(stderr=True, quiet=quiet)
+    def __init__(self, *, bytes: bool = False, every: float = 5.0) -> None:
+        self._console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -67,7 +66,7 @@ class GridProgress(Countdown, Report):
     """The `report` of `run_grid`: a bar, or a line for every cell; `label` precedes its name."""
 
     def __init__(self, label: str = "") -> None:
-        super().__init__(every=math.inf, quiet=rank() > 0)
+        super().__init__(every=math.inf)
         self._label = f"{label}: " if label else ""
         self._finished = self._total = self._steps = 0
         self._text = ""
@@ -113,6 +112,6 @@ class OnceOfAKind:
         kind = str(message)
         if not isinstance(message, DamagedFile):
             kind = re.sub(r"[0-9]+", "0", kind)
-        if rank() == 0 and kind not in self.said:
+        if kind not in self.said:
             self.said.add(kind)
             print(f"orderless: warning (said once): {message}", file=sys.stderr)

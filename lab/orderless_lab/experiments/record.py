@@ -137,48 +137,6 @@ def cell_name(table: Table, method: str, order_index: int, seed: int) -> str:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One filter of a map: a weighting of the first `n` particles; `min_ess` is a share of n."""
-
-    method: str
-    n: int
-    loss_scale: float = 1.0
-    min_ess: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadingRecord(Reading):
-    """The result of a reading. `power`: of the weights; `scores`: combination -> score by task."""
-
-    power: float
-    ess: float
-    moved: float
-    scores: dict[str, list[float]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingRecord:
-    """A finished training of the map of when weighting helps."""
-
-    format: int = 1
-    training: str
-    rate: float | None
-    init: str | None
-    order_index: int
-    order: list[int]
-    seed: int
-    settings: dict[str, Setting]
-    readings_wanted: list[object]
-    readings: list[ReadingRecord]
-    alive: int
-    device: str
-    died_at: int | None
-    versions: dict[str, str]
-    duration: float
-    command: str = ""
-
-
-@dataclass(frozen=True)
 class Run:
     """All finished cells of a run directory, sorted by `CellRecord.identity`."""
 

@@ -23,7 +23,6 @@ from .cell import Cell
 from .evaluation import COMBINES, displacement, finite, loss_areas, plasticity, stacked
 from .record import CellRecord, Row
 from .store import Store, StoreError, device_name, versions
-from .tensorboard import CellLog
 
 T = TypeVar("T")
 TRACES = 40  # at most this many points per task at which weights and loss are recorded
@@ -57,8 +56,7 @@ class CellRunner(ABC):
     """Runs one cell from its start or its checkpoint.
 
     A stage is (tasks seen so far, number of steps); its last task is learned. `tick` is called with
-    numbers of steps, `ended` with the phases of the cell: "beginning", then "learning" and "finish"
-    for every stage. `combines`: the ways in which a subclass scores.
+    numbers of steps. `combines`: the ways in which a subclass scores.
     """
 
     combines: tuple[str, ...] = COMBINES
@@ -75,26 +73,24 @@ class CellRunner(ABC):
         *,
         checkpoint_every: float = 60.0,
         tick: Callable[[int], None] = lambda steps: None,
-        ended: Callable[[str], None] = lambda phase: None,
     ) -> None:
         self._since = time.monotonic()
         self.cell, self.tasks, self.store, self.settings = cell, tasks, store, cell.settings
-        self.checkpoint_every, self.tick, self.ended = checkpoint_every, tick, ended
+        self.checkpoint_every, self.tick = checkpoint_every, tick
         network = find_benchmark(cell.benchmark).network(tasks, cell.settings)
         self.seed = cell.settings.seed_of(cell.seed, cell.order_index)
-        self.setup = self.setup_type(tasks, cell.settings, network, self.seed, store.group)
+        self.setup = self.setup_type(tasks, cell.settings, network, self.seed)
         self.learner = self._build()
         self._rates = [float(group["lr"]) for group in self._groups()]
         self.stages = self.plan(cell.settings)
         self.progress = CellProgress()
         self.opened = ExitStack()
         self._digest = getattr(tasks, "digest", None)  # of a user's own tasks
-        self._log: Callable[[CellProgress], None] = lambda progress: None
 
     def _build(self) -> Any:
         return find_method(self.cell.method).build(self.setup)
 
-    def run(self, command: str = "", *, tensorboard: bool = False) -> CellRecord | None:
+    def run(self, command: str = "") -> CellRecord:
         """Learn all tasks, write the record to the store and return it."""
         with self.opened:
             saved = time.monotonic()
@@ -103,30 +99,19 @@ class CellRunner(ABC):
             progress.scores = progress.scores or {name: [] for name in self.combines}
             if [] in progress.scores.values():  # not so if a resumed cell has begun
                 self._score([])
-            self.ended("beginning")
-            if tensorboard and self.store.first:
-                folder = self.store.directory / "tensorboard" / self.cell.name
-                log = CellLog(folder, self.tasks.task_names, [count for _, count in self.stages])
-                self.opened.callback(log.close)
-                self._log = log.update
-            self._log(progress)
             while progress.position < len(self.stages):
                 seen, count = self.stages[progress.position]
                 self._set_rates()
                 for _ in self._stage(seen, count):
-                    if self.store.agrees(time.monotonic() - saved > self.checkpoint_every):
+                    if time.monotonic() - saved > self.checkpoint_every:
                         self._checkpoint()
-                        self._log(progress)
                         saved = time.monotonic()
-                self.ended("learning")
                 self._attempt(self.learner.check)  # on CUDA, a step may not have been checked yet
                 self._finish_stage(seen)
-                self.ended("finish")
-                self._log(progress)
                 progress.position, progress.batch = progress.position + 1, 0
             return self._leave(command)
 
-    def _leave(self, command: str) -> CellRecord | None:
+    def _leave(self, command: str) -> CellRecord:
         """Write the record and the snapshots."""
         self._clock()
         record = self._record(command)
@@ -260,21 +245,21 @@ class CellRunner(ABC):
         """What a checkpoint must have in common with this run, besides the cell."""
         return {"versions": versions(), "data": self._digest}
 
-    def _saved(self, cell: Cell) -> Any:
-        """The latest checkpoint of this cell, or of one of its parts."""
+    def _saved(self) -> Any:
+        """The latest checkpoint of this cell."""
 
         def come(state: Mapping[str, Any]) -> tuple[int, int] | None:
             """None if it is of another cell, of other data or by other versions."""
             other = any(state.get(key) != value for key, value in self._identity().items())
-            if other or cell.differs(state["cell"]) is not None:
+            if other or self.cell.differs(state["cell"]) is not None:
                 return None
             return state["progress"]["position"], state["progress"]["batch"]
 
-        return self.store.load_checkpoint(cell.name, come)
+        return self.store.load_checkpoint(self.cell.name, come)
 
     def _resume(self) -> None:
         try:
-            state = self._saved(self.cell)
+            state = self._saved()
             if state is None:
                 return
             self.progress = CellProgress(**state["progress"])

@@ -23,19 +23,13 @@ __all__ = ["DamagedFile", "Store", "StoreError", "device_name", "read_cell", "ve
 
 
 class Store(Directory):
-    """Reads and writes one run directory; under torchrun, see `ranks.SharedStore`."""
+    """Reads and writes one run directory."""
 
     folders = ("cells", "checkpoints", "snapshots")
-    group: Any = None  # the process group that computes a cell together
-    first: bool = True  # whether this process writes the files
 
     def __init__(self, directory: str | Path) -> None:
         super().__init__(directory)
         self._newest: dict[str, Path] = {}  # checkpoint of each cell
-
-    def agrees(self, now: bool) -> bool:
-        """Whether to write a checkpoint; under torchrun, the first rank's `now`."""
-        return now
 
     def readers(self, name: str) -> dict[Path, Callable[[Path], Any]]:
         return {**super().readers(name), self.snapshots_path(name): load}
@@ -51,7 +45,7 @@ class Store(Directory):
             self.drop_checkpoints(name)
 
     def drop_checkpoints(self, name: str) -> None:
-        """Delete the checkpoints of a cell and its parts, and partial files of killed processes."""
+        """Delete the checkpoints of a cell, and partial files of killed processes."""
         for pattern in (f"{escape(name)}.*.st", f".{escape(name)}.*.st.*.part"):
             for path in (self.directory / "checkpoints").glob(pattern):
                 path.unlink(missing_ok=True)

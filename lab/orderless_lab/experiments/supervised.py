@@ -12,7 +12,7 @@ from ..methods.learners import ContinualLearner
 from ..methods.settings import Settings
 from ..scenarios import Scenario
 from .evaluation import COMBINES, SAMPLES, score_task, snapshot
-from .runner import TRACES, CellProgress, CellRunner
+from .runner import TRACES, CellRunner
 
 
 class SupervisedRunner(CellRunner):
@@ -29,7 +29,6 @@ class SupervisedRunner(CellRunner):
         self.snapshots = first and self.settings.score_after == "each"
         self._pending: list[tuple[int, Any]] = []  # step infos not yet fetched from the device
         self._scored_at = -1
-        self._parts = {part.order[0]: part for part in self.cell.parts()}
 
     def _build(self) -> ContinualLearner:
         learner = super()._build()
@@ -40,31 +39,9 @@ class SupervisedRunner(CellRunner):
 
     def _stage(self, seen: list[int], count: int) -> Iterator[None]:
         self.learner.begin_task(seen)
-        self._joined = self.progress.batch == 0 and self._join(seen[-1], count)
-        for batch in () if self._joined else self._batches(seen):
+        for batch in self._batches(seen):
             self._learn(batch, count)
             yield
-
-    def _join(self, task: int, count: int) -> bool:
-        """Add a task that another process has learned (a `Part`); False if there is none."""
-        progress, part = self.progress, self._parts.get(task)
-        state = None if part is None else self._saved(part)
-        if state is None or not state["progress"]["position"]:
-            return False
-        theirs, before = CellProgress(**state["progress"]), self._steps()
-        progress.batch, progress.seconds = count, progress.seconds + theirs.seconds
-        if progress.died_at is not None:
-            return True
-        theirs.trace["step"] = [before + step for step in theirs.trace["step"]]
-        for name, values in theirs.trace.items():
-            progress.trace[name] += values
-        if theirs.died_at is not None:
-            progress.died_at = before + theirs.died_at
-            return True
-        other: Any = self._build()
-        other.load_state_dict(state["learner"])
-        self._attempt(lambda: self.learner.add(other))  # type: ignore[attr-defined]
-        return True
 
     def _count(self, settings: Settings, seen: list[int]) -> int:
         learned = seen if self.learner.joint else seen[-1]
@@ -103,7 +80,7 @@ class SupervisedRunner(CellRunner):
         self._add_plasticity(*self.learner.representation(some))
 
     def _end_task(self) -> None:
-        info = None if self._joined else self._attempt(self.learner.end_task)
+        info = self._attempt(self.learner.end_task)
         if info is not None:
             self._pending.append((self._steps(), info))
         self._fetch()
@@ -147,19 +124,3 @@ class SupervisedRunner(CellRunner):
     def _found(self) -> Any:
         names = ("nll", "ece", "predictions")
         return {name: [getattr(score, name) for score in self.last] for name in names}
-
-
-class UnscoredRunner(SupervisedRunner):
-    """Learns the tasks without scoring after each."""
-
-    combines = ()
-
-    def _finish_stage(self, seen: list[int]) -> None:
-        self._end_task()
-
-
-class TaskRunner(UnscoredRunner):
-    """Runs a `Part`: learns one task and leaves a checkpoint, which the cell loads."""
-
-    def _leave(self, command: str) -> None:
-        self._checkpoint()

@@ -33,7 +33,7 @@ class ProductSettings(Config):
 
 
 LABEL, COLOUR = "Product of task posteriors", "#8B2E5D"
-common: Any = {"config": ProductSettings, "tasks_apart": True}
+common: Any = {"config": ProductSettings}
 of_one: Any = {"label": LABEL, "style": Style(COLOUR, "p"), "ignores": ("lr", "product_weights")}
 of_many: Any = {"label": f"{LABEL}, particles", "style": Style(COLOUR, "d"), "ignores": ("lr",)}
 

@@ -23,13 +23,12 @@ _initial = lru_cache(maxsize=4)(Ensemble)
 
 @dataclass(frozen=True)
 class Setup:
-    """What a method is built from; `group`: the processes that the particles are sharded over."""
+    """What a method is built from."""
 
     scenario: Scenario
     settings: SharedSettings
     make_model: Callable[[], nn.Module]
     seed: int
-    group: Any = None
 
     def learner(self, filter: SteppedFilter, **options: Any) -> Learner:
         """A `Learner` that trains a filter in the scenario; `options` are those of `Learner`."""
@@ -42,11 +41,9 @@ class Setup:
     def initial(
         self, make_model: Callable[[], nn.Module], n: int, init: str | Perturb = "fresh"
     ) -> Ensemble:
-        """n particles on the scenario's device, sharded over the group if every rank gets one."""
-        # fewer, such as a single network, are computed by every rank alike
-        enough = self.group is not None and n >= torch.distributed.get_world_size(self.group)
-        where: Any = {"device": str(self.scenario.device), "group": self.group if enough else None}
-        return copy.deepcopy(_initial(make_model, n, init, self.seed, **where))
+        """n particles on the scenario's device."""
+        device = str(self.scenario.device)
+        return copy.deepcopy(_initial(make_model, n, init, self.seed, device=device))
 
     def ensemble(self, n: int) -> Ensemble:
         """n particles, initialised as the settings define."""

@@ -177,7 +177,7 @@ def test_a_cell_of_another_grid_put_in_place_is_not_trusted(change, words, store
 def test_a_directory_of_an_audit_is_refused(store):
     store.prepare()
     store.write_cell("mine-order0-seed0", {"learner": "mine", "order": [0, 1], "maker": {}})
-    with pytest.raises(StoreError, match="holds an audit or a map, not an experiment"):
+    with pytest.raises(StoreError, match="holds an audit, not an experiment"):
         run_grid(tiny_grid(), store)
 
 

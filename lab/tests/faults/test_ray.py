@@ -67,7 +67,6 @@ def test_a_node_that_does_not_come_up_is_a_sentence(not_connected, tmp_path, mon
 def test_what_does_not_go_with_ray_is_a_sentence():
     with pytest.raises(ValueError, match="at_once must be at least 1, got 0"):
         Ray(at_once=0)
-    assert "--launcher ray does not go with regime" in refused("regime")
     assert "must be 0 or more" in refused("splitmnist", "--device", "cuda", "--gpus-per-cell", "-1")
 
 

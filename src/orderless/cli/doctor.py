@@ -36,7 +36,6 @@ EXTRAS = {
     "procgen": (("envpool", "envpool-assets", "PyQt5-Qt5"), "ProcGen's games"),
     "parquet": (("pyarrow",), "parquet tables for fit and predict"),
     "ray": (("ray",), "many machines"),
-    "tensorboard": (("tensorboard",), "run --tensorboard"),
     "river": (("river", "scikit-learn"), "streams, a sample at a time"),
     "onnx": (("onnx", "onnxscript", "onnxruntime"), "heads for other runtimes"),
 }

@@ -8,6 +8,8 @@ from typing import Any
 
 import typer
 
+from ..escaping import printable
+
 # torch has no error class for the host's memory
 OUT_OF_MEMORY = ("out of memory", "allocate memory", "not enough memory")
 
@@ -26,7 +28,6 @@ def problems_as_sentences(less_memory: str = "less data") -> Iterator[None]:
     # imported before anything can fail: an error may leave no time or memory for imports
     from orderless_lab.experiments import StoreError
     from orderless_lab.experiments.launch.local import handled
-    from orderless_lab.experiments.launch.ranks import complain, rank
     from orderless_lab.experiments.progress import OnceOfAKind
     from orderless_lab.report import ReportError
     from orderless_lab.rl.runtime import ProcgenMissing
@@ -54,11 +55,16 @@ def problems_as_sentences(less_memory: str = "less data") -> Iterator[None]:
         complain(f"out of memory: use {less_memory}")
         raise typer.Exit(2) from None
     except KeyboardInterrupt as stopped:
-        if rank() == 0:
-            said = str(stopped) or "stopped; the same command resumes from what was saved"
-            typer.echo(f"\norderless: {said}", err=True)
+        said = str(stopped) or "stopped; the same command resumes from what was saved"
+        typer.echo(f"\norderless: {said}", err=True)
         number = signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT
         raise typer.Exit(128 + number) from None
+
+
+def complain(problem: BaseException | str) -> None:
+    """Print an error, which may quote names of users."""
+    lines = (printable(line) for line in str(problem).splitlines())
+    typer.echo("orderless: " + "\n".join(lines), err=True)
 
 
 def _terminate(*_: Any) -> None:

@@ -1,1 +1,1 @@
-"""Launchers: cells on this machine, on a Ray cluster, or by the ranks of torchrun together."""
+"""Launchers: cells on this machine or on a Ray cluster."""

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from typing import Any
@@ -116,9 +116,6 @@ class Processes:
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-
-    def connected(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def count(self, cells: int, work: Work[Any]) -> int:
         """The number of processes for this many cells."""

@@ -6,8 +6,7 @@ and a worker that was considered lost cannot overwrite files.
 Checkpoints are large and stay on a disk. A worker that sees the run directory (it reads the mark
 that the driver wrote there) writes them to it, and a lost cell resumes on any machine. Otherwise
 they are in the user's cache on the worker's machine: a cell resumes there if its process was lost,
-and starts again if its machine was lost. The tasks of one cell run in parallel if workers see the
-run directory.
+and starts again if its machine was lost.
 """
 
 import os
@@ -28,7 +27,6 @@ from torch import Tensor
 from orderless.ensemble.precision import one_thread
 from orderless.io import user_cache
 
-from ..cell import Part
 from ..engine import C, Record, Report, Work
 from ..store import Store, StoreError, versions
 from .local import Warned, compute
@@ -84,8 +82,7 @@ class Ray:
                             warnings.warn(message, stacklevel=2)
                         if snapshots is not None:
                             store.write_snapshots(cell.name, snapshots)
-                        if record is not None:  # a task of a cell leaves a checkpoint only
-                            store.write_cell(cell.name, record)
+                        store.write_cell(cell.name, record)
                         yield cell, record
             finally:  # after an interrupt or a failed cell, running cells have checkpoints
                 for reference in running:
@@ -222,8 +219,6 @@ def _compute(cell: Any, shared: tuple[Any, ...], meter: Any) -> Result:
         raise StoreError(f"{platform.node()} has {versions()}, not {wanted}: install the same")
     _work = _work if _work == work else work
     store = WorkerStore(directory, mark)
-    if isinstance(cell, Part) and not store.shared:
-        return None, None, []  # the cell would not see the checkpoint, and learns the task itself
     with one_thread():
         record, warned = compute(cell, _work, store, _Ticks(meter))
     return record, store.snapshots, warned

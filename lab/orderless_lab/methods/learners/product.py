@@ -1,7 +1,6 @@
 """The learner of the product of task posteriors: its loss, and the outputs in it."""
 
 from collections.abc import Sequence
-from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -57,10 +56,6 @@ class ProductLearner(Learner):
         """Add the task to the product."""
         data = self.scenario.train_set(self.seen[-1])
         self.filter.end_task(data, loss=lambda outputs, y: self._losses(outputs, y).sum(1))
-
-    def add(self, other: Self) -> None:
-        """Add the tasks of another learner that started from the same networks."""
-        self.filter, self._fast = self.filter + other.filter, None
 
 
 def squared_errors(outputs: Tensor, y: Tensor, columns: Tensor | None = None) -> Tensor:
