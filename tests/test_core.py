@@ -6,7 +6,7 @@ import sys
 import pytest
 
 EXTRAS = ["typer", "rich", "mlxtend", "matplotlib", "sklearn", "scipy"]
-EXTRAS += ["envpool", "PyQt5", "ray", "tensorboard", "triton"]
+EXTRAS += ["envpool", "PyQt5", "ray", "triton"]
 
 LEARN = """
 import torch, torch.nn.functional as F, orderless as ol
