@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
-from .kernels import fused
+from ..cuda import fused
 
 Write = Callable[[], None]
 Shown = Callable[[Tensor], Collection[int]]  # ids of parameters

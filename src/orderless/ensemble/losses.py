@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .kernels import fused
+from ..cuda import fused
 
 _READS_VALUES = ("data-dependent control flow", "calling .item()")  # in vmap's error messages
 

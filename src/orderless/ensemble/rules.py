@@ -12,11 +12,12 @@ convolution, and functions of single channels (pooling, batch normalisation) wor
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch._C._functorch import (
     _add_batch_dim,
     _unwrap_batched,
@@ -28,18 +29,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .dropout import DROPOUT
-from .kernels.grouped import can_group, grouped_convolution
-from .kernels.pooling import max_pool
-from .kernels.residual import can_fuse, residual, residual_blocks
-from .kernels.shared import can_share, shared_convolution
 from .linear import FactoredUpdate, batched_linear
 
 
 def _with_particle_axis(rule: Callable[..., Any], *args: Any) -> Any:
     """Call `rule(n, dims, *args)` outside of `vmap`, on tensors with an explicit N axis.
 
-    `rule` returns its result, a tensor or a tree of them, and the particle axis in it. The vmap
-    rule of an `autograd.Function` would do the same in ten times the time.
+    `rule` returns its result, a tensor or a tree of them, and the particle axis in it; or
+    NotImplemented. The vmap rule of an `autograd.Function` would do the same in ten times the time.
     """
     level = maybe_current_level()
     assert level is not None  # an ensemble's forward pass is a vmap
@@ -49,7 +46,10 @@ def _with_particle_axis(rule: Callable[..., Any], *args: Any) -> Any:
     tensors, dims = zip(*shown, strict=True)
     n = next(tensor.shape[dim] for tensor, dim in shown if dim is not None)
     with temporarily_pop_interpreter_stack():
-        result, axis = rule(n, dims, *tensors)
+        answer = rule(n, dims, *tensors)
+    if answer is NotImplemented:
+        return NotImplemented
+    result, axis = answer
     return tree_map(lambda tensor: _add_batch_dim(tensor, axis, level), result)
 
 
@@ -73,6 +73,47 @@ def _merged(x: Tensor, dim: int | None, n: int) -> Tensor:
 def _split(x: Tensor, n: int) -> tuple[Tensor, int]:
     """Channels into particles: `[B, N*C, ...]` to a view `[B, N, C, ...]`, and its axis, 1."""
     return x.unflatten(1, (n, -1)), 1
+
+
+_REGISTERED: dict[Any, list[Callable[..., Any]]] = {}
+
+
+def register(function: Callable[..., Any], rule: Callable[..., Any]) -> None:
+    """Compute a function for all particles at once: by a kernel of your own, for example.
+
+    In an ensemble's forward pass a call `function(*args, **kwargs)` with a tensor that differs
+    between particles becomes
+
+        rule(n, dims, *args, **kwargs) -> (result, axis), or NotImplemented
+
+    outside of `torch.vmap`. `dims[i]` is the axis of `args[i]` that counts its `n` particles, or
+    None where all particles share `args[i]`; `axis` is the particles' axis in the result, a tensor
+    or a tree of them. A rule must compute what `function` does for each particle alone, with its
+    gradients. After NotImplemented the rule registered before it is asked, then the ensemble's own,
+    then `torch.vmap`. No rule sees a call that names such a tensor (`weight=w`), nor one inside a
+    network's own `vmap` or `grad`, nor any with `Ensemble(fast=False)`.
+
+    A function of your own must call `torch.overrides.handle_torch_function` to be seen here, as
+    torch's functions do.
+    """
+    _REGISTERED.setdefault(function, []).insert(0, rule)
+
+
+def _by_a_registered_rule(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of the first rule that does not decline, or NotImplemented."""
+    differs = [isinstance(arg, Tensor) and is_batchedtensor(arg) for arg in args]
+    named = [isinstance(arg, Tensor) and is_batchedtensor(arg) for arg in kwargs.values()]
+    if not any(differs) or any(named):
+        return NotImplemented
+    for rule in _REGISTERED[function]:
+        result = _with_particle_axis(partial(_with_options, rule, kwargs), *args)
+        if result is not NotImplemented:
+            return result
+    return NotImplemented
+
+
+def _with_options(rule: Any, options: dict[str, Any], n: int, dims: Any, *args: Any) -> Any:
+    return rule(n, dims, *args, **options)
 
 
 class ParameterReads(TorchFunctionMode):
@@ -130,12 +171,17 @@ class ParticleRules(TorchFunctionMode):
         rule = self.rules.get(func)
         kwargs = kwargs or {}
         # Inside a network's own vmap or grad the innermost axis is not the particles'.
-        inside = func in AT_OUR_LEVEL and maybe_current_level() != self._level
+        batched = func in AT_OUR_LEVEL or func in _REGISTERED
+        inside = batched and maybe_current_level() != self._level
         if self.parameters and self.update is not None:
             self.update.notice(None if inside else func, args, kwargs, self.shown)
-        if rule is None or inside:
+        if inside:
             return func(*args, **kwargs)
-        return rule(self, *args, **kwargs)
+        if self._fast and func in _REGISTERED:
+            result = _by_a_registered_rule(func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        return func(*args, **kwargs) if rule is None else rule(self, *args, **kwargs)
 
 
 def _linear(
@@ -178,11 +224,7 @@ def _conv2d(
         weight, bias = _leading(weight, dims[1]), _leading(bias, dims[2])
         # With the same images for all particles the filters are simply concatenated.
         shared = dims[0] is None and groups == 1
-        if shared and can_share(x, weight, padding, dilation):
-            return _split(shared_convolution(x, weight, bias, stride, padding), n)
         wide = x if shared else _merged(x, dims[0], n)
-        if groups == 1 and not shared and can_group(wide, padding, dilation):
-            return _split(grouped_convolution(wide, weight, bias, stride, padding), n)
         if wide.device.type == "cuda":
             wide = wide.contiguous(memory_format=torch.channels_last)
         filters, offsets = weight.flatten(0, 1), None if bias is None else bias.flatten()
@@ -190,20 +232,6 @@ def _conv2d(
         return _split(F.conv2d(wide, filters, offsets, stride, padding, dilation, count), n)
 
     return _with_particle_axis(rule, input, weight, bias)
-
-
-def _residual(mode: ParticleRules, x: Tensor, first: nn.Conv2d, second: nn.Conv2d) -> Tensor:
-    stacked = first.weight, first.bias, second.weight, second.bias
-
-    def rule(n: int, dims: Any, x: Tensor, *stacked: Tensor) -> Any:
-        tensors = [_leading(tensor, dim) for tensor, dim in zip(stacked, dims[1:], strict=True)]
-        return _split(residual_blocks(_merged(x, dims[0], n), *tensors), n)
-
-    fits = is_batchedtensor(x) and _stacked(*stacked) and x.dim() == 4
-    if fits and can_fuse(_unwrap_batched(x, mode._level or 0)[0], first, second, *stacked):
-        return _with_particle_axis(rule, x, *stacked)
-    with mode:
-        return x + second(F.relu(first(F.relu(x))))
 
 
 def _batch_norm(
@@ -294,8 +322,7 @@ FAST: Rules = {
     F.linear: _linear,
     F.conv2d: _conv2d,
     F.batch_norm: _batch_norm,
-    residual: _residual,
-    F.max_pool2d: _channelwise(max_pool),
+    F.max_pool2d: _channelwise(F.max_pool2d),
     F.avg_pool2d: _channelwise(F.avg_pool2d),
     F.adaptive_avg_pool2d: _channelwise(F.adaptive_avg_pool2d),
     F.adaptive_max_pool2d: _channelwise(F.adaptive_max_pool2d),

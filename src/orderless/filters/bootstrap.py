@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..cuda import fused
 from ..ensemble import Ensemble, Perturb, random
-from ..ensemble.kernels import fused
 from ..ensemble.parameter import per_particle_view
 from .resampling import SCHEMES
 from .step import Closure, Step, StepInfo, SteppedFilter

@@ -24,8 +24,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from ..cuda import fused
 from ..ensemble import Ensemble
-from ..ensemble.kernels import fused
 from ..ensemble.linear import Write
 from ..ensemble.parameter import per_particle_view
 from ..ensemble.precision import matrix_precision

@@ -1,22 +1,26 @@
 """Convolutions and pooling of N networks in one kernel, against torch's for one network.
 
-On a machine without a GPU Triton's interpreter runs the kernel (see conftest.py).
+On a machine without a GPU Triton's interpreter runs the kernels (see conftest.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from orderless.ensemble.kernels import grouped
-from orderless.ensemble.kernels.grouped import Geometry, GroupedConvolution, Tile
-from orderless.ensemble.kernels.pooling import MaxPooling
-from orderless.ensemble.kernels.residual import ResidualBlock
-from orderless.ensemble.kernels.shared import SharedConvolution
+import orderless as ol
 from orderless.ensemble.precision import matrix_precision
+from orderless_lab.rl.kernels import grouped, rules
+from orderless_lab.rl.kernels.grouped import Geometry, GroupedConvolution, Tile
+from orderless_lab.rl.kernels.pooling import MaxPooling
+from orderless_lab.rl.kernels.residual import ResidualBlock
+from orderless_lab.rl.kernels.shared import SharedConvolution
+from orderless_lab.rl.networks import Residual
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
@@ -276,3 +280,64 @@ def test_poolings_second_derivatives_are_torchs(name: str) -> None:
     x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
     y = MaxPooling.apply(x, Geometry(1, 1, 1, kernel, stride, padding))
     assert_curved_alike(y, F.max_pool2d(x, kernel, stride, padding), [x])
+
+
+@pytest.mark.parametrize("axis", [1, 2, 3])
+def test_pixels_that_lie_far_apart(axis: int) -> None:
+    """Strides of 2^30: the second and third entry of the axis lie beyond 31 bits.
+
+    A CPU has no memory behind the numbers in between, a GPU has.
+    """
+    room = 2**31 + 2**10
+    if DEVICE == "cuda" and torch.cuda.mem_get_info()[0] < 5 * room:
+        pytest.skip("needs 10 GB of GPU memory")
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 3, 3, generator=generator).to(DEVICE)
+    weight = torch.randn(2, 4, 3, 2, 2, generator=generator).to(DEVICE)
+    strides = [*x.movedim(axis, 0).contiguous()[0].stride()]
+    strides.insert(axis, 2**30)
+    apart = torch.empty(room, device=DEVICE).as_strided(x.shape, strides).copy_(x)
+    g = Geometry(2, 3, 4, (2, 2), (1, 1), (0, 0), "ieee")
+    y = SharedConvolution.apply(apart, weight, None, g)
+    torch.testing.assert_close(y, SharedConvolution.apply(x, weight, None, g))
+
+
+@pytest.mark.slow
+def test_an_ensemble_of_impala_layers_computes_by_the_kernels_what_vmap_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[str] = []
+
+    def network() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1),
+            nn.MaxPool2d(3, 2, 1),
+            Residual(16),
+            nn.Conv2d(16, 16, 3, padding=1, bias=False),
+        )
+
+    def watched(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **options: Any) -> Any:
+            made.append(name)
+            return kernel(*args, **options)
+
+        return run
+
+    # on the CPU the kernels are never chosen; the interpreter multiplies exactly
+    monkeypatch.setattr(rules, "can_group", lambda *args: True)
+    monkeypatch.setattr(rules, "can_pool", lambda *args, **options: True)
+    monkeypatch.setattr(rules, "can_share", lambda *args: True)
+    for name in ("grouped_convolution", "shared_convolution", "max_pool", "residual_blocks"):
+        monkeypatch.setattr(rules, name, watched(name, getattr(rules, name)))
+    found = []
+    for fast in (True, False):
+        particles = ol.Ensemble(network, 2, seed=0, fast=fast, device=DEVICE)
+        x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+        y = particles(x)
+        slopes = torch.autograd.grad(y.sin().sum(), list(particles.parameters()))
+        found.append([y.detach(), *slopes])
+    kernels = ["shared_convolution", "max_pool", "residual_blocks", "grouped_convolution"]
+    assert made == kernels
+    for got, want in zip(*found, strict=True):
+        # tf32 on a GPU; float32 in another order in the interpreter
+        assert (got - want).norm() <= (1e-2 if DEVICE == "cuda" else 1e-5) * want.norm()

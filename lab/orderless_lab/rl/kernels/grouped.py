@@ -20,7 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .fused import kernels, padded, runs_on
+from orderless.cuda.fused import padded, runs_on
+
+try:
+    from . import triton_kernels as kernels
+except ImportError:  # Triton is not installed
+    kernels = None  # type: ignore[assignment]
 
 PROGRAMS = 1024  # enough to fill a large GPU
 # cuDNN is faster for the filters' gradient with this many equal groups, or with more channels.

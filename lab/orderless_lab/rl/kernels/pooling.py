@@ -6,14 +6,14 @@ for every input, the gradients of the windows whose maximum it is.
 """
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from .fused import kernels, padded, runs_on
-from .grouped import Geometry, pair
+from orderless.cuda.fused import padded, runs_on
+
+from .grouped import Geometry, kernels, pair
 
 TILE = 2048  # entries per program; half as many where maxima and taps are kept
 
@@ -74,27 +74,32 @@ def _differentiable_slope(slope: Tensor, winners: Tensor, shape: Any, g: Geometr
     return flat.scatter_add(2, place.flatten(2), slope.flatten(2)).view(shape)
 
 
-def max_pool(
+def can_pool(
     x: Tensor,
     kernel_size: Any,
     stride: Any = None,
     padding: Any = 0,
     dilation: Any = 1,
     ceil_mode: bool = False,
-    return_indices: Literal[False] = False,
-) -> Tensor:
-    """`F.max_pool2d`, by the Triton kernel where it applies."""
+    return_indices: bool = False,
+) -> bool:
+    """Whether the kernel applies to these arguments of `F.max_pool2d`."""
     kernel, margins = pair(kernel_size), pair(padding)
-    fits = (
+    return (
         runs_on(x)
         and x.is_contiguous(memory_format=torch.channels_last)
         and x.dtype in (torch.float32, torch.bfloat16)
         and math.prod(kernel) < 255
         and pair(dilation) == (1, 1)
         and not ceil_mode
+        and not return_indices
         and all(2 * margin <= side for margin, side in zip(margins, kernel, strict=True))
     )
-    if not fits:
-        return F.max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+def max_pool(
+    x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, *defaults: Any, **more: Any
+) -> Tensor:
+    """`F.max_pool2d` where `can_pool`: the other arguments have their defaults."""
     steps = pair(kernel_size if stride is None or stride == [] else stride)
-    return MaxPooling.apply(x, Geometry(1, 1, 1, kernel, steps, margins))
+    return MaxPooling.apply(x, Geometry(1, 1, 1, pair(kernel_size), steps, pair(padding)))

@@ -13,18 +13,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import handle_torch_function, has_torch_function_unary
 
-from .grouped import Geometry, autocast, can_group, filter_gradients, gather, geometry_of, laid_out
+from .grouped import Geometry, autocast, filter_gradients, gather, geometry_of, laid_out
 
 FORWARD, BACKWARD = (0, 3, 4, 2, 1), (0, 3, 4, 1, 2)  # filters [N, kh, kw, in, out] / [out, in]
-
-
-def residual(x: Tensor, first: nn.Conv2d, second: nn.Conv2d) -> Tensor:
-    """x + second(relu(first(relu(x)))); an ensemble computes it for all particles at once."""
-    if has_torch_function_unary(x):
-        return handle_torch_function(residual, (x,), x, first, second)
-    return x + second(F.relu(first(F.relu(x))))
 
 
 class ResidualBlock(torch.autograd.Function):
@@ -69,15 +61,13 @@ def _in_torch(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, g: Geom
     return x + inner
 
 
-def can_fuse(x: Tensor, first: nn.Conv2d, second: nn.Conv2d, *stacked: Tensor | None) -> bool:
-    """Whether both layers keep the size, have multiples of 16 channels and no hooks."""
-    n_channels, side = first.in_channels, first.kernel_size[0]
+def can_fuse(first: nn.Conv2d, second: nn.Conv2d) -> bool:
+    """Whether both layers keep the size and have multiples of 16 channels, and biases."""
+    channels, side = first.in_channels, first.kernel_size[0]
     return (
-        can_group(x, 0, 1)
-        and all(tensor is not None for tensor in stacked)
-        and n_channels % 16 == 0
+        channels % 16 == 0
         and side % 2 == 1
-        and all(_keeps_size(layer, n_channels, side) for layer in (first, second))
+        and all(_keeps_size(layer, channels, side) for layer in (first, second))
     )
 
 
@@ -88,12 +78,11 @@ def _keeps_size(layer: nn.Conv2d, channels: int, side: int) -> bool:
     return (
         shape == (channels, channels, (side, side), 1)
         and moves == ((1, 1), (half, half), (1, 1), "zeros")
-        and not layer._forward_hooks
-        and not layer._forward_pre_hooks
+        and layer.bias is not None
     )
 
 
 def residual_blocks(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
-    """`residual` of N networks on `[B, N*C, H, W]`, channels-last."""
+    """The blocks of N networks on `[B, N*C, H, W]`, channels-last."""
     x = autocast(x).contiguous(memory_format=torch.channels_last)
     return ResidualBlock.apply(x, w1, b1, w2, b2, geometry_of(w1, 1, w1.shape[3] // 2))

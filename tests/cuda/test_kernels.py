@@ -12,10 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from orderless.cuda import fused
 from orderless.ensemble import random as keyed
-from orderless.ensemble.kernels import fused
-from orderless.ensemble.kernels.grouped import Geometry
-from orderless.ensemble.kernels.shared import SharedConvolution
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
@@ -77,14 +75,6 @@ def test_samples_that_lie_far_apart(apart: Callable[[Tensor, int], Tensor]) -> N
         torch.testing.assert_close(moved, expected)
     losses = fused.CrossEntropy.apply(apart(logits, 1), labels)
     torch.testing.assert_close(losses, fused.CrossEntropy.apply(logits, labels))
-
-
-@pytest.mark.parametrize("axis", [1, 2, 3])
-def test_pixels_that_lie_far_apart(apart: Callable[[Tensor, int], Tensor], axis: int) -> None:
-    x, weight = random(2, 3, 3, 3), random(2, 4, 3, 2, 2, seed=1)
-    g = Geometry(2, 3, 4, (2, 2), (1, 1), (0, 0), "ieee")
-    y = SharedConvolution.apply(apart(x, axis), weight, None, g)
-    torch.testing.assert_close(y, SharedConvolution.apply(x, weight, None, g))
 
 
 @pytest.mark.parametrize("shape", [(1,), (2, 3), (5, 7, 3), (1500,)])

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 try:
-    from . import triton_kernels as kernels
+    from . import kernels
 except ImportError:  # Triton is not installed
     kernels = None  # type: ignore[assignment]
 
@@ -28,9 +28,9 @@ PARTICLES = 16384  # particles whose weights fit one program, at most
 @cache
 def _works() -> bool:
     """Whether Triton works, tried once: the C compiler that it needs may be missing."""
-    one = torch.ones(1, 1, 1, device="cuda")
+    one = torch.ones(1, device="cuda")
     try:
-        add_factors(one, None, one.clone(), one.clone(), torch.ones_like(one, dtype=torch.bool))
+        add_normal(one, torch.zeros(1, dtype=torch.int32, device="cuda"), one.clone())
     except Exception as error:
         warnings.warn(
             f"Triton does not work here, so torch's own kernels are used: {error}", stacklevel=2

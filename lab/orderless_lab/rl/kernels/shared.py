@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .fused import kernels, padded
-from .grouped import PROGRAMS, Geometry, autocast, by_cudnn, can_group, geometry_of
+from orderless.cuda.fused import padded
+
+from .grouped import PROGRAMS, Geometry, autocast, by_cudnn, can_group, geometry_of, kernels
 
 ENTRIES = 64  # entries of a filter with its bias, at most: a patch stays in registers
 TILE = {"num_warps": 4, "num_stages": 3}

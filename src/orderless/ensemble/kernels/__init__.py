@@ -1,1 +1,0 @@
-"""Batched layers and fused operations for a particle axis, by Triton kernels on a GPU."""

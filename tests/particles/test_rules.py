@@ -1,0 +1,127 @@
+"""Rules that a user registers for functions of all particles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function_unary
+
+import orderless as ol
+from orderless.ensemble import rules
+
+N, SHAPE = 3, (5, 4)
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(rules, "_REGISTERED", {})
+    yield
+
+
+def outputs_and_gradients(network: type[nn.Module], **options: Any) -> list[Tensor]:
+    particles = ol.Ensemble(network, N, seed=0, **options)
+    x = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
+    y = particles(x)
+    return [y.detach(), *torch.autograd.grad(y.square().sum(), list(particles.parameters()))]
+
+
+class Linear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+def test_a_rule_sees_all_particles_and_the_last_one_registered_is_asked_first() -> None:
+    asked = []
+
+    def by_einsum(n: int, dims: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Any:
+        asked.append((n, dims, x.shape, weight.shape, bias.shape))
+        return torch.einsum("bi,noi->bno", x, weight) + bias, 1
+
+    def declining(n: int, dims: Any, *args: Any) -> Any:
+        asked.append("declined")
+        return NotImplemented
+
+    expected = outputs_and_gradients(Linear)
+    rules.register(F.linear, by_einsum)
+    rules.register(F.linear, declining)
+    found = outputs_and_gradients(Linear)
+    assert asked == ["declined", (N, (None, 0, 0), SHAPE, (N, 2, 4), (N, 2))]
+    for got, want in zip(found, expected, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_after_not_implemented_the_ensemble_computes_as_before(fast: bool) -> None:
+    expected = outputs_and_gradients(Linear, fast=fast)
+    asked = []
+
+    def declining(n: int, dims: Any, *args: Any) -> Any:
+        asked.append(n)
+        return NotImplemented
+
+    rules.register(F.linear, declining)
+    found = outputs_and_gradients(Linear, fast=fast)
+    assert asked == [N] * fast
+    assert all(torch.equal(got, want) for got, want in zip(found, expected, strict=True))
+
+
+def scaled(x: Tensor, scale: Tensor, power: int = 1) -> Tensor:
+    """A function that an ensemble sees, as torch's own."""
+    if has_torch_function_unary(x):
+        return handle_torch_function(scaled, (x,), x, scale, power=power)
+    return x * scale**power
+
+
+class Scaling(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return scaled(x, self.scale, power=2)
+
+
+def test_a_function_of_ones_own_has_a_rule_and_is_itself_without() -> None:
+    expected = outputs_and_gradients(Scaling)
+
+    def rule(n: int, dims: Any, x: Tensor, scale: Tensor, power: int) -> Any:
+        assert dims == (None, 0) and power == 2
+        return x.unsqueeze(2) * scale.T.pow(power), 2
+
+    rules.register(scaled, rule)
+    for got, want in zip(outputs_and_gradients(Scaling), expected, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+class Named(Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, weight=self.layer.weight)
+
+
+class OfOneSample(Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.vmap(self.layer)(x)
+
+
+@pytest.mark.parametrize("network", [Named, OfOneSample])
+def test_calls_that_a_rule_could_not_understand_are_not_shown_to_it(
+    network: type[nn.Module],
+) -> None:
+    particles = ol.Ensemble(network, N, seed=0)
+    x = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
+    expected = particles(x)
+
+    def rule(*args: Any, **options: Any) -> Any:
+        raise AssertionError
+
+    rules.register(F.linear, rule)
+    assert torch.equal(particles(x), expected)
