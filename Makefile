@@ -47,14 +47,14 @@ style: $(VENV)/.dev            ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-lint: style                    ## style, types, and generated pages
-	$(BIN)/python -m docs.tools.results_page --check
+lint: style                    ## style, types, and the tables of the result pages
+	$(BIN)/python -m docs.tools.tables --check
 
 docs: $(VENV)/.dev             ## the site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-results: $(VENV)/.dev          ## write docs/results/*.md from their JSON
-	$(BIN)/python -m docs.tools.results_page
+results: $(VENV)/.dev          ## put the tables of docs/results in place
+	$(BIN)/python -m docs.tools.tables
 
 wheel: $(VENV)/.dev            ## build the wheel and try it in an empty environment
 	rm -rf build dist

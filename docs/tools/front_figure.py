@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orderless_lab.report.charts import new_figure, tidy
 
-RESULTS = Path("docs/results")
+RESULTS = Path("lab/results")
 ROWS = [  # label, report, method
     ("gradient descent, learning rate 0.1", "splitmnist-table1-high", "gd"),
     ("weighted particle filter, 0.1", "splitmnist-table1-high", "wpf"),
@@ -16,7 +16,7 @@ ROWS = [  # label, report, method
     ("weighted particle filter, 0.003", "splitmnist-table1", "wpf"),
     ("LwF + weighted particle filter, 0.03 / task", "splitmnist-falling", "lwf+wpf"),
     ("product of task posteriors", "product-splitmnist-domain-wide", "product"),
-    ("exact filter", "rb-splitmnist-domain", "rb"),
+    ("exact head", "exact-splitmnist-domain", "exact"),
 ]
 
 

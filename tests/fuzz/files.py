@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pandas
 import torch
-from docs.tools import results_page
 from lab.tests.report.synthetic_cells import make_cell
 from PIL import Image
 
@@ -193,10 +192,6 @@ def read_part(path: Path) -> None:
     assert torch.equal(found, expected)
 
 
-def check_results(path: Path):
-    assert results_page.main(["--check", "--directory", str(path.parent)]) in (0, 1, 2)
-
-
 # name of the file -> (a good one, its reader, the error that stands for a bad one, cases)
 READERS = {
     "cell.json": (cell_file(make_cell("wpf", 0, 0)), read_cell, ValueError, 200),
@@ -213,12 +208,6 @@ READERS = {
     "images-idx3-ubyte.gz": (gzip.compress(idx_file()), read_images_file, DataError, 150),
     "archive.tar.gz": (archive(), extract_here, DataError, 150),
     "archive.tar": (gzip.decompress(archive()), extract_here, DataError, 150),
-    "results.json": (
-        json.dumps({"benchmark": "splitmnist", "methods": {}, "claims": []}).encode(),
-        check_results,
-        (),
-        100,
-    ),
     **{
         name: (content, read_transitions_around, ValueError, 60)
         for name, content in TRANSITIONS.items()

@@ -24,8 +24,8 @@ from orderless import metrics
 from orderless.writing import count, percent
 
 from ..experiments.record import CellRecord
+from ..paper import CHANCE, TABLE_1, TABLE_2, benchmark_label, method_label, published
 from .blocks import Cells, by_order_place, by_place, complete_block, score_grid
-from .paper import CHANCE, TABLE_1, TABLE_2, benchmark_label, method_label, published
 from .summary import Claim, Summary
 
 MINIMUM_ORDERS = 5

@@ -14,10 +14,10 @@ from orderless_lab.storage.typed import Misfit, Setting, as_json, decode
 from ..experiments.record import CellRecord, Run, load_run
 from ..experiments.store import StoreError, read_cell
 from ..methods import table_order
+from ..paper import released_scoring
 from .blocks import Cells, by_order_place, by_place, complete_block, score_grid
 from .claims import judge_claims
 from .commands import joined
-from .paper import released_scoring
 from .summary import MethodSummary, ReportError, Summary
 
 T = TypeVar("T")

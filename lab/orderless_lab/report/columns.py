@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from orderless.writing import MISSING, count, decimal, percent, small
 
-from .paper import TABLE_1, benchmark_label, method_label
+from ..paper import TABLE_1, benchmark_label, method_label
 from .summary import MethodSummary, Summary
 
 R = TypeVar("R")

@@ -14,10 +14,10 @@ from orderless.io import write_atomically
 
 from ..experiments.record import Run
 from ..methods import describe
+from ..paper import method_label
 from . import charts
 from .columns import row_label, title
 from .density import MARGIN, Frames, evenly
-from .paper import method_label
 from .reading import readable
 from .summary import ReportError, Summary
 

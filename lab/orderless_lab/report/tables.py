@@ -13,8 +13,8 @@ from orderless.escaping import csv_cell, markdown, markdown_code, printable
 from orderless.writing import markdown_table
 from orderless_lab.storage.typed import as_json
 
+from ..paper import method_label
 from .columns import columns_of, title
-from .paper import method_label
 from .reading import headline, readable
 from .summary import MethodSummary, ReportError, Summary
 

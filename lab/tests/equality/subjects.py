@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 import orderless as ol
 
-ROWS = ("rb, exact maps", "rb, float backbone", "product", "wpf", "sir")
+ROWS = ("exact head, exact maps", "exact head, float backbone", "product", "wpf", "sir")
 SUMS = ROWS[:3]  # those that can be added and subtracted
 N, CLASSES, SAMPLES = 3, 4, 120
 TASKS = (0, 1, 2)
@@ -53,10 +53,10 @@ def frozen() -> nn.Module:
 def make(row: str, device: Any = "cpu", group: Any = None) -> Any:
     """A learner that has learned nothing."""
     options: dict[str, Any] = {"n": N, "seed": 0, "device": device, "group": group}
-    if row == "rb, exact maps":
+    if row == "exact head, exact maps":
         maps = ol.Ensemble(lambda: ol.features.RandomReLU(432, 200), **options)
         return ol.RaoBlackwellizedFilter(maps, classes=CLASSES)
-    if row == "rb, float backbone":
+    if row == "exact head, float backbone":
         net = frozen()
         maps = ol.Ensemble(
             lambda: ol.features.Backbone(net, project=200, inputs=images(8, 99)), **options

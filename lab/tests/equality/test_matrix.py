@@ -1,8 +1,8 @@
 """What equals what: every promise of the matrix in docs/results/equality.md, and its figures.
 
-    ORDERLESS_EQUALITY=docs/results/equality.json python -m pytest tests/equality
+    ORDERLESS_EQUALITY=lab/results/equality.json python -m pytest lab/tests/equality
 
-writes what was measured; `python -m docs.tools.results_page` makes the page of it.
+writes what was measured; `make results` puts it into the page.
 """
 
 import functools

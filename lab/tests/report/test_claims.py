@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from lab.tests.report.synthetic_cells import make_cell
 
+from orderless_lab.paper import TABLE_1
 from orderless_lab.report import load_run, summarize
 from orderless_lab.report.claims import judge_claims
-from orderless_lab.report.paper import TABLE_1
 
 METHODS = list(TABLE_1["splitmnist"])
 

@@ -8,10 +8,10 @@ import torch
 from lab.tests.report.synthetic_cells import LEVELS, make_cell
 
 import orderless as ol
+from orderless_lab.paper import method_label
 from orderless_lab.report import ReportError, summarize, write_report
 from orderless_lab.report.density import place_snapshots, weighted_density
 from orderless_lab.report.figures import figure1, figure2
-from orderless_lab.report.paper import method_label
 from orderless_lab.report.reading import readable
 
 

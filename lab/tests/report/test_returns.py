@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from docs.tools.results_page import main
-from lab.tests.report.synthetic_cells import write_run
 from scipy import stats
 
 from orderless import metrics
 from orderless_lab.experiments.record import load_run
-from orderless_lab.report import format_json, summarize, write_report
+from orderless_lab.report import summarize
 from orderless_lab.report.page import page_data
-from orderless_lab.report.paper import TABLE_2
 from orderless_lab.report.tables import format_table
 from orderless_lab.storage.typed import as_json
 
@@ -64,26 +59,6 @@ def make_cell(method: str, order_index: int, benchmark: str, game: str) -> dict[
         "command": f"orderless run {benchmark} --game {game}",
     }
     return cell | CLONED if benchmark == "procgen-bc" else cell
-
-
-@pytest.fixture(scope="module")
-def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """docs/results with a report of both benchmarks, three orders each."""
-    runs, folder = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("results")
-    for benchmark, game in (("procgen-bc", "fruitbot"), ("procgen-lifelong", "starpilot")):
-        methods = TABLE_2[benchmark][game]
-        cells = [make_cell(m, o, benchmark, game) for m in methods for o in range(3)]
-        run = write_run(runs / benchmark, cells)
-        written = write_report(run)
-        assert (run / "figure3.png") in written
-        (folder / f"{benchmark}-{game}.json").write_text((run / "report.json").read_text())
-    return folder
-
-
-@pytest.fixture
-def results(reported: Path, tmp_path: Path) -> Path:
-    """The same in a directory of the test's own."""
-    return Path(shutil.copytree(reported, tmp_path / "results"))
 
 
 def test_tables_show_returns_as_they_are(write_cells: Any) -> None:
@@ -143,51 +118,6 @@ def test_places_of_the_order_and_what_moved_the_weights(write_cells: Any, tmp_pa
     ]
     assert entry.place_averages == pytest.approx(by_place)
     assert entry.weight_spread == {"policy": pytest.approx([4.0, 17.0, 202.0])}
-    (tmp_path / "lifelong.json").write_text(format_json([summary]))
-    assert main(["--directory", str(tmp_path)]) == 0
-    page = (tmp_path / "table2-details.md").read_text()
-    assert " | " + " / ".join(f"{value:.3f}" for value in by_place) + " |" in page
-    assert "| PPO + WPF | 4 / 17 / 2e+02 | - | - |" in page
-
-
-@pytest.mark.slow
-def test_many_levels_have_a_table_of_their_own(
-    results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("docs.tools.table2_page.FEW", LEVELS - 1)
-    assert main(["--directory", str(results)]) == 0
-    page = (results / "table2-details.md").read_text()
-    names = json.loads((results / "procgen-lifelong-starpilot.json").read_text())["methods"]
-    means = [np.mean([returns_of(name, order)[1] for order in range(3)]) for name in names]
-    assert "| level 1 | " + " | ".join(f"{mean:.3f}" for mean in means) + " |" in page
-    assert "by place in the order |" not in page
-
-
-@pytest.mark.slow
-def test_the_page_sets_our_returns_beside_the_papers(results: Path) -> None:
-    (results / "table2.remarks.txt").write_text("Measured on a rainy day.\n")
-    assert main(["--directory", str(results)]) == 0
-    assert not (results / "table1.md").exists()
-    front, page = ((results / f"table2{more}.md").read_text() for more in ("", "-details"))
-    assert "Measured on a rainy day." in front
-    for path in results.glob("*.json"):
-        summary = json.loads(path.read_text())
-        table = TABLE_2[summary["benchmark"]][summary["scenario"]]
-        for name, entry in summary["methods"].items():
-            mean, variance = table[name]
-            assert f"| {mean:.2f} | {variance:.2f} | {entry['average']:.3f} |" in page
-            assert f"| {mean:.2f} | {entry['average']:.3f}" in front
-        for claim in summary["claims"]:
-            if claim["holds"] != "not decidable":
-                low, high = claim["interval"]
-                assert f"{claim['difference']:+.3f} [{low:+.3f}, {high:+.3f}]" in page
-    assert "1,000 environment steps per level" in page and "500 transitions per level" in page
-    assert "impala, PPO, 5,000,000 steps on 200 levels" in page
-    # the answer comes first
-    assert "**A difference between PPO + WPF and PPO is shown on Starpilot**" in front[:1000]
-    assert "a different zero" in front and "chosen by the gain of plain PPO" in front
-    assert "returned 0.700, -, 0.500 on these levels" in page and "0.610 +- 0.020 on levels" in page
-    assert main(["--directory", str(results), "--check"]) == 0
 
 
 def test_with_the_level_as_a_random_effect_it_says_which_effects_are_excluded(
@@ -298,8 +228,3 @@ def test_clones_of_two_experts_are_told_apart(write_cells: Any) -> None:
     (summary,) = summarize(write_cells(cells))
     assert summary.expert is None
     assert "The cells do not all clone the same expert." in summary.notes
-
-
-def test_without_such_reports_there_is_no_page(tmp_path: Path) -> None:
-    assert main(["--directory", str(tmp_path)]) == 0
-    assert not list(tmp_path.iterdir())

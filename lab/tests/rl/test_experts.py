@@ -211,7 +211,7 @@ def table_of_the_docs(heading: str) -> list[list[str]]:
 
 
 def test_the_experts_on_the_way_are_worth_what_the_docs_say() -> None:
-    results = json.loads((ROOT / "docs" / "results" / "experts.json").read_text())
+    results = json.loads((ROOT / "lab" / "results" / "experts.json").read_text())
     head = "| game | levels | steps for an update | steps | training levels | new levels |"
     expected = []
     for one in results["measured"]:
@@ -228,7 +228,7 @@ def test_the_experts_on_the_way_are_worth_what_the_docs_say() -> None:
 
 
 def test_dodgeballs_training_went_as_the_docs_say() -> None:
-    results = json.loads((ROOT / "docs" / "results" / "experts.json").read_text())
+    results = json.loads((ROOT / "lab" / "results" / "experts.json").read_text())
     millions = [1, 2, 6, 10, 14, 17, 20]
     head = "| steps for an update | epochs | 1st million | 2nd | 6th | 10th | 14th | 17th | 20th |"
     expected = []

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from docs.tools.theory import linear_losses, logistic_losses, make_filter
+from lab.studies.theory import linear_losses, logistic_losses, make_filter
 
 from orderless_lab.theory import (
     Comparisons,

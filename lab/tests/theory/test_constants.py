@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from docs.tools.theory import SIGMA2, linear_losses, logistic_losses, make_filter
+from lab.studies.theory import SIGMA2, linear_losses, logistic_losses, make_filter
 from torch import nn
 
 import orderless as ol

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from docs.tools.theory import (
+from lab.studies.theory import (
     HALVINGS,
     as_closures,
     halvings_table,

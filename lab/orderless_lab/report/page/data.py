@@ -17,11 +17,11 @@ from orderless.writing import MISSING
 from orderless_lab.storage.typed import Setting
 
 from ...experiments.record import CellRecord, Run
+from ...paper import benchmark_label, method_label
 from ..charts import Band, Series, Style, method_styles, scatter_spots, series
 from ..claims import PLASTIC, PLASTICITY
 from ..columns import Column, R, columns_of, learning_rate, row_label
 from ..density import Frames
-from ..paper import benchmark_label, method_label
 from ..reading import UPPER_BOUND, competing, headline, readable, telling_pair
 from ..summary import Claim, ReportError, Summary
 from .charts import icon, scatter_charts, series_chart

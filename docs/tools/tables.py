@@ -1,0 +1,108 @@
+"""Put the tables of docs/results into its pages; with --check, only say what differs.
+
+A comment before a table describes it: `rows`, each a list of parts, and `columns`, each a heading
+and a template. In a template, $0 is the row's first part, and {file:path:format} a value of a file
+in lab/results (or of "published"): keys joined by dots, where [key=value,key=value] is the first
+such object of a list. The format is one of FORMATS or of Python's. The prose of a page may cite a
+percentage with a decimal only if one of the page's tables has it.
+"""
+
+import functools
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs/results").glob("*.md"))
+TABLE = re.compile(r"(<!-- table\n(.*?)-->\n).*?(<!-- end of table -->)", re.DOTALL)
+VALUE = re.compile(r"\{([^{}:]+):([^{}:]+)(?::([^{}:]+))?\}")
+
+
+def points(value: float) -> str:
+    return f"{round(100 * value, 1) + 0.0:+.1f}"
+
+
+def score(row: dict[str, float]) -> str:
+    """Average ± standard deviation over orders, in points; only 0 itself is written as 0."""
+    average, variance = f"{100 * row['average']:.1f}", row["order_variance"]
+    if variance is None:
+        return average
+    deviation = f"{100 * variance**0.5:.1f}" if variance else "0"
+    return f"{average} ± {'<0.1' if deviation == '0.0' else deviation}"
+
+
+FORMATS = {
+    "%": lambda value: f"{100 * value:.1f}",
+    "yes": lambda value: "yes" if value else "no",
+    "score": score,
+    "return": lambda row: f"{row['average']:.3f} ± {row['order_variance'] ** 0.5:.3f}",
+    "claim": lambda claim: f"{'yes' if claim['holds'] else 'no'} ({points(claim['difference'])})",
+    "gain": lambda gain: f"{points(gain[0])} ({points(gain[1])} to {points(gain[2])})",
+    "ends": lambda interval: f"{interval[0]:+.3f} to {interval[1]:+.3f}",
+    "differences": lambda pair: f"{pair['learned']:.1g} / {pair['answered']:.1g}",
+}
+
+
+@functools.cache
+def content(name: str) -> Any:
+    """The numbers of a file; "none" has none."""
+    if name == "none":
+        return {}
+    if name == "published":
+        return tomllib.loads((ROOT / "lab/orderless_lab/paper/published.toml").read_text())
+    return json.loads((ROOT / "lab/results" / f"{name}.json").read_text())
+
+
+def step(tree: Any, wanted: str, key: str) -> Any:
+    if not wanted:
+        return tree[int(key)] if isinstance(tree, list) else tree.get(key)
+    pairs = [pair.split("=") for pair in wanted.split(",")]
+    fits = (all(json.dumps(item[key]).strip('"') == value for key, value in pairs) for item in tree)
+    return next((item for item, fit in zip(tree, fits, strict=True) if fit), None)
+
+
+def write_value(match: re.Match[str]) -> str:
+    value = content(match[1])
+    for wanted, key in re.findall(r"\[(.*?)\]|([^.\[\]]+)", match[2]):
+        value = None if value is None else step(value, wanted, key)
+    if value is None or (match[3] == "claim" and value["holds"] is None):
+        return "-"
+    return FORMATS.get(match[3], lambda number: format(number, match[3] or ""))(value)
+
+
+def write_table(match: re.Match[str]) -> str:
+    described = tomllib.loads(match[2])
+    columns = described["columns"]
+    lines = [list(columns), [":--", *["--:"] * (len(columns) - 1)]]
+    for row in described["rows"]:
+        filled = [
+            re.sub(r"\$(\d)", lambda part, row=row: row[int(part[1])], c) for c in columns.values()
+        ]
+        lines.append([VALUE.sub(write_value, cell) for cell in filled])
+    table = "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
+    return f"{match[1]}\n{table}\n{match[3]}"
+
+
+def main(check: bool, pages: list[Path] = PAGES) -> int:
+    problems = []
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        filled = TABLE.sub(write_table, text)
+        tables = "".join(line for line in filled.splitlines() if line.startswith("|"))
+        cited = re.findall(r"\d+\.\d(?=%)", TABLE.sub("", text))
+        unknown = [figure for figure in cited if figure not in tables]
+        if unknown:
+            problems.append(f"{page.name} cites {', '.join(unknown)}, which its tables do not have")
+        if check and filled != text:
+            problems.append(f"{page.name} has a table that is not its JSON's: run `make results`")
+        if not check:
+            page.write_text(filled, encoding="utf-8")
+    print("\n".join(problems), end="\n" if problems else "", file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(check="--check" in sys.argv[1:]))

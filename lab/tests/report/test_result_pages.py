@@ -1,0 +1,61 @@
+"""The tables of docs/results are those of the JSON files in lab/results."""
+
+import json
+import re
+from pathlib import Path
+
+from docs.tools.tables import PAGES, ROOT, main
+
+RESULTS = ROOT / "lab/results"
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+PAGE = """# A page
+
+Gradient descent reaches 79.4%.
+
+<!-- table
+rows = [["Gradient descent", "gd"], ["Weighted", "wpf"]]
+[columns]
+"method" = "$0"
+"SGD 0.003" = "{splitmnist-table1:methods.$1:score}"
+"above averaging" = "{splitmnist-table1:claims.[left=$1,right=averaging,measure=average]:claim}"
+-->
+<!-- end of table -->
+"""
+
+
+def test_every_published_table_is_that_of_its_json():
+    assert main(check=True) == 0
+
+
+def test_a_table_is_written_once_and_a_changed_figure_is_found(tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    assert main(check=True, pages=[page]) == 1
+    assert main(check=False, pages=[page]) == 0
+    rows = json.loads((RESULTS / "splitmnist-table1.json").read_text())["methods"]
+    deviation = 100 * rows["gd"]["order_variance"] ** 0.5
+    expected = f"| Gradient descent | {100 * rows['gd']['average']:.1f} ± {deviation:.1f} | - |"
+    assert expected in page.read_text()
+    assert re.search(r"\| Weighted \| 79.6 ± 4.0 \| yes \(\+0.6\) \|", page.read_text())
+    assert main(check=True, pages=[page]) == 0
+    page.write_text(page.read_text().replace("| 79.4", "| 79.5"))
+    assert main(check=True, pages=[page]) == 1
+
+
+def test_a_percentage_in_the_prose_must_be_in_a_table(tmp_path: Path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.replace("79.4%", "81.3%"))
+    assert main(check=False, pages=[page]) == 1
+    assert "81.3" in capsys.readouterr().err
+
+
+def test_the_pages_have_at_most_6000_words():
+    texts = [COMMENT.sub("", page.read_text(encoding="utf-8")) for page in PAGES]
+    assert sum(len(text.split()) for text in texts) <= 6000
+
+
+def test_every_file_of_results_is_listed_with_its_command():
+    listing = (RESULTS / "README.md").read_text(encoding="utf-8")
+    line = r"^\| `(.+?)` \| `.+` \| .+ \| \d{4}-\d\d-\d\d \| [0-9a-f]{7} \|$"
+    listed = re.findall(line, listing, re.MULTILINE)
+    assert sorted(listed) == sorted(path.name for path in RESULTS.glob("*.json"))
