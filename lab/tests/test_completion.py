@@ -38,7 +38,6 @@ def test_values_of_options_are_offered() -> None:
     assert offered("run splitmnist --device c") == ["cpu", "cuda"]
     assert offered("data fetch c") == ["cifar100"]
     assert "lr=" in offered("run splitmnist --set l")
-    assert offered("audit a:b --compare wpf,r") == ["wpf,rb"]
 
 
 def test_commands_are_offered() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .errors import DataError
+from .errors import DataError, UserError
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 TABLES = (".csv", ".parquet")
@@ -45,9 +45,9 @@ def find_files(data: Path) -> Files:
 def check_output(out: Path, *inputs: Path) -> None:
     """Refuse to overwrite an input file or a folder."""
     if out.is_dir():
-        raise ValueError(f"--out {out} is a folder: name a file")
+        raise UserError(f"--out {out} is a folder: name a file")
     if out.resolve() in {path.resolve() for path in inputs}:
-        raise ValueError(f"--out {out} would overwrite an input file: name another file")
+        raise UserError(f"--out {out} would overwrite an input file: name another file")
 
 
 def label_of(path: Path, root: Path) -> str | None:
@@ -82,7 +82,7 @@ def _in_colour(image: Any) -> Any:
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
-        raise ValueError(f"its pixels have 32 bits ({image.mode}): save it with 8 or 16")
+        raise UserError(f"its pixels have 32 bits ({image.mode}): save it with 8 or 16")
     if image.has_transparency_data:
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image.convert("RGBA"))

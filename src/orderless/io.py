@@ -22,6 +22,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor
 
+from .errors import DataError, WriteError
+
 FORMAT = 2
 
 # Errors that an invalid state can cause when it is read or loaded into an object.
@@ -61,15 +63,15 @@ def load(path: str | os.PathLike[str], into: Any = None) -> Any:
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, not a file written by orderless.save")
     if path.exists() and not path.is_file():  # reading a pipe would block
-        raise ValueError(f"{path} is not a file written by orderless.save")
+        raise DataError(f"{path} is not a file written by orderless.save")
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, *INVALID_STATE) as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {error}") from None
+        raise DataError(f"{path} is not a whole safetensors file: {error}") from None
     if "orderless" not in metadata:
-        raise ValueError(f"{path} was not written by orderless.save")
+        raise DataError(f"{path} was not written by orderless.save")
     try:
         about = json.loads(metadata["orderless"])
         if about["format"] != FORMAT:
@@ -78,13 +80,13 @@ def load(path: str | os.PathLike[str], into: Any = None) -> Any:
             raise ValueError("its checksum does not match")
         state = _decode(json.loads(about["tree"]), tensors)
     except INVALID_STATE as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+        raise DataError(f"{path} is damaged: {error}") from None
     if into is None:
         return state
     try:
         into.load_state_dict(state)
     except INVALID_STATE as error:
-        raise ValueError(f"{path} does not fit: {error}") from None
+        raise DataError(f"{path} does not fit: {error}") from None
     return into
 
 
@@ -185,20 +187,19 @@ def new_file(path: Path, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
         os.replace(temporary, path)
     except OSError as error:
         if error.filename not in (None, str(temporary)):
-            raise
-        # name the file, not the temporary one
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+            raise  # of another file, in the block
+        raise WriteError(error.errno, error.strerror or str(error), str(path)) from None
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise `OSError` for a device, a pipe, a folder, or a link to one: only files are replaced."""
+    """Raise `WriteError` for a device, a pipe, a folder, or a link to one."""
     if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "this is a folder: name a file", str(path))
+        raise WriteError(errno.EISDIR, "it is a folder, name a file", str(path))
     if path.exists() and not path.is_file():
-        raise FileExistsError(
-            errno.EEXIST, "this is a device or a pipe, which a file must not replace", str(path)
+        raise WriteError(
+            errno.EEXIST, "it is a device or a pipe, which a file must not replace", str(path)
         )
 
 

@@ -29,29 +29,21 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_the_table_is_printed_and_the_report_written(tmp_path: Path) -> None:
-    result = run(
-        "tests.audit.toys:LastTask", *FEW, "--compare", "rb", "--out", str(tmp_path / "report")
-    )
+    result = run("tests.audit.toys:LastTask", *FEW, "--out", str(tmp_path / "report"))
     assert result.exit_code == 0, result.output
     assert "LastTask is sensitive to the order" in result.stdout
-    assert "rb does not depend on the order" in result.stdout
     written = json.loads((tmp_path / "report" / "report.json").read_text())
     assert written["learner"]["ignores_seed"] and written["seeds"] == 2
     assert (tmp_path / "report" / "report.md").read_text().startswith("# Order sensitivity")
-    page = (tmp_path / "report" / "report.html").read_text()
-    assert "Order sensitivity of LastTask" in page and "orderless audit" not in result.stderr
-    for name in ("report.html", "report.md", "report.json"):
+    for name in ("report.md", "report.json"):
         assert f"wrote {tmp_path / 'report' / name}" in result.stdout
 
 
 @pytest.mark.slow
 def test_json_is_printed_and_nothing_else(tmp_path: Path) -> None:
-    arguments = [*FEW, "--compare", "", "--out", str(tmp_path), "--json"]
+    arguments = [*FEW, "--out", str(tmp_path), "--json"]
     result = run("tests.audit.toys:make_last_task", *arguments)
     assert json.loads(result.stdout)["comparisons"] == []
-
-
-FEW = ["--tasks", "tests.audit.toys:few", "--orders", "2", "--seeds", "2", "--compare", ""]
 
 
 @pytest.mark.slow
@@ -99,14 +91,6 @@ def test_runs_of_a_changed_module_are_refused(tmp_path: Path, monkeypatch) -> No
     assert "holds runs of another version of LastTask: choose another folder" in result.stderr
 
 
-def test_the_report_command_says_where_the_report_of_an_audit_is(tmp_path: Path) -> None:
-    assert run("tests.audit.toys:LastTask", *FEW, "--out", str(tmp_path)).exit_code == 0
-    before = (tmp_path / "report.html").read_bytes()
-    result = CliRunner().invoke(app, ["report", str(tmp_path)])
-    assert result.exit_code == 2 and "a run of an audit: `orderless audit`" in result.stderr
-    assert (tmp_path / "report.html").read_bytes() == before
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -114,10 +98,6 @@ def test_the_report_command_says_where_the_report_of_an_audit_is(tmp_path: Path)
         (["tests.audit.toys:nothing", "--tasks", "tests.audit.toys:tasks"], "has no 'nothing'"),
         (["toys", "--tasks", "tests.audit.toys:tasks"], "given as module:name"),
         (["tests.audit.toys:LastTask", "--tasks", "tests.audit.toys:numbers"], "list of int"),
-        (
-            ["tests.audit.toys:LastTask", "--tasks", "tests.audit.toys:Stumbling"],
-            "tests.audit.toys:Stumbling failed: TypeError",
-        ),
         (
             ["tests.audit.toys:Mute", "--tasks", "tests.audit.toys:few", "--orders", "2"],
             "no method predict",
@@ -131,10 +111,6 @@ def test_the_report_command_says_where_the_report_of_an_audit_is(tmp_path: Path)
             "not finite",
         ),
         (["tests.audit.toys:LastTask", "--tasks", "tests.audit.toys:single"], "at least two tasks"),
-        (
-            ["tests.audit.toys:LastTask", "--tasks", "tests.audit.toys:tasks", "--compare", "gd"],
-            "compare must name wpf, averaging, product, rb",
-        ),
     ],
 )
 def test_mistakes_are_sentences_with_exit_code_2(arguments: list[str], words: str) -> None:
@@ -146,7 +122,8 @@ def test_mistakes_are_sentences_with_exit_code_2(arguments: list[str], words: st
 
 def test_a_module_that_does_not_import_is_named(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "needs_more.py").write_text("import surely_not_installed\n")
-    (tmp_path / "falls_over.py").write_text("1 / 0\n")
+    (tmp_path / "stumbles.py").write_text("1 / 0\n")
     monkeypatch.chdir(tmp_path)
     assert "needs 'surely_not_installed'" in run("needs_more:a", "--tasks", "b:c").stderr
-    assert "cannot be imported: ZeroDivisionError" in run("falls_over:a", "--tasks", "b:c").stderr
+    # a fault of the module keeps its traceback
+    assert isinstance(run("stumbles:a", "--tasks", "b:c").exception, ZeroDivisionError)

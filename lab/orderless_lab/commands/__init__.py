@@ -17,16 +17,18 @@ EXAMPLES = (
 def add_commands(app: typer.Typer, add: Callable[..., None]) -> tuple[str, ...]:
     """Add the lab's commands to the application `orderless`."""
     from .data import data_app
+    from .errors import problems_as_sentences
     from .expert import expert_app
     from .report import report
     from .run import run
     from .settings import settings
     from .tune import tune
 
-    add(run, "fewer --particles or --set chunk_size=K")
-    add(report)
-    add(tune, "--set particles=N with fewer of them, or --set chunk_size=K")
-    add(settings)
+    add(problems_as_sentences("fewer --particles or --set chunk_size=K")(run))
+    add(problems_as_sentences()(report))
+    fewer = "--set particles=N with fewer of them, or --set chunk_size=K"
+    add(problems_as_sentences(fewer)(tune))
+    add(problems_as_sentences()(settings))
     app.add_typer(data_app, name="data")
     app.add_typer(expert_app, name="expert")
     return EXAMPLES

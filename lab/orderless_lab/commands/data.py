@@ -5,13 +5,12 @@ from typing import Annotated
 
 import typer
 
-from orderless.cli import options
-from orderless.cli.errors import problems_as_sentences
 from orderless.cli.options import option, word
 
 from .. import scenarios
 from ..scenarios import DATASETS
-from . import completion
+from . import completion, options
+from .errors import problems_as_sentences
 
 data_app = typer.Typer(help="List, check and fetch data sets.", no_args_is_help=True)
 
@@ -57,7 +56,7 @@ def data_fetch(
     data_dir: Annotated[Path | None, option("Folder for it [$ORDERLESS_DATA].")] = None,
 ) -> None:
     """Download a data set; an interrupted download is resumed."""
-    from ..experiments.progress import Countdown
+    from orderless.cli.progress import Countdown
 
     with Countdown(bytes=True) as bars:
         place = scenarios.fetch(

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orderless.cli import options
-from orderless.cli.errors import problems_as_sentences
-from orderless.cli.options import PATH, find_device, option
+from orderless.cli.options import PATH, option
 
 from ..rl.games import known_game, parse_levels
 from ..rl.settings import EXPERT_COPIES, rollouts_for
+from . import options
+from .errors import problems_as_sentences
+from .options import find_device
 
 if TYPE_CHECKING:
     from ..rl import Expert
@@ -43,9 +44,9 @@ def expert_train(
 
     Example: orderless expert train starpilot --steps 5000000
     """
+    from orderless.cli.progress import Countdown
     from orderless.io import INVALID_STATE
 
-    from ..experiments.progress import Countdown
     from ..experiments.store import Store
     from ..rl.experts import ExpertTraining, save_expert
 
@@ -131,7 +132,8 @@ def expert_collect(
 
     Example: orderless expert collect starpilot --levels 0-2 --transitions 20000
     """
-    from ..experiments.progress import Countdown
+    from orderless.cli.progress import Countdown
+
     from ..rl.experts import load_expert
     from ..rl.tasks import transitions_folder
     from ..rl.transitions import collect, read_transitions, transitions_path

@@ -5,12 +5,11 @@ from typing import Annotated
 
 import typer
 
-from orderless.cli import options
-from orderless.cli.options import PATH, word
+from orderless.cli.options import PATH, Json, word
 
 
 def report(
-    directory: Annotated[Path, word("A run directory.", **PATH)], json: options.Json = False
+    directory: Annotated[Path, word("A run directory.", **PATH)], json: Json = False
 ) -> None:
     """Print the tables of a run; write them and figures as Markdown, CSV, LaTeX, JSON, PNG, HTML.
 
@@ -28,7 +27,8 @@ def show_report(directory: Path) -> None:
     """Print the tables, write the report, and print the paths of its readable files."""
     from rich.console import Console
 
-    from ..experiments.progress import Countdown
+    from orderless.cli.progress import Countdown
+
     from ..report import format_table, summarize, write_report
     from ..report.collect import loaded
 

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from orderless.cli import options
 from orderless.cli.options import word
 
 from ..experiments.benchmarks import BENCHMARKS
@@ -17,7 +16,7 @@ from ..methods.policy_settings import PolicySettings
 from ..methods.presets import POLICY_PRESETS, PRESETS, RATES, find_policy_preset, find_preset
 from ..methods.settings import Settings, SharedSettings
 from ..rl.games import GAMES
-from . import completion
+from . import completion, options
 
 SAID = "A method, a benchmark or a preset [all settings]."
 What = Annotated[str | None, word(SAID, completion.one_of(*METHODS, *BENCHMARKS, *PRESETS))]

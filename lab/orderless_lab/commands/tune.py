@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from orderless.cli import options
-from orderless.cli.options import PATH, find_device, option, word
+from orderless.cli.options import PATH, option, word
 
-from . import completion
+from . import completion, options
+from .options import find_device
 
 
 def tune(

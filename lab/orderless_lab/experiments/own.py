@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from orderless.cli.references import made_by
 from orderless.tasks import Task, is_array, task_from_datasets
 
-from ..methods.plugins import made_by
 from ..methods.settings import Settings
 from ..scenarios import Scenario
 from ..scenarios.augment import to_unit

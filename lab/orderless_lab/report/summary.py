@@ -3,12 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from orderless.errors import UserError
 from orderless_lab.storage.typed import Setting, optional
 
 from ..experiments.record import ExpertFacts, Table
 
 
-class ReportError(Exception):
+class ReportError(UserError):
     """A report cannot be made; the message tells the user why in one sentence."""
 
 

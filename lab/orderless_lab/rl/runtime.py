@@ -6,12 +6,13 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
+from orderless.errors import UserError
 from orderless.io import package_files
 
 _INSTALL = "pip install 'orderless[procgen]'"
 
 
-class ProcgenMissing(ImportError):
+class ProcgenMissing(UserError, ImportError):
     """A requirement of ProcGen is not installed; the message names it and how to install it."""
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from orderless import __version__
+from orderless.errors import UserError
 from orderless.escaping import file_name
 from orderless.io import write_atomically
 
@@ -31,12 +32,14 @@ LOCK = ".lock"
 LARGEST_CELL = 2**28  # bytes; one with a million predictions has two million
 
 
-class StoreError(Exception):
+class StoreError(UserError):
     """A problem with a run directory, described in one sentence."""
 
 
 class DamagedFile(UserWarning):
     """A file is damaged; there is one warning per file."""
+
+    numbers_tell_apart = True
 
 
 def versions() -> dict[str, str]:

@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..errors import UserError
 from ..tasks import Task
 
 Answers = NDArray[Any]  # `[B]`, int64 labels or float64 values
 LOWEST = -1.0  # R^2 has no lower bound: a single run that diverges would dominate all averages
 
 
-class LearnerError(ValueError):
+class LearnerError(UserError):
     """The audited learner failed or is not a learner; the message names the place."""
 
 

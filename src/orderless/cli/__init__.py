@@ -1,6 +1,7 @@
 """The command line, one file per command. What a command needs is imported when it runs."""
 
 import sys
+from io import TextIOWrapper
 
 
 def app() -> None:
@@ -13,4 +14,7 @@ def app() -> None:
         sys.exit(
             f"orderless: the command line needs {error.name}: run pip install 'orderless[cli]'"
         )
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # names that its encoding lacks become escapes
+            stream.reconfigure(errors="backslashreplace")
     commands(prog_name="orderless")

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from orderless_lab.commands import completion
-from orderless_lab.methods.plugins import find_object, made_by
-
+from ..errors import UserError
 from . import options
 from .options import PATH, option, word
+from .references import find_object, made_by
 
 
 def audit(
@@ -20,12 +19,9 @@ def audit(
     orders: Annotated[int, option("Orders of the tasks (at most all).")] = 10,
     seeds: Annotated[int, option("Seeds.")] = 3,
     search: Annotated[int, option("Extra runs that search the worst and best order.")] = 0,
-    compare: Annotated[
-        str, option("Also run wpf, averaging, product or rb.", completion.comparisons)
-    ] = "",
     out: Annotated[
         Path | None,
-        option("Folder for report.html, .md and .json, and for the finished runs.", **PATH),
+        option("Folder for report.md and .json, and for the finished runs.", **PATH),
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -35,13 +31,10 @@ def audit(
 
     Example: orderless audit my_module:make_learner --tasks my_module:tasks --out audit
     """
-    from orderless_lab.experiments.progress import Countdown
-    from orderless_lab.report.page import write_audit_page
-
     from ..audit import order_sensitivity
+    from .progress import Countdown
 
     make_learner, given = find_object(learner, "make_learner"), made_by(tasks, "tasks")
-    names = [name.strip() for name in compare.split(",") if name.strip()]
     try:
         with Countdown() as progress:
             result = order_sensitivity(
@@ -50,19 +43,19 @@ def audit(
                 orders,
                 seeds,
                 search=search,
-                compare=tuple(dict.fromkeys(names)),
                 name=learner.partition(":")[2],
                 progress=progress.tell,
                 out=out,
                 key=_version_of(learner),
             )
     except KeyboardInterrupt as stopped:
-        if out is None:
-            stopped.args = ("stopped; nothing was saved: with --out DIR an audit can be resumed",)
+        kept = "the same command resumes from what was saved"
+        lost = "nothing was saved: with --out DIR an audit can be resumed"
+        stopped.args = (f"stopped; {lost if out is None else kept}",)
         raise
-    paths = []
-    if out is not None:
-        paths = [write_audit_page(result, out, options.as_typed()), *result.save(out)]
+    except ValueError as error:  # of what was asked; the learner's own are a LearnerError
+        raise UserError(str(error)) from error
+    paths = [] if out is None else result.save(out)
     typer.echo(result.json() if json else result.text(), nl=not json)
     for path in paths:
         typer.echo(f"wrote {path}", err=json)

@@ -1,6 +1,13 @@
-"""Errors at the command line: one sentence and an exit code, no traceback."""
+"""Errors at the command line: one sentence and an exit code for what its user can mend.
 
+Any other error is a fault of a program and keeps its traceback. With ORDERLESS_TRACEBACK=1 every
+error does.
+"""
+
+import os
 import signal
+import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +15,9 @@ from typing import Any
 
 import typer
 
+from ..errors import UserError, WriteError
 from ..escaping import printable
+from .progress import OnceOfAKind
 
 # torch has no error class for the host's memory
 OUT_OF_MEMORY = ("out of memory", "allocate memory", "not enough memory")
@@ -25,40 +34,43 @@ def problems_as_sentences(less_memory: str = "less data") -> Iterator[None]:
     `less_memory` is what the sentence recommends when memory runs out. A `KeyboardInterrupt` with a
     text prints that text.
     """
-    # imported before anything can fail: an error may leave no time or memory for imports
-    from orderless_lab.experiments import StoreError
-    from orderless_lab.experiments.launch.local import handled
-    from orderless_lab.experiments.progress import OnceOfAKind
-    from orderless_lab.report import ReportError
-    from orderless_lab.rl.runtime import ProcgenMissing
-
-    from ..ensemble.sharding import RankLost
-    from ..errors import DataError
-
-    # errors that a user can cause; their texts are sentences
-    ours = (DataError, ReportError, StoreError, ProcgenMissing, RankLost)
-    problems = (ValueError, IndexError, OSError, FloatingPointError, *ours)
     try:
         # SIGTERM, from a scheduler or `timeout`, is reported like Ctrl-C
         with handled(signal.SIGTERM, _terminate), warnings.catch_warnings():
             warnings.showwarning = OnceOfAKind()
             yield
-    except BrokenPipeError:  # whoever read the output has closed it: typer ends quietly
-        raise
-    except problems as error:
-        complain(error)
-        raise typer.Exit(2) from None
+    except (UserError, WriteError) as error:
+        _end(str(error))
     except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
-        told = isinstance(error, MemoryError)
-        if not told and not any(text in str(error) for text in OUT_OF_MEMORY):
+        certain = isinstance(error, MemoryError)
+        if not certain and not any(text in str(error) for text in OUT_OF_MEMORY):
             raise
-        complain(f"out of memory: use {less_memory}")
-        raise typer.Exit(2) from None
+        _end(f"out of memory: use {less_memory}")
     except KeyboardInterrupt as stopped:
-        said = str(stopped) or "stopped; the same command resumes from what was saved"
-        typer.echo(f"\norderless: {said}", err=True)
         number = signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT
-        raise typer.Exit(128 + number) from None
+        _end(str(stopped) or "stopped", 128 + number)
+
+
+def _end(text: str, code: int = 2) -> None:
+    """Print why the command ends, and end it."""
+    if os.environ.get("ORDERLESS_TRACEBACK"):
+        raise  # noqa: PLE0704  # the error that is being handled
+    lines = map(printable, text.splitlines())  # it may quote names of users
+    print("orderless: " + "\n".join(lines), file=sys.stderr)
+    raise typer.Exit(code) from None
+
+
+@contextmanager
+def handled(number: signal.Signals, handler: Any) -> Iterator[None]:
+    """Install a signal handler; has no effect outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def complain(problem: BaseException | str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import UserError
 from . import options
 from .options import PATH, option
 
@@ -52,11 +53,10 @@ def fit(
     """
     import torch
 
-    from orderless_lab.experiments.progress import Countdown
-
     from ..distributed import fit as fit_shards
     from ..distributed.head import Head, Recipe, look_through
     from ..files import check_output, find_files
+    from .progress import Countdown
 
     torch.set_num_threads(1)  # the bits of a head depend on it; each worker has one thread
     files = find_files(data)
@@ -66,7 +66,7 @@ def fit(
     for name, value in unread.items():
         if value is not None:
             ours, theirs = ("tables", "images") if files.images else ("images", "tables")
-            raise ValueError(f"--{name} is for {ours}, and {data} holds {theirs}: leave it out")
+            raise UserError(f"--{name} is for {ours}, and {data} holds {theirs}: leave it out")
     if like is not None:
         recipe = Head.load(like).recipe
         asked: Any = {"features": features, "count": count, "size": size, "columns": chosen}
@@ -75,7 +75,7 @@ def fit(
     else:
         kind, pixels, default = choose(features, files.images, size)
         if kind in ("leaves", "convolution") and (count or 0) % 8:
-            raise ValueError(f"--count must be a multiple of 8 with {kind}, got {count}")
+            raise UserError(f"--count must be a multiple of 8 with {kind}, got {count}")
         name = "" if files.images else target or label
         found = look_through(files, name, chosen, values=target is not None)
         wanted = default if count is None else count
@@ -104,9 +104,9 @@ def choose(features: str, images: bool, size: int | None) -> tuple[str, int, int
     """The kind of map, the size of images (0 for tables) and the default number of features."""
     kind = ("leaves" if images else "relu") if features == "auto" else features
     if kind not in MAPS:
-        raise ValueError(f"--features must be one of {', '.join(MAPS)}, got {features!r}")
+        raise UserError(f"--features must be one of {', '.join(MAPS)}, got {features!r}")
     if not images and kind != "relu":
-        raise ValueError(f"--features {kind} is for images: tables take relu")
+        raise UserError(f"--features {kind} is for images: tables take relu")
     if not images:
         return kind, 0, 512
     lite = kind.startswith("lite")
@@ -119,15 +119,15 @@ def refuse_others(like: Path, recipe: Recipe, **asked: Any) -> None:
     usual = {"features": "auto", "maps": 1, "seed": 0, "columns": [], "label": "label"}
     for name, value in asked.items():
         if value not in (usual.get(name), head[name]):
-            raise ValueError(f"{like} has {name} {head[name]}, not {value}: leave out --{name}")
+            raise UserError(f"{like} has {name} {head[name]}, not {value}: leave out --{name}")
 
 
 def check(recipe: Recipe, files: Files) -> None:
     """Refuse a head for the other kind of data, and fewer than two classes."""
     if bool(recipe.size) != files.images:
         ours, theirs = ("images", "tables") if recipe.size else ("tables", "images")
-        raise ValueError(f"this head is for {ours}, and {files.root} holds {theirs}")
+        raise UserError(f"this head is for {ours}, and {files.root} holds {theirs}")
     if len(recipe.classes) < 2 and not recipe.spread:
         where = "a folder for each" if files.images else f"named in the column {recipe.label!r}"
         found = ", ".join(recipe.classes) or "none"
-        raise ValueError(f"{files.root} must have at least two classes, {where}, got {found}")
+        raise UserError(f"{files.root} must have at least two classes, {where}, got {found}")

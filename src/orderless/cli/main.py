@@ -3,8 +3,7 @@
 Other distributions add commands by an entry point of the group `orderless.commands`: a function
 that is called with the Typer application and with `add`, and that returns examples for the help.
 
-`options.py` defines the options, `completion.py` what the shell offers for them, and `errors.py`
-how errors are reported.
+`options.py` defines the options, `errors.py` how errors are reported.
 """
 
 from collections.abc import Callable

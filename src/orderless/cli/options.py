@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from orderless_lab.commands import completion
-from orderless_lab.commands.completion import Completion
-from orderless_lab.methods.presets import POLICY_PRESETS, PRESETS
-from orderless_lab.rl.games import GAMES
-
-if TYPE_CHECKING:
-    import torch
+Completion = Callable[[str], list[str]]
 
 
 def option(help: str, offered: Completion | None = None, name: str = "", **more: Any) -> Any:
@@ -37,38 +30,6 @@ def named(text: str) -> Path:
 
 PATH: Any = {"parser": named, "metavar": "PATH"}
 
-DataDir = Annotated[
-    Path | None, option("Folder with data sets [$ORDERLESS_DATA].", exists=True, file_okay=False)
-]
-Device = Annotated[str, option("auto, cpu or cuda.", completion.devices)]
-SCENARIOS = "domain, task or class [domain; intents: class]."
-Kind = Annotated[str | None, option(SCENARIOS, completion.scenarios)]
-CHANGE = "Change a setting: key=value. `orderless settings` lists them."
-Changes = Annotated[list[str] | None, option(CHANGE, completion.settings, "--set")]
-PLAYED = f"ProcGen: {', '.join(GAMES)} or all [{GAMES[0]}]."
-Game = Annotated[str | None, option(PLAYED, completion.games)]
-OneGame = Annotated[str, word(", ".join(GAMES))]
-CHOICES = f"{', '.join(PRESETS)} [table1]; ProcGen: {', '.join(POLICY_PRESETS)} [gpu]."
-Preset = Annotated[str | None, option(CHOICES, completion.presets)]
-Plugin = Annotated[list[str] | None, option("A module of your own that registers methods.")]
-CheckpointEvery = Annotated[float, option("Seconds between checkpoints.")]
+Data = Annotated[Path, option("A folder of images or tables, a CSV or a parquet file.")]
 Workers = Annotated[int | None, option("Worker processes, one thread each [one per core; GPU: 1].")]
 Json = Annotated[bool, option("Print JSON and nothing else.", name="--json")]
-
-
-def as_typed() -> str:
-    """The command line, to be recorded with the results."""
-    return shlex.join(["orderless", *sys.argv[1:]])
-
-
-def find_device(name: str) -> torch.device:
-    """The device that a `Device` names on this machine."""
-    import torch
-
-    from .. import ensemble
-
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name not in ("cpu", "cuda"):
-        raise ValueError(f"device must be auto, cpu or cuda, got {name!r}")
-    return ensemble.find_device(name)

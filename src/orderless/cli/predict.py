@@ -38,10 +38,9 @@ def predict(
     """
     import torch
 
-    from orderless_lab.experiments.progress import Countdown
-
     from ..distributed.head import Head
     from ..files import check_output, find_files
+    from .progress import Countdown
 
     torch.set_num_threads(1)  # as in fit
     loaded, files = Head.load(head), find_files(data)

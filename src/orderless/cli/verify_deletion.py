@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import UserError
 from . import options
 from .options import word
 
@@ -34,7 +35,7 @@ def verify_deletion(
     try:
         lines = compare(*states)
     except INVALID_STATE as error:
-        raise ValueError(f"{first} and {second} cannot be compared: {error}") from None
+        raise UserError(f"{first} and {second} cannot be compared: {error}") from None
     same = all(line.equal for line in lines)
     if json:
         found = [{**asdict(line), "equal": line.equal} for line in lines]

@@ -19,7 +19,7 @@ from orderless_lab.scenarios.augment import to_symmetric
 from orderless_lab.storage.typed import Misfit, as_json, decode
 
 from ..ensemble import Ensemble
-from ..errors import DataError
+from ..errors import DataError, UserError
 from ..features import RandomReLU, efficientnet_lite
 from ..files import Files, label_of, numbers, read_images, read_table
 from ..filters import RaoBlackwellizedFilter
@@ -52,11 +52,11 @@ class Recipe:
         for name, (least, most) in numbers.items():
             if not least <= getattr(self, name) <= most:
                 value = getattr(self, name)
-                raise ValueError(f"{name} must lie between {least} and {most}, got {value}")
+                raise UserError(f"{name} must lie between {least} and {most}, got {value}")
         if not len(self.columns) == len(self.mean) == len(self.scale) or 0.0 in self.scale:
-            raise ValueError("a recipe needs a mean and a scale other than 0 for every column")
+            raise UserError("a recipe needs a mean and a scale other than 0 for every column")
         if self.spread < 0.0:
-            raise ValueError(f"the spread of values cannot be negative, got {self.spread}")
+            raise UserError(f"the spread of values cannot be negative, got {self.spread}")
 
     def make_filter(self) -> RaoBlackwellizedFilter:
         kind = {"targets": "values"} if self.spread else {"classes": len(self.classes)}
@@ -140,7 +140,7 @@ class Head:
         try:
             recipe = decode(Recipe, state["recipe"])
         except (KeyError, TypeError, Misfit):  # other errors have their own messages
-            raise ValueError(f"{path} was not written by `orderless fit`") from None
+            raise UserError(f"{path} was not written by `orderless fit`") from None
         rb = recipe.make_filter()
         rb.load_state_dict(state["filter"])
         return cls(recipe, rb)
