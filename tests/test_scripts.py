@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SCRIPTS = [path for folder in ("benchmarks", "examples") for path in (ROOT / folder).glob("*.py")]
+FOLDERS = ("benchmarks", "examples", "lab/studies")
+SCRIPTS = [path for folder in FOLDERS for path in (ROOT / folder).glob("*.py")]
 
 
 def imported(path: Path) -> Iterator[tuple[str, str]]:
