@@ -55,7 +55,7 @@ def main() -> dict[str, float]:
     def learned(pairs: list[int], product: bool = True) -> ol.ParticleFilter:
         particles = ol.Ensemble.from_modules([adapted])
         pf = ol.PosteriorProduct(particles, lambda p: torch.optim.Adam(p, lr=1e-3))
-        filter = pf if product else pf.training  # the latter continues from the last task
+        filter = pf if product else pf.task_filter  # the latter continues from the last task
         for pair in pairs:
             own, noise = (y // 2 == pair).nonzero()[:, 0], torch.Generator().manual_seed(pair)
             for at in own.repeat(2)[torch.randperm(2 * len(own), generator=noise)].split(32):

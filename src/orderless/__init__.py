@@ -36,7 +36,7 @@ if _TYPE_CHECKING:
         WeightedParticleFilter,
     )
     from .io import load, save
-    from .product import PosteriorProduct
+    from .product import PosteriorProduct, merge
     from .tasks import Task
 
 # the module of each public name; it is imported when the name is first used
@@ -61,6 +61,7 @@ _MODULES = {
     "Task": "tasks",
     "WeightedParticleFilter": "filters",
     "load": "io",
+    "merge": "product",
     "order_sensitivity": "audit",
     "per_particle": "ensemble",
     "prequential": "evaluation",
@@ -77,8 +78,8 @@ __all__ = [
     "GradientDescent", "LwF", "ParticleFilter", "ParticleParameter", "Perturb",
     "PosteriorProduct", "Predictive", "Prequential", "RaoBlackwellizedFilter", "SI", "Task",
     "WeightedParticleFilter", "__version__", "audit", "consolidation", "distributed",
-    "ensemble", "exact", "features", "filters", "io", "load", "metrics", "order_sensitivity",
-    "per_particle", "prequential", "product", "save",
+    "ensemble", "exact", "features", "filters", "io", "load", "merge", "metrics",
+    "order_sensitivity", "per_particle", "prequential", "product", "save",
 ]  # fmt: skip
 
 

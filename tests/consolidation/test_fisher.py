@@ -8,7 +8,7 @@ from torch import nn
 
 import orderless as ol
 from orderless.consolidation import fisher_information
-from orderless.consolidation.fisher.per_sample import Networks
+from orderless.consolidation.fisher import _Squares
 
 CLASSES = 3
 
@@ -72,6 +72,56 @@ class Recurrent(nn.Module):
         return self.head(self.memory(x.view(-1, 2, 2))[0][:, -1])
 
 
+class Words(nn.Module):
+    """Attention, several rows a sample, entries of an Embedding (one of them not trained)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(6, 4, padding_idx=0)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.norm = nn.RMSNorm(4)
+        self.rows = nn.Linear(4, 4)
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        x = self.words((4 * x).abs().long().clamp(max=5))
+        x = self.norm(x + self.attention(x, x, x, need_weights=False)[0])
+        return self.head(torch.tanh(self.rows(x)).mean(1))
+
+
+class Tied(nn.Module):
+    """Weights in two layers, also in different ways, and gradients scaled by frequency."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.scaled = nn.Embedding(4, 4), nn.Embedding(4, 4, scale_grad_by_freq=True)
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4, bias=False)
+        self.second.weight = self.first.weight
+        self.head = nn.Linear(4, CLASSES, bias=False)
+        self.table = nn.Linear(4, 4, bias=False)
+        self.table.weight = self.words.weight
+
+    def forward(self, x):
+        entries = (2 * x).abs().long().clamp(max=3)
+        x = torch.tanh(self.words(entries) + self.scaled(entries)).mean(1)
+        return self.head(self.table(self.second(torch.tanh(self.first(x)))))
+
+
+def many_convolutions() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, groups=2, padding="same", padding_mode="reflect"),
+        nn.GroupNorm(2, 4),
+        nn.Tanh(),
+        nn.Flatten(2),
+        nn.Conv1d(4, 4, 3, stride=2, groups=4),
+        nn.BatchNorm1d(4),
+        nn.Unflatten(2, (2, 2, -1)),
+        nn.Conv3d(4, 2, (1, 2, 3), padding=(0, 1, 0)),
+        nn.Flatten(),
+        nn.Linear(12, CLASSES),
+    )
+
+
 def data(*shape: int, count: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(count, *shape, generator=generator, dtype=torch.float64)
@@ -120,6 +170,9 @@ def test_exact_fisher_of_softmax_regression_is_its_closed_form():
         (lambda: FixedRows(2), (4,)),
         (Recurrent, (4,)),
         (lambda: nn.Sequential(nn.Linear(4, 5), nn.PReLU(5), nn.Linear(5, 3)), (4,)),
+        (Words, (3,)),
+        (Tied, (3,)),
+        (many_convolutions, (2, 5, 5)),
     ],
 )
 def test_fisher_equals_a_loop_over_samples(make, shape, n, kind):
@@ -143,6 +196,31 @@ def test_half_precision_changes_the_fisher_by_its_rounding_only():
         assert (half - whole[name]).norm() < 0.05 * whole[name].norm(), name
 
 
+def test_frozen_parameters_have_none_unless_they_are_named():
+    particles = ol.Ensemble(convolutional, 2).double()
+    x, y = data(1, 8, 8)
+    whole = fisher_information(particles, (x, y))
+    particles.get_parameter("0.weight").requires_grad_(False)
+    part = fisher_information(particles, (x, y))
+    named = fisher_information(particles, (x, y), names=["0.weight", "7.bias"])
+    assert part.keys() == whole.keys() - {"0.weight"} and named.keys() == {"0.weight", "7.bias"}
+    for name, value in (part | named).items():
+        torch.testing.assert_close(value, whole[name])
+    assert not particles.get_parameter("0.weight").requires_grad
+    assert particles.get_parameter("7.weight").requires_grad
+
+
+def test_an_embedding_that_bounds_its_entries():
+    make = lambda: nn.Sequential(nn.Embedding(5, 4, max_norm=1.0), nn.Flatten(), nn.Linear(8, 3))  # noqa: E731
+    particles = ol.Ensemble(make, 2).double()
+    x, y = torch.randint(5, (7, 2)), torch.arange(7) % CLASSES
+    particles(x)  # entries are bounded when they are used
+    fisher = fisher_information(particles, (x, y))
+    for i in range(2):
+        for name, expected in loop(particles[i], x, y, "exact").items():
+            torch.testing.assert_close(fisher[name][i], expected)
+
+
 @pytest.mark.parametrize("kind", ["exact", "empirical"])
 def test_masked_outputs_count_as_no_classes(kind):
     particles = ol.Ensemble(mlp, 2).double()
@@ -156,9 +234,10 @@ def test_masked_outputs_count_as_no_classes(kind):
 
 def test_linear_and_convolution_layers_take_the_fast_product():
     particles = ol.Ensemble(convolutional, 2).double()
+    names = [name for name, _ in particles.named_parameters()]
     with particles.evaluating():
-        layers = Networks(particles, slice(0, 1), None, None).layers(data(1, 8, 8)[0])
-    assert [layer.weight for layer in layers] == ["0.weight", "3.weight", "7.weight"]
+        squares = _Squares(particles, names, lambda x: x.log_softmax(-1), data(1, 8, 8)[0][:1])
+    assert [*squares.layers] == ["0", "1", "3", "6", "7"] and not squares.elsewhere
 
 
 def test_sampled_fisher_tends_to_the_exact_one():
@@ -181,17 +260,23 @@ def test_sampled_labels_depend_neither_on_n_nor_on_the_batch_size():
     assert not torch.allclose(three["0.weight"], other["0.weight"])
 
 
-def test_batches_limits_and_chunks_do_not_change_the_result():
+def test_batches_and_limits_do_not_change_the_result():
     x, y = data(4)
     particles = ol.Ensemble(mlp, 3).double()
     whole = fisher_information(particles, (x[:5], y[:5]))
     batches = [(x[:3], y[:3]), (x[3:], y[3:])]
     limited = fisher_information(particles, iter(batches), samples=5, batch_size=2)
-    particles.chunk_size = 2
-    chunked = fisher_information(particles, (x[:5], y[:5]))
     for name, expected in whole.items():
         torch.testing.assert_close(limited[name], expected)
-        torch.testing.assert_close(chunked[name], expected)
+
+
+@pytest.mark.parametrize(("make", "shape"), [(mlp, (4,)), (convolutional, (1, 8, 8))])
+def test_chunks_of_particles_do_not_change_the_result(make, shape):
+    particles = ol.Ensemble(make, 3).double()
+    whole = fisher_information(particles, data(*shape))
+    particles.chunk_size = 2
+    for name, chunked in fisher_information(particles, data(*shape)).items():
+        torch.testing.assert_close(chunked, whole[name])
 
 
 def test_class_scores_can_be_one_of_several_outputs():

@@ -1,5 +1,7 @@
 """Output columns that a task's loss does not reach, and what is no weight: running statistics."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,7 +16,6 @@ from tests.product.tasks import (
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless.product.moments import reached_columns
 
 P_0 = 0.3
 
@@ -41,7 +42,7 @@ def task_incremental(order: list[int]) -> ol.PosteriorProduct:
         columns = [2 * task, 2 * task + 1]
         for _ in range(4):
             pf.step(lambda x=x, y=y, columns=columns: masked(particles(x), y, columns))
-        pf.end_task((x, y))
+        pf.end_task((x, y), active=torch.tensor(columns))
     return pf
 
 
@@ -65,43 +66,122 @@ def test_columns_have_no_order_and_leave_no_trace() -> None:
     assert same_bits(task_incremental([2, 0, 1]), whole)
     assert same_bits(task_incremental([2]) + task_incremental([1, 0]), whole)
     assert same_bits(whole - task_incremental([1]), task_incremental([2, 0]))
-    assert len(whole._sums.layers["weight"].grams.high) == 3
     left = whole - task_incremental([1]) - task_incremental([0])
-    assert len(left._sums.layers["weight"].grams.high) == 2  # reached by task 2, and by none
+    assert [*left._sums.grams] == [("weight", (4, 5))]  # no trace of the others
+    assert same_bits(whole - whole, task_incremental([]))
 
 
-def test_targets_of_zero_at_a_zero_head_are_reached() -> None:
-    """There is no gradient, and yet the loss says what those outputs are to be."""
-    particles = ol.Ensemble(zero_head, 2)
+def test_tasks_that_share_columns_are_merged_column_by_column() -> None:
+    """The tasks of a column decide alone: two overlapping tasks against the formula by hand."""
+    particles = ol.Ensemble(zero_head, 1)
+    pf = ol.PosteriorProduct(particles, lambda p: torch.optim.SGD(p, lr=0.5), prior_precision=P_0)
+    users = {0: [0, 1, 2], 1: [2, 3]}
+    grams, weights = [], []
+    for task, columns in users.items():
+        x, y = data(task)
+        pf.step(lambda x=x, y=y, c=columns: masked(particles(x), y % len(c) + c[0], c))
+        a = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+        grams.append(a.T @ a)
+        weights.append(torch.cat([particles.weight[0].T, particles.bias[0][None]]).detach())
+        pf.end_task((x, y), active=columns)
+    merged = torch.cat([pf.networks[0].weight.T, pf.networks[0].bias[None]])
+    for column in range(6):
+        own = [task for task, columns in users.items() if column in columns]
+        gram = P_0 * torch.eye(7).double() + sum(grams[task] for task in own)
+        cross = sum((grams[t] @ weights[t][:, column] for t in own), torch.zeros(7).double())
+        torch.testing.assert_close(merged[:, column], torch.linalg.solve(gram, cross))
+
+
+def right(pf: ol.PosteriorProduct, x: Tensor, y: Tensor) -> float:
+    return float((pf.predict(x).argmax(1) == y).double().mean())
+
+
+def separable() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 6, generator=generator)
+    return x, (x @ torch.randn(6, 4, generator=generator)).argmax(1)
+
+
+def test_nothing_is_decided_by_the_first_batch() -> None:
+    """A hinge loss on single samples moves the outputs of few classes at a time."""
+    x, y = separable()
+    hinge = ol.per_particle(F.multi_margin_loss)
+    particles = ol.Ensemble(lambda: nn.Linear(6, 4), n=1)
+    pf = ol.PosteriorProduct(particles, lambda p: torch.optim.SGD(p, lr=0.1))
+    for _ in range(3):
+        for i in range(200):
+            pf.step(lambda i=i: hinge(particles(x[i : i + 1]), y[i : i + 1]))
+    trained = float((particles(x)[0].argmax(1) == y).double().mean())
+    pf.end_task((x, y))
+    assert trained > 0.9 and right(pf, x, y) > trained - 0.02
+
+
+def test_a_first_batch_without_a_class_ends_like_any_other() -> None:
+    """LogSoftmax scales all outputs, so none could be left out; and none has to be."""
+    x, y = separable()
+    make = lambda: nn.Sequential(nn.Linear(6, 4), nn.LogSoftmax(-1))  # noqa: E731
+    likelihood = ol.per_particle(F.nll_loss)
+    particles = ol.Ensemble(make, n=2)
+    pf = ol.PosteriorProduct(particles, lambda p: torch.optim.SGD(p, lr=0.1), link=torch.exp)
+    late = torch.cat([(y != 2).nonzero()[:, 0], (y == 2).nonzero()[:, 0]])
+    for batch in late.split(8):
+        pf.step(lambda batch=batch: likelihood(particles(x[batch]), y[batch]))
+    pf.end_task((x, y))
+    assert right(pf, x, y) > 0.5
+
+
+def test_a_closure_is_called_once_a_step() -> None:
+    """One that draws its batch from a stream would lose one otherwise."""
+    pf, (x, y) = product(), five_tasks()[0]
+    calls = []
+
+    def closure() -> Tensor:
+        calls.append(1)
+        return cross_entropy(pf.particles(x), y)
+
+    pf.step(closure)
+    pf.step(closure)
+    assert len(calls) == 2
+
+
+def test_columns_that_training_did_not_change_are_named() -> None:
+    particles = ol.Ensemble(lambda: nn.Linear(6, 6).double(), 2)
+    pf = ol.PosteriorProduct(particles, lambda p: torch.optim.SGD(p, lr=0.5))
     x, y = data(1)
-
-    def squared_error() -> Tensor:
-        targets = F.one_hot(y, 6).double()
-        return (particles(x) - targets).square().sum((1, 2))
-
-    assert reached_columns(particles, [squared_error]).all()
-    found = reached_columns(particles, [lambda: masked(particles(x), y, [2, 3])])
-    assert found.tolist() == [False, False, True, True, False, False]
-    both = [lambda: masked(particles(x), y, [2, 3]), lambda: masked(particles(x), y + 2, [4, 5])]
-    assert reached_columns(particles, both).tolist() == [False, False, True, True, True, True]
+    pf.step(lambda: masked(particles(x), y, [2, 3]))
+    with pytest.warns(UserWarning, match=r"columns \[0, 1, 4, 5\].*active="):
+        pf.end_task((x, y))
+    pf.step(lambda: masked(particles(x), y, [2, 3]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pf.end_task((x, y), active=[2, 3])
 
 
-def test_looking_at_columns_changes_nothing() -> None:
-    particles = ol.Ensemble(lambda: nn.Sequential(nn.Dropout(0.5), convolutional()), 2)
-    before = {name: tensor.clone() for name, tensor in particles.state_dict().items()}
-    noise, x, y = torch.get_rng_state(), *five_tasks()[0]
-    reached_columns(particles, [lambda: cross_entropy(particles(x), y)])
-    assert all(torch.equal(t, before[name]) for name, t in particles.state_dict().items())
-    assert torch.equal(torch.get_rng_state(), noise) and int(particles.noise_counter) == 0
-    assert all(p.requires_grad and p.grad is None for p in particles.parameters())
+WRONG = {
+    "one too many": ([5, 6], r"from 0 to 5, got \[5, 6\]"),
+    "negative": ([-1], r"from 0 to 5, got \[-1\]"),
+    "none": ([], r"from 0 to 5, got \[\]"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_columns_that_do_not_exist_are_refused(name: str) -> None:
+    active, words = WRONG[name]
+    particles = ol.Ensemble(zero_head, 1)
+    pf = ol.PosteriorProduct(particles, lambda p: torch.optim.SGD(p, lr=0.5))
+    x, y = data(0)
+    pf.step(lambda: masked(particles(x), y, [0, 1]))
+    with pytest.raises(ValueError, match=words):
+        pf.end_task((x, y), active=active)
+    assert pf.tasks == 0 and int(pf.steps) == 1
 
 
 def test_outputs_that_are_scaled_after_the_head_cannot_be_left_out() -> None:
     pf = product(lambda: nn.Sequential(nn.Linear(6, 6), nn.Tanh()))
     x, y = five_tasks()[0]
     pf.step(lambda: masked(pf.particles(x), y % 2, [0, 1]))
-    with pytest.raises(ValueError, match=r"does not depend on outputs \[2, 3, 4, 5\]"):
-        pf.end_task((x, y))
+    with pytest.raises(ValueError, match=r"active=\[0, 1\].* straight from a Linear layer"):
+        pf.end_task((x, y), active=[0, 1])
     assert pf.tasks == 0 and int(pf.steps) == 1
 
 

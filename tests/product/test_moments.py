@@ -8,20 +8,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless.product.layers import Layer, find_layers
-from orderless.product.moments import task_moments
-from orderless.product.statistics import ExactSum
+from orderless.ensemble.layers import Layer
+from orderless.product.sums import UNIT, ExactSum, merged_layers, task_moments
 
 
 def only_layer(module: nn.Module) -> tuple[ol.Ensemble, Layer]:
     particles = ol.Ensemble(lambda: module, 1).double()
-    (layer,) = find_layers(particles).values()
+    (layer,) = merged_layers(particles).values()
     return particles, layer
 
 
 def moments(particles: ol.Ensemble, x: Tensor) -> Tensor:
     labels = torch.zeros(len(x), dtype=torch.long)
-    grams = task_moments(particles, find_layers(particles), (x, labels)).grams
+    grams = task_moments(particles, merged_layers(particles), (x, labels)).grams
     (gram,) = grams.values()
     return gram[0]
 
@@ -160,7 +159,7 @@ def test_tied_weights_add_their_moments() -> None:
 @pytest.mark.parametrize("module", [nn.Linear(4, 3), nn.Conv2d(4, 6, 3, groups=2), nn.LayerNorm(5)])
 def test_weights_come_back_from_their_matrix(module: nn.Module) -> None:
     particles = ol.Ensemble(lambda: module, 2, ol.Perturb(0.1, 0.2))
-    (layer,) = find_layers(particles).values()
+    (layer,) = merged_layers(particles).values()
     tensors = dict(particles.named_parameters())
     back = layer.parameters(layer.matrix(tensors), tensors)
     assert back.keys() == tensors.keys()
@@ -172,10 +171,10 @@ def test_every_particle_has_its_own_moments() -> None:
     layers = [nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)]
     together = ol.Ensemble(nn.Sequential(*layers).double(), 3)
     x, y = torch.randn(5, 3).double(), torch.zeros(5)
-    found = task_moments(together, find_layers(together), (x, y)).grams
+    found = task_moments(together, merged_layers(together), (x, y)).grams
     for i in range(3):
         alone = ol.Ensemble.from_modules([together[i]])
-        for name, gram in task_moments(alone, find_layers(alone), (x, y)).grams.items():
+        for name, gram in task_moments(alone, merged_layers(alone), (x, y)).grams.items():
             # the last bits of one product for all particles are not those of a product for each
             torch.testing.assert_close(found[name][i], gram[0], rtol=1e-13, atol=1e-15)
     assert torch.equal(found["0.weight"][0], found["0.weight"][1])
@@ -195,30 +194,30 @@ def test_sums_are_those_of_whole_numbers() -> None:
     ]
     totals = [sum(column) for column in zip(*rounded, strict=True)]
     for order in (range(40), reversed(range(40)), torch.randperm(40, generator=generator).tolist()):
-        sums = ExactSum.of(torch.zeros(50, dtype=torch.float64))
+        sums = ExactSum.of(torch.zeros(50, dtype=torch.float64), UNIT)
         for row in order:
-            sums = sums.plus(ExactSum.of(values[row]))
-        high, low = (word.tolist() for word in words(sums))
-        exact = [Fraction(a) + Fraction(b) for a, b in zip(high, low, strict=True)]
-        assert exact == totals
+            sums = sums.plus(ExactSum.of(values[row], UNIT))
+        assert whole(sums) == totals
         for row in range(40):
-            sums = sums.plus(ExactSum.of(values[row]), -1)
-        assert not any(word.any() for word in words(sums))
+            sums = sums.plus(ExactSum.of(values[row], UNIT), -1)
+        assert not sums.low.any() and sums.high is None
 
 
-def words(sums: ExactSum) -> tuple[Tensor, Tensor]:
-    assert ((sums.low >= 0) & (sums.low < 2.0**-11)).all()  # so that equal sums are equal bits
-    return sums.high, sums.low
+def whole(sums: ExactSum) -> list[Fraction]:
+    low, high = sums.low, torch.zeros_like(sums.low) if sums.high is None else sums.high
+    assert ((low >= -(2.0**-12)) & (low < 2.0**-12)).all()  # so that equal sums are equal bits
+    pairs = zip(low.tolist(), high.tolist(), strict=True)
+    return [Fraction(a) + Fraction(b) * Fraction(1, 2**11) for a, b in pairs]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e13])
 def test_what_cannot_be_summed_exactly_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="must be finite and below"):
-        ExactSum.of(torch.tensor([0.0, value], dtype=torch.float64))
+        ExactSum.of(torch.tensor([0.0, value], dtype=torch.float64), UNIT)
 
 
 def test_a_total_that_could_round_is_refused() -> None:
     """Each term is small enough by itself; their sum would depend on the order."""
-    terms = [ExactSum.of(torch.tensor(2.0**40 + k * 2.0**-11).double()) for k in (1, 2)]
+    terms = [ExactSum.of(torch.tensor(2.0**40 + k * 2.0**-11).double(), UNIT) for k in (1, 2)]
     with pytest.raises(ValueError, match="must be finite and below"):
         terms[0].plus(terms[1]).plus(terms[1])

@@ -1,7 +1,7 @@
 """The product of task posteriors: exact where it says so, and without an order everywhere."""
 
 import itertools
-import math
+import warnings
 
 import pytest
 import torch
@@ -28,21 +28,17 @@ def regression(tasks: int = 3) -> list[tuple[Tensor, Tensor]]:
     return [(torch.randn(60, 4, **real), torch.randn(60, 2, **real)) for _ in range(tasks)]
 
 
-def converged(order: tuple[int, ...], p_0: float, **options: object) -> ol.PosteriorProduct:
+def converged(order: tuple[int, ...], p_0: float) -> ol.PosteriorProduct:
     """One Linear layer under squared error, full-batch descent to its minimum."""
     particles = ol.Ensemble(lambda: nn.Linear(4, 2).double(), 2)
-    pf = ol.PosteriorProduct(
-        particles,
-        lambda p: torch.optim.SGD(p, lr=1 / 60),
-        prior_precision=p_0,
-        **options,  # type: ignore[arg-type]
-    )
+    make_optimizer = lambda p: torch.optim.SGD(p, lr=1 / 60)  # noqa: E731
+    pf = ol.PosteriorProduct(particles, make_optimizer, prior_precision=p_0)
     tasks = regression()
     for task in order:
         x, y = tasks[task]
         for _ in range(80):
             pf.step(lambda x=x, y=y: squared_error(particles(x), y))
-        pf.end_task((x, y), loss=squared_error)
+        pf.end_task((x, y))
     return pf
 
 
@@ -67,30 +63,6 @@ def test_one_linear_layer_is_the_ridge_solution_on_all_data(order: tuple[int, ..
 def product_start() -> list[nn.Module]:
     particles = ol.Ensemble(lambda: nn.Linear(4, 2).double(), 2)
     return [particles[0], particles[1]]
-
-
-@pytest.mark.slow
-def test_evidence_of_a_linear_gaussian_model_is_its_closed_form() -> None:
-    """y ~ N(a W_0, I + a a^T / p_0), column by column; minus the constant of a unit Gaussian."""
-    p_0 = 0.7
-    pf = converged((0, 1, 2), p_0, weights="evidence")
-    x, y = (torch.cat(parts) for parts in zip(*regression(), strict=True))
-    a = with_constant(x)
-    expected = []
-    for start in product_start():
-        w_0 = torch.cat([start.weight.T, start.bias[None]]).detach()
-        covariance = torch.eye(len(x)).double() + a @ a.T / p_0
-        total = torch.zeros((), dtype=torch.float64)
-        for column, mean in zip(y.T, (a @ w_0).T, strict=True):
-            normal = torch.distributions.MultivariateNormal(mean, covariance)
-            total += normal.log_prob(column) + 0.5 * len(x) * math.log(2 * math.pi)
-        expected.append(total)
-    torch.testing.assert_close(
-        pf.particle_log_evidence, torch.stack(expected), rtol=1e-9, atol=1e-9
-    )
-    torch.testing.assert_close(pf.weights, torch.stack(expected).softmax(0))
-    mean = torch.logsumexp(torch.stack(expected), 0) - math.log(2)
-    torch.testing.assert_close(pf.log_evidence, mean)
 
 
 # ---------------------------------------------------------------------- no order
@@ -123,7 +95,7 @@ def test_a_task_does_not_know_which_tasks_came_before() -> None:
     start = {name: tensor.clone() for name, tensor in pf.particles.state_dict().items()}
     learn(pf, tasks[0])
     assert all(torch.equal(t, start[n]) for n, t in pf.particles.state_dict().items())
-    assert not pf.training.optimizer.state and int(pf.steps) == 0
+    assert not pf.task_filter.optimizer.state and int(pf.steps) == 0
     assert int(pf.particles.noise_counter) == 0
     learn(pf, tasks[1])
     alone = learned([1], make_model=convolutional)
@@ -138,6 +110,20 @@ def test_before_the_first_task_the_start_answers_also_in_the_middle_of_a_task() 
         before = pf.particles(x)
     pf.step(lambda: cross_entropy(pf.particles(x), y))
     torch.testing.assert_close(pf.outputs(x), before, rtol=0, atol=0)
+
+
+def test_a_prediction_without_the_present_task_says_so() -> None:
+    pf, (x, y) = product(), five_tasks()[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pf.predict(x)
+        pf.step(lambda: cross_entropy(pf.particles(x), y))
+    with pytest.warns(UserWarning, match="1 steps since the last end_task are not in this"):
+        pf.predict(x)
+    pf.end_task((x, y))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pf.predict(x)
 
 
 def test_reading_does_not_disturb_a_task() -> None:
@@ -236,18 +222,6 @@ def test_a_particle_that_dies_in_a_task_counts_for_nothing() -> None:
     assert pf.alive.tolist() == [True, False, True]
     without = pf - learned_by_hand(poison)
     assert without.alive.all()
-
-
-def test_a_particle_that_died_is_no_evidence() -> None:
-    pf, tasks = product(n=3, weights="evidence"), five_tasks()
-    poison = torch.tensor([0.0, torch.nan, 0.0])
-    for (x, y), added in zip(tasks, (0.0, poison), strict=False):
-        pf.step(lambda x=x, y=y, added=added: cross_entropy(pf.particles(x), y) + added)
-        pf.end_task((x, y), loss=lambda outputs, y: len(y) * cross_entropy(outputs, y))
-    own = pf.particle_log_evidence
-    assert own.isneginf().tolist() == [False, True, False]
-    mean = (own[[0, 2]] - torch.tensor(3.0).log()).logsumexp(0)
-    torch.testing.assert_close(pf.log_evidence, mean)
 
 
 def learned_by_hand(poison: Tensor) -> ol.PosteriorProduct:

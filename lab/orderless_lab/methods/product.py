@@ -28,13 +28,11 @@ class ProductSettings(Config):
     """Loss of the product's networks: "squared" error against 0 and 1, or "cross-entropy"."""
     product_prior: Positive | None = None
     """The product's prior precision p_0; None: 1e-3 of the mean diagonal of the moments."""
-    product_weights: Literal["uniform", "evidence"] = "uniform"
-    """How product+particles weighs its networks: "uniform" or "evidence"."""
 
 
 LABEL, COLOUR = "Product of task posteriors", "#8B2E5D"
 common: Any = {"config": ProductSettings}
-of_one: Any = {"label": LABEL, "style": Style(COLOUR, "p"), "ignores": ("lr", "product_weights")}
+of_one: Any = {"label": LABEL, "style": Style(COLOUR, "p"), "ignores": ("lr",)}
 of_many: Any = {"label": f"{LABEL}, particles", "style": Style(COLOUR, "d"), "ignores": ("lr",)}
 
 
@@ -58,10 +56,7 @@ def _product(setup: Setup, n: int = 1) -> ProductLearner:
             return torch.optim.Adam(groups, lr=s.adam_lr)
         return torch.optim.SGD(groups, lr=own.product_lr)
 
-    weights = own.product_weights if n > 1 else "uniform"
-    filter = ol.PosteriorProduct(
-        particles, make_optimizer, prior_precision=own.product_prior, weights=weights
-    )
+    filter = ol.PosteriorProduct(particles, make_optimizer, prior_precision=own.product_prior)
     return ProductLearner(setup.scenario, filter, own.product_loss)
 
 

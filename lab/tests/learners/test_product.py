@@ -96,18 +96,11 @@ def test_the_head_starts_at_zero_and_may_learn_faster(optimizer):
     assert not any(p.any() for p in learner.filter.particles.get_submodule("2").parameters())
     rates = {
         id(p): group["lr"]
-        for group in learner.filter.training.optimizer.param_groups
+        for group in learner.filter.task_filter.optimizer.param_groups
         for p in group["params"]
     }
     by_name = {name: rates[id(p)] for name, p in learner.filter.particles.named_parameters()}
     assert by_name == {"0.weight": 0.01, "0.bias": 0.01, "2.weight": LR, "2.bias": LR}
-
-
-def test_evidence_weighs_particles():
-    learner = learned("domain", range(3), "product+particles", product_weights="evidence")
-    expected = learner.filter.particle_log_evidence.softmax(0)
-    assert len(set(expected.tolist())) == 3
-    torch.testing.assert_close(learner.weights, expected)
 
 
 def test_it_goes_on_from_a_checkpoint():

@@ -1,4 +1,4 @@
-"""The product of task posteriors: learned features, and a result without a task order.
+"""The product of task posteriors: RegMean with a prior, as a continual learner.
 
 p(x | D_1, ..., D_T) is proportional to p_0(x) times a product of likelihoods, and products commute.
 So every task starts from the *same* networks x_0, trains on its own data alone, and adds to two
@@ -13,15 +13,9 @@ N(W_0, I / p_0). Predictions use the mean of their product:
     W = (p_0 I + sum_t G_t)^-1 (p_0 W_0 + sum_t G_t W_t)
 
 Exact: for one Linear layer under squared error, trained to convergence, this is the ridge solution
-on all data; and the sums have no rounding (`statistics.py`), so that equal (W_t, G_t) give equal
-bits in any order of the tasks. Approximate: each layer is merged by itself, as if the others had
-not changed; a task's precision is that of squared error.
-
-The evidence of a particle, with K columns and d rows of W, in the same approximation:
-
-    log Z = - sum_t L_t(W_t)
-            - 1/2 [sum_t tr W_t^T G_t W_t + p_0 |W_0|^2 - tr W^T (p_0 I + sum_t G_t) W]
-            + K/2 [d log p_0 - log |p_0 I + sum_t G_t|]
+on all data; and the sums have no rounding (`sums.py`), so that equal (W_t, G_t) give equal bits in
+any order of the tasks. Approximate: each layer is merged by itself, as if the others had not
+changed; a task's precision is that of squared error.
 
 Relatives: RegMean (Jin et al., 2023) merges language models by the same formula without a prior;
 Fisher merging (Matena and Raffel, 2022) has a diagonal in place of G_t; consensus Monte Carlo
@@ -31,6 +25,7 @@ Fisher merging (Matena and Raffel, 2022) has a diagonal in place of G_t; consens
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -43,11 +38,8 @@ from ..ensemble.stacking import check_same_shapes
 from ..filters.averaging import AveragingParticles
 from ..filters.base import Link, Predictor, copied
 from ..filters.step import Closure, StepInfo
-from ..filters.weights import log_mean, normalize
-from .layers import check_memory, find_layers
-from .merging import check_same_start, merged_tensors, task_sums
-from .moments import Losses, reached_columns, task_moments
-from .statistics import TaskSums
+from .merging import check_precision, load_tensors, merged_tensors
+from .sums import TaskSums, merged_layers, task_sums
 
 
 class PosteriorProduct(Predictor):
@@ -58,12 +50,12 @@ class PosteriorProduct(Predictor):
             gradient are not changed.
         make_optimizer: called with the trained parameters once per task.
         prior_precision: p_0; None: 1e-3 of the mean diagonal of sum_t G_t, layer by layer.
-        weights: `"uniform"`, or `"evidence"`: w_i proportional to Z_i, which needs the loss at
-            `end_task`. It is the evidence for one Linear layer under squared error at
-            convergence, and a heuristic for anything else.
+        link: from outputs to predictions: `"softmax"`, `"sigmoid"` for one output that is a logit,
+            `"identity"` for values, or a function.
 
-    `predict` and `outputs` use the merged `networks` of the finished tasks (x_0 before the first).
-    `a + b` has the finished tasks of both, `a - b` those of a without those of b.
+    `predict` and `outputs` use the merged `networks` of the finished tasks (x_0 before the first),
+    each with the same weight. `a + b` has the finished tasks of both, `a - b` those of a without
+    those of b.
 
     The order of tasks has no effect if training a task is reproducible: the loss must not depend on
     earlier tasks, nor draw from torch's own generator (dropout does not).
@@ -78,28 +70,23 @@ class PosteriorProduct(Predictor):
         make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
         *,
         prior_precision: float | None = None,
-        weights: str = "uniform",
         link: Link = "softmax",
     ) -> None:
         super().__init__(particles, link=link)
-        if weights not in ("uniform", "evidence"):
-            raise ValueError(f"weights must be 'uniform' or 'evidence', got {weights!r}")
-        if prior_precision is not None and not 0 < prior_precision < float("inf"):
-            raise ValueError(f"prior_precision must be positive, got {prior_precision}")
+        check_precision(prior_precision)
         if not callable(make_optimizer):
             raise TypeError(
                 "make_optimizer must be a function of the parameters, such as lambda p: "
                 f"torch.optim.SGD(p, lr=0.1), got {type(make_optimizer).__name__}"
             )
-        self.make_optimizer, self.prior_precision = make_optimizer, prior_precision
-        self.weighting = weights
-        self.layers = find_layers(particles)
-        check_memory(self.layers, particles)
+        self.make_optimizer = make_optimizer
+        self.prior_precision = prior_precision
+        self.layers = merged_layers(particles)
+        self.alive = torch.ones(particles.n, dtype=torch.bool, device=particles.device)
         self._start = {name: t.detach().clone() for name, t in particles.tensors().items()}
         self._first_draw = particles.noise_counter.clone()
-        self.alive = torch.ones(particles.n, dtype=torch.bool, device=particles.device)
         self._sums: TaskSums | None = None
-        self._read: tuple[Ensemble, Tensor] | None = None
+        self._merged: Ensemble | None = None
         self._begin_task()
 
     def __repr__(self) -> str:
@@ -115,83 +102,72 @@ class PosteriorProduct(Predictor):
         """The number of samples of the finished tasks."""
         return 0 if self._sums is None else self._sums.samples
 
+    @property
+    def steps(self) -> Tensor:
+        """The number of steps in the current task."""
+        return self.task_filter.steps
+
     @torch.no_grad()
     def _begin_task(self) -> None:
         """x <- x_0, with a new optimizer. If it cannot be made, nothing has changed."""
-        tensors, draw = self.particles.tensors(), self.particles.noise_counter
-        before = [(tensor, tensor.clone()) for tensor in (*tensors.values(), draw)]
+        tensors = [*self.particles.tensors().values(), self.particles.noise_counter]
+        before = [tensor.clone() for tensor in tensors]
+        first = [*self._start.values(), self._first_draw]
         parameters = [p for p in self.particles.parameters() if p.requires_grad]
         try:
-            for name, tensor in tensors.items():
-                tensor.copy_(self._start[name])
-            draw.copy_(self._first_draw)
-            self.training = AveragingParticles(self.particles, self.make_optimizer(parameters))
+            for tensor, value in zip(tensors, first, strict=True):
+                tensor.copy_(value)
+            self.task_filter = AveragingParticles(self.particles, self.make_optimizer(parameters))
         except BaseException:
-            for tensor, value in before:
+            for tensor, value in zip(tensors, before, strict=True):
                 tensor.copy_(value)
             raise
         for parameter in parameters:
             parameter.grad = None
-        self.steps = self.training.steps
-        self._looked = False  # whether `_reached` is known
-        self._reached: Tensor | None = None  # output columns of the task's loss, see `_look`
 
     def step(
         self, closure: Closure | Sequence[Closure], *, penalty: Closure | None = None
     ) -> StepInfo:
         """Take one gradient step in the current task, as in the other filters."""
-        closures = list(closure) if isinstance(closure, Sequence) else [closure]
-        self._look(closures)
-        return self.training.step(closures, penalty=penalty)
+        return self.task_filter.step(closure, penalty=penalty)
 
     def compile(
         self, loss_fn: Callable[..., Any], penalty: Callable[..., Tensor] | None = None
     ) -> Callable[..., StepInfo]:
         """`fast = pf.compile(loss_fn)`, then `info = fast(x, y)`, task after task."""
-        recorded: list[Any] = [None, None]
+        recorded: dict[AveragingParticles, Callable[..., StepInfo]] = {}
 
         def fast(*batch: Tensor) -> StepInfo:
-            if recorded[0] is not self.training:
-                recorded[:] = self.training, self.training.compile(loss_fn, penalty)
-            self._look([lambda: loss_fn(*batch)])
-            return recorded[1](*batch)
+            if self.task_filter not in recorded:
+                recorded.clear()  # another task has another optimizer
+                recorded[self.task_filter] = self.task_filter.compile(loss_fn, penalty)
+            return recorded[self.task_filter](*batch)
 
         return fast
 
-    def _look(self, closures: Sequence[Closure]) -> None:
-        """Find the output columns that the task's loss depends on, at its first step."""
-        if not self._looked and all(callable(closure) for closure in closures):
-            self._reached, self._looked = reached_columns(self.particles, closures), True
-
     @torch.no_grad()
-    def end_task(self, data: Data, *, loss: Losses | None = None) -> None:
+    def end_task(self, data: Data, active: Tensor | Sequence[int] | None = None) -> None:
         """Add the task: compute G_t and G_t W_t in one pass over its data, return to the start.
 
-        `data`: a pair of tensors (x, y) or batches of such pairs; y is used by `loss` only.
-        `loss(outputs [N, B, ...], y) -> [N]`, the negative log-likelihood *summed* over a batch,
-        is needed for `weights="evidence"`. After an error nothing has changed.
+        `data`: a pair of tensors (x, y) or batches of such pairs; y is not used. `active`: the
+        output columns that the task's loss uses (task-incremental: its own classes); the others
+        take nothing from this task. None: all. After an error nothing has changed.
         """
-        if int(self.training.steps) == 0:
+        if int(self.steps) == 0:
             raise ValueError("this task has not taken a step: train with step before end_task")
-        if self.weighting == "evidence" and loss is None:
-            raise ValueError(
-                "weights='evidence' needs the loss of the task's data: end_task((x, y), loss=nll) "
-                "with nll(outputs, y) -> [N], summed over the batch"
-            )
-        self.training.check(now=True)
-        moments = task_moments(self.particles, self.layers, data, loss)
-        alive = self.particles.shard.local(self.training.alive)
-        task = task_sums(self.particles, self.layers, self._start, moments, self._reached, alive)
+        self.check(now=True)
+        alive = self.task_filter.alive
+        task = task_sums(self.particles, self.layers, self._start, data, active, alive)
         sums = task if self._sums is None else self._sums.plus(task)
         alive = self._survivors(sums)
         self._begin_task()
-        self._sums, self.alive, self._read = sums, alive, None
+        self._sums = sums
+        self.alive = alive
+        self._merged = None
 
     def _survivors(self, sums: TaskSums | None) -> Tensor:
         """Who is alive after these tasks `[N]`; raise if no particle would be left."""
-        alive = torch.ones_like(self.alive)
-        if sums is not None:
-            alive = self.particles.shard.gather(sums.scalars.value[:, 2]) == 0
+        alive = torch.ones_like(self.alive) if sums is None else sums.deaths == 0
         if not alive.any():
             raise FloatingPointError(
                 "no particle has lived through every task: lower the learning rate or drop this one"
@@ -201,44 +177,40 @@ class PosteriorProduct(Predictor):
     @property
     def networks(self) -> Ensemble:
         """The networks that predict: x_0 before the first task, afterwards the product's mean."""
-        return self._merge()[0]
-
-    @torch.no_grad()
-    def _merge(self) -> tuple[Ensemble, Tensor]:
-        """The merged networks of this rank and their log Z; computed once after each change."""
-        if self._read is None:
-            merged = copy.deepcopy(self.particles)
-            log_z = torch.zeros(merged.shard.count, dtype=torch.float64, device=merged.device)
+        if self._merged is None:  # computed once after each change
             values = self._start
             if self._sums is not None:
-                p_0, given = self.prior_precision, (self.particles, self.layers, self._start)
-                values, log_z = merged_tensors(*given, self._sums, p_0)
-            for name, tensor in merged.tensors().items():
-                tensor.copy_(values[name])
-                tensor.grad = None
-            self._read = merged, log_z
-        return self._read
+                settings = self.layers, self._start, self._sums, self.prior_precision
+                values = merged_tensors(self.particles, *settings)
+            merged = copy.deepcopy(self.particles)
+            load_tensors(merged, values)
+            self._merged = merged
+        return self._merged
 
-    @property
-    def particle_log_evidence(self) -> Tensor:
-        """log Z `[N]`, float64; 0 with uniform weights, -inf for a particle that died in a task."""
-        if self.weighting == "uniform":
-            return torch.zeros(self.particles.n, dtype=torch.float64, device=self.particles.device)
-        return self.particles.shard.gather(self._merge()[1]).masked_fill(~self.alive, -torch.inf)
+    def predict(self, *args: Any, **options: Any) -> Any:
+        """The mean prediction of the merged networks, e.g. `[B, C]`; see `Predictor.predict`."""
+        if int(self.steps) > 0:
+            warnings.warn(
+                f"the {int(self.steps)} steps since the last end_task are not in this prediction: "
+                "the product predicts from finished tasks, end this one with end_task(data)",
+                stacklevel=2,
+            )
+        return super().predict(*args, **options)
 
     @property
     def raw_log_weights(self) -> Tensor:  # type: ignore[override]
-        """Normalised log-weights `[N]`; a particle that died in a task has weight 0."""
-        return normalize(self.particle_log_evidence.masked_fill(~self.alive, -torch.inf))[0]
+        """Log-weights `[N]`: equal, and 0 for a particle that died in a task."""
+        level = self.alive.sum().double().log()
+        return torch.where(self.alive, -level, -torch.inf)
 
     @property
     def log_evidence(self) -> Tensor:
-        """The mean evidence of the particles; 0 with uniform weights."""
-        return log_mean(self.particle_log_evidence)
+        """0: nothing is weighed, so nothing is evidence."""
+        return torch.zeros((), dtype=torch.float64, device=self.particles.device)
 
     def check(self, now: bool = False) -> None:
         """Raise if no particle is left in the current task."""
-        self.training.check(now)
+        self.task_filter.check(now)
 
     def __add__(self, other: PosteriorProduct) -> PosteriorProduct:
         """A filter with the finished tasks of both, and the settings of this one."""
@@ -251,63 +223,65 @@ class PosteriorProduct(Predictor):
     def _combined(self, other: Any, sign: int) -> Any:
         if not isinstance(other, PosteriorProduct):
             return NotImplemented
-        if self.weighting != other.weighting:
-            raise ValueError(
-                f"weights are {self.weighting!r} here and {other.weighting!r} there: filters to be "
-                "added must weigh alike"
-            )
-        check_same_start(self._start, other._start)
+        _check_same_start(self._start, other._start)
         if self.layers != other.layers:
             raise ValueError("these filters train different parameters: freeze the same ones")
         sums = self._sums
         if other._sums is not None:
-            state = other._sums.state_dict(lambda tensor: tensor.to(self.particles.device))
-            theirs = TaskSums.from_state(state, self.layers, lambda tensor: tensor)
-            sums = (sums or theirs.plus(theirs, -1)).plus(theirs, sign)
+            state = other._sums.state_dict()
+            theirs = TaskSums.from_state(state, self.layers, self.particles.device)
+            nothing = theirs.plus(theirs, -1)
+            sums = (sums or nothing).plus(theirs, sign)
         both = copy.copy(self)
         both.particles = copy.deepcopy(self.particles)
-        both._sums, both._read = sums if sums is not None and sums.tasks else None, None
+        both._sums = sums if sums is not None and sums.tasks else None
+        both._merged = None
         both.alive = self._survivors(both._sums)
         both._begin_task()
         return both
 
     def state_dict(self) -> dict[str, object]:
         """Start, sums, and the current task; see `ol.save`."""
-        shard = self.particles.shard
         return {
             "kind": type(self).__name__,
-            "start": shard.collect_all(copied(self._start)),
+            "start": copied(self._start),
             "first_draw": self._first_draw.clone(),
-            "training": self.training.state_dict(),
-            "looked": self._looked,
-            "reached": None if self._reached is None else self._reached.clone(),
-            "sums": None if self._sums is None else self._sums.state_dict(shard.collect),
+            "task_filter": self.task_filter.state_dict(),
+            "sums": None if self._sums is None else self._sums.state_dict(),
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state. Raise before any change if it is of another filter or model."""
-        name, kind = type(self).__name__, state.get("kind")
-        if kind != name:
-            raise ValueError(f"this state is of a {kind}, not of a {name}")
-        missing = {"start", "first_draw", "training", "looked", "reached", "sums"} - state.keys()
+        name = type(self).__name__
+        if state.get("kind") != name:
+            raise ValueError(f"this state is of a {state.get('kind')}, not of a {name}")
+        missing = {"start", "first_draw", "task_filter", "sums"} - state.keys()
         if missing:
             raise ValueError(f"this is not the state of a {name}: it has no {min(missing)!r}")
-        shard, device = self.particles.shard, self.particles.device
-        sums, reached = state["sums"], state["reached"]
-        if sums is not None:
-            sums = TaskSums.from_state(sums, self.layers, lambda t: shard.local(t).to(device))
-            if self.weighting == "evidence" and not sums.scalars.value[:, 0].any():
-                raise ValueError(
-                    "this state has no losses, which weights='evidence' needs: load it into a "
-                    "filter with weights='uniform', or train with end_task(data, loss=nll)"
-                )
-        start = {k: shard.local(t).to(device, copy=True) for k, t in state["start"].items()}
+        device = self.particles.device
+        sums: TaskSums | None = None
+        if state["sums"] is not None:
+            sums = TaskSums.from_state(state["sums"], self.layers, device)
+        start = {k: tensor.to(device, copy=True) for k, tensor in state["start"].items()}
         shapes = {name: tensor.shape for name, tensor in self._start.items()}
         check_same_shapes(shapes, start, "this state is of another model")
         alive = self._survivors(sums)
-        self.training.load_state_dict(state["training"])  # may still raise
-        self._start, self._first_draw = start, state["first_draw"].to(device, copy=True)
-        self._looked = bool(state["looked"])
-        self._reached = None if reached is None else reached.to(device)
-        self._sums, self.alive, self._read = sums, alive, None
+        self.task_filter.load_state_dict(state["task_filter"])  # may still raise
+        self._start = start
+        self._first_draw = state["first_draw"].to(device, copy=True)
+        self._sums = sums
+        self._merged = None
+        self.alive = alive
+
+
+def _check_same_start(start: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    """Raise `ValueError` if two products have different networks or priors."""
+    shapes = {name: tensor.shape for name, tensor in start.items()}
+    check_same_shapes(shapes, other, "these filters are of different networks")
+    for name, ours in start.items():
+        if not torch.equal(ours, other[name].to(ours.device)):
+            raise ValueError(
+                f"these filters have different starts: {name!r} differs; only tasks that started "
+                "from the same networks can be multiplied, build both ensembles from the same seed"
+            )

@@ -1,0 +1,371 @@
+"""The sums over finished tasks: G_t, G_t W_t and a few numbers, all independent of the order.
+
+Every number is rounded once, to a multiple of 2^-60, and then added without rounding: equal terms
+have equal sums to the bit, in any order, and a task that is subtracted leaves no trace.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..ensemble import Ensemble
+from ..ensemble.device import available_memory
+from ..ensemble.layers import BATCH_NORMS, Layer, Watcher, entering, find_layers, is_known
+from ..ensemble.pairs import Data, is_pair, pairs
+from ..ensemble.stacking import check_same_shapes, places_of
+from ..io import digest
+
+WORD = 2.0**49  # in units
+_MOST_WORDS = 2.0**52
+
+
+@dataclass(frozen=True)
+class ExactSum:
+    """A tensor of sums without rounding, in two float64 words.
+
+        sum = low + high * word,    -word / 2 <= low < word / 2,    word = 2^49 units
+
+    The unit is a power of two, and terms are multiples of a sixteenth of it. float64 represents
+    every multiple up to 2^49 units: half of that is the low word's range, the other half is room
+    for terms that are added before the next carry. Equal sums have equal words.
+    """
+
+    low: Tensor
+    unit: float
+    high: Tensor | None = None  # whole numbers; None if all of them are 0
+
+    @classmethod
+    def of(cls, values: Tensor, unit: float) -> ExactSum:
+        """Numbers rounded to whole units; beyond 2^53 units every float64 is one already."""
+        return cls((values / unit).round_().mul_(unit), unit).carried()
+
+    def plus(self, other: ExactSum, sign: int = 1) -> ExactSum:
+        """self + sign * other; both must be carried."""
+        low = torch.add(self.low, other.low.to(self.low.device), alpha=sign)
+        high = self.high
+        if other.high is not None:
+            theirs = other.high.to(low.device)
+            high = sign * theirs if high is None else torch.add(high, theirs, alpha=sign)
+        return replace(self, low=low, high=high).carried()
+
+    def carried(self) -> ExactSum:
+        """The same sums with the low words in their range. Raise `ValueError` if one is too large
+        for two words, or not finite."""
+        word = WORD * self.unit
+        if self.high is None and self._fits(word / 2.0):
+            return self
+        carry = (self.low / word + 0.5).floor_()
+        high = carry if self.high is None else self.high + carry
+        largest = float(high.abs().max())
+        if not largest < _MOST_WORDS:
+            raise ValueError(
+                f"sums must be finite and below {_MOST_WORDS * word:.1e}, got about "
+                f"{largest * word:.1e}: scale the data"
+            )
+        return replace(self, low=self.low - carry * word, high=high if high.any() else None)
+
+    def _fits(self, end: float) -> bool:
+        if not self.low.numel():
+            return True
+        smallest, largest = torch.stack(self.low.aminmax()).tolist()
+        return bool(-end <= smallest and largest < end)
+
+    def value(self) -> Tensor:
+        """The sums as float64; beyond 2^53 units they are rounded, each on its own."""
+        return self.low if self.high is None else self.low + self.high * (WORD * self.unit)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> ExactSum:
+        """Apply a function to both words."""
+        high = None if self.high is None else change(self.high)
+        return replace(self, low=change(self.low), high=high)
+
+
+UNIT = 2.0**-60
+PATCHES = 1 << 24  # numbers in patches formed at a time, for all particles
+INPUTS = 1 << 25  # numbers of inputs in a batch, for all particles
+MOST = 512  # samples in a batch: activations may be larger than inputs
+Columns = tuple[int, ...] | None  # output columns that a task's loss uses; None: all
+
+
+@dataclass(frozen=True)
+class TaskSums:
+    """All sums over the finished tasks.
+
+    A task whose loss uses some output columns adds nothing to the others, so sum_t G_t of the layer
+    that computes the outputs is kept apart by the columns that tasks used.
+    """
+
+    grams: dict[tuple[str, Columns], ExactSum]  # sum_t G_t [N, g, d, d], by the name of a layer
+    cross: dict[str, ExactSum]  # sum_t G_t W_t [N, g, d, K], by the name of a layer
+    statistics: dict[str, ExactSum]  # sum_t n (m, var + m^2) [N, 2, C], by the place of a BatchNorm
+    deaths: Tensor  # [N], the number of tasks in which the particle died
+    samples: int  # sum_t n
+    tasks: tuple[str, ...]  # fingerprints, sorted
+
+    def plus(self, other: TaskSums, sign: int = 1) -> TaskSums:
+        """The sums over the tasks of both, or over those of the first without the second's."""
+        ours = Counter(self.tasks)
+        theirs = Counter(other.tasks)
+        if sign < 0 and not theirs <= ours:
+            raise ValueError(
+                "only tasks that were added can be taken away: the second filter has a task that "
+                "the first has not"
+            )
+        tasks = ours + theirs if sign > 0 else ours - theirs
+        grams = _added(self.grams, other.grams, sign)
+        return TaskSums(
+            {key: gram for key, gram in grams.items() if gram.value().any()},  # leave no trace
+            _added(self.cross, other.cross, sign),
+            _added(self.statistics, other.statistics, sign),
+            self.deaths + sign * other.deaths,
+            self.samples + sign * other.samples,
+            tuple(sorted(tasks.elements())),
+        )
+
+    def of_layer(self, name: str) -> list[tuple[list[int], Tensor]]:
+        """sum_t G_t `[N, g, d, d]`, float64, for all columns that were used by the same tasks."""
+        groups: list[tuple[list[int], Any]] = [([*range(self.cross[name].low.shape[-1])], None)]
+        for (layer, used), gram in self.grams.items():
+            if layer == name:
+                parts = []
+                for columns, total in groups:
+                    inside = [column for column in columns if used is None or column in used]
+                    outside = [column for column in columns if column not in inside]
+                    parts += [(inside, gram if total is None else total.plus(gram))]
+                    parts += [(outside, total)]
+                groups = parts
+        return [(columns, total.value()) for columns, total in groups if columns and total]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values, and the two words of each sum."""
+        return {
+            "grams": _words(self.grams),
+            "cross": _words(self.cross),
+            "statistics": _words(self.statistics),
+            "deaths": self.deaths.clone(),
+            "samples": self.samples,
+            "tasks": self.tasks,
+        }
+
+    @classmethod
+    def from_state(
+        cls, state: Mapping[str, Any], layers: dict[str, Layer], device: torch.device
+    ) -> TaskSums:
+        """The inverse of `state_dict`. Raise `ValueError` if layers have other names or sizes."""
+        sizes = {own.name: (own.blocks, own.width, own.columns) for own in layers.values()}
+        found = {name: low[0] for name, (low, _) in state["cross"].items()}
+        check_same_shapes(sizes, found, "this state is of another model")
+        grams, cross, statistics = (
+            {
+                key: ExactSum(low, UNIT, high).map(lambda word: word.to(device, copy=True))
+                for key, (low, high) in state[group].items()
+            }
+            for group in ("grams", "cross", "statistics")
+        )
+        deaths = state["deaths"].to(device, copy=True)
+        return cls(grams, cross, statistics, deaths, state["samples"], state["tasks"])
+
+
+def _added(
+    ours: dict[Any, ExactSum], theirs: dict[Any, ExactSum], sign: int
+) -> dict[Any, ExactSum]:
+    """Sums or differences key by key; a missing sum is 0."""
+    total = dict(ours)
+    for key, sums in theirs.items():
+        before = total.get(key, sums.map(torch.zeros_like))
+        total[key] = before.plus(sums, sign)
+    return total
+
+
+def _words(sums: dict[Any, ExactSum]) -> dict[Any, tuple[Tensor, Tensor | None]]:
+    copies = {key: each.map(torch.clone) for key, each in sums.items()}
+    return {key: (each.low, each.high) for key, each in copies.items()}
+
+
+def merged_layers(particles: Ensemble) -> dict[str, Layer]:
+    """The layers of all trained parameters, by their places; a parameter of none is refused."""
+    trained = {name for name, p in particles.named_parameters() if p.requires_grad}
+    if not trained:
+        raise ValueError("no parameter of the particles requires a gradient: nothing is learned")
+    layers = find_layers(particles, trained)
+    for name in sorted(trained - {name for layer in layers.values() for name, _ in layer.parts}):
+        owner = particles.template.get_submodule(name.rpartition(".")[0])
+        if is_known(owner):
+            raise ValueError(
+                f"the product cannot merge {name!r}: it is tied between layers that use it in "
+                "different ways; untie it, or freeze it"
+            )
+        raise ValueError(
+            f"the product cannot merge {name!r} of a {type(owner).__name__}: it knows Linear, "
+            "Conv1d, Conv2d, Conv3d, BatchNorm, LayerNorm, RMSNorm, GroupNorm and Embedding "
+            "layers; freeze it with requires_grad_(False)"
+        )
+    _check_memory(layers, particles)
+    return layers
+
+
+def _check_memory(layers: dict[str, Layer], particles: Ensemble) -> None:
+    """Raise `MemoryError` if seven matrices per block (sums, new sums, a task's) do not fit."""
+    entries = sum(layer.blocks * layer.width**2 for layer in set(layers.values()))
+    needed = 8 * 7 * particles.n * entries
+    available = available_memory(particles.device)
+    if available is not None and needed > available:
+        raise MemoryError(
+            f"the input moments of {particles.n} particles need {needed / 2**30:.1f} GiB but "
+            f"{available / 2**30:.1f} GiB are free on {particles.device}: use fewer particles, "
+            "or narrower layers"
+        )
+
+
+def running_statistics(particles: Ensemble) -> dict[str, tuple[str, str]]:
+    """The names of the running mean and variance of every BatchNorm that has them, by its place."""
+    names = places_of(particles.template)
+    found = {}
+    for place, module in particles.template.named_modules():
+        if isinstance(module, BATCH_NORMS) and module.running_mean is not None:
+            prefix = f"{place}." if place else ""
+            found[place] = names[f"{prefix}running_mean"], names[f"{prefix}running_var"]
+    return found
+
+
+@dataclass
+class Moments:
+    """What layers saw of a task's data, in the networks as they are."""
+
+    grams: dict[str, Tensor]  # G_t [N, g, d, d], by the name of a layer that was called
+    heads: set[str]  # names of layers whose outputs are the networks'
+    samples: int
+
+
+@torch.no_grad()
+def task_moments(particles: Ensemble, layers: dict[str, Layer], data: Data) -> Moments:
+    """Compute the moments in one pass over the data, in evaluation mode."""
+    portion = max(1, PATCHES // particles.n)
+
+    def see(place: str, module: nn.Module, x: Tensor, output: Tensor) -> Tensor:
+        return layers[place].gram(module, entering(module, x), portion)
+
+    grams: dict[str, Tensor] = {}
+    samples = 0
+    with particles.evaluating(), Watcher(particles, layers, see) as run:
+        for x in _batches(data, particles.n):
+            try:
+                _, seen = run(x.to(particles.device))
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                shape = list(x.shape)
+                raise ValueError(f"the networks do not take data {shape}: {error}") from error
+            for place, calls in seen.items():
+                name = layers[place].name
+                for gram in calls:
+                    grams.setdefault(name, gram.new_zeros(gram.shape)).add_(gram)
+            samples += len(x)
+    if not samples:
+        raise ValueError("the data holds no samples: end_task needs at least one")
+    return Moments(grams, {layers[place].name for place in run.last}, samples)
+
+
+def _batches(data: Data, n: int) -> Iterator[Tensor]:
+    """Inputs: those given, or those of one pair split into batches of bounded memory."""
+    for x, _ in pairs(data):
+        most = min(MOST, INPUTS // max(1, n * x[:1].numel())) if is_pair(data) else len(x)
+        yield from x.split(max(1, most))
+
+
+@torch.no_grad()
+def task_sums(
+    particles: Ensemble,
+    layers: dict[str, Layer],
+    start: dict[str, Tensor],
+    data: Data,
+    active: Tensor | Sequence[int] | None,
+    alive: Tensor,
+) -> TaskSums:
+    """The sums of one task: G_t and G_t W_t of the networks as they are, trained from `start`.
+
+    A particle that is not `alive` adds 0, whatever its numbers.
+    """
+    moments = task_moments(particles, layers, data)
+    now = {
+        name: torch.where(alive.view(-1, *[1] * (tensor.dim() - 1)), tensor, start[name])
+        for name, tensor in particles.tensors().items()
+    }
+    used = _columns(layers, moments, active)
+    grams: dict[tuple[str, Columns], ExactSum] = {}
+    cross: dict[str, ExactSum] = {}
+    fingerprint: list[Any] = [used]
+    for name, layer in {layer.name: layer for layer in layers.values()}.items():
+        matrix = layer.matrix(now).double()
+        before = layer.matrix(start).double()
+        if name not in moments.grams and not torch.equal(matrix, before):
+            raise ValueError(
+                f"{name!r} was trained, but no call of its layer was seen: the product cannot "
+                "merge weights that are used without their module"
+            )
+        gram = matrix.new_zeros(*matrix.shape[:3], layer.width)
+        if name in moments.grams:
+            gram = torch.where(alive.view(-1, 1, 1, 1), moments.grams[name], gram)
+        columns = used if name in moments.heads else None
+        mask = matrix.new_zeros(layer.columns, dtype=torch.bool)
+        mask[slice(None) if columns is None else list(columns)] = True
+        grams[name, columns] = ExactSum.of(gram, UNIT)
+        cross[name] = ExactSum.of(torch.where(mask, gram @ matrix, 0.0), UNIT)
+        fingerprint += [matrix[0], gram[0].diagonal(dim1=-2, dim2=-1)]
+        if name in moments.heads and columns is None:
+            _warn_of_unchanged(matrix, before)
+    statistics = {}
+    for place, names in running_statistics(particles).items():
+        mean, variance = (now[name].double() for name in names)
+        sums = torch.stack([mean, variance + mean.square()], dim=1) * moments.samples
+        statistics[place] = ExactSum.of(sums, UNIT)
+    _check_buffers(particles, start, now)
+    dead = (~alive).long()
+    return TaskSums(grams, cross, statistics, dead, moments.samples, (digest(fingerprint),))
+
+
+def _columns(
+    layers: dict[str, Layer], moments: Moments, active: Tensor | Sequence[int] | None
+) -> Columns:
+    """The output columns that a task's loss uses, checked; None: all."""
+    if active is None:
+        return None
+    columns = sorted({int(column) for column in active})
+    heads = [layer for layer in layers.values() if layer.name in moments.heads]
+    if not heads or heads[0].blocks != 1:
+        raise ValueError(
+            f"the product can leave output columns out (active={columns}) only where the outputs "
+            "come straight from a Linear layer"
+        )
+    count = heads[0].columns
+    if not columns or not 0 <= columns[0] <= columns[-1] < count:
+        raise ValueError(f"active must name output columns from 0 to {count - 1}, got {columns}")
+    return None if len(columns) == count else tuple(columns)
+
+
+def _warn_of_unchanged(matrix: Tensor, start: Tensor) -> None:
+    """Warn about output columns that the task's loss seems not to use."""
+    same = (matrix == start).flatten(0, 2).all(0) & (start != 0).flatten(0, 2).any(0)
+    if same.any():
+        unchanged = same.nonzero().flatten().tolist()
+        warnings.warn(
+            f"training did not change the output columns {unchanged}: if the task's loss does not "
+            "use them, name those that it uses, end_task(data, active=...)",
+            stacklevel=4,
+        )
+
+
+def _check_buffers(particles: Ensemble, start: dict[str, Tensor], now: dict[str, Tensor]) -> None:
+    """Refuse buffers, besides running statistics, that training has changed."""
+    known = {name for names in running_statistics(particles).values() for name in names}
+    known |= {name.replace("running_mean", "num_batches_tracked") for name in known}
+    for name in particles.particle_buffers():
+        if name not in known and not torch.equal(now[name], start[name]):
+            raise ValueError(f"the product cannot merge the buffer {name!r}: training changed it")

@@ -1,0 +1,139 @@
+"""`ol.merge`: checkpoints become one network, by RegMean's formula with a prior."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from tests.product.tasks import convolutional, five_tasks, mlp
+from torch import Tensor, nn
+
+import orderless as ol
+
+Part = tuple[nn.Module, tuple[Tensor, Tensor]]
+
+
+def trained(start: nn.Module, task: tuple[Tensor, Tensor], steps: int = 5) -> nn.Module:
+    """A copy of the start after some steps of plain torch."""
+    network, (x, y) = copy.deepcopy(start), task
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.5)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.cross_entropy(network(x), y).backward()
+        optimizer.step()
+    return network
+
+
+def parts(start: nn.Module, tasks: int = 3) -> list[Part]:
+    return [(trained(start, task), task) for task in five_tasks()[:tasks]]
+
+
+def same(a: nn.Module, b: nn.Module) -> bool:
+    pairs = zip(a.state_dict().items(), b.state_dict().items(), strict=True)
+    return all(n == m and torch.equal(ours, theirs) for (n, ours), (m, theirs) in pairs)
+
+
+@pytest.mark.parametrize("p_0", [0.3, None])
+def test_linear_layers_are_merged_by_the_formula_of_regmean_with_a_prior(p_0) -> None:
+    """RegMean from its equation, layer by layer, with p_0 I and p_0 W_0 added."""
+    start = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3, bias=False)).double()
+    found = [(n, (x.double(), y)) for n, (x, y) in parts(start.float())]
+    start, networks = start.double(), [(n.double(), data) for n, data in found]
+    merged = ol.merge(start, networks, prior_precision=p_0)
+    for place, bias in ((0, True), (2, False)):
+        matrices, grams = [], []
+        for network, (x, _) in [(start, (torch.zeros(0, 6).double(), None)), *networks]:
+            a = network[:place](x).detach()
+            rows = [network[place].weight.T]
+            if bias:
+                a = torch.cat([a, torch.ones_like(a[:, :1])], dim=1)
+                rows.append(network[place].bias[None])
+            matrices.append(torch.cat(rows).detach())
+            grams.append(a.T @ a)
+        total = sum(grams)
+        p = 1e-3 * total.diagonal().mean() if p_0 is None else p_0
+        eye = p * torch.eye(len(total)).double()
+        cross = sum(gram @ w for gram, w in zip(grams, matrices, strict=True))
+        expected = torch.linalg.solve(eye + total, p * matrices[0] + cross)
+        torch.testing.assert_close(merged[place].weight.T, expected[: 8 if place else 6])
+        difference = (merged[place].weight.T - expected[: merged[place].in_features]).abs().max()
+        assert difference < 1e-10
+
+
+@pytest.mark.parametrize("make_model", [mlp, convolutional])
+def test_it_is_the_merge_of_the_learner_to_the_bit(make_model) -> None:
+    particles = ol.Ensemble(make_model, 1, seed=3)
+    start, loss = particles[0], ol.per_particle(F.cross_entropy)
+    pf = ol.PosteriorProduct(particles, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5))
+    networks = []
+    for x, y in five_tasks()[:3]:
+        for _ in range(3):
+            pf.step(lambda x=x, y=y: loss(particles(x), y))
+        networks.append((particles[0], (x, y)))
+        pf.end_task((x, y))
+    assert same(ol.merge(start, networks), pf.networks[0])
+
+
+def test_no_order_of_the_networks_makes_a_difference() -> None:
+    start = convolutional()
+    networks = parts(start)
+    first = ol.merge(start, networks)
+    for order in itertools.permutations(networks):
+        assert same(ol.merge(start, order), first)
+
+
+def test_the_start_and_the_networks_are_left_alone() -> None:
+    start = convolutional()
+    networks = parts(start)
+    before = copy.deepcopy([start, *(network for network, _ in networks)])
+    merged = ol.merge(start, networks)
+    assert all(map(same, before, [start, *(network for network, _ in networks)]))
+    assert merged.training and type(merged) is type(start) and not same(merged, start)
+
+
+def test_two_halves_of_the_digits_become_one_classifier() -> None:
+    """Two small CNNs, each trained on five classes: neither knows the others', the merged does."""
+    x, y = load_digits(return_X_y=True)
+    x = torch.tensor(x, dtype=torch.float32).view(-1, 1, 8, 8) / 16
+    y = torch.tensor(y)
+    torch.manual_seed(0)
+    start = nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(2048, 10)
+    )
+    nn.init.zeros_(start[3].weight)
+    train = torch.arange(len(y)) % 4 > 0
+    networks = []
+    for half in (y < 5, y >= 5):
+        network, own = copy.deepcopy(start), (train & half).nonzero()[:, 0]
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
+        for batch in own.repeat(5).split(16):
+            optimizer.zero_grad()
+            error = network(x[batch]) - F.one_hot(y[batch], 10)
+            (error.square().sum(1).mean() / 2).backward()
+            optimizer.step()
+        networks.append((network, (x[own], y[own])))
+    merged = ol.merge(start, networks)
+
+    def right(network: nn.Module) -> float:
+        return float((network(x[~train]).argmax(1) == y[~train]).double().mean())
+
+    assert max(right(network) for network, _ in networks) < 0.55
+    assert right(merged) > 0.9
+
+
+def test_what_cannot_be_merged_is_refused_in_a_sentence() -> None:
+    start, task = mlp(), five_tasks()[0]
+    with pytest.raises(ValueError, match="at least one network, got none"):
+        ol.merge(start, [])
+    with pytest.raises(ValueError, match="another architecture"):
+        ol.merge(start, [(convolutional(), task)])
+    with pytest.raises(ValueError, match=r"positive, got -1"):
+        ol.merge(start, parts(start, 1), prior_precision=-1)
+    frozen = copy.deepcopy(start)
+    frozen[0].requires_grad_(False)
+    with pytest.raises(ValueError, match=r"'0.weight' does not require .* network 0 has other"):
+        ol.merge(frozen, parts(start, 1))
