@@ -1,9 +1,6 @@
 """The metrics against hand-computed arrays, plain loops, scipy and scikit-learn."""
 
 import itertools
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -378,57 +375,3 @@ def test_disagreement_equals_comparing_all_pairs():
     assert metrics.disagreement(predictions) == pytest.approx(expected)
     assert metrics.disagreement(np.repeat(predictions[:1], 4, axis=0)) == 0.0
     assert np.isnan(metrics.disagreement(predictions[:1]))
-
-
-def test_dormant_units_are_those_active_on_less_than_one_percent():
-    activations = np.zeros((200, 4))
-    activations[:, 1] = 1.0  # always active
-    activations[0, 2] = 5.0  # on 0.5 % of the samples
-    activations[:2, 3] = 5.0  # on exactly 1 %
-    assert metrics.dormant_share(activations) == 0.5
-
-
-def test_effective_rank_of_orthonormal_columns_is_their_number():
-    columns = np.linalg.qr(np.random.default_rng(0).normal(size=(50, 8)))[0]
-    assert metrics.effective_rank(columns) == pytest.approx(8)
-    assert metrics.effective_rank(columns[:, :1] @ np.ones((1, 5))) == pytest.approx(1)
-    assert metrics.effective_rank(np.zeros((3, 2))) == 0.0
-    # Singular values 3 and 1: shares 3/4 and 1/4.
-    expected = np.exp(scipy.stats.entropy([0.75, 0.25]))
-    assert metrics.effective_rank(np.diag([3.0, 1.0])) == pytest.approx(expected)
-
-
-def test_area_under_curve_is_a_mean_height_whatever_the_spacing():
-    assert metrics.area_under_curve([0.4, 0.4, 0.4], [0, 10, 15]) == pytest.approx(0.4)
-    # A straight line from 0 to 1 has mean height 1/2 also when sampled unevenly.
-    assert metrics.area_under_curve([0.0, 0.2, 1.0], [0, 2, 10]) == pytest.approx(0.5)
-    assert metrics.area_under_curve([0.7]) == 0.7
-    with pytest.raises(ValueError, match="steps must increase"):
-        metrics.area_under_curve([0.1, 0.2], [3, 3])
-
-
-def test_mean_abs_weight_counts_entries_not_tensors():
-    assert metrics.mean_abs_weight([[-1.0, 1.0, 1.0], [[5.0]]]) == pytest.approx(2.0)
-
-
-@pytest.mark.slow
-def test_the_effective_rank_of_a_cell_does_not_depend_on_the_number_of_cores():
-    """numpy's own threads are as many as the environment says, and change the last digits."""
-    code = (
-        "import numpy as np\n"
-        "from orderless.ensemble.precision import one_thread\n"
-        "from orderless.metrics import effective_rank\n"
-        "draw = np.random.default_rng(0).normal\n"
-        "with one_thread():\n"
-        "    print([effective_rank(draw(size=size)) for size in [(900, 300), (400, 2000)]])\n"
-    )
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "OMP_NUM_THREADS": threads},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for threads in ("1", "2")
-    }
-    assert len(said) == 1, said

@@ -10,30 +10,33 @@ raises an error and is never skipped: means over different subsets cannot be com
   is the row right after task j was learned.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
-    "Difference", "area_under_curve", "average", "backward_transfer", "difference_across",
-    "disagreement", "dormant_share", "ece", "effective_rank", "final_average", "first_minus_last",
-    "forgetting", "forward_transfer", "interval", "just_learned", "mean_abs_weight",
-    "mean_interval", "nll", "normalized_order_variance", "normalized_variance", "order_averages",
-    "order_contributions", "order_variance", "paired_difference", "seed_variance", "variance",
-    "worst_order",
+    "Difference", "average", "backward_transfer", "difference_across", "disagreement", "ece",
+    "final_average", "first_minus_last", "forgetting", "forward_transfer", "interval",
+    "just_learned", "mean_interval", "nll", "normalized_order_variance", "normalized_variance",
+    "order_averages", "order_contributions", "order_variance", "paired_difference",
+    "seed_variance", "variance", "worst_order",
 ]  # fmt: skip
 
 Array = NDArray[np.float64]
 
-# Student's 97.5 % quantiles for 1, 2, ... degrees of freedom; above 20 the last is conservative.
+# Student's 97.5% quantiles for 1, 2, ... degrees of freedom; above 20 the last is conservative.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179,
            2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)  # fmt: skip
 
 
 class Difference(NamedTuple):
-    """A difference between two learners and its paired 95 % interval."""
+    """A difference between two learners and its paired 95% interval.
+
+    >>> Difference(value=0.2, low=-0.1, high=0.5).low
+    -0.1
+    """
 
     value: float
     low: float
@@ -62,14 +65,22 @@ def _paired_grids(scores_a: ArrayLike, scores_b: ArrayLike) -> tuple[Array, Arra
 
 
 def average(scores: ArrayLike) -> float:
-    """Mean of ``S[seed, order, task]`` over everything."""
+    """Mean of ``S[seed, order, task]`` over everything.
+
+    >>> average([[[0.4, 0.5], [0.8, 0.5]]])  # one seed, two orders, two tasks
+    0.55
+    """
     grid, by_order = _score_grid(scores), order_averages(scores)
     # A sum of equal numbers is rounded: their mean must not lie outside their range.
     return float(grid.mean().clip(by_order.min(), by_order.max()))
 
 
 def variance(scores: ArrayLike) -> float:
-    """Variance over seeds and orders together: mean_j Var_{s,o} S[s, o, j]."""
+    """Variance over seeds and orders together: mean_j Var_{s,o} S[s, o, j].
+
+    >>> round(variance([[[0.4], [0.8]], [[0.6], [0.6]]]), 6)  # two seeds, two orders, one task
+    0.02
+    """
     # Here and below, one of the values is subtracted first: the variance of equal scores is then
     # exactly 0 and not 1e-34.
     grid = _score_grid(scores)
@@ -77,13 +88,21 @@ def variance(scores: ArrayLike) -> float:
 
 
 def order_variance(scores: ArrayLike) -> float:
-    """Variance over orders at a fixed seed: mean_j mean_s Var_o S[s, o, j]."""
+    """Variance over orders at a fixed seed: mean_j mean_s Var_o S[s, o, j].
+
+    >>> round(order_variance([[[0.4], [0.8]], [[0.6], [0.6]]]), 6)  # 0.04 and 0
+    0.02
+    """
     grid = _score_grid(scores)
     return float((grid - grid[:, :1]).var(axis=1).mean())
 
 
 def seed_variance(scores: ArrayLike) -> float:
-    """Variance over seeds at a fixed order: mean_j mean_o Var_s S[s, o, j]."""
+    """Variance over seeds at a fixed order: mean_j mean_o Var_s S[s, o, j].
+
+    >>> round(seed_variance([[[0.4], [0.8]], [[0.6], [0.6]]]), 6)  # 0.01 in both orders
+    0.01
+    """
     grid = _score_grid(scores)
     return float((grid - grid[:1]).var(axis=0).mean())
 
@@ -92,22 +111,37 @@ def normalized_variance(scores: ArrayLike) -> float:
     """Variance over squared mean: mean_j Var_{s,o} S[s, o, j] / (mean_{s,o} S[s, o, j])^2.
 
     NaN when a task's mean is 0. Meaningless for scores that can be negative (returns).
+
+    >>> round(normalized_variance([[[0.4], [0.8]], [[0.6], [0.6]]]), 6)  # 0.02 / 0.6^2
+    0.055556
     """
     return float(order_contributions(scores).mean())
 
 
 def normalized_order_variance(scores: ArrayLike) -> float:
-    """Order variance over squared mean: mean_j mean_s Var_o S / (mean_{s,o} S[s, o, j])^2."""
+    """Order variance over squared mean: mean_j mean_s Var_o S / (mean_{s,o} S[s, o, j])^2.
+
+    >>> round(normalized_order_variance([[[0.4], [0.8]]]), 6)  # 0.04 / 0.6^2
+    0.111111
+    """
     return float(order_contributions(scores, within_seed=True).mean())
 
 
 def order_averages(scores: ArrayLike) -> Array:
-    """[O]: mean of ``S[seed, order, task]`` over seeds and tasks, one number per order."""
+    """[O]: mean of ``S[seed, order, task]`` over seeds and tasks, one number per order.
+
+    >>> order_averages([[[0.5, 1.0], [0.25, 0.25]]])
+    array([0.75, 0.25])
+    """
     return _score_grid(scores).mean(axis=(0, 2))
 
 
 def worst_order(scores: ArrayLike) -> float:
-    """The lowest average of an order: min_o mean_{s,j} S[s, o, j]."""
+    """The lowest average of an order: min_o mean_{s,j} S[s, o, j].
+
+    >>> worst_order([[[0.5, 1.0], [0.25, 0.25]]])
+    0.25
+    """
     return float(order_averages(scores).min())
 
 
@@ -117,6 +151,9 @@ def order_contributions(scores: ArrayLike, *, within_seed: bool = False) -> Arra
     c_o = mean_{s,j} (S[s, o, j] - m)^2 / (mean_{s,o} S[s, o, j])^2, with m the task's mean over
     seeds and orders, or over the orders of seed s alone when ``within_seed`` (then the mean is the
     normalized *order* variance).
+
+    >>> order_contributions([[[0.25], [0.75], [0.5]]])
+    array([0.25, 0.25, 0.  ])
     """
     grid = _score_grid(scores)
     task_means = grid.mean(axis=(0, 1))
@@ -132,9 +169,13 @@ def _deviations(grid: Array, within_seed: bool) -> Array:
 
 
 def interval(scores: ArrayLike) -> tuple[float, float]:
-    """95 % interval of the average for other orders and seeds, which are crossed random effects.
+    """95% interval of the average for other orders and seeds, which are crossed random effects.
 
     The tasks are fixed. With one seed it holds for that seed; a single run has width 0.
+
+    >>> low, high = interval([[[0.4], [0.5], [0.6]]])  # Student's, as there is one seed
+    >>> round(low, 3), round(high, 3)
+    (0.252, 0.748)
     """
     return _crossed_interval(_score_grid(scores).mean(axis=2))[1:]
 
@@ -144,7 +185,7 @@ def paired_difference(
     scores_b: ArrayLike,
     metric: Literal["mean", "order_variance", "variance"] = "mean",
 ) -> Difference:
-    """metric(a) - metric(b) with a 95 % interval for other orders and seeds, as in `interval`.
+    """metric(a) - metric(b) with a 95% interval for other orders and seeds, as in `interval`.
 
     Both are ``S[seed, order, task]`` over the *same* seeds and orders: an effect of an order or a
     seed on both cancels. A variance is the mean of squared deviations over runs, and its interval
@@ -153,13 +194,18 @@ def paired_difference(
 
     Simulated without a true difference, the interval leaves out 0 in this many % of cases: smallest
     and largest over effects of orders, of seeds and of both, normal and exponential, on five tasks.
-    Bootstrap percentiles of a mean leave it out in up to 43 %, where seeds differ more than orders;
-    expanded ones of an order variance in up to 37 %, where it depends on the seed.
+    Bootstrap percentiles of a mean leave it out in up to 43%, where seeds differ more than orders;
+    expanded ones of an order variance in up to 37%, where it depends on the seed.
 
         seeds x orders    1 x 5   1 x 10   2 x 5   2 x 10   3 x 10   8 x 10
         mean               6-8       6      0-7      0-9      0-7      2-7
         order variance     5-8       6      0-6      0-8      0-6      1-6
         total variance      7       4-6      -        -       0-8      1-7
+
+    >>> ours = [[[0.75], [0.5], [1.0]]]
+    >>> theirs = [[[0.5], [0.25], [0.75]]]  # always a quarter less: the orders' effects cancel
+    >>> paired_difference(ours, theirs)
+    Difference(value=0.25, low=0.25, high=0.25)
     """
     first, second = _paired_grids(scores_a, scores_b)
     if metric == "mean":
@@ -174,15 +220,23 @@ def paired_difference(
 
 
 def mean_interval(values: ArrayLike) -> Difference:
-    """The mean of independent values ``[K]``, K > 1, with Student's 95 % interval."""
+    """The mean of independent values ``[K]``, K > 1, with Student's 95% interval.
+
+    >>> round(mean_interval([1.0, 2.0, 3.0]).high, 2)
+    4.48
+    """
     return _crossed_interval(np.asarray(values, dtype=np.float64)[None])
 
 
 def difference_across(scores_a: ArrayLike, scores_b: ArrayLike) -> Difference:
-    """mean(a) - mean(b) with a 95 % interval for *other tasks* in other orders.
+    """mean(a) - mean(b) with a 95% interval for *other tasks* in other orders.
 
     Tasks and orders are crossed random effects. Both are ``S[seed, order, task]`` over the same
     seeds, orders and tasks, with at least two orders and two tasks.
+
+    >>> ours = [[[0.75, 0.5], [1.0, 0.75]]]
+    >>> difference_across(ours, [[[0.5, 0.25], [0.75, 0.5]]])
+    Difference(value=0.25, low=0.25, high=0.25)
     """
     gaps = np.subtract(*_paired_grids(scores_a, scores_b)).mean(axis=0)
     orders, tasks = gaps.shape
@@ -192,7 +246,7 @@ def difference_across(scores_a: ArrayLike, scores_b: ArrayLike) -> Difference:
 
 
 def _crossed_interval(values: Array) -> Difference:
-    """The mean of ``x[a, b]`` with Student's 95 % interval; a and b are crossed random effects.
+    """The mean of ``x[a, b]`` with Student's 95% interval; a and b are crossed random effects.
 
         V_a = Var_a(mean_b x) / A,   V_b = Var_b(mean_a x) / B
         Var(mean) = max(V_a + V_b - V_rest, V_a, V_b)
@@ -243,24 +297,40 @@ def _mean(values: Array) -> float:
 
 
 def final_average(matrix: ArrayLike) -> float:
-    """mean_j R[T, j]."""
+    """mean_j R[T, j].
+
+    >>> final_average([[0.5, 0.5], [1.0, 0.5], [0.75, 1.0]])
+    0.875
+    """
     return float(_score_matrix(matrix)[-1].mean())
 
 
 def backward_transfer(matrix: ArrayLike, order: Sequence[int]) -> float:
-    """BWT = mean over tasks j not last of R[T, j] - R[pos(j), j]; NaN with one task."""
+    """BWT = mean over tasks j not last of R[T, j] - R[pos(j), j]; NaN with one task.
+
+    >>> backward_transfer([[0.5, 0.5], [1.0, 0.5], [0.75, 1.0]], order=(0, 1))
+    -0.25
+    """
     rows = _in_order(matrix, order)
     return _mean((rows[-1] - rows[1:].diagonal())[:-1])
 
 
 def forward_transfer(matrix: ArrayLike, order: Sequence[int]) -> float:
-    """FWT = mean over tasks j not first of R[pos(j) - 1, j] - R[0, j]; NaN with one task."""
+    """FWT = mean over tasks j not first of R[pos(j) - 1, j] - R[0, j]; NaN with one task.
+
+    >>> forward_transfer([[0.5, 0.5], [1.0, 0.75], [0.75, 1.0]], order=(0, 1))
+    0.25
+    """
     rows = _in_order(matrix, order)
     return _mean((rows.diagonal() - rows[0])[1:])
 
 
 def just_learned(matrix: ArrayLike, order: Sequence[int]) -> float:
-    """mean_j R[pos(j), j]: the score on each task right after it was learned."""
+    """mean_j R[pos(j), j]: the score on each task right after it was learned.
+
+    >>> just_learned([[0.5, 0.5], [0.75, 0.5], [0.5, 1.0]], order=(0, 1))
+    0.875
+    """
     return _mean(_in_order(matrix, order)[1:].diagonal())
 
 
@@ -269,17 +339,24 @@ def forgetting(matrix: ArrayLike, order: Sequence[int]) -> float:
 
     The last task cannot have been forgotten yet: counting it would mix in how much it was just
     learned.
+
+    >>> forgetting([[0.5, 0.5], [1.0, 0.5], [0.75, 1.0]], order=(0, 1))
+    0.25
     """
     rows = _in_order(matrix, order)
     return _mean((rows[:-1].max(axis=0) - rows[-1])[:-1])
 
 
 def first_minus_last(matrix: ArrayLike, order: Sequence[int]) -> float:
-    """mean over tasks j not last of R[pos(j), j] - R[T, j] = -BWT: loss since it was learned."""
+    """mean over tasks j not last of R[pos(j), j] - R[T, j] = -BWT: loss since it was learned.
+
+    >>> first_minus_last([[0.5, 0.5], [1.0, 0.5], [0.75, 1.0]], order=(0, 1))
+    0.25
+    """
     return -backward_transfer(matrix, order)
 
 
-# Predictions and networks
+# Predictions
 
 
 def _predictions(probabilities: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
@@ -300,6 +377,9 @@ def nll(probabilities: ArrayLike, labels: ArrayLike) -> float:
 
     A probability of 0 counts as the smallest normal double: one sure mistake must not make the mean
     infinite.
+
+    >>> round(nll([[0.5, 0.5], [1.0, 0.0]], [0, 0]), 3)  # (log 2 + 0) / 2
+    0.347
     """
     probs, targets = _predictions(probabilities, labels)
     chosen = probs[np.arange(len(targets)), targets]
@@ -310,6 +390,9 @@ def ece(probabilities: ArrayLike, labels: ArrayLike, *, bins: int = 15) -> float
     """Expected calibration error over bins (lo, hi] of equal width.
 
     sum_m |B_m|/B * |accuracy(B_m) - confidence(B_m)|.
+
+    >>> ece([[0.75, 0.25], [0.75, 0.25]], [0, 1])  # three quarters sure, half of them right
+    0.25
     """
     probs, targets = _predictions(probabilities, labels)
     confidence = probs.max(axis=1)
@@ -323,6 +406,9 @@ def disagreement(predictions: ArrayLike) -> float:
     """Share of samples on which two orders predict different labels, averaged over all pairs.
 
     ``predictions`` are integer labels ``[O, B]``; NaN with fewer than two orders.
+
+    >>> disagreement([[0, 1, 1, 0], [0, 1, 1, 1]])
+    0.25
     """
     labels = np.asarray(predictions)
     if labels.ndim != 2 or labels.shape[1] == 0:
@@ -334,56 +420,3 @@ def disagreement(predictions: ArrayLike) -> float:
     votes = np.stack([(labels == label).sum(axis=0) for label in np.unique(labels)])
     agreeing = (votes * (votes - 1)).sum(axis=0)
     return float(1 - agreeing.mean() / (orders * (orders - 1)))
-
-
-def dormant_share(activations: ArrayLike, *, threshold: float = 0.01) -> float:
-    """Share of units in ``[B, units]`` that are positive on less than ``threshold`` of samples."""
-    values = np.asarray(activations)
-    if values.ndim != 2 or values.size == 0:
-        raise ValueError(f"activations must have shape [B, units], got {list(values.shape)}")
-    return float(((values > 0).mean(axis=0) < threshold).mean())
-
-
-def effective_rank(features: ArrayLike) -> float:
-    """exp(-sum_k p_k log p_k), p_k = s_k / sum s of the singular values of ``[B, D]``; 0 for 0."""
-    import torch
-
-    values = np.array(features, dtype=np.float64)
-    if values.ndim != 2 or values.size == 0:
-        raise ValueError(f"features must have shape [B, D], got {list(values.shape)}")
-    wide = values.shape[0] < values.shape[1]
-    # Their squares are the eigenvalues of the smaller Gram matrix: several times faster. torch, as
-    # a cell fixes its number of threads; numpy uses all cores, which changes the last digits.
-    rows = torch.from_numpy(values)
-    squares = torch.linalg.eigvalsh(rows @ rows.T if wide else rows.T @ rows).numpy()
-    rounding = squares.max() * len(squares) * np.finfo(np.float64).eps
-    singular = np.sqrt(squares[squares > max(rounding, 0.0)])
-    if not singular.any():
-        return 0.0
-    shares = singular / singular.sum()
-    return float(np.exp(-(shares * np.log(shares)).sum()))
-
-
-def mean_abs_weight(weights: Iterable[ArrayLike]) -> float:
-    """mean |w| over all entries of all tensors."""
-    tensors = [np.abs(np.asarray(tensor, dtype=np.float64)) for tensor in weights]
-    count = sum(tensor.size for tensor in tensors)
-    if not count:
-        raise ValueError("weights hold no numbers")
-    return float(sum(tensor.sum() for tensor in tensors) / count)
-
-
-def area_under_curve(values: ArrayLike, steps: ArrayLike | None = None) -> float:
-    """Mean height of a learning curve ``[K]``: its trapezoid area over its length in steps."""
-    heights = np.asarray(values, dtype=np.float64)
-    places = np.arange(len(heights)) if steps is None else np.asarray(steps, dtype=np.float64)
-    if heights.ndim != 1 or places.shape != heights.shape or not len(heights):
-        raise ValueError(
-            "values and steps must be lists of equal length, got "
-            f"{list(heights.shape)} and {list(places.shape)}"
-        )
-    if len(heights) == 1:
-        return float(heights[0])
-    if (np.diff(places) <= 0).any():
-        raise ValueError("steps must increase")
-    return float(np.trapezoid(heights, places) / (places[-1] - places[0]))

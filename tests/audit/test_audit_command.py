@@ -29,13 +29,16 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_the_table_is_printed_and_the_report_written(tmp_path: Path) -> None:
-    result = run("tests.audit.toys:LastTask", *FEW, "--out", str(tmp_path / "report"))
+    beside = ["--compare", "tests.audit.toys:Sums", "--out", str(tmp_path / "report")]
+    result = run("tests.audit.toys:LastTask", *FEW, *beside)
     assert result.exit_code == 0, result.output
     assert "LastTask is sensitive to the order" in result.stdout
     written = json.loads((tmp_path / "report" / "report.json").read_text())
     assert written["learner"]["ignores_seed"] and written["seeds"] == 2
-    assert (tmp_path / "report" / "report.md").read_text().startswith("# Order sensitivity")
-    for name in ("report.md", "report.json"):
+    assert "Sums does not depend on the order" in result.stdout
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "Order sensitivity of LastTask" in page
+    for name in ("report.html", "report.json"):
         assert f"wrote {tmp_path / 'report' / name}" in result.stdout
 
 
@@ -46,6 +49,12 @@ def test_json_is_printed_and_nothing_else(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["comparisons"] == []
 
 
+def test_two_rates_give_the_slope() -> None:
+    result = run("tests.audit.toys:make_sgd_at", *FEW, "--rates", "0.02,0.01")
+    assert result.exit_code == 0, result.output
+    assert "falls with the rate to the power" in result.stdout
+
+
 @pytest.mark.slow
 def test_a_stopped_audit_says_how_to_go_on_and_goes_on(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("tests.audit.toys.StopsOnce.made", 0)
@@ -54,7 +63,7 @@ def test_a_stopped_audit_says_how_to_go_on_and_goes_on(tmp_path: Path, monkeypat
     assert (
         stopped.stderr.strip() == "orderless: stopped; the same command resumes from what was saved"
     )
-    assert len(list((tmp_path / "cells").iterdir())) == 2
+    assert (tmp_path / "runs.jsonl").read_text().count("StopsOnce seed") == 2
     result = run("tests.audit.toys:StopsOnce", *FEW, "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
     from tests.audit.toys import StopsOnce
@@ -88,7 +97,7 @@ def test_runs_of_a_changed_module_are_refused(tmp_path: Path, monkeypatch) -> No
     module.write_text("from tests.audit.toys import Sums as LastTask\n")
     result = run(*arguments)
     assert result.exit_code == 2
-    assert "holds runs of another version of LastTask: choose another folder" in result.stderr
+    assert "holds runs of another version of the learner: choose another folder" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -111,6 +120,9 @@ def test_runs_of_a_changed_module_are_refused(tmp_path: Path, monkeypatch) -> No
             "not finite",
         ),
         (["tests.audit.toys:LastTask", "--tasks", "tests.audit.toys:single"], "at least two tasks"),
+        (["tests.audit.toys:LastTask", *FEW, "--compare", "rb"], "given as module:name"),
+        (["tests.audit.toys:LastTask", *FEW, "--rates", "a"], "two numbers such as 0.1,0.05"),
+        (["tests.audit.toys:LastTask", *FEW, "--rates", "0.1"], "two different learning rates"),
     ],
 )
 def test_mistakes_are_sentences_with_exit_code_2(arguments: list[str], words: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,16 +13,15 @@ import torch
 from tests.audit.toys import LastTask, make_sgd, toy_tasks
 
 import orderless as ol
-from orderless.audit import ComparisonSettings
-from orderless_lab.experiments import Store, StoreError
-
-SMALL = ComparisonSettings(particles=2, hidden=4, batch_size=8, maps=2, features=16)
-OPTIONS = {"compare": ("rb",), "settings": SMALL, "name": "mine"}
 
 
-def audit(make_learner=None, tasks=None, orders: int = 3, **options):
-    make_learner, tasks = make_learner or make_sgd(), tasks or toy_tasks()
-    return ol.order_sensitivity(make_learner, tasks, orders, 2, **{**OPTIONS, **options})
+def audit(make_learner=None, tasks=None, **options):
+    options = {"orders": 3, "seeds": 2, "name": "mine", **options}
+    return ol.order_sensitivity(make_learner or make_sgd(), tasks or toy_tasks(), **options)
+
+
+def runs_in(folder) -> list[bytes]:
+    return [line for line in (folder / "runs.jsonl").read_bytes().split(b"\n") if line]
 
 
 def numbers(result) -> dict:
@@ -44,100 +44,88 @@ class Counted:
         return self.make(seed)
 
 
-@pytest.mark.slow
 def test_a_stopped_audit_goes_on_and_runs_only_what_is_missing(tmp_path) -> None:
     with pytest.raises(KeyboardInterrupt):
         audit(Counted(last=5), out=tmp_path)  # the first run makes two
-    assert len(list((tmp_path / "cells").glob("*.json"))) == 4
+    assert len(runs_in(tmp_path)) == 4
     told, rest = [], Counted()
     result = audit(rest, out=tmp_path, progress=lambda *said: told.append(said))
     assert rest.made == 2
-    assert told[0] == (4, 12, "mine seed 1 order 1") and told[-1] == (12, 12, "done")
+    assert told[0][:2] == (4, 6) and "mine, seed 1" in told[0][2] and told[-1] == (6, 6, "done")
     assert numbers(result) == numbers(audit())
     again = Counted()
     assert audit(again, out=tmp_path).json() == result.json() and again.made == 0
 
 
-@pytest.mark.slow
+def test_a_killed_audit_goes_on_from_the_runs_that_were_written_whole(tmp_path) -> None:
+    """kill -9 in the third run, and then a line of which only the beginning was written."""
+    program = (
+        "import os, sys\n"
+        "from tests.audit.test_runs import Counted, audit\n"
+        "class Killed(Counted):\n"
+        "    def __call__(self, seed):\n"
+        "        return os.kill(os.getpid(), 9) if self.made == 3 else super().__call__(seed)\n"
+        "audit(Killed(), out=sys.argv[1])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True)
+    assert ended.returncode == -9 and len(runs_in(tmp_path)) == 2
+    with (tmp_path / "runs.jsonl").open("ab") as file:
+        file.write(b"\n" + runs_in(tmp_path)[0][:100])
+    rest = Counted()
+    assert numbers(audit(rest, out=tmp_path)) == numbers(audit())
+    assert rest.made == 4
+
+
 def test_more_orders_and_learners_are_added_to_what_is_there(tmp_path) -> None:
-    audit(out=tmp_path, compare=())
+    audit(out=tmp_path)
     more = Counted()
-    result = audit(more, orders=5, out=tmp_path)
+    both = {"orders": 5, "compare": {"last": LastTask}}
+    result = audit(more, out=tmp_path, **both)
     assert more.made == 2 * (5 - 3)
-    assert numbers(result) == numbers(audit(orders=5))
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A finished audit: its folder, and what it found."""
-    folder = tmp_path_factory.mktemp("finished")
-    return folder, audit(out=folder, key="first version")
+    assert numbers(result) == numbers(audit(**both))
 
 
 @pytest.fixture
-def kept(finished, tmp_path):
-    """Its runs in a folder of the test's own."""
-    return shutil.copytree(finished[0], tmp_path / "audit")
+def kept(tmp_path):
+    """The folder of a finished audit."""
+    audit(out=tmp_path / "audit", key="first version")
+    return tmp_path / "audit"
 
 
-def test_a_damaged_run_is_set_aside_and_computed_again(finished, kept) -> None:
-    path = kept / "cells" / "mine-order1-seed0.json"
-    path.write_text(path.read_text().replace('"broken": false', '"broken": true'))
+def test_a_run_whose_bits_were_changed_is_made_again(kept) -> None:
+    before = numbers(audit(key="first version", out=kept))
+    lines = runs_in(kept)
+    lines[3] = lines[3].replace(b'"broken": false', b'"broken": true')
+    (kept / "runs.jsonl").write_bytes(b"\n".join(lines))
     again = Counted()
-    with pytest.warns(UserWarning, match="was damaged"):
-        after = audit(again, out=kept, key="first version")
-    assert again.made == 1 and numbers(after) == numbers(finished[1])
+    assert numbers(audit(again, out=kept, key="first version")) == before
+    assert again.made == 1
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"tasks": toy_tasks(seed=1)}, "an audit on other tasks"),
-        ({"key": "second version"}, "runs of another version of mine"),
-        ({"settings": ComparisonSettings(maps=3, features=16)}, "another version of rb"),
-        ({"order_seed": 5}, "runs of other orders of mine"),
+        ({"tasks": toy_tasks(seed=1)}, "an audit of other data"),
+        ({"key": "second version"}, "another version of the learner"),
     ],
 )
 def test_runs_that_were_made_otherwise_are_refused(changes, words: str, kept) -> None:
-    before = {path: path.read_bytes() for path in (kept / "cells").iterdir()}
-    with pytest.raises(StoreError, match=words) as caught:
+    before = runs_in(kept)
+    with pytest.raises(ValueError, match=words) as caught:
         audit(out=kept, **{"key": "first version", **changes})
     assert "choose another folder" in str(caught.value)
-    assert {path: path.read_bytes() for path in (kept / "cells").iterdir()} == before
+    assert runs_in(kept) == before
 
 
-def test_the_directory_of_an_experiment_is_refused_and_left_as_it_is(tmp_path) -> None:
-    store = Store(tmp_path)
-    store.prepare()
-    store.write_cell("tiny-domain-demo-gd-order0-seed0", {"method": "gd", "order": [0, 1]})
-    (tmp_path / "report.md").write_text("the experiment's")
-    with pytest.raises(StoreError, match="holds no audit: choose another folder"):
+def test_a_folder_with_other_files_is_refused_and_left_as_it_is(tmp_path) -> None:
+    (tmp_path / "report.md").write_text("somebody else's")
+    with pytest.raises(ValueError, match="no audit: choose another folder"):
         audit(out=tmp_path)
-    assert (tmp_path / "report.md").read_text() == "the experiment's"
-
-
-def test_more_runs_than_anybody_can_compute_are_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="at most 100,000 cells at once"):
-        ol.order_sensitivity(make_sgd(), toy_tasks(), 2, 10**30)
-
-
-def test_two_audits_do_not_write_to_one_folder(tmp_path) -> None:
-    store = Store(tmp_path)
-    store.prepare("cells")
-    with store.lock(), pytest.raises(StoreError, match="another run is writing"):
-        audit(out=tmp_path)
-
-
-def test_names_that_are_no_file_names_are_kept_apart(tmp_path) -> None:
-    both = {"a/b": LastTask, "a%2Fb": LastTask}
-    audit(compare=both, name="..", out=tmp_path)
-    assert len(list((tmp_path / "cells").glob("*.json"))) == 3 * 6
-    assert {path.name for path in tmp_path.iterdir()} <= {"cells", ".lock"}
-    assert audit(compare=both, name="..", out=tmp_path)["a/b"].ignores_seed
+    assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
 
 
 def test_the_rows_of_a_matrix_are_what_was_known_after_each_task() -> None:
-    result = audit(LastTask, compare=())
+    result = audit(LastTask)
     tasks = toy_tasks()
     for number, order in enumerate(result.orders):
         for row, learned in enumerate(order):
@@ -165,13 +153,11 @@ def test_what_predict_draws_at_random_does_not_change_what_is_learned() -> None:
     class Drawing(Noisy):
         draws = 7
 
-    quiet, loud = (audit(each, compare=()).learner.scores for each in (Noisy, Drawing))
+    quiet, loud = (audit(each).learner.scores for each in (Noisy, Drawing))
     assert np.array_equal(quiet, loud)
 
 
-def test_a_kept_run_is_plain_json_with_a_checksum(kept) -> None:
-    wrapper = json.loads((kept / "cells" / "rb-order0-seed1.json").read_text())
-    assert len(wrapper["checksum"]) == 64
-    record = wrapper["cell"]
-    assert (record["learner"], record["order_index"], record["seed"]) == ("rb", 0, 1)
-    assert record["maker"]["settings"]["maps"] == 2
+def test_a_kept_run_is_a_line_of_plain_json_with_a_checksum(kept) -> None:
+    checksum, name, about, record = json.loads(runs_in(kept)[-1])
+    assert len(checksum) == 64 and name.startswith("mine seed 1 order ")
+    assert about["key"] == "first version" and np.array(record["matrix"]).shape == (4, 4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +11,8 @@ from tests.audit.test_runs import Counted
 from tests.audit.toys import LastTask, make_sgd, toy_tasks
 
 import orderless as ol
-from orderless.audit.result import Tail
+from orderless.audit.orders import draw_orders
 from orderless.audit.search import kernel, search
-from orderless.audit.words import headline
-from orderless_lab.scenarios import orders as draw_orders
 
 ORDERS = list(itertools.permutations(range(6)))
 
@@ -95,7 +92,7 @@ def test_where_there_are_few_orders_all_are_tried() -> None:
 def test_an_audit_reports_both_tails_beside_random_orders(tmp_path) -> None:
     options = {"seeds": 2, "search": 14, "name": "mine", "out": tmp_path}
     counted = Counted()
-    result = ol.order_sensitivity(counted, toy_tasks(), 4, **options)
+    result = ol.order_sensitivity(counted, toy_tasks(), orders=4, **options)
     tails, learner = result.tails, result.learner
     assert tails is not None and 12 <= tails.runs <= 14
     assert counted.made == 4 * 2 + 1 + tails.runs
@@ -108,43 +105,25 @@ def test_an_audit_reports_both_tails_beside_random_orders(tmp_path) -> None:
                 alone.learn(toy_tasks()[task].x, toy_tasks()[task].y, task=task)
             right = [(alone.predict(t.x_test).argmax(1) == t.y_test) for t in toy_tasks()]
             assert average == pytest.approx(np.mean([r.double().mean() for r in right]))
-    words = (
-        f"The worst order that {tails.runs} more runs found: {result.order_name(tails.worst.order)}"
-    )
-    assert words in result.text() and "of 4 random orders had" in result.markdown()
+    said = f"worst order that {tails.runs} more runs found: {tails.worst.name}"
+    assert said in result.text() and "of 4 random orders" in result.text()
     assert result.as_dict()["search"]["worst"]["average"] == tails.worst.average
     again = Counted()
-    assert ol.order_sensitivity(again, toy_tasks(), 4, **options).tails == tails
+    assert ol.order_sensitivity(again, toy_tasks(), orders=4, **options).tails == tails
     assert again.made == 0  # every run was kept
 
 
 def test_a_search_counts_the_runs_that_it_made() -> None:
     """Three tasks have six orders, all of which the audit has tried: nothing is left to search."""
-    result = ol.order_sensitivity(LastTask, toy_tasks()[:3], 10, 2, search=12)
+    result = ol.order_sensitivity(LastTask, toy_tasks()[:3], seeds=2, search=12)
     assert result.tails is not None and result.tails.runs == 0
     assert "more runs found" not in result.text()
-    result = ol.order_sensitivity(LastTask, toy_tasks()[:3], 4, 2, search=12)
+    result = ol.order_sensitivity(LastTask, toy_tasks()[:3], orders=4, seeds=2, search=12)
     assert result.tails is not None and 2 <= result.tails.runs <= 4
 
 
-@pytest.mark.slow
-def test_the_headline_quotes_orders_of_the_audit_over_all_seeds() -> None:
-    """With nothing left to search, it is that of an audit without a search."""
-    plain, searched = (
-        ol.order_sensitivity(make_sgd(), toy_tasks()[:3], 6, 3, search=runs) for runs in (0, 12)
-    )
-    assert searched.tails is not None and searched.tails.runs == 0
-    assert np.ptp(searched.learner.scores.mean(axis=2), axis=0).max() > 0.05  # seeds differ
-    assert headline(searched) == headline(plain) and "order tried" in headline(plain)
-    few = replace(searched, orders=((2, 0, 1), *searched.orders[1:]))  # the first was found
-    tail = Tail(searched.orders[0], 0.1, 0.2)
-    found = headline(replace(few, tails=replace(searched.tails, worst=tail)))
-    best = 100 * searched.learner.order_averages.max()
-    assert f"20.0 % in the worst order found, {best:.1f} % in the best" in found
-
-
 def test_a_search_that_is_too_small_is_refused() -> None:
-    with pytest.raises(ValueError, match="search must be 0 or at least 12 runs, got 3"):
+    with pytest.raises(ValueError, match="search must be 0 or at least 12 runs, .* got 3"):
         ol.order_sensitivity(LastTask, toy_tasks(), search=3)
 
 

@@ -28,6 +28,10 @@ def make_sgd(lr: float = 1.0):
     )
 
 
+def make_sgd_at(seed: int, lr: float = 1.0):
+    return make_sgd(lr)(seed)
+
+
 class LastTask:
     """Deterministic: predicts by the class means of the task it saw last. Ignores its seed."""
 

@@ -16,6 +16,7 @@ from orderless.ensemble import Ensemble
 from orderless.filters import Predictor
 
 from ..methods.learners import ContinualLearner
+from ..plasticity import dormant_share, effective_rank
 
 COMBINES = ("accuracy", "logits", "probs")  # ways of combining particles, see `count_correct`
 PROJECTION = 64  # dimensions of a projected position
@@ -77,8 +78,8 @@ def plasticity(seen: Tensor, weights: list[Tensor]) -> dict[str, float]:
     whole = bool(np.isfinite(features).all())  # singular values of NaN raise an error
     sizes = [p.abs().sum(dtype=torch.float64) for p in weights]  # on the device: there are millions
     return {
-        "dormant": metrics.dormant_share(features),
-        "effective_rank": metrics.effective_rank(features) if whole else float("nan"),
+        "dormant": dormant_share(features),
+        "effective_rank": effective_rank(features) if whole else float("nan"),
         "mean_abs_weight": float(torch.stack(sizes).sum()) / sum(p.numel() for p in weights),
     }
 

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import UserError
-from ..tasks import Task
 
+Array = NDArray[np.float64]
 Answers = NDArray[Any]  # `[B]`, int64 labels or float64 values
 LOWEST = -1.0  # R^2 has no lower bound: a single run that diverges would dominate all averages
 
@@ -26,7 +27,10 @@ class LearnerError(UserError):
 
 
 def as_array(values: Any) -> NDArray[Any]:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if not isinstance(values, Tensor):
+        return np.asarray(values)
+    values = values.detach().cpu()
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
 def read_answers(name: str, given: NDArray[Any], y: NDArray[Any]) -> tuple[Answers, bool]:
@@ -39,9 +43,10 @@ def read_answers(name: str, given: NDArray[Any], y: NDArray[Any]) -> tuple[Answe
                 f"{list(given.shape)}"
             )
         # clip values that lie beyond the test values by more than their range
-        low, high, values = 2 * y.min() - y.max(), 2 * y.max() - y.min(), given.reshape(-1)
-        finite = bool(np.isfinite(values).all())
-        return np.nan_to_num(values.astype(np.float64), nan=high).clip(low, high), finite
+        low = 2 * y.min() - y.max()
+        high = 2 * y.max() - y.min()
+        values = given.reshape(-1).astype(np.float64)
+        return np.nan_to_num(values, nan=high).clip(low, high), bool(np.isfinite(values).all())
     if not fits or given.shape[1:] in ((0,), (1,)):
         raise LearnerError(
             f"predict of {name!r} must give labels [B] or scores [B, C] of at least two classes "
@@ -50,15 +55,15 @@ def read_answers(name: str, given: NDArray[Any], y: NDArray[Any]) -> tuple[Answe
     if given.ndim == 2:  # log-probabilities may be -inf if another class is finite
         comparable = ~np.isnan(given).any(axis=1) & np.isfinite(given.max(axis=1))
         return np.where(comparable, given.argmax(axis=1), -1), bool(comparable.all())
-    finite_labels = np.isfinite(given)
-    labels = np.where(finite_labels, given, -1)  # -1 is never right
-    if (labels != labels.astype(np.int64)).any():
-        wrong = labels[labels != labels.astype(np.int64)][0]
+    finite = np.isfinite(given)
+    labels = np.where(finite, given, -1)  # -1 is never right
+    fractions = labels[labels != labels.astype(np.int64)]
+    if len(fractions):
         raise LearnerError(
             f"predict of {name!r} must give integer labels [B] or scores [B, C], got labels such "
-            f"as {wrong}"
+            f"as {fractions[0]}"
         )
-    return labels.astype(np.int64), bool(finite_labels.all())
+    return labels.astype(np.int64), bool(finite.all())
 
 
 def score(answers: Answers, y: NDArray[Any]) -> float:
@@ -68,15 +73,14 @@ def score(answers: Answers, y: NDArray[Any]) -> float:
     return max(LOWEST, 1.0 - float(np.square(answers - y).mean() / y.var()))
 
 
-def chance(tasks: Sequence[Task]) -> float:
-    """The score of the best constant answer, averaged over these tasks."""
-    tests = [task.y_test.cpu().numpy() for task in tasks]
-    everything = np.concatenate(tests)
-    constants = [everything.mean()] if tasks[0].values else np.unique(everything)
-    return max(float(np.mean([score(np.full(len(y), c), y) for y in tests])) for c in constants)
+def chance(targets: Sequence[NDArray[Any]]) -> float:
+    """The score of the best constant answer, averaged over these test sets."""
+    everything = np.concatenate(targets)
+    constants = [everything.mean()] if everything.dtype.kind == "f" else np.unique(everything)
+    return max(float(np.mean([score(np.full(len(y), c), y) for y in targets])) for c in constants)
 
 
-def differences(answers: Answers, y: NDArray[Any]) -> NDArray[np.float64]:
+def differences(answers: Answers, y: NDArray[Any]) -> Array:
     """`[K, K]`: the difference of each two of K sets of answers `[K, B]`."""
     if y.dtype.kind != "f":
         return np.stack([(answers != row).mean(axis=1) for row in answers])

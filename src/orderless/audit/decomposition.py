@@ -92,36 +92,30 @@ def order_p_value(scores: Array, *, permutations: int = PERMUTATIONS, seed: int 
     is not relabelled: (O!)^(S-1) cases. All of them are enumerated if they are at most
     `permutations`; else that many are drawn, and p = (1 + count) / (1 + permutations).
     """
-    seeds, orders, tasks = scores.shape
+    seeds, orders, _ = scores.shape
     # relative to the first order, as in `decompose`, then to the mean of the seed's orders
     centred = scores - scores[:, :1]
     centred = centred - centred.mean(axis=1, keepdims=True)
-    # products[s, o, r, q] = mean_t centred[s, o, t] centred[r, q, t]: all that the statistic needs
-    products = np.einsum("sot,rqt->sorq", centred, centred) / tasks
     cases = math.factorial(orders) ** (seeds - 1)
     if cases <= permutations:
-        arrangements = np.array(list(itertools.permutations(range(orders))))
-        chosen = np.array(list(itertools.product(range(len(arrangements)), repeat=seeds - 1)))
-        labels = arrangements[chosen.reshape(cases, seeds - 1)]
+        arrangements = list(itertools.permutations(range(orders)))
+        labels = np.array(list(itertools.product(arrangements, repeat=seeds - 1)))
+        labels = labels.reshape(cases, seeds - 1, orders)
     else:
         generator = np.random.default_rng(seed)
         labels = np.tile(np.arange(orders), (permutations, seeds - 1, 1))
         labels = generator.permuted(labels, axis=2)
-    same = np.broadcast_to(np.arange(orders), (len(labels), 1, orders))
-    statistics = _agreement(products, np.concatenate([same, labels], axis=1))
-    observed = _agreement(products, np.broadcast_to(np.arange(orders), (1, seeds, orders)))[0]
+    observed = float(np.square(centred.sum(axis=0)).sum())
+    statistics = np.array([_statistic(centred, relabelling) for relabelling in labels])
     # sums in another order may differ in their last bits, and equal statistics must count as equal
-    slack = 1e-10 * float(np.trace(products.reshape(seeds * orders, -1)))
+    slack = 1e-10 * float(np.square(centred).sum())
     count = int((statistics >= observed - slack).sum())
     return count / cases if cases <= permutations else (1 + count) / (1 + permutations)
 
 
-def _agreement(products: Array, labels: NDArray[np.int64]) -> Array:
-    """The statistic, up to constants, for each of the relabellings `[P, S, O]`.
-
-    It is the sum over pairs of seeds of the products of their scores under the same label.
-    """
-    total = np.zeros(len(labels))
-    for first, second in itertools.combinations(range(products.shape[0]), 2):
-        total += products[first, labels[:, first], second, labels[:, second]].sum(axis=1)
-    return total
+def _statistic(centred: Array, labels: NDArray[np.int64]) -> float:
+    """The order effect, up to constants, with the orders `[S - 1, O]` of all but the first seed."""
+    total = centred[0].copy()
+    for scores, order in zip(centred[1:], labels, strict=True):
+        total += scores[order]
+    return float(np.square(total).sum())

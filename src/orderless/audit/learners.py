@@ -1,6 +1,6 @@
 """The interface of audited learners, and adapters for networks and estimators."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from orderless_lab.scenarios.streams import count_batches, keyed_generator, shuffled_batches
+from .orders import keyed_generator, shuffled_batches
 
 MakeLearner = Callable[[int], Any]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -29,37 +29,23 @@ class TaskLearner(Protocol):
 
 
 @dataclass(eq=False)
-class BatchLearner:
-    """The common base of learners that learn a task by batches."""
+class TorchLearner:
+    """A network and its optimizer, trained by batches. See `from_torch`."""
 
     seed: int
     batch_size: int
     epochs: int
-
-    def batches(self, x: Tensor, y: Tensor, task: int | None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Shuffled batches that depend on (seed, task) and never on the task's position."""
-        key, total = self.key(task), count_batches(len(y), self.batch_size, self.epochs, None)
-        sizes: Any = {"samples": len(y), "batch_size": self.batch_size, "total": total}
-        chosen = shuffled_batches("audit", key, **sizes, start=0, device=x.device)
-        return ((x[at], y[at]) for _, at in chosen)
-
-    def key(self, task: int | None) -> tuple[int, int]:
-        return self.seed, -1 if task is None else task
-
-
-@dataclass(eq=False)
-class TorchLearner(BatchLearner):
-    """A network and its optimizer, trained by batches. See `from_torch`."""
-
     module: nn.Module
     optimizer: torch.optim.Optimizer
     loss: Loss
 
     def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> None:
         """Train on one task; batches and dropout depend on (seed, task) alone."""
-        torch.manual_seed(keyed_generator("audit", *self.key(task)).initial_seed())
+        key = self.seed, -1 if task is None else task
+        torch.manual_seed(keyed_generator("audit", *key).initial_seed())
         self.module.train()
-        for inputs, labels in self.batches(x, y, task):
+        sizes = {"batch_size": self.batch_size, "epochs": self.epochs}
+        for inputs, labels in shuffled_batches(x, y, **sizes, key=key):
             self.optimizer.zero_grad()
             self.loss(self.module(inputs), labels).backward()
             self.optimizer.step()
@@ -88,7 +74,14 @@ def from_torch(
         loss: `(outputs, labels) -> scalar`.
         batch_size, epochs: of the passes over each task. Batches depend on (seed, task); the
             incomplete batch at the end of a pass is dropped.
+
+    >>> make = from_torch(lambda: nn.Linear(3, 2), lambda p: torch.optim.SGD(p, lr=0.1))
+    >>> learner = make(0)
+    >>> learner.learn(torch.randn(40, 3), torch.randint(2, (40,)), task=0)
+    >>> learner.predict(torch.randn(5, 3)).shape
+    torch.Size([5, 2])
     """
+    _check_sizes(batch_size, epochs)
     for name, value in (("make_module", make_module), ("make_optimizer", make_optimizer)):
         if not callable(value) or isinstance(value, nn.Module):
             raise ValueError(
@@ -106,15 +99,20 @@ def from_torch(
 
 
 @dataclass(eq=False)
-class PartialFitLearner(BatchLearner):
+class PartialFitLearner:
     """An estimator with `partial_fit`. See `from_partial_fit`."""
 
+    seed: int
+    batch_size: int
+    epochs: int
     estimator: Any
     known: dict[str, Any]
 
     def learn(self, x: Tensor, y: Tensor, task: int | None = None) -> None:
         """Call `partial_fit` with the batches of one task."""
-        for inputs, labels in self.batches(x, y, task):
+        key = self.seed, -1 if task is None else task
+        sizes = {"batch_size": self.batch_size, "epochs": self.epochs}
+        for inputs, labels in shuffled_batches(x, y, **sizes, key=key):
             self.estimator.partial_fit(_rows(inputs), labels.cpu().numpy(), **self.known)
 
     def predict(self, x: Tensor) -> Any:
@@ -137,7 +135,14 @@ def from_partial_fit(
         classes: all labels, or their number, which `partial_fit` of a classifier needs; None for a
             regressor.
         batch_size, epochs: as for `from_torch`. Inputs are flattened to `[B, d]`.
+
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> learner = from_partial_fit(lambda seed: GaussianNB(), classes=2)(0)
+    >>> learner.learn(torch.tensor([[-1.0], [1.0]]), torch.tensor([0, 1]))
+    >>> learner.predict(torch.tensor([[-2.0], [2.0]]))
+    array([0, 1])
     """
+    _check_sizes(batch_size, epochs)
     labels = range(classes) if isinstance(classes, int) else classes
     if labels is not None and len(labels) < 2:
         raise ValueError(f"classes must be at least 2, got {classes}")
@@ -152,6 +157,12 @@ def from_partial_fit(
         return PartialFitLearner(seed, batch_size, epochs, made, known)
 
     return estimator
+
+
+def _check_sizes(batch_size: int, epochs: int) -> None:
+    for name, value in (("batch_size", batch_size), ("epochs", epochs)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
 
 
 def _rows(x: Tensor) -> np.ndarray:

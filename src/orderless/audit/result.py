@@ -5,13 +5,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from ..io import write_atomically
-from . import words
-from .decomposition import LEVEL, Array, Decomposition, decompose
+from . import report
+from .answers import Array
+from .decomposition import LEVEL, Decomposition, decompose
+from .slope import RateSlope
 
 Verdict = Literal["sensitive", "below reseeding", "not shown", "none", "undecided"]
 
@@ -20,14 +22,15 @@ Verdict = Literal["sensitive", "below reseeding", "not shown", "none", "undecide
 class LearnerAudit:
     """One learner's runs over S seeds and O orders of T tasks.
 
-    `matrices` `[S, O, T, T]` are accuracies: row k holds those on all tasks after k + 1 tasks were
-    learned; `scores` `[S, O, T]` is the last row. `disagreement` `[O, O]` is the fraction of test
-    samples on which two orders predict different labels, averaged over seeds; `seed_disagreement`
-    the same between two seeds of one order, averaged. `ignores_seed`: every seed gave bit-identical
-    predictions in every order. `same_in_every_order`: every order gave bit-identical predictions
-    with every seed. `broken_runs`: number of runs with predictions that are not finite, which count
-    as wrong. `seconds`: time of learning and predicting. `changed_by_predict`: the answers depend
-    on when `predict` is called.
+    `matrices` `[S, O, K, T]` are scores: row k holds those on all tasks the k-th time the learner
+    was asked, after every task or only at the end; `scores` `[S, O, T]` is the last row.
+    `disagreement` `[O, O]` is the fraction of test samples on which two orders predict different
+    labels, averaged over seeds; `seed_disagreement` the same between two seeds of one order,
+    averaged. `ignores_seed`: every seed gave bit-identical predictions in every order.
+    `same_in_every_order`: every order gave bit-identical predictions with every seed.
+    `broken_runs`: number of runs with predictions that are not finite, which count as wrong.
+    `seconds`: time of learning and predicting. `changed_by_predict`: the answers depend on when
+    `predict` is called. `bits`: a hash of all predictions, to compare two machines.
     """
 
     name: str
@@ -39,13 +42,14 @@ class LearnerAudit:
     broken_runs: int = 0
     seconds: float = 0.0
     changed_by_predict: bool = False
+    bits: str = ""
 
     def __repr__(self) -> str:
         return f"LearnerAudit({self.name!r}, verdict={self.verdict!r})"
 
     @property
     def scores(self) -> Array:
-        """`[S, O, T]`: accuracies after the last task."""
+        """`[S, O, T]`: the scores after the last task."""
         return self.matrices[:, :, -1]
 
     @cached_property
@@ -74,7 +78,7 @@ class LearnerAudit:
 
         - `"none"`: every order gave the same predictions to the bit.
         - `"sensitive"`: the scores vary more between orders than between seeds (each corrected for
-          its number), *and* the permutation test rejects "no effect" at 5 %. For a learner that
+          its number), *and* the permutation test rejects "no effect" at 5%. For a learner that
           ignores its seed: the scores vary at all.
         - `"below reseeding"`: the test rejects, but the seed matters as much or more.
         - `"not shown"`: the test does not reject.
@@ -109,10 +113,12 @@ class LearnerAudit:
     def best_order(self) -> int:
         return int(self.order_averages.argmax())
 
-    def just_learned(self, orders: Sequence[tuple[int, ...]]) -> float:
-        """The average score on a task directly after it was learned."""
-        places = range(self.matrices.shape[-1])
-        return float(np.mean([self.matrices[:, o, places, s] for o, s in enumerate(orders)]))
+    def just_learned(self, orders: Sequence[tuple[int, ...]]) -> float | None:
+        """The average score on a task directly after it was learned; None if not asked then."""
+        steps = range(self.matrices.shape[2])
+        if len(steps) == 1:
+            return None
+        return float(np.mean([self.matrices[:, o, steps, s] for o, s in enumerate(orders)]))
 
     @property
     def suffering_task(self) -> int:
@@ -127,17 +133,18 @@ class LearnerAudit:
 
     def as_dict(self) -> dict[str, object]:
         """Plain numbers and lists, for JSON."""
-        found = {**vars(self.parts), **{name: getattr(self, name) for name in REPORTED}}
+        numbers = {**vars(self.parts), **{name: getattr(self, name) for name in REPORTED}}
         return {
             name: value.tolist() if isinstance(value, np.ndarray) else value
-            for name, value in found.items()
+            for name, value in numbers.items()
         }
 
 
 REPORTED = (
     *("name", "verdict", "p_value", "worst_order", "best_order", "suffering_task"),
     *("order_averages", "mean_disagreement", "seed_disagreement", "disagreement", "ignores_seed"),
-    *("same_in_every_order", "broken_runs", "changed_by_predict", "seconds", "scores", "matrices"),
+    *("same_in_every_order", "broken_runs", "changed_by_predict", "seconds", "bits", "scores"),
+    "matrices",
 )
 
 
@@ -146,6 +153,7 @@ class Tail:
     """An order found by a search: its average with the seed of the search, and with another."""
 
     order: tuple[int, ...]
+    name: str
     average: float
     again: float
 
@@ -169,8 +177,9 @@ class Tails:
 class OrderSensitivity:
     """An audit of a learner, and of others on the same tasks, orders and seeds.
 
-    `str(result)` is the table with the findings, `markdown()` the whole report, `as_dict()` and
-    `json()` hold every number, and `save(folder)` writes report.md and report.json.
+    `str(result)` is the table with the findings, `html()` the whole report as a page,
+    `as_dict()` and `json()` hold every number, and `save(folder)` writes all of them. `digest` is a
+    hash of the data in the orders that were run: equal in two processes that ran the same.
     """
 
     learner: LearnerAudit
@@ -178,11 +187,14 @@ class OrderSensitivity:
     tasks: tuple[str, ...]
     orders: tuple[tuple[int, ...], ...]
     seeds: int
+    order_names: tuple[str, ...]
     score: str = "accuracy"
     chance: float = 0.0
     chance_in_task: float = 0.0
     samples: int = 1
+    digest: str = ""
     tails: Tails | None = None
+    slope: RateSlope | None = None
 
     @property
     def sensitive(self) -> bool:
@@ -195,24 +207,21 @@ class OrderSensitivity:
 
     def __getitem__(self, name: str) -> LearnerAudit:
         """The learner of this name."""
-        found = {each.name: each for each in self.learners}
-        if name not in found:
-            raise KeyError(f"this audit has {', '.join(found)}, not {name!r}")
-        return found[name]
+        by_name = {each.name: each for each in self.learners}
+        if name not in by_name:
+            raise KeyError(f"this audit has {', '.join(by_name)}, not {name!r}")
+        return by_name[name]
 
-    def order_name(self, order: int | tuple[int, ...]) -> str:
-        """The names of the tasks in this order."""
-        sequence = self.orders[order] if isinstance(order, int) else order
-        return " > ".join(self.tasks[task] for task in sequence)
-
-    def as_dict(self) -> dict[str, object]:
+    def as_dict(self) -> dict[str, Any]:
         return {
             "tasks": list(self.tasks),
             "orders": [list(order) for order in self.orders],
             "seeds": self.seeds,
             "score": self.score,
             "chance": self.chance,
+            "digest": self.digest,
             "search": self.tails and asdict(self.tails),
+            "slope": self.slope and {**asdict(self.slope), "slope": self.slope.slope},
             "learner": self.learner.as_dict(),
             "comparisons": [each.as_dict() for each in self.comparisons],
         }
@@ -222,22 +231,26 @@ class OrderSensitivity:
 
     def text(self) -> str:
         """The table and the findings in words."""
-        return words.text(self)
+        return report.text(self)
 
-    def markdown(self) -> str:
-        """The whole report: table, findings, variance parts, tasks, orders."""
-        return words.markdown(self)
+    def html(self, command: str = "") -> str:
+        """The whole report as one page that needs nothing else: table, findings, tasks, orders."""
+        return report.html(self, command)
 
     def __repr__(self) -> str:
         return f"OrderSensitivity({self.learners}, {len(self.orders)} orders, {self.seeds} seeds)"
 
-    __str__, _repr_markdown_ = text, markdown
+    __str__ = text
+    _repr_html_ = html
 
-    def save(self, folder: Path | str) -> list[Path]:
-        """Write report.md and report.json into `folder`, which is created; return their paths."""
+    def save(self, folder: Path | str, command: str = "") -> list[Path]:
+        """Write report.html and report.json into `folder`; return their paths."""
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
-        texts = {place / "report.md": self.markdown(), place / "report.json": self.json()}
+        texts = {
+            place / "report.html": self.html(command),
+            place / "report.json": self.json(),
+        }
         for path, text in texts.items():
             write_atomically(path, text.encode())
         return list(texts)

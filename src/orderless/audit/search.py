@@ -20,9 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from orderless_lab.scenarios import orders as draw_orders
+from .orders import Order, draw_orders
 
-Order = tuple[int, ...]
 Array = NDArray[np.float64]
 FIRST = 10  # orders drawn at random before the first prediction
 NOISE = 0.05

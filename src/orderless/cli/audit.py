@@ -1,6 +1,7 @@
 """`orderless audit`: audit a user's learner on a user's tasks, and write the report."""
 
 import hashlib
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -19,9 +20,13 @@ def audit(
     orders: Annotated[int, option("Orders of the tasks (at most all).")] = 10,
     seeds: Annotated[int, option("Seeds.")] = 3,
     search: Annotated[int, option("Extra runs that search the worst and best order.")] = 0,
+    compare: Annotated[str, option("module:name,... other learners, to run beside it.")] = "",
+    rates: Annotated[
+        str, option("Two learning rates: how fast the effect falls; make_learner takes lr=.")
+    ] = "",
     out: Annotated[
         Path | None,
-        option("Folder for report.md and .json, and for the finished runs.", **PATH),
+        option("Folder for report.html and .json, and for the finished runs.", **PATH),
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -34,16 +39,20 @@ def audit(
     from ..audit import order_sensitivity
     from .progress import Countdown
 
-    make_learner, given = find_object(learner, "make_learner"), made_by(tasks, "tasks")
+    make_learner = find_object(learner, "make_learner")
+    given = made_by(tasks, "tasks")
+    others = [name.strip() for name in compare.split(",") if name.strip()]
     try:
         with Countdown() as progress:
             result = order_sensitivity(
                 make_learner,
                 given,
-                orders,
-                seeds,
+                orders=orders,
+                seeds=seeds,
                 search=search,
-                name=learner.partition(":")[2],
+                compare={_name(other): find_object(other, "compare") for other in others},
+                rates=_numbers(rates) if rates else None,
+                name=_name(learner),
                 progress=progress.tell,
                 out=out,
                 key=_version_of(learner),
@@ -55,10 +64,21 @@ def audit(
         raise
     except ValueError as error:  # of what was asked; the learner's own are a LearnerError
         raise UserError(str(error)) from error
-    paths = [] if out is None else result.save(out)
+    paths = [] if out is None else result.save(out, shlex.join(["orderless", *sys.argv[1:]]))
     typer.echo(result.json() if json else result.text(), nl=not json)
     for path in paths:
         typer.echo(f"wrote {path}", err=json)
+
+
+def _name(reference: str) -> str:
+    return reference.partition(":")[2]
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(number) for number in text.split(",")]
+    except ValueError:
+        raise UserError(f"rates must be two numbers such as 0.1,0.05, got {text!r}") from None
 
 
 def _version_of(reference: str) -> str:

@@ -1,7 +1,6 @@
 """The report as one HTML page that opens from disk and makes no network requests."""
 
-from .audit import write_audit_page
 from .data import page_data
 from .render import render, write_page
 
-__all__ = ["page_data", "render", "write_audit_page", "write_page"]
+__all__ = ["page_data", "render", "write_page"]

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orderless.audit import OrderSensitivity
-
 from .. import charts
-from ..charts import Array, Series, Spot, Style, Variance
+from ..charts import Series, Spot, Style, Variance
 from .svg import Attributes, embedded
 
 if TYPE_CHECKING:
@@ -103,64 +101,6 @@ def series_chart(key: str, data: Series, styles: dict[str, Style]) -> dict[str, 
     told = f"{data.title} against {over}; arrow keys read the values"
     role = {"role": "img", "tabindex": "0", "aria-label": told}
     return _both(key, draw, role, tags, lambda width: max(300, 0.62 * width), wide=480)
-
-
-def range_chart(audit: OrderSensitivity, styles: dict[str, Style]) -> dict[str, str]:
-    """For each task and learner a line from the worst order's score to the best, a mark at the
-    mean, and a dashed line at chance."""
-    tasks, names = audit.tasks, list(styles)
-    by_order = [
-        (task, each.name, 100 * each.scores[:, :, task].mean(axis=0))
-        for task in range(len(tasks))
-        for each in audit.learners
-    ]
-
-    def tip(task: int, name: str, scores: Array) -> str:
-        lines = [f"{name}, {tasks[task]}", f"mean {scores.mean():.1f} %"]
-        for word, order in {"worst": int(scores.argmin()), "best": int(scores.argmax())}.items():
-            way = " → ".join(tasks[each] for each in audit.orders[order])
-            lines.append(f"{word}: {scores[order]:.1f} %, order {order}: {way}")
-        return "\n".join(lines)
-
-    def draw(axes: Axes) -> None:
-        for place, (task, name, scores) in enumerate(by_order):
-            style = styles[name]
-            shift = 0.7 * ((names.index(name) + 0.5) / len(names) - 0.5)
-            axes.plot(
-                [scores.min(), scores.mean(), scores.max()],
-                [task + shift] * 3,
-                color=style.colour,
-                alpha=0.85,
-                linewidth=3,
-                solid_capstyle="round",
-                marker=style.marker,
-                markevery=[1],
-                markersize=10,
-                markerfacecolor=style.colour if style.filled else "white",
-                markeredgecolor="white" if style.filled else style.colour,
-                gid=f"range-{place}",
-            )
-        axes.invert_yaxis()
-        charts.tidy(axes)
-        low, high = axes.get_xlim()  # at least two points apart, so that tick labels differ
-        spare = max(0.0, 2.0 - (high - low)) / 2
-        axes.set_xlim(low - spare, min(high + spare, 101.0))
-        short = [charts.plain(name if len(name) < 16 else f"{name[:15]}…") for name in tasks]
-        axes.set_yticks(range(len(tasks)), short)
-        axes.axvline(100 * audit.chance, color="#999999", linewidth=1, linestyle="--", zorder=0)
-        axes.set_xlabel(f"{audit.score} after the last task, %; dashed: chance")
-        axes.set_ylabel("task")
-
-    tags = {
-        f"range-{place}": [
-            _focusable(tip(task, name, scores))
-            | {"class": "range mark", "data-method": name, "data-task": str(task)}
-        ]
-        for place, (task, name, scores) in enumerate(by_order)
-    }
-    role = {"role": "group", "aria-label": "Score on each task in its worst and its best order"}
-    tall, left = 70.0 + 30 * len(by_order), 40 + 7 * min(max(map(len, tasks)), 16)
-    return _both("tasks", draw, role, tags, lambda width: tall, left=left)
 
 
 def _focusable(tip: str) -> dict[str, str]:
