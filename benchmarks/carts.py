@@ -30,7 +30,6 @@ from orderless_lab.rl import (
     PPO,
     ActorCritic,
     GymnasiumLevels,
-    PolicyWeightedFilter,
     PPOSettings,
     play,
 )
@@ -65,10 +64,10 @@ def learner(
         "ppo": ol.GradientDescent,
         "averaging": ol.AveragingParticles,
         "weighted": ol.WeightedParticleFilter,
-        "weighted by policy": PolicyWeightedFilter,
+        "weighted by policy": ol.WeightedParticleFilter,
     }[method]
     optimizer = torch.optim.Adam(ensemble.parameters(), lr=1e-3, eps=1e-5)
-    weigh_by = "policy" if kind is PolicyWeightedFilter else "loss"
+    weigh_by = "policy" if method == "weighted by policy" else "loss"
     settings = PPOSettings(steps=128, epochs=4, minibatches=4, discount=0.99, weigh_by=weigh_by)
     return PPO(kind(ensemble, optimizer, max_grad_norm=0.5), carts(seed), settings, seed=seed)
 

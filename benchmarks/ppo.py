@@ -37,17 +37,16 @@ def measure(n: int, envs: int, options: argparse.Namespace) -> list[str]:
     optimizer = torch.optim.Adam(particles.parameters(), lr=5e-4)
     several = ol.AveragingParticles if options.unweighted else ol.WeightedParticleFilter
     kind = ol.GradientDescent if n == 1 else several
-    copies = [ProcgenLevels("starpilot", envs // options.turns) for _ in range(options.turns)]
+    env = ProcgenLevels("starpilot", envs)
     settings = rollouts_for(envs, options.rollout)
-    ppo = PPO(kind(particles, optimizer, max_grad_norm=0.5), copies, settings)
+    ppo = PPO(kind(particles, optimizer, max_grad_norm=0.5), env, settings)
     collected = [ppo.collect()]
 
     def collect() -> None:
         collected[0] = ppo.collect()
 
     row = timed(collect, lambda: ppo.update(collected[0]), envs * settings.steps, options)
-    for env in copies:
-        env.close()
+    env.close()
     weighted = ", weighted" if kind is ol.WeightedParticleFilter else ""
     return [f"orderless, N={n}{weighted}", f"{envs} x {settings.steps}", *row]
 
@@ -116,7 +115,6 @@ def main() -> None:
     arguments.add_argument("--envs", default="64,256")
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--rollout", type=int)
-    arguments.add_argument("--turns", type=int, default=2)
     arguments.add_argument("--unweighted", action="store_true")
     arguments.add_argument("--plain", action="store_true")
     arguments.add_argument("--profile", action="store_true")

@@ -5,8 +5,8 @@
 Measures every launch in a weighted step of PPO in bf16: all layers except the first, forward twice,
 and once each for the gradients of inputs and filters, with the operations fused into them. The best
 tile of a pair (channels in, channels out) has the least time over all its launches. At the end it
-prints TILES and FILTER_TILES of orderless_lab/rl/kernels/grouped.py. *Usual* is the tile for all
-layers, or cuDNN for those gradients of filters that the lab leaves to it.
+prints TILES and FILTER_TILES of orderless_lab/rl/kernels/grouped.py. *Usual* is the tile of
+all other layers.
 """
 
 import argparse

@@ -11,7 +11,7 @@ from tests.filters.oracles import batches, cross_entropy, mlp
 import orderless as ol
 from orderless.consolidation import EWC
 from orderless.filters.compiled import settings_of
-from orderless_lab.rl.policy_filter import LineageBootstrapFilter, PolicyWeightedFilter
+from orderless_lab.rl import LineageBootstrapFilter
 
 X, Y = next(batches(1))
 GRADIENT = (ol.WeightedParticleFilter, ol.AveragingParticles, ol.GradientDescent)
@@ -24,9 +24,7 @@ def make(kind: Any) -> Any:
     return kind(particles, torch.optim.SGD(particles.parameters(), 0.1))
 
 
-@pytest.mark.parametrize(
-    "kind", [*GRADIENT, ol.BootstrapParticleFilter, LineageBootstrapFilter, PolicyWeightedFilter]
-)
+@pytest.mark.parametrize("kind", [*GRADIENT, ol.BootstrapParticleFilter, LineageBootstrapFilter])
 def test_steps_leave_the_settings_as_they_are(kind: Any) -> None:
     """Otherwise every step would be recorded anew."""
     pf = make(kind)
@@ -34,8 +32,6 @@ def test_steps_leave_the_settings_as_they_are(kind: Any) -> None:
     hash(before)
 
     def loss() -> torch.Tensor:
-        if kind is PolicyWeightedFilter:
-            pf.report(torch.zeros(3))
         return cross_entropy(pf.particles(X), Y)
 
     for _ in range(3):

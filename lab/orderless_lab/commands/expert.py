@@ -29,7 +29,7 @@ def expert_train(
     game: options.OneGame,
     steps: Annotated[int, option("Environment steps in total.")] = 5_000_000,
     levels: Annotated[int, option("Train on levels 0 to LEVELS - 1.")] = 200,
-    envs: Annotated[int, option("Copies of the game; may change on resume.")] = EXPERT_COPIES,
+    envs: Annotated[int, option("Copies of the game.")] = EXPERT_COPIES,
     rollout: Annotated[
         int | None, option("Steps per copy and update [256; fewer with over 64 copies].")
     ] = None,
@@ -93,15 +93,11 @@ def expert_train(
 
 def describe(expert: Expert) -> str:
     """Describe an expert and its returns."""
-    from ..rl.experts import shape_of
-
     facts = expert.facts
-    parts = [*facts.get("earlier", ()), {**facts, "until": facts["steps"]}]
-    shape = "{envs} copies x {rollout} in {precision} to step {until}"
-    copies = ", then ".join(shape.format_map({**part, **shape_of(part)}) for part in parts)
     lines = [
-        f"{facts['game']}: {facts['network']}, {facts['steps']} steps ({copies}), seed "
-        f"{facts['seed']}; normalised returns, mean and standard error:"
+        f"{facts['game']}: {facts['network']}, {facts['steps']} steps ({facts['envs']} copies x "
+        f"{facts['rollout']} in {facts['precision']}), seed {facts['seed']}; normalised returns, "
+        "mean and standard error:"
     ]
     for name, text in (("training", f"levels 0-{facts['levels'] - 1}"), ("held_out", "new levels")):
         measured = facts["returns"][name]

@@ -6,7 +6,7 @@ import orderless as ol
 from orderless.filters.step import SteppedFilter
 
 from ..optim import TRAC
-from ..rl import BehaviourCloning, LineageBootstrapFilter, PolicyWeightedFilter, policy_logits
+from ..rl import BehaviourCloning, LineageBootstrapFilter, policy_logits
 from ..rl.tasks import ProcgenTasks
 from .learners.policy import PolicyLearner
 from .policy import PolicyEWCSettings
@@ -35,9 +35,9 @@ class PolicySetup(Setup):
         if suffix != "+wpf":
             unweighted = ol.AveragingParticles if suffix else ol.GradientDescent
             return unweighted(particles, optimizer, max_grad_norm=s.max_grad_norm)
-        by_policy = playing and s.weigh_by == "policy"
-        weighted = PolicyWeightedFilter if by_policy else ol.WeightedParticleFilter
-        return weighted(particles, optimizer, max_grad_norm=s.max_grad_norm, **self.weights())
+        return ol.WeightedParticleFilter(
+            particles, optimizer, max_grad_norm=s.max_grad_norm, **self.weights()
+        )
 
     def build(
         self, suffix: str, *, cloning: bool = False, trac: bool = False, ewc: bool = False
@@ -51,5 +51,6 @@ class PolicySetup(Setup):
         if ewc:
             own, more = self.config(PolicyEWCSettings), {"batch_size": 64, "logits": policy_logits}
             consolidation = make_ewc(self, filter.particles, own, own.ewc_strength, **more)
-        envs, settings = self.scenario.environments(s.envs), s.ppo(weighted=suffix == "+wpf")
-        return PolicyLearner(envs, filter, settings, seed=seed, consolidation=consolidation)
+        env = self.scenario.environment(s.envs)
+        settings = s.ppo(weighted=suffix == "+wpf")
+        return PolicyLearner(env, filter, settings, seed=seed, consolidation=consolidation)

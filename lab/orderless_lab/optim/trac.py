@@ -13,7 +13,7 @@ The inner product runs over all parameters of *one network*. Over an ensemble ev
 its own h, v, sigma and s.
 
 Differences from the reference implementation: s, v and sigma are float64 for parameters of any
-type; erfi is exact unless `erfi="reference"`, and saturates where the reference overflows; a
+type; erfi is exact, where the reference's is up to 1 % low, and saturates where that overflows; a
 network whose h is not finite does not move, where the reference raises.
 """
 
@@ -27,7 +27,7 @@ from torch import Tensor
 from orderless.ensemble.parameter import ParticleParameter, per_particle_view
 from orderless.ensemble.stacking import check_same_shapes
 
-from .erfi import erfi_of
+from .erfi import Erfi
 
 _KEY: Any = "trac"  # torch's type of `state` allows parameters as keys only, unlike torch itself
 BETAS = (0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999)
@@ -46,7 +46,6 @@ class TRAC(torch.optim.Optimizer):
     Args:
         base_optimizer: any optimizer whose `step()` needs no closure. TRAC's reference experiments
             use Adam with eps=1e-8 but plain Adam with 1e-5; use equal values in a comparison.
-        erfi: `"exact"`, or `"reference"` for the values of the package trac-optimizer.
         betas, s_prev, eps: as in the equations; eps is also sigma_0.
     """
 
@@ -54,7 +53,6 @@ class TRAC(torch.optim.Optimizer):
         self,
         base_optimizer: torch.optim.Optimizer,
         *,
-        erfi: str = "exact",
         betas: Sequence[float] = BETAS,
         s_prev: float = 1e-8,
         eps: float = 1e-8,
@@ -66,18 +64,22 @@ class TRAC(torch.optim.Optimizer):
             raise ValueError(f"betas must be numbers between 0 and 1, got {tuple(betas)}")
         if not (s_prev > 0.0 and eps > 0.0):
             raise ValueError(f"s_prev and eps must be positive, got {s_prev} and {eps}")
-        self.base, self.s_prev, self.eps = base_optimizer, s_prev, eps
+        self.base = base_optimizer
+        self.eps = eps
         # Not Optimizer.__init__, which would make a second list of the shared groups.
         super().__setstate__(self._shared())
-        rows, device = self._networks(), self._parameters()[0].device
-        self.erfi = erfi_of(erfi).to(device)
-        self.unit = float(s_prev / erfi_of(erfi)(torch.tensor(math.sqrt(0.5), dtype=torch.float64)))
+        device = self._parameters()[0].device
+        self.erfi: Callable[[Tensor], Tensor] = Erfi(device)
+        half = torch.tensor(0.5, dtype=torch.float64, device=device)
+        self.unit = s_prev / float(self.erfi(half.sqrt()))
         self.betas = torch.tensor(tuple(betas), dtype=torch.float64, device=device)
-        empty = torch.zeros(rows, len(self.betas), dtype=torch.float64, device=device)
-        self.s, self.variance, self.sigma = empty, empty.clone(), torch.full_like(empty, eps)
+        shape = self._networks(), len(self.betas)
+        self.s = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.variance = torch.zeros_like(self.s)
+        self.sigma = torch.full_like(self.s, eps)
         # In the base's state, so that restoring the optimizer's state restores this too.
         self.state[_KEY] = {"s": self.s, "variance": self.variance, "sigma": self.sigma}
-        self.references: dict[Tensor, Tensor] = {}
+        self.references: list[Tensor] = []  # of the parameters in their order
 
     @property
     def scale(self) -> Tensor:
@@ -90,31 +92,31 @@ class TRAC(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for parameter in self._parameters():
-            if parameter not in self.references:
-                self.references[parameter] = parameter.detach().clone()
-        moving = [p for p in self._parameters() if p.grad is not None]
+        parameters = self._parameters()
+        for parameter in parameters[len(self.references) :]:
+            self.references.append(parameter.detach().clone())
+        pairs = zip(parameters, self.references, strict=True)
+        moving = [(p, reference) for p, reference in pairs if p.grad is not None]
         divisor = self.s.sum(1) + self.eps
         h = self._along_gradient(moving) / divisor
-        before = [p.detach().clone() for p in moving]
+        before = [p.detach().clone() for p, _ in moving]
         self.base.step()
         finite = h.isfinite()
         self._tune(h, finite)
-        for parameter, old in zip(moving, before, strict=True):
-            reference = self.references[parameter]
+        for (parameter, reference), old in zip(moving, before, strict=True):
             delta = (old - reference) / self._for(divisor, parameter)
             scale = self._for(self.scale, parameter)
             moved = reference + (delta + parameter - old) * scale
             parameter.copy_(torch.where(self._for(finite, parameter), moved, old))
         return loss
 
-    def _along_gradient(self, moving: list[Tensor]) -> Tensor:
+    def _along_gradient(self, moving: list[tuple[Tensor, Tensor]]) -> Tensor:
         """<theta_t - ref, g> of every network: `[N]`, float64."""
         total = torch.zeros(len(self.s), dtype=torch.float64, device=self.s.device)
-        for parameter in moving:
+        for parameter, reference in moving:
             gradient = parameter.grad
             assert gradient is not None
-            products = (parameter - self.references[parameter]) * gradient
+            products = (parameter - reference) * gradient
             if isinstance(parameter, ParticleParameter):
                 sums = products.reshape(len(products), -1).sum(1, dtype=torch.float64)
                 total[: len(sums)] += sums
@@ -170,42 +172,34 @@ class TRAC(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
         """The base optimizer's state, with TRAC's own under `["state"]["trac"]`."""
         state = self.base.state_dict()
-        own: dict[str, Any] = {name: t.clone() for name, t in self.state[_KEY].items()}
-        references = [self.references.get(p) for p in self._parameters()]
-        own["references"] = [None if each is None else each.clone() for each in references]
+        own: dict[str, Any] = {name: tensor.clone() for name, tensor in self.state[_KEY].items()}
+        own["references"] = [reference.clone() for reference in self.references]
         return {**state, "state": {**state["state"], _KEY: own}}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # type: ignore[override]
         others = dict(state_dict["state"])
-        own, ours = others.pop(_KEY, None), self.state[_KEY]
+        own = others.pop(_KEY, None)
         if own is None:
-            raise ValueError("this state has no 'trac' in it: it is not a state of ol.TRAC")
+            raise ValueError("this state has no 'trac' in it: it is not a state of TRAC")
+        ours = self.state[_KEY]
         parameters = self._parameters()
-        references = own.get("references") if isinstance(own, dict) else None
-        if not isinstance(references, list) or len(references) != len(parameters):
-            raise ValueError(f"the 'trac' of this state must have {len(parameters)} references")
         shapes = {name: tensor.shape for name, tensor in ours.items()}
         given = {name: own.get(name) for name in shapes}
-        for place, (parameter, saved) in enumerate(zip(parameters, references, strict=True)):
-            if saved is not None:
-                shapes[f"reference {place}"] = parameter.shape
-                given[f"reference {place}"] = saved
+        references = own.get("references", ())
+        known = parameters[: len(references)]  # there are none before the first step
+        shapes |= {f"reference {k}": parameter.shape for k, parameter in enumerate(known)}
+        given |= {f"reference {k}": reference for k, reference in enumerate(references)}
         check_same_shapes(shapes, given, "this state is of another TRAC")
         self.base.load_state_dict({**state_dict, "state": others})
         self.__dict__.update(self._shared())
         self.state[_KEY] = ours
         for name, tensor in ours.items():  # in place: a recorded graph may read these tensors
             tensor.copy_(own[name])
-        for parameter, saved in zip(self._parameters(), own["references"], strict=True):
-            if saved is None:
-                self.references.pop(parameter, None)
-            elif parameter in self.references:
-                self.references[parameter].copy_(saved)
-            else:
-                self.references[parameter] = torch.empty_like(parameter).copy_(saved)
+        if len(self.references) != len(references):
+            self.references = [torch.empty_like(parameter) for parameter in known]
+        for reference, saved in zip(self.references, references, strict=True):
+            reference.copy_(saved)
 
     def __getstate__(self) -> dict[str, object]:
-        own = ("base", "s_prev", "eps", "erfi", "unit", "betas", "references", "s")
-        names = (*own, "variance", "sigma")
-        return {**super().__getstate__(), **{name: self.__dict__[name] for name in names}}
+        return self.__dict__.copy()

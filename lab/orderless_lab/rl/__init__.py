@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from .gymnasium_levels import GymnasiumLevels
     from .mixture import Decision, MixturePolicy, mixture_log_probabilities
     from .networks import ActorCritic, Compact, Impala, policy_and_values, policy_logits
-    from .policy_filter import LineageBootstrapFilter, PolicyWeightedFilter
-    from .ppo import PPO, Episode, UpdateInfo
+    from .ppo import PPO, Episode, LineageBootstrapFilter, UpdateInfo
     from .procgen import ProcgenLevels, normalized_return
     from .rollout import RewardScaler, Rollout, advantages
     from .settings import PPOSettings
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GAMES", "PPO", "RETURN_RANGES", "ActorCritic", "BehaviourCloning", "Compact", "Decision",
     "Episode", "Expert", "GymnasiumLevels", "Impala", "LineageBootstrapFilter", "MixturePolicy",
-    "PPOSettings", "PolicyWeightedFilter", "ProcgenLevels", "RewardScaler", "Rollout", "Score",
+    "PPOSettings", "ProcgenLevels", "RewardScaler", "Rollout", "Score",
     "Surrogate", "Transitions", "UpdateInfo", "VectorEnvironment", "advantages", "cloning_loss",
     "collect", "load_expert", "mixture_log_probabilities", "normalized_return", "play",
     "policy_and_values", "policy_logits", "read_transitions",

@@ -23,10 +23,10 @@ from orderless.filters.step import SteppedFilter
 
 from .environment import Array, Saved, VectorEnvironment, require_environment
 from .games import whole_number
-from .keyed import ACTION, Gumbels, permutation
-from .mixture import mixture_log_probabilities
-from .networks import policy_logits, require_actions
-from .staging import Recorded, Staging
+from .keyed import permutation
+from .mixture import MixturePolicy
+from .networks import policy_logits
+from .staging import Staging
 
 COMBINES = ("accuracy", "probs")
 
@@ -50,7 +50,8 @@ class BehaviourCloning:
 
     def __init__(self, filter: SteppedFilter, *, batch_size: int = 256, seed: int = 0) -> None:
         self.batch_size = whole_number("batch_size", batch_size, 1)
-        self.filter, self.seed = filter, seed
+        self.filter = filter
+        self.seed = seed
         self._step = filter.compile(cloning_loss(filter.particles))
 
     def learn(
@@ -188,30 +189,14 @@ def _play(
     filter: ParticleFilter, env: VectorEnvironment, players: Tensor, episodes: int, seed: int
 ) -> Array:
     """Raw returns `[E, K]`."""
-    particles, device, log_weights = filter.particles, filter.particles.device, filter.log_weights
-    everyone, indices = slice(0, env.n_envs), torch.arange(env.n_envs, device=device)
-
-    def players_actions(frames: Tensor, noise: Tensor) -> Tensor:
-        with particles.evaluating():
-            policies = policy_logits(particles(frames)).log_softmax(-1)  # [N, E, A]
-        require_actions(policies, env.actions)
-        mixture = mixture_log_probabilities(policies, log_weights)
-        policy = torch.cat([policies, mixture.unsqueeze(0)])[players, indices]
-        return (policy + noise).argmax(-1)
-
-    decide: Callable[[Tensor, Tensor], Tensor] = players_actions
-    noise = Gumbels(seed, env.n_envs, env.actions, ACTION, device)
-    staging = Staging(env.n_envs, device)
+    policy = MixturePolicy(filter, env.n_envs, env.actions, seed=seed, playing=players)
+    staging = Staging(filter.particles.device)
     finished = np.zeros(env.n_envs, dtype=np.int64)
     returns = np.zeros((env.n_envs, episodes))
     env.reset()
     while (finished < episodes).any():
-        frames, draw = staging.frames(env.observations, everyone), noise()
-        if noise.draw == 1:
-            frames = frames.to(device)
-        elif noise.draw == 2 and device.type == "cuda":  # it has run once
-            decide = Recorded(decide, frames, draw)
-        info = env.step(staging.fetch(decide(frames, draw), everyone)())[-1]
+        decision = policy(staging(env.observations), torch.from_numpy(env.first))
+        info = env.step(decision.actions.cpu().numpy())[-1]
         counted = np.flatnonzero(env.ended & (finished < episodes))
         returns[counted, finished[counted]] = info["episode_return"][counted]
         finished[counted] += 1

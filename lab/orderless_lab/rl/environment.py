@@ -6,8 +6,7 @@ first frame of the next episode with reward 0: that transition is not experience
 `info["valid"]` is False for it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -131,25 +130,9 @@ class VectorEnvironment:
         """The state from which `load_state_dict` resumes."""
         raise TypeError(f"{type(self).__name__} cannot be saved: define state_dict")
 
-    @staticmethod
-    def divided(states: list[Saved], sizes: list[int]) -> list[Saved]:
-        """Regroup the states of environments that took turns into parts of other `sizes`."""
-        raise ValueError(
-            f"this state is of {len(states)} environments that take turns, not {len(sizes)}"
-        )
-
-    def check_state(self, state: Saved) -> None:
-        """Raise, before any change, if `load_state_dict` could not load a state."""
-
     def load_state_dict(self, state: Saved) -> None:
         """Restore `observations`, `first`, `ended`, `returns` and `lengths`."""
         raise TypeError(f"{type(self).__name__} cannot be resumed: define load_state_dict")
-
-
-def with_rows(envs: Sequence[VectorEnvironment]) -> Iterator[tuple[VectorEnvironment, slice]]:
-    """Environments that take turns, each with the rows of its copies among all."""
-    for env, end in zip(envs, accumulate(env.n_envs for env in envs), strict=True):
-        yield env, slice(end - env.n_envs, end)
 
 
 def require_environment(env: Any) -> None:

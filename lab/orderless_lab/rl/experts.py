@@ -5,7 +5,6 @@ seed, and normalised returns on training levels and on held-out levels, each wit
 policy. The package's own experts are in `expert_files`.
 """
 
-import hashlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,14 +23,13 @@ from .cloning import play
 from .environment import Saved
 from .games import LEVELS_END, known_game
 from .networks import ActorCritic, Compact, find_network
-from .ppo import PPO, states_of
+from .ppo import PPO
 from .procgen import ProcgenLevels
 from .settings import EXPERT_COPIES, PPOSettings, rollouts_for
 
 KIND = "expert"
 FOLDER = Path(__file__).parent / "expert_files"
 HELD_OUT = 1000  # levels after the training levels, for measuring
-IN_TURNS = 64  # with at least this many copies one half steps while the GPU acts for the other
 PLAYING = 64  # copies for measuring returns: those with short episodes wait for the others
 
 
@@ -49,11 +47,7 @@ class Expert:
     @property
     def digest(self) -> str:
         """A hash of the parameters, which identifies the transitions collected from them."""
-        digest = hashlib.sha256()
-        for name, tensor in sorted(_rounded(self.network).items()):
-            digest.update(name.encode())
-            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()[:12]
+        return storage.digest(_rounded(self.network))[:12]
 
     def filter(self, device: torch.device | str = "cpu") -> ParticleFilter:
         """The expert as a filter of one particle, in float32."""
@@ -107,9 +101,7 @@ class ExpertTraining:
 
     By default an update has as many samples as ProcGen's 64 copies of 256 steps: more copies make
     fewer steps each. `learn` trains until `steps` environment steps are done. `state_dict` between
-    two rounds holds everything but the running episodes: after a resume all copies start new ones,
-    and their number, the length of rollouts and the device may differ. `earlier` lists the former
-    numbers of copies, rollout lengths and precisions, each with the step at which it ended.
+    two rounds holds everything but the running episodes: after a resume all copies start new ones.
     """
 
     def __init__(
@@ -128,30 +120,29 @@ class ExpertTraining:
                 f"levels must lie in 1..{LEVELS_END - HELD_OUT}, got {levels}: "
                 f"the {HELD_OUT} after them are for measuring"
             )
-        self.identity: Saved = {"game": game, "levels": levels, "network": network, "seed": seed}
-        self.earlier: list[dict[str, object]] = []
+        settings = settings or rollouts_for(n_envs)
         self.device = find_device(device)
         precision = "bf16" if self.device.type == "cuda" else "float32"
         build = find_network(network)
-        particles = Ensemble(build, 1, seed=seed, precision=precision, device=device)
+        particles = Ensemble(build, 1, seed=seed, precision=precision, device=self.device)
         optimizer = torch.optim.Adam(particles.parameters(), lr=5e-4, eps=1e-5)
         filter = GradientDescent(particles, optimizer, max_grad_norm=0.5)
-        envs = [
-            ProcgenLevels(game, count, 0, num_levels=levels, seed=seed + 500_009 * turn)
-            for turn, count in enumerate(in_turns(n_envs, self.device))  # with different seeds
-        ]
-        self.ppo = PPO(filter, envs, settings or rollouts_for(n_envs), seed=seed)
+        env = ProcgenLevels(game, n_envs, 0, num_levels=levels, seed=seed)
+        self.ppo = PPO(filter, env, settings, seed=seed)
         self.recent: deque[float] = deque(maxlen=256)  # normalised returns of the last episodes
+        self.identity: Saved = {
+            "game": game,
+            "levels": levels,
+            "network": network,
+            "seed": seed,
+            "envs": n_envs,
+            "rollout": settings.steps,
+            "precision": precision,
+        }
 
     @property
     def steps(self) -> int:
         return self.ppo.steps
-
-    @property
-    def shape(self) -> dict[str, object]:
-        """The number of copies, the steps of each in an update, and the precision."""
-        precision, rollout = self.ppo.particles.precision, self.ppo.settings.steps
-        return {"envs": self.ppo.n_envs, "rollout": rollout, "precision": precision}
 
     @property
     def recent_return(self) -> float:
@@ -170,61 +161,39 @@ class ExpertTraining:
         network = self.ppo.particles[0].cpu()
         assert isinstance(network, ActorCritic)
         network.load_state_dict({name: t.float() for name, t in _rounded(network).items()})
-        *earlier, last = [*self.earlier, {**self.shape, "until": self.steps}]
-        if earlier and earlier[-1]["until"] == self.steps:  # no step since the last resume
-            *earlier, last = earlier
-        facts = {**self.identity, **shape_of(last), "steps": self.steps, "earlier": earlier}
-        game, levels, seed = (facts[k] for k in ("game", "levels", "seed"))
-        n_envs = min(self.ppo.n_envs, PLAYING)
-        facts["returns"] = {
+        training = 0, self.identity["levels"]
+        held_out = self.identity["levels"], HELD_OUT
+        returns = {
             name: {
-                who: mean_return(policy, game, start, count, n_envs, episodes, seed, self.device)
+                who: self._measured(policy, levels, episodes)
                 for who, policy in (("expert", network), ("random", random_policy()))
             }
-            for name, start, count in (("training", 0, levels), ("held_out", levels, HELD_OUT))
+            for name, levels in (("training", training), ("held_out", held_out))
         }
-        return Expert(network, facts)
+        return Expert(network, {**self.identity, "steps": self.steps, "returns": returns})
+
+    def _measured(
+        self, network: ActorCritic, levels: tuple[int, int], episodes: int
+    ) -> dict[str, float]:
+        n_envs = min(self.identity["envs"], PLAYING)
+        game, seed = self.identity["game"], self.identity["seed"]
+        return mean_return(network, game, *levels, n_envs, episodes, seed, self.device)
 
     def state_dict(self) -> dict[str, object]:
         return {
-            "identity": {**self.identity, **self.shape},
-            "earlier": self.earlier,
+            "identity": self.identity,
             "ppo": self.ppo.state_dict(),
             "recent": list(self.recent),
         }
 
     def load_state_dict(self, state: Saved) -> None:
-        """Resume from a state; one of another training is refused before any change."""
+        """Resume from a state of this very training."""
         for name, value in self.identity.items():
-            if (found := state["identity"].get(name)) != value:
-                raise ValueError(f"this training has {name}={found}, not {value}")
-        # The state of single copies is not restored: every copy starts an episode.
-        for env in self.ppo.envs:
-            env.reset()
-        fresh: Saved = self.ppo.state_dict()
-        ppo = state["ppo"]
-        resumes = states_of(ppo["env"])[0]["resumes"]
-        ppo = {**ppo, "env": [{**env, "resumes": resumes} for env in fresh["env"]]}
-        for part, name in (("policy", "draws"), ("scaler", "moments")):
-            ppo = {**ppo, part: {**fresh[part], name: ppo[part][name]}}
-        self.ppo.load_state_dict(ppo)
+            other = state["identity"].get(name)
+            if other != value:
+                raise ValueError(f"this training has {name}={other}, not {value}")
+        self.ppo.load_state_dict(state["ppo"])
         self.recent = deque(state["recent"], maxlen=self.recent.maxlen)
-        self.earlier, shape = list(state.get("earlier", ())), shape_of(state["identity"])
-        if shape != self.shape:
-            self.earlier.append({**shape, "until": self.steps})
-
-
-def in_turns(n_envs: int, device: torch.device) -> list[int]:
-    """The parts in which the copies step: two on a GPU with enough copies, else one."""
-    two = device.type == "cuda" and n_envs >= IN_TURNS
-    return [(n_envs + 1) // 2, n_envs // 2] if two else [n_envs]
-
-
-def shape_of(facts: Saved) -> dict[str, object]:
-    """Copies, the steps of each, precision; older files do not name those that were the default."""
-    copies = facts["envs"]
-    usual = {"rollout": rollouts_for(copies).steps, "precision": "bf16"}
-    return {"envs": copies, **{name: facts.get(name, value) for name, value in usual.items()}}
 
 
 def random_policy() -> ActorCritic:

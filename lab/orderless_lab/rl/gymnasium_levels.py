@@ -90,19 +90,17 @@ class GymnasiumLevels(VectorEnvironment):
     def state_dict(self) -> dict[str, object]:
         return {"level": self.level, "resumes": self.resumes, "seeded": list(self._seeded)}
 
-    def check_state(self, state: Saved) -> None:
+    def load_state_dict(self, state: Saved) -> None:
         if len(state["seeded"]) != len(self.levels):
             raise ValueError(
                 f"this state is of {len(state['seeded'])} levels, but there are {len(self.levels)}"
             )
-        for count in (state["resumes"], *state["seeded"]):
-            whole_number("a number of resumes", count)
-        self._known(state["level"])
-
-    def load_state_dict(self, state: Saved) -> None:
-        self.check_state(state)
-        self.resumes, self._seeded = int(state["resumes"]) + 1, list(state["seeded"])
-        self.switch(state["level"])
+        seeded = [whole_number("a number of resumes", count) for count in state["seeded"]]
+        resumes = whole_number("resumes", state["resumes"])
+        level = self._known(state["level"])
+        self.resumes = resumes + 1
+        self._seeded = seeded
+        self.switch(level)
 
 
 def _frames(observations: Any) -> Array:

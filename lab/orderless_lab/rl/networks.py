@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from .kernels import residual_update
 
 ACTIONS = 15  # ProcGen's
+NO_VALUES = "PPO needs a network that returns (logits, values): build it with value=True"
 
 
 class ActorCritic(nn.Module):
@@ -132,8 +133,5 @@ def require_actions(logits: Tensor, actions: int) -> None:
 def policy_and_values(outputs: Any) -> tuple[Tensor, Tensor]:
     """Logits `[..., A]` and values `[...]`, in float32 or float64."""
     if not isinstance(outputs, tuple) or len(outputs) != 2:
-        raise TypeError(
-            "PPO needs a network that returns (logits, values), "
-            f"got {type(outputs).__name__}: build it with value=True"
-        )
+        raise TypeError(NO_VALUES)
     return policy_logits(outputs), _at_least_float32(outputs[1])

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import ArrayLike
 
 from .environment import Array, Saved, VectorEnvironment
@@ -150,37 +149,20 @@ class ProcgenLevels(VectorEnvironment):
             "actions": torch.from_numpy(self._history[:, :longest].copy()),
         }
 
-    @staticmethod
-    def divided(states: list[Saved], sizes: list[int]) -> list[Saved]:
-        """Regroup the states of all copies, which are independent, into parts of `sizes`."""
-        lengths = torch.cat([state["lengths"] for state in states])
-        if len(lengths) != sum(sizes):
-            raise ValueError(f"this state is of {len(lengths)} copies, not of {sum(sizes)}")
-        parts, longest = [state["actions"] for state in states], int(lengths.max())
-        actions = torch.cat([F.pad(part, (0, longest - part.shape[1])) for part in parts])
-        return [
-            {**states[0], "n_envs": len(ends), "lengths": ends, "actions": history}
-            for ends, history in zip(lengths.split(sizes), actions.split(sizes), strict=True)
-        ]
-
-    def check_state(self, state: Saved) -> None:
+    def load_state_dict(self, state: Saved) -> None:
+        """Open the saved level and, if there is only one, replay the running episodes."""
         for name in ("game", "n_envs", "num_levels"):
             if state.get(name) != getattr(self, name):
                 raise ValueError(
                     f"this state is of another environment: its {name} is {state.get(name)!r}, "
                     f"here it is {getattr(self, name)!r}"
                 )
-        self._check_process()
-        checked_levels(state["level"], self.num_levels)
-        whole_number("resumes", state["resumes"])
-        actions, lengths = state["actions"], state["lengths"]
-        alike = lengths.shape == actions.shape[:1] == (self.n_envs,)
-        if not (alike and int(lengths.max()) <= actions.shape[1] <= EPISODE_LIMIT):
+        history = state["actions"].numpy()
+        ends = state["lengths"].numpy()
+        alike = ends.shape == history.shape[:1] == (self.n_envs,)
+        if not (alike and ends.max() <= history.shape[1] <= EPISODE_LIMIT):
             raise ValueError(f"this state does not hold the actions of {self.n_envs} episodes")
-
-    def load_state_dict(self, state: Saved) -> None:
-        """Open the saved level and, if there is only one, replay the running episodes."""
-        self.check_state(state)
+        self._check_process()
         self.level, _ = checked_levels(state["level"], self.num_levels)
         several = self.num_levels > 1
         self.resumes = int(state["resumes"]) + several
@@ -189,7 +171,6 @@ class ProcgenLevels(VectorEnvironment):
         if several:
             return
         # play each copy's own actions from its first frame; finished copies wait
-        history, ends = state["actions"].numpy(), state["lengths"].numpy()
         self._history[:, : history.shape[1]] = history
         self.observations = self.observations.copy()
         for place in range(int(ends.max())):

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from .environment import Array, Saved
 from .mixture import Decision
+from .networks import NO_VALUES
 
 
 class RewardScaler:
@@ -128,10 +129,13 @@ class Rollout:
     log_weights: Tensor
 
     @classmethod
-    def empty(cls, steps: int, n_envs: int, decision: Decision) -> Self:
-        """A rollout of zeros for `n_envs` environments; the decision is for some of them."""
+    def empty(cls, steps: int, decision: Decision) -> Self:
+        """A rollout of zeros, for decisions like this one."""
         actions, _, _, values, observations = decision
-        n, shape = len(values), (steps, n_envs)
+        if values is None:
+            raise TypeError(NO_VALUES)
+        n, n_envs = values.shape
+        shape = steps, n_envs
         return cls(
             observations=observations.new_zeros((*shape, *observations.shape[1:])),
             actions=actions.new_zeros(shape),
@@ -145,13 +149,14 @@ class Rollout:
             log_weights=values.new_zeros(n, dtype=torch.float64),
         )
 
-    def keep(self, t: Tensor, rows: slice, decision: Decision) -> None:
-        """Write the decision of step `t` `[1]`, a tensor on the device for recorded graphs."""
-        self.observations[:, rows].index_copy_(0, t, decision.observations.unsqueeze(0))
-        self.actions[:, rows].index_copy_(0, t, decision.actions.unsqueeze(0))
-        self.log_policies[:, :, rows].index_copy_(1, t, decision.log_policies.unsqueeze(1))
-        self.log_behaviour[:, rows].index_copy_(0, t, decision.log_behaviour.unsqueeze(0))
-        self.values[:, :, rows].index_copy_(1, t, decision.values.unsqueeze(1))
+    def keep(self, t: int, decision: Decision) -> None:
+        """Write the decision of step `t`."""
+        self.observations[t] = decision.observations
+        self.actions[t] = decision.actions
+        self.log_policies[:, t] = decision.log_policies
+        self.log_behaviour[t] = decision.log_behaviour
+        assert decision.values is not None
+        self.values[:, t] = decision.values
 
     @property
     def steps(self) -> int:

@@ -1,8 +1,4 @@
-"""Asynchronous transfers of frames and actions between host and GPU, and recorded functions.
-
-A GPU reads and writes pinned memory asynchronously; for other memory the host must wait. On the
-CPU, frames and actions are the arrays themselves.
-"""
+"""Frames on their way to a GPU, and functions recorded as CUDA graphs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,41 +13,22 @@ from .environment import Array
 
 
 class Staging:
-    """Pinned memory for the frames and actions of `n_envs` environments; `rows` selects some."""
+    """Frames of an environment in pinned memory, which a GPU reads asynchronously."""
 
-    def __init__(self, n_envs: int, device: torch.device) -> None:
-        self.n_envs, self.device = n_envs, device
-        self._frames: Tensor | None = None
-        self._actions: Tensor | None = None
-        self._written = torch.cuda.Event() if device.type == "cuda" else None
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._pinned: Tensor | None = None
 
-    def frames(self, observations: Array, rows: slice) -> Tensor:
+    def __call__(self, observations: Array) -> Tensor:
         """Frames that the device can read; they replace the last, whose actions have arrived."""
         frames = torch.from_numpy(observations)
-        if self._written is None:
+        if self.device.type != "cuda":
             return frames
-        if self._frames is None:
-            shape = self.n_envs, *frames.shape[1:]
-            self._frames = torch.empty(shape, dtype=frames.dtype, pin_memory=True)
+        if self._pinned is None:
+            self._pinned = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=True)
         # By numpy: torch would use all cores, whose threads then compete with the environments.
-        np.copyto(self._frames.numpy()[rows], observations)
-        return self._frames[rows]
-
-    def fetch(self, actions: Tensor, rows: slice) -> Callable[[], Array]:
-        """Start to copy actions to the host; the returned function waits for them."""
-        if self._written is None:
-            return actions.numpy
-        if self._actions is None:
-            self._actions = torch.empty(self.n_envs, dtype=actions.dtype, pin_memory=True)
-        host, written = self._actions[rows], self._written
-        host.copy_(actions, non_blocking=True)
-        written.record()
-
-        def arrived() -> Array:
-            written.synchronize()
-            return host.numpy()
-
-        return arrived
+        np.copyto(self._pinned.numpy(), observations)
+        return self._pinned
 
 
 class Recorded:

@@ -11,9 +11,15 @@ A_i is normalised to mean 0 and variance 1 over the minibatch, R_i = A_i + V_i,o
 `clip_values`, the squared error is the larger of those of V_i and of V_i,old + clip(V_i - V_i,old).
 All means are over `valid` transitions. For N = 1, mu is pi_old, c is 1 and this is the loss of
 Schulman et al. 2017.
-"""
 
-from collections.abc import Callable
+With `weigh_by="policy"` the particles still move by L_i, whose value is a poor measure of how good
+a policy is, and are weighted by
+
+    U_i = -E[min(pi_i(a|s) / mu(a|s), 2) A]
+
+with one advantage A shared by all particles, so that a particle gains weight by making good actions
+likely and not by having a value function with small errors.
+"""
 
 import torch
 from torch import Tensor
@@ -33,23 +39,26 @@ class Surrogate:
 
     A minibatch is `(observations [B, ...], actions [B], log_old [N, B], log_behaviour [B],
     advantages [N, B], targets [N, B], shared [B], valid [B], counts [])`; `shared` is the advantage
-    common to all particles, and `counts` is 1 if this minibatch counts for `report`, else 0.
+    common to all particles, and `counts` is 1 if this minibatch counts for U, else 0.
+
+    With `weigh_by="policy"` the result is `(U, L)`: U for the weights, and beside it the loss L
+    whose gradient the filter must add as a penalty.
+
+    What belongs to a particle `[N, B]` is read from row `lineage[i]`, if particle i may have become
+    a copy of another since it was collected.
 
     Every evaluation adds to `sums` `[len(RECORDED), N]` and `evaluations`, in place and on the
     device, so that a recorded graph can.
     """
 
     def __init__(
-        self,
-        particles: Ensemble,
-        settings: PPOSettings,
-        *,
-        report: Callable[[Tensor], None] | None = None,
-        lineage: Tensor | None = None,
+        self, particles: Ensemble, settings: PPOSettings, lineage: Tensor | None = None
     ) -> None:
-        self.particles, self.settings = particles, settings
-        self.report, self.lineage = report, lineage
-        shape, device = (len(RECORDED), particles.n), particles.device
+        self.particles = particles
+        self.settings = settings
+        self.lineage = lineage
+        shape = len(RECORDED), particles.n
+        device = particles.device
         self.sums = torch.zeros(shape, dtype=torch.float64, device=device)
         self.evaluations = torch.zeros((), dtype=torch.float64, device=device)
 
@@ -72,11 +81,12 @@ class Surrogate:
         shared: Tensor,
         valid: Tensor,
         counts: Tensor,
-    ) -> Tensor:
+    ) -> Tensor | tuple[Tensor, Tensor]:
         s = self.settings
-        if self.lineage is not None:
-            rows = self.lineage
-            log_old, advantages, targets = log_old[rows], advantages[rows], targets[rows]
+        if self.lineage is not None:  # which a step may change between its two evaluations
+            log_old = log_old[self.lineage]
+            advantages = advantages[self.lineage]
+            targets = targets[self.lineage]
         logits, values = policy_and_values(self.particles(observations))
         log_policies = logits.log_softmax(-1)  # [N, B, A]
         chosen = actions.expand(len(log_policies), -1).unsqueeze(-1)
@@ -105,15 +115,17 @@ class Surrogate:
         with torch.no_grad():
             now = (log_new - log_behaviour).exp().clamp(max=s.importance_limit)
             energy = -counts * mean(now * normalized(shared, valid), valid)
-            if self.report is not None:
-                self.report(energy)
             truncated = (whole > s.importance_limit).to(ratio.dtype)
             clipped = (bounded != ratio).to(ratio.dtype)
             samples = importance, truncated, clipped, ratio - 1 - log_ratio
             means = [mean(values, valid) for values in samples]
             self.sums.add_(torch.stack([policy, value, entropy, *means, energy]).double())
             self.evaluations.add_(1)
-        return policy + value + entropy
+        loss = policy + value + entropy
+        if s.weigh_by == "loss":
+            return loss
+        # 0 L has a gradient of 0, and is NaN where L is not finite: such a particle dies
+        return energy + 0.0 * loss, loss
 
 
 def mean(values: Tensor, valid: Tensor) -> Tensor:

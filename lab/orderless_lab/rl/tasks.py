@@ -9,7 +9,7 @@ import torch
 
 from orderless.io import user_cache
 
-from .experts import Expert, in_turns
+from .experts import Expert
 from .procgen import ProcgenLevels
 from .transitions import Transitions, collect, read_transitions, transitions_path
 
@@ -32,10 +32,6 @@ class ProcgenTasks:
     def environment(self, n_envs: int) -> ProcgenLevels:
         return ProcgenLevels(self.game, n_envs, self.levels[0])
 
-    def environments(self, n_envs: int) -> list[ProcgenLevels]:
-        """As many copies in parts that take turns, where that is faster."""
-        return [self.environment(part) for part in in_turns(n_envs, self.device)]
-
 
 @dataclass(frozen=True)
 class ClonedTasks(ProcgenTasks):
@@ -52,8 +48,7 @@ class ClonedTasks(ProcgenTasks):
         if not path.exists():
             level = self.levels[task]
             collect(path, self.expert, level, self.count, seed=self.seed, device=self.device)
-        files = path.glob("*") if path.is_dir() else [path]
-        return _read(path, max((file.stat().st_mtime_ns for file in files), default=0))
+        return _read(path)
 
     def prepare(self, say: Callable[[str], None]) -> None:
         """Collect the missing transitions, with a message for each level."""
@@ -67,8 +62,7 @@ class ClonedTasks(ProcgenTasks):
 
 
 @lru_cache(maxsize=3)  # the levels of preset `gpu`, which all methods and orders read
-def _read(path: Path, changed: int) -> Transitions:
-    """Read a folder's transitions, cached until the time of its last change differs."""
+def _read(path: Path) -> Transitions:
     return read_transitions(path)
 
 

@@ -18,7 +18,6 @@ from .constants import (
 )
 from .discrepancy import (
     gaussian_kernel,
-    laplace_kernel,
     root_energy_distance,
     root_mmd,
     wasserstein_1,
@@ -40,7 +39,7 @@ __all__ = [
     "Comparisons", "Constants", "FilterUpdate", "GridMixture", "OrderDependence", "WeightedSet",
     "adjacent_swap_bound", "adjacent_swaps", "bayes_update", "constants_of_swaps",
     "constants_of_trajectory", "direct_bound", "estimate_constants", "expected_loss", "filter_set",
-    "gaussian_kernel", "grid", "laplace_kernel", "log_posterior_ratios", "measure_order_dependence",
+    "gaussian_kernel", "grid", "log_posterior_ratios", "measure_order_dependence",
     "order_at_distance", "plot_order_dependence", "positions_of", "root_energy_distance",
     "root_mmd", "swap_path", "theorem_1", "theorem_2", "unrolled_bound", "wasserstein_1",
 ]  # fmt: skip

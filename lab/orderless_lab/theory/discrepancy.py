@@ -66,13 +66,6 @@ def gaussian_kernel(length_scale: float) -> Kernel:
     return lambda x, y: (-_distances(x, y).square() / (2 * length_scale**2)).exp()
 
 
-def laplace_kernel(length_scale: float) -> Kernel:
-    r"""$k(x, y) = e^{-|x - y| / \ell}$."""
-    if not length_scale > 0:
-        raise ValueError(f"length_scale must be positive, got {length_scale}")
-    return lambda x, y: (-_distances(x, y) / length_scale).exp()
-
-
 def _difference(p: WeightedSet, q: WeightedSet) -> tuple[Tensor, Tensor]:
     """p - q as one signed set: distinct points `[K, d]`, sorted, and masses `[K]`.
 

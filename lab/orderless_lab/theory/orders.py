@@ -6,22 +6,22 @@ pairs that the two orders rank differently: the Kendall tau distance, from 0 to 
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 
-def adjacent_swaps(order_a: Sequence[Any], order_b: Sequence[Any] | None = None) -> int:
-    """The smallest number of swaps of neighbours from one order to another (default: ascending).
+def adjacent_swaps(order: Sequence[int]) -> int:
+    """The smallest number of swaps of neighbours between an order and the ascending one.
 
-    Elements are distinct hashable values. Takes O(T log T) comparisons.
+    Takes O(T log T) comparisons.
     """
+    _check_distinct(order)
     sorted_so_far: list[int] = []
     swaps = 0
-    for rank in _ranks(order_a, order_b):
-        place = bisect_left(sorted_so_far, rank)
+    for element in order:
+        place = bisect_left(sorted_so_far, element)
         swaps += len(sorted_so_far) - place  # these come before it and belong after it
-        sorted_so_far.insert(place, rank)
+        sorted_so_far.insert(place, element)
     return swaps
 
 
@@ -46,31 +46,23 @@ def order_at_distance(length: int, swaps: int, seed: int = 0) -> list[int]:
     return order.tolist()
 
 
-def swap_path(order_a: Sequence[Any], order_b: Sequence[Any] | None = None) -> list[int]:
-    """Places p_1, p_2, ... from 0: swapping the elements p and p + 1 in turn leads from a to b.
+def swap_path(order: Sequence[int]) -> list[int]:
+    """Places p_1, p_2, ... from 0: swapping the elements p and p + 1 in turn sorts an order.
 
-    Its length is `adjacent_swaps(order_a, order_b)`: each swap corrects one pair (insertion sort).
+    Its length is `adjacent_swaps(order)`: each swap corrects one pair (insertion sort).
     """
-    ranks = _ranks(order_a, order_b)
+    _check_distinct(order)
+    elements = list(order)
     path = []
-    for end in range(1, len(ranks)):
+    for end in range(1, len(elements)):
         place = end
-        while place > 0 and ranks[place - 1] > ranks[place]:
+        while place > 0 and elements[place - 1] > elements[place]:
             place -= 1
-            ranks[place], ranks[place + 1] = ranks[place + 1], ranks[place]
+            elements[place], elements[place + 1] = elements[place + 1], elements[place]
             path.append(place)
     return path
 
 
-def _ranks(order_a: Sequence[Any], order_b: Sequence[Any] | None) -> list[int]:
-    """The places in `order_b`, or in ascending order, of the elements of `order_a`."""
-    order_b = sorted(order_a) if order_b is None else order_b
-    place = {element: rank for rank, element in enumerate(order_b)}
-    if len(place) != len(order_b):
+def _check_distinct(order: Sequence[int]) -> None:
+    if len(set(order)) != len(order):
         raise ValueError("an order holds every element once, but elements are repeated")
-    if len(order_a) != len(order_b) or set(order_a) != place.keys():
-        raise ValueError(
-            f"the two orders must hold the same elements, got {len(order_a)} and {len(order_b)} "
-            f"of which {len(place.keys() & set(order_a))} are common"
-        )
-    return [place[element] for element in order_a]

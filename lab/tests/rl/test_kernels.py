@@ -45,19 +45,6 @@ def exact_products() -> Iterator[None]:
         yield
 
 
-def assert_curved_alike(
-    found: torch.Tensor, expected: torch.Tensor, leaves: list[torch.Tensor]
-) -> None:
-    """Two ways to the same outputs have the same second derivatives."""
-    curved = []
-    for y in (found, expected):
-        slopes = torch.autograd.grad(y.sin().sum(), leaves, create_graph=True)
-        curved.append(torch.autograd.grad(sum(slope.sum() for slope in slopes), leaves))
-    for got, want in zip(*curved, strict=True):
-        # Normwise: single entries are small differences of sums of hundreds of float32.
-        assert (got - want).norm() <= 1e-4 * want.norm()
-
-
 LONG = Tile((5, 2), rows=16, inner=64)
 # the interpreter takes a second for each; a change of the kernel is tried on all of them
 FAST = "stride 2", "unequal sides"
@@ -93,7 +80,6 @@ def test_one_kernel_is_n_convolutions(name: str, bias: bool) -> None:
     found = torch.autograd.grad(y, leaves, slope, retain_graph=True)
     for got, want in zip(found, wanted, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
-    assert_curved_alike(y, expected, leaves)
 
 
 TILED = {
@@ -176,7 +162,6 @@ def test_filters_side_by_side_are_n_convolutions(
     found = torch.autograd.grad(y, leaves, slope, retain_graph=True)
     for got, want in zip(found, wanted, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
-    assert_curved_alike(y, expected, leaves)
 
 
 @pytest.mark.slow
@@ -232,7 +217,6 @@ def test_a_residual_block_in_one_piece_is_that_of_n_networks(
     found = torch.autograd.grad(y, leaves, slope, retain_graph=True)
     for got, want in zip(found, wanted, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
-    assert_curved_alike(y, expected, leaves)
 
 
 @pytest.mark.slow
@@ -273,13 +257,12 @@ def test_pooling_is_torchs(name: str) -> None:
     torch.testing.assert_close(again, expected, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", POOLS)
-def test_poolings_second_derivatives_are_torchs(name: str) -> None:
-    kernel, stride, padding, size = POOLS[name]
-    x = torch.randn(3, 5, *size, generator=torch.Generator().manual_seed(0)).to(DEVICE)
-    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
-    y = MaxPooling.apply(x, Geometry(1, 1, 1, kernel, stride, padding))
-    assert_curved_alike(y, F.max_pool2d(x, kernel, stride, padding), [x])
+def test_a_second_derivative_is_refused() -> None:
+    x = torch.randn(1, 2, 4, 4, device=DEVICE).contiguous(memory_format=torch.channels_last)
+    y = MaxPooling.apply(x.requires_grad_(), Geometry(1, 1, 1, (2, 2), (2, 2), (0, 0)))
+    (slope,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
 
 
 @pytest.mark.parametrize("axis", [1, 2, 3])

@@ -37,16 +37,60 @@ def test_one_particle_is_its_own_mixture_bit_for_bit() -> None:
     assert torch.equal(mixture, log_policies[0])
 
 
-def test_a_part_of_the_particles_is_no_mixture() -> None:
-    """As on one of two ranks; one particle would be broadcast over all weights."""
-    with pytest.raises(ValueError, match="1 of 2 particles are in this process.*without a group"):
-        mixture_log_probabilities(torch.zeros(1, 5, 3), torch.zeros(2, dtype=torch.float64))
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("dead", [(1,), (0, 2), (0, 1, 3)])
+@pytest.mark.parametrize("act", ["mixture", "episode"])
+def test_the_dead_neither_act_nor_spoil_who_does(
+    act: str, dead: tuple[int, ...], value: float
+) -> None:
+    """One of four, two, all but one: the decisions are those of the living alone."""
+    alive = [number for number in range(4) if number not in dead]
+    shares = [0.25 * (number in alive) for number in range(4)]
+    filter = weighted(4, [share / sum(shares) for share in shares])
+    living = ol.Ensemble.from_modules([filter.particles[number] for number in alive])
+    alone = ol.AveragingParticles(living, torch.optim.SGD(living.parameters(), 0.1))
+    with torch.no_grad():
+        for parameter in filter.particles.parameters():
+            parameter[list(dead)] = value
+    policies = (
+        MixturePolicy(filter, 500, 3, act=act, seed=3),
+        MixturePolicy(alone, 500, 3, act=act, seed=3),
+    )
+    start = torch.ones(500, dtype=torch.bool)
+    frames = torch.eye(6)[torch.arange(500) % 6]
+    found, expected = (policy(frames, start) for policy in policies)
+    assert found.log_behaviour.isfinite().all()
+    if act == "episode":  # who plays is drawn by another number of particles: not the same draws
+        assert set(policies[0].playing.tolist()) == set(alive)
+        own = found.log_policies[policies[0].playing, torch.arange(500)]
+        assert own.isfinite().all()
+    else:
+        assert torch.equal(found.actions, expected.actions)
+        torch.testing.assert_close(found.log_behaviour, expected.log_behaviour)
+        torch.testing.assert_close(found.log_policies[alive], expected.log_policies)
+
+
+def test_the_episode_of_a_particle_that_dies_goes_on_with_another() -> None:
+    filter = weighted(3, [0.5, 0.25, 0.25])
+    policy = MixturePolicy(filter, 400, 3, act="episode", seed=0)
+    frames = torch.eye(6)[1].expand(400, 6)
+    start = torch.ones(400, dtype=torch.bool)
+    policy(frames, start)
+    playing = policy.playing.clone()
+    filter.raw_log_weights.copy_(torch.tensor([0.0, 0.5, 0.5], dtype=torch.float64).log())
+    with torch.no_grad():
+        filter.particles.policy.bias[0] = torch.nan
+    policy.begin()
+    decision = policy(frames, ~start)
+    assert (playing == 0).any() and not (policy.playing == 0).any()
+    assert torch.equal(policy.playing[playing != 0], playing[playing != 0])
+    assert decision.log_behaviour.isfinite().all()
 
 
 @pytest.mark.parametrize("act", ["mixture", "episode"])
 def test_actions_come_from_the_mixture_with_the_reported_probabilities(act: str) -> None:
     filter = weighted(3, [0.7, 0.3, 0.0])
-    policy = MixturePolicy(filter, 20_000, act=act, seed=1)
+    policy = MixturePolicy(filter, 20_000, 3, act=act, seed=1)
     frames = torch.eye(6)[1].expand(20_000, 6)
     decision = policy(frames, torch.ones(20_000, dtype=torch.bool))
     log_policies = filter.particles(frames[:1])[0].log_softmax(-1)[:, 0]
@@ -61,7 +105,7 @@ def test_actions_come_from_the_mixture_with_the_reported_probabilities(act: str)
 
 def test_one_particle_plays_a_whole_episode() -> None:
     filter = weighted(3, [0.5, 0.25, 0.25])
-    policy = MixturePolicy(filter, 4000, act="episode", seed=0)
+    policy = MixturePolicy(filter, 4000, 3, act="episode", seed=0)
     frames, start = torch.eye(6)[1].expand(4000, 6), torch.ones(4000, dtype=torch.bool)
     policy(frames, start)
     playing = policy.playing.clone()
@@ -77,7 +121,7 @@ def test_one_particle_plays_a_whole_episode() -> None:
 def test_choices_do_not_depend_on_how_many_environments_there_are() -> None:
     filter = weighted(2, [0.5, 0.5])
     start = torch.ones(9, dtype=torch.bool)
-    few, many = (MixturePolicy(filter, n, seed=5) for n in (4, 9))
+    few, many = (MixturePolicy(filter, n, 3, seed=5) for n in (4, 9))
     for _ in range(5):
         frames = torch.randn(9, 6)
         assert torch.equal(few(frames[:4], start[:4]).actions, many(frames, start).actions[:4])
@@ -85,7 +129,7 @@ def test_choices_do_not_depend_on_how_many_environments_there_are() -> None:
 
 def test_weights_are_those_at_the_beginning_of_collection() -> None:
     filter = weighted(2, [0.5, 0.5])
-    policy = MixturePolicy(filter, 1)
+    policy = MixturePolicy(filter, 1, 3)
     frames, start = torch.eye(6)[:1], torch.ones(1, dtype=torch.bool)
     filter.raw_log_weights.copy_(torch.tensor([1.0, 0.0], dtype=torch.float64).log())
     decision = policy(frames, start)
@@ -98,9 +142,9 @@ def test_weights_are_those_at_the_beginning_of_collection() -> None:
 
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="act must be 'mixture' or 'episode', got 'best'"):
-        MixturePolicy(weighted(1, [1.0]), 2, act="best")
-    state = MixturePolicy(weighted(1, [1.0]), 2).state_dict()
+        MixturePolicy(weighted(1, [1.0]), 2, 3, act="best")
+    state = MixturePolicy(weighted(1, [1.0]), 2, 3).state_dict()
     with pytest.raises(ValueError, match="of 2 environments, not of 3"):
-        MixturePolicy(weighted(1, [1.0]), 3).load_state_dict(state)
+        MixturePolicy(weighted(1, [1.0]), 3, 3).load_state_dict(state)
     with pytest.raises(ValueError, match="of seed 0, not of seed 1"):
-        MixturePolicy(weighted(1, [1.0]), 2, seed=1).load_state_dict(state)
+        MixturePolicy(weighted(1, [1.0]), 2, 3, seed=1).load_state_dict(state)

@@ -252,27 +252,3 @@ def test_particles_play_whole_episodes_of_procgen() -> None:
         score = play(filter, env, combine=combine)
         raw = play(filter, env, combine=combine, normalize=False)
         assert score.mean == pytest.approx((raw.mean + 0.5) / 27.7)
-
-
-@pytest.mark.slow
-def test_copies_go_on_in_other_parts() -> None:
-    """A state of one environment in two that take turns, and back again."""
-    one, sizes = ProcgenLevels("starpilot", 5, 3), [3, 2]
-    one.reset()
-    generator = np.random.default_rng(0)
-    for _ in range(70):
-        one.step(generator.integers(0, 15, 5))
-    parts = [ProcgenLevels("starpilot", size, 3) for size in sizes]
-    for part, state in zip(parts, ProcgenLevels.divided([one.state_dict()], sizes), strict=True):
-        part.load_state_dict(state)
-    assert np.array_equal(np.concatenate([part.observations for part in parts]), one.observations)
-    assert np.array_equal(np.concatenate([part.lengths for part in parts]), one.lengths)
-    (whole,) = ProcgenLevels.divided([part.state_dict() for part in parts], [5])
-    wanted = one.state_dict()
-    assert whole["n_envs"] == 5 and torch.equal(whole["lengths"], wanted["lengths"])
-    for row, length in enumerate(one.lengths):
-        assert torch.equal(whole["actions"][row, :length], wanted["actions"][row, :length])
-    with pytest.raises(ValueError, match="this state is of 5 copies, not of 6"):
-        ProcgenLevels.divided([wanted], [3, 3])
-    for env in (one, *parts):
-        env.close()

@@ -72,17 +72,19 @@ def by_loop(
 @pytest.mark.parametrize("clip_values", [True, False])
 def test_every_particle_has_the_loss_of_the_formula(clip_values: bool) -> None:
     particles = ol.Ensemble(Walker, N, seed=0).double()
-    reported: list[Tensor] = []
     settings = replace(SETTINGS, clip_values=clip_values)
-    loss = Surrogate(particles, settings, report=reported.append)
+    loss = Surrogate(particles, settings)
     batch = minibatch()
-    losses, means = loss(*batch).detach(), loss.means()
+    losses = loss(*batch).detach()
+    means = loss.means()
+    energies, moving = Surrogate(particles, replace(settings, weigh_by="policy"))(*batch)
+    assert torch.equal(moving, losses)
     names = ("policy", "value", "entropy", "importance", "truncated", "energy")
     for i in range(N):
         expected = by_loop(particles[i], i, clip_values, batch)
         assert float(losses[i]) == pytest.approx(sum(expected[:3]), abs=1e-10)
         assert [float(means[name][i]) for name in names] == pytest.approx(expected, abs=1e-10)
-        assert float(reported[0][i]) == pytest.approx(expected[-1], abs=1e-10)
+        assert float(energies[i].detach()) == pytest.approx(expected[-1], abs=1e-10)
 
 
 def test_a_minibatch_that_does_not_count_has_no_energy() -> None:
@@ -97,8 +99,16 @@ def test_rows_follow_the_lineage() -> None:
     lineage = torch.tensor([2, 2, 0])
     batch = minibatch()
     own = Surrogate(particles, SETTINGS)(*batch)
-    traced = Surrogate(particles, SETTINGS, lineage=lineage)(*batch)
+    traced = Surrogate(particles, SETTINGS, lineage)(*batch)
     torch.testing.assert_close(traced, own[lineage])
+
+
+def test_a_particle_without_a_finite_loss_has_no_energy_either() -> None:
+    particles = ol.Ensemble(Walker, N, seed=0).double()
+    with torch.no_grad():
+        particles.value.bias[1] = torch.inf
+    energies, _ = Surrogate(particles, replace(SETTINGS, weigh_by="policy"))(*minibatch())
+    assert energies.isfinite().tolist() == [True, False, True]
 
 
 def test_an_action_that_a_network_rules_out_adds_nothing_to_the_entropy() -> None:

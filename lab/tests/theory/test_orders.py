@@ -39,13 +39,6 @@ def test_a_long_order_agrees_with_scipys_kendall_tau():
     assert adjacent_swaps(order.tolist()) == round(pairs * (1 - tau) / 2)
 
 
-def test_it_is_symmetric_and_takes_any_names():
-    a, b = ["fox", "owl", "cat", "bee"], ["bee", "cat", "fox", "owl"]
-    assert adjacent_swaps(a, b) == adjacent_swaps(b, a) == 5
-    assert adjacent_swaps(a, a) == 0
-    assert adjacent_swaps(["b", "a"]) == 1
-
-
 def test_moving_one_element_to_the_end_takes_length_minus_place_swaps():
     length = 7
     for place in range(1, length + 1):  # the paper's i
@@ -71,19 +64,18 @@ def test_every_order_at_a_distance_can_come_out():
 def test_a_path_has_as_many_swaps_as_the_distance_and_arrives():
     generator = np.random.default_rng(1)
     for _ in range(20):
-        a, b = generator.permutation(8).tolist(), generator.permutation(8).tolist()
-        path, order = swap_path(a, b), list(a)
+        start = generator.permutation(8).tolist()
+        path, order = swap_path(start), list(start)
         for place in path:
             order[place], order[place + 1] = order[place + 1], order[place]
-        assert order == b
-        assert len(path) == adjacent_swaps(a, b)
+        assert order == sorted(start)
+        assert len(path) == adjacent_swaps(start)
 
 
 def test_bad_orders_are_refused_in_a_sentence():
-    with pytest.raises(ValueError, match="repeated"):
-        adjacent_swaps([0, 0, 1])
-    with pytest.raises(ValueError, match="same elements, got 2 and 3 of which 1 are common"):
-        adjacent_swaps([0, 5], [0, 1, 2])
+    for function in (adjacent_swaps, swap_path):
+        with pytest.raises(ValueError, match="repeated"):
+            function([0, 0, 1])
     with pytest.raises(ValueError, match="between 0 and 6 for length 4, got 7"):
         order_at_distance(4, 7)
     with pytest.raises(ValueError, match="at least 1, got 0"):

@@ -1,6 +1,6 @@
 """The learner of the lifelong benchmark: PPO level after level, with or without EWC."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from torch import Tensor
 
@@ -19,7 +19,7 @@ class PolicyLearner:
 
     def __init__(
         self,
-        env: VectorEnvironment | Sequence[VectorEnvironment],
+        env: VectorEnvironment,
         filter: SteppedFilter,
         settings: PPOSettings,
         *,
@@ -34,16 +34,15 @@ class PolicyLearner:
 
     @property
     def env(self) -> VectorEnvironment:
-        """The environment; the first one if several alternate."""
+        """The environment of the level that is learned."""
         return self.ppo.env
 
     def running_returns(self) -> list[float]:
         """Returns so far of the running episodes of all copies."""
-        return [value for env in self.ppo.envs for value in env.returns.tolist()]
+        return self.env.returns.tolist()
 
     def close(self) -> None:
-        for env in self.ppo.envs:
-            env.close()
+        self.env.close()
 
     def begin_level(self, level: int) -> None:
         self.ppo.switch(level)

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from orderless.cuda.fused import padded, runs_on
 
@@ -28,8 +29,6 @@ except ImportError:  # Triton is not installed
     kernels = None  # type: ignore[assignment]
 
 PROGRAMS = 1024  # enough to fill a large GPU
-# cuDNN is faster for the filters' gradient with this many equal groups, or with more channels.
-GROUPS, NARROW = 4, 32
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ TILES: dict[tuple[int, int], Tile] = {
     (32, 16): replace(_WIDE, rows=256, inner=32),
     (32, 32): Tile(together=True),
 }
-FILTER_TILES: dict[tuple[int, int], Tile] = {  # of the filters' gradient, faster than cuDNN's
+FILTER_TILES: dict[tuple[int, int], Tile] = {  # of the filters' gradient
     (16, 16): replace(_WIDE, rows=32, inner=256),
     (16, 32): replace(_WIDE, rows=64, inner=256),
     (32, 32): replace(_WIDE, patch=(1, 2), rows=64, inner=256),
@@ -175,8 +174,10 @@ def gather(
     return result
 
 
-def filter_gradient(source: Tensor, slope: Tensor, g: Geometry) -> tuple[Tensor, Tensor]:
-    """dW `[N, O, C, kh, kw]` and the bias's gradient `[N, O]`, in float32."""
+def filter_gradients(
+    source: Tensor, slope: Tensor, weight: Tensor, g: Geometry
+) -> tuple[Tensor, Tensor]:
+    """The gradients of weight `[N, O, C, kh, kw]` and bias `[N, O]`, summed in float32."""
     size, usual = (slope.shape[2], slope.shape[3]), Tile(rows=64, inner=256)
     tile = FILTER_TILES.get((g.inputs, g.outputs), usual).fitted(size, g.stride)
     (high, wide), (height, width), window = tile.patch, g.kernel, tile.window(g.kernel)
@@ -200,8 +201,10 @@ def filter_gradient(source: Tensor, slope: Tensor, g: Geometry) -> tuple[Tensor,
     # the part of the window under the filter, for each position in the patch
     each = total[:, :-1].view(g.n, *window, g.inputs, high, wide, g.outputs)
     places = product(range(high), range(wide))
-    weight = reduce(add, (each[:, h : h + height, w : w + width, :, h, w] for h, w in places))
-    return weight.permute(0, 4, 3, 1, 2), total[:, -1].view(g.n, -1, g.outputs).sum(1)
+    parts_of_patches = (each[:, h : h + height, w : w + width, :, h, w] for h, w in places)
+    of_weight = reduce(add, parts_of_patches).permute(0, 4, 3, 1, 2)
+    of_bias = total[:, -1].view(g.n, -1, g.outputs).sum(1)
+    return of_weight.to(weight.dtype), of_bias.to(weight.dtype)
 
 
 def _block(size: int) -> int:
@@ -220,40 +223,20 @@ class GroupedConvolution(torch.autograd.Function):
         return gather(x, filters, bias, size, g, False)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         slope = grads[0].contiguous(memory_format=torch.channels_last)
         x, weight = ctx.saved_tensors
         g: Geometry = ctx.geometry
         wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
         grad_x = grad_weight = grad_bias = None
-        twice = torch.is_grad_enabled()  # for a second derivative, use torch
-        if twice:
-            grad_x, grad_weight = by_cudnn(slope, x, weight, g, (wants_x, wants_weight))
-            grad_bias = _bias_gradient(slope, g, weight.dtype)
-        elif wants_weight or wants_bias:
+        if wants_weight or wants_bias:
             grad_weight, grad_bias = filter_gradients(x, slope, weight, g)
-        if wants_x and not twice:
+        if wants_x:
             filters = laid_out(weight, (0, 3, 4, 1, 2), x.dtype)
             size = x.shape[2], x.shape[3]
             grad_x = gather(slope, filters, None, size, g, True)
         return grad_x, grad_weight, grad_bias if wants_bias else None, None
-
-
-def filter_gradients(
-    x: Tensor, slope: Tensor, weight: Tensor, g: Geometry
-) -> tuple[Tensor, Tensor]:
-    """The gradients of weight and bias, by cuDNN or by our kernel, whichever is faster."""
-    alike = g.inputs == g.outputs and g.stride == (1, 1) and (g.n >= GROUPS or g.inputs > NARROW)
-    if alike and (g.inputs, g.outputs) not in FILTER_TILES:
-        _, grad_weight = by_cudnn(slope, x, weight, g, (False, True))
-        assert grad_weight is not None
-        return grad_weight, _bias_gradient(slope, g, weight.dtype)
-    grad_weight, grad_bias = filter_gradient(x, slope, g)
-    return grad_weight.to(weight.dtype), grad_bias.to(weight.dtype)
-
-
-def _bias_gradient(slope: Tensor, g: Geometry, dtype: torch.dtype) -> Tensor:
-    return slope.sum((0, 2, 3), dtype=torch.float32).view(g.n, -1).to(dtype)
 
 
 def laid_out(weight: Tensor, order: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -262,18 +245,6 @@ def laid_out(weight: Tensor, order: tuple[int, ...], dtype: torch.dtype) -> Tens
     return (
         torch.empty(filters.shape, dtype=dtype, device=weight.device).copy_(filters).flatten(1, 2)
     )
-
-
-def by_cudnn(
-    slope: Tensor, x: Tensor, weight: Tensor, g: Geometry, wanted: tuple[bool, bool]
-) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of x and weight by cuDNN."""
-    filters = weight.flatten(0, 1).to(x.dtype)
-    shape = [len(filters)], g.stride, g.padding, (1, 1), False, (0, 0), g.n
-    grad_x, grad, _ = torch.ops.aten.convolution_backward(
-        slope, x, filters, *shape, [*wanted, False]
-    )
-    return grad_x, None if grad is None else grad.view(weight.shape).to(weight.dtype)
 
 
 def _autocast_dtype(x: Tensor) -> torch.dtype:

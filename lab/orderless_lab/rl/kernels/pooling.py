@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from orderless.cuda.fused import padded, runs_on
 
@@ -48,10 +49,9 @@ class MaxPooling(torch.autograd.Function):
         return result
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (winners,) = ctx.saved_tensors
-        if torch.is_grad_enabled():  # for a second derivative
-            return _differentiable_slope(grads[0], winners, ctx.shape, ctx.geometry), None
         slope = grads[0].contiguous(memory_format=torch.channels_last)
         result = torch.empty(
             ctx.shape, dtype=slope.dtype, device=slope.device, memory_format=torch.channels_last
@@ -60,18 +60,6 @@ class MaxPooling(torch.autograd.Function):
         tensors, height = (slope, winners, result), g.kernel[0]
         _run(kernels.to_winners, tensors, slope, result, g, TILE, HEIGHT=height)
         return result, None
-
-
-def _differentiable_slope(slope: Tensor, winners: Tensor, shape: Any, g: Geometry) -> Tensor:
-    """`to_winners` in torch: add every gradient at the maximum of its window."""
-    rows, columns = (
-        torch.arange(size, device=slope.device) * stride - padding
-        for size, stride, padding in zip(slope.shape[2:], g.stride, g.padding, strict=True)
-    )
-    taps = winners.long()
-    place = (rows.unsqueeze(1) + taps // g.kernel[1]) * shape[3] + columns + taps % g.kernel[1]
-    flat = slope.new_zeros(*shape[:2], shape[2] * shape[3])
-    return flat.scatter_add(2, place.flatten(2), slope.flatten(2)).view(shape)
 
 
 def can_pool(

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from .grouped import Geometry, autocast, filter_gradients, gather, geometry_of, laid_out
 
@@ -30,19 +31,15 @@ class ResidualBlock(torch.autograd.Function):
         filters, outer = [laid_out(weight, FORWARD, x.dtype) for weight in (w1, w2)], F.relu(x)
         inner = gather(outer, filters[0], b1, size, g, False, relu=True)
         y = gather(inner, filters[1], b2, size, g, False, added=x)
-        ctx.save_for_backward(x, outer, inner, w1, b1, w2, b2)
+        ctx.save_for_backward(x, outer, inner, w1, w2)
         ctx.geometry = g
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, outer, inner, w1, b1, w2, b2 = ctx.saved_tensors
+        x, outer, inner, w1, w2 = ctx.saved_tensors
         g: Geometry = ctx.geometry
-        if torch.is_grad_enabled():  # for a second derivative, use torch
-            wanted = [t for t in (x, w1, b1, w2, b2) if t.requires_grad]
-            y = _in_torch(x, w1, b1, w2, b2, g)
-            found = iter(torch.autograd.grad(y, wanted, grads[0], create_graph=True))
-            return *(next(found) if t.requires_grad else None for t in (x, w1, b1, w2, b2)), None
         slope = grads[0].contiguous(memory_format=torch.channels_last)
         size = x.shape[2], x.shape[3]
         filters = [laid_out(weight, BACKWARD, x.dtype) for weight in (w1, w2)]
@@ -51,14 +48,6 @@ class ResidualBlock(torch.autograd.Function):
         of_first = filter_gradients(outer, middle, w1, g)
         grad_x = gather(middle, filters[0], None, size, g, True, signs=outer, added=slope)
         return grad_x, *of_first, *of_second, None
-
-
-def _in_torch(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, g: Geometry) -> Tensor:
-    inner = x
-    for weight, bias in ((w1, b1), (w2, b2)):
-        filters, offset = weight.flatten(0, 1).to(x.dtype), bias.flatten().to(x.dtype)
-        inner = F.conv2d(F.relu(inner), filters, offset, padding=g.padding, groups=g.n)
-    return x + inner
 
 
 def can_fuse(first: nn.Conv2d, second: nn.Conv2d) -> bool:

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from orderless.cuda.fused import padded
 
-from .grouped import PROGRAMS, Geometry, autocast, by_cudnn, can_group, geometry_of, kernels
+from .grouped import PROGRAMS, Geometry, autocast, can_group, geometry_of, kernels
 
 ENTRIES = 64  # entries of a filter with its bias, at most: a patch stays in registers
 TILE = {"num_warps": 4, "num_stages": 3}
@@ -57,11 +58,10 @@ class SharedConvolution(torch.autograd.Function):
         return result
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
         g: Geometry = ctx.geometry
-        if torch.is_grad_enabled():  # for a second derivative
-            return None, *_differentiable_slopes(grads[0], x, g, *ctx.dtypes), None
         slope = grads[0].contiguous(memory_format=torch.channels_last)
         outputs, size = g.n * g.outputs, (slope.shape[2], slope.shape[3])
         positions, rows = len(x) * size[0] * size[1], ROWS
@@ -80,16 +80,6 @@ class SharedConvolution(torch.autograd.Function):
         weight = total[:-1].view(shape).permute(3, 4, 2, 0, 1).to(of_weight)
         bias = None if of_bias is None else total[-1].view(g.n, g.outputs).to(of_bias)
         return None, weight, bias, None
-
-
-def _differentiable_slopes(
-    slope: Tensor, x: Tensor, g: Geometry, of_weight: torch.dtype, of_bias: torch.dtype | None
-) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of weight and bias in torch, with images repeated for each network."""
-    like = x.new_empty((g.n, g.outputs, g.inputs, *g.kernel), dtype=of_weight)
-    _, weight = by_cudnn(slope, x.repeat(1, g.n, 1, 1), like, g, (False, True))
-    bias = None if of_bias is None else slope.sum((0, 2, 3)).view(g.n, -1).to(of_bias)
-    return weight, bias
 
 
 def can_share(x: Tensor, weight: Tensor, padding: Any, dilation: Any) -> bool:
