@@ -14,12 +14,15 @@ import torch
 import orderless
 
 
-def facts() -> dict[str, Any]:
+def facts(device: str = "cpu") -> dict[str, Any]:
     """How the numbers were made; paths in the command lose their folders."""
+    machine = f"{os.cpu_count()} cores of an {platform.machine().replace('_', '-')} server"
+    if device != "cpu":
+        machine = torch.cuda.get_device_name(device)
     arguments = [Path(a).name if a.startswith("/") else a for a in sys.argv[1:]]
     return {
         "command": " ".join(["python", f"lab/studies/{Path(sys.argv[0]).name}", *arguments]),
-        "machine": f"{os.cpu_count()} cores of an {platform.machine().replace('_', '-')} server",
+        "machine": machine,
         "threads": torch.get_num_threads(),
         "versions": {
             "orderless": orderless.__version__,
@@ -30,12 +33,12 @@ def facts() -> dict[str, Any]:
     }
 
 
-def write(path: Path | None, results: dict[str, Any]) -> None:
+def write(path: Path | None, results: dict[str, Any], device: str = "cpu") -> None:
     """Write the results and their facts as JSON; without a path, do nothing."""
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**facts(), **results}, indent=1) + "\n")
+    path.write_text(json.dumps({**facts(device), **results}, indent=1) + "\n")
 
 
 def _commit() -> str:

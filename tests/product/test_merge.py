@@ -37,13 +37,16 @@ def same(a: nn.Module, b: nn.Module) -> bool:
     return all(n == m and torch.equal(ours, theirs) for (n, ours), (m, theirs) in pairs)
 
 
+@pytest.mark.parametrize(("anchor", "share"), [("start", 1e-3), ("sum", 0.1)])
 @pytest.mark.parametrize("p_0", [0.3, None])
-def test_linear_layers_are_merged_by_the_formula_of_regmean_with_a_prior(p_0) -> None:
-    """RegMean from its equation, layer by layer, with p_0 I and p_0 W_0 added."""
+def test_linear_layers_are_merged_by_the_formula_of_regmean_with_a_prior(
+    p_0, anchor, share
+) -> None:
+    """RegMean from its equation, layer by layer, with p_0 I and p_0 times the anchor added."""
     start = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3, bias=False)).double()
     found = [(n, (x.double(), y)) for n, (x, y) in parts(start.float())]
     start, networks = start.double(), [(n.double(), data) for n, data in found]
-    merged = ol.merge(start, networks, prior_precision=p_0)
+    merged = ol.merge(start, networks, prior_precision=p_0, anchor=anchor)
     for place, bias in ((0, True), (2, False)):
         matrices, grams = [], []
         for network, (x, _) in [(start, (torch.zeros(0, 6).double(), None)), *networks]:
@@ -55,10 +58,13 @@ def test_linear_layers_are_merged_by_the_formula_of_regmean_with_a_prior(p_0) ->
             matrices.append(torch.cat(rows).detach())
             grams.append(a.T @ a)
         total = sum(grams)
-        p = 1e-3 * total.diagonal().mean() if p_0 is None else p_0
+        p = share * total.diagonal().mean() if p_0 is None else p_0
         eye = p * torch.eye(len(total)).double()
         cross = sum(gram @ w for gram, w in zip(grams, matrices, strict=True))
-        expected = torch.linalg.solve(eye + total, p * matrices[0] + cross)
+        pulled = matrices[0]
+        if anchor == "sum":
+            pulled = pulled + sum(w - matrices[0] for w in matrices[1:])
+        expected = torch.linalg.solve(eye + total, p * pulled + cross)
         torch.testing.assert_close(merged[place].weight.T, expected[: 8 if place else 6])
         difference = (merged[place].weight.T - expected[: merged[place].in_features]).abs().max()
         assert difference < 1e-10

@@ -90,6 +90,25 @@ def test_sums_of_all_orders_have_the_same_bits() -> None:
         assert same_bits(sum(tasks[1:], start=tasks[0]), first), order
 
 
+def test_the_sum_of_all_changes_has_no_order_either() -> None:
+    """Merged networks around the anchor "sum", in two orders, and after a task is taken away."""
+    tasks = five_tasks()
+    ends = []
+    for order in ([0, 1, 2], [2, 0, 1], [1, 3, 2, 0]):
+        pf = product(anchor="sum")
+        for task in order:
+            learn(pf, tasks[task])
+        ends.append(pf)
+    less = product(anchor="sum")
+    learn(less, tasks[3])
+    ends[2] = ends[2] - less
+    assert same_bits(ends[0], ends[1]) and same_bits(ends[0], ends[2])
+    around_start = product()
+    for task in tasks[:3]:
+        learn(around_start, task)
+    assert not same_bits(ends[0], around_start)
+
+
 def test_a_task_does_not_know_which_tasks_came_before() -> None:
     pf, tasks = product(convolutional), five_tasks()
     start = {name: tensor.clone() for name, tensor in pf.particles.state_dict().items()}

@@ -203,6 +203,7 @@ def test_moments_that_do_not_fit_are_refused_with_their_size() -> None:
 
 SETTINGS = {
     "prior": ({"prior_precision": 0.0}, ValueError, "positive, got 0.0"),
+    "anchor": ({"anchor": "mean"}, ValueError, "anchor must be 'start' or 'sum', got 'mean'"),
     "link": ({"link": "probit"}, ValueError, "link must be"),
 }
 

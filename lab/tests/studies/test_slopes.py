@@ -1,7 +1,6 @@
 """The law of order variance: the published slopes, and the study on few orders."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,11 @@ POWERS = {"SGD": (4.0, 0.1), "momentum": (2.0, 0.2), "AdamW": (2.0, 0.2)}
 
 
 @pytest.fixture
-def slopes(monkeypatch):
-    """The study as a module, at two rates."""
-    monkeypatch.syspath_prepend(str(LAB / "studies"))
-    import slopes as study
-
+def slopes(study, monkeypatch):
+    """The study at two rates."""
     monkeypatch.setattr(study, "RATES", [1e-5, 1e-4])
     monkeypatch.setattr(study, "FITTED", 2)
-    yield study
-    del sys.modules["slopes"]
+    return study
 
 
 def test_published_slopes_are_the_powers_of_the_theory():

@@ -1,13 +1,16 @@
 """The merged networks: the mean of the product of all tasks' posteriors, layer by layer.
 
-    W = (p_0 I + sum_t G_t)^-1 (p_0 W_0 + sum_t G_t W_t)
+    W = (p_0 I + sum_t G_t)^-1 (p_0 A + sum_t G_t W_t)
 
-Without the prior this is RegMean (Jin et al. 2023, arXiv:2212.09849).
+The anchor A of the prior is W_0, or W_0 + sum_t (W_t - W_0): task arithmetic (Ilharco et al. 2023,
+arXiv:2212.04089) where the data says little. Without the prior this is RegMean (Jin et al. 2023,
+arXiv:2212.09849).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +20,28 @@ from ..ensemble.layers import Layer
 from ..ensemble.pairs import Data
 from .sums import TaskSums, merged_layers, running_statistics, task_sums
 
+SHARES = {"start": 1e-3, "sum": 0.1}  # p_0 over the mean diagonal of sum_t G_t, by the anchor
+
+
+@dataclass(frozen=True)
+class Prior:
+    """N(A, I / p_0) for every layer; p_0 is a share of the mean diagonal of sum_t G_t if None."""
+
+    precision: float | None
+    anchor: str
+
+    def __post_init__(self) -> None:
+        if self.precision is not None and not 0 < self.precision < float("inf"):
+            raise ValueError(f"prior_precision must be positive, got {self.precision}")
+        if self.anchor not in SHARES:
+            raise ValueError(f"anchor must be 'start' or 'sum', got {self.anchor!r}")
+
 
 def merge(
     start: nn.Module,
     networks: Iterable[tuple[nn.Module, Data]],
     prior_precision: float | None = None,
+    anchor: str = "start",
 ) -> nn.Module:
     """Merge networks that were trained from one start, each on its own data, into one.
 
@@ -33,14 +53,17 @@ def merge(
             here are not merged, and must not differ.
         networks: pairs of a network and its data: two tensors (x, y), or batches of such pairs.
             Labels are not used.
-        prior_precision: p_0; None: 1e-3 of the mean diagonal of sum_t G_t, layer by layer.
+        prior_precision: p_0; None: a share of the mean diagonal of sum_t G_t, layer by layer: 1e-3
+            with the anchor "start", 0.1 with "sum".
+        anchor: to what the prior pulls: `"start"`, or `"sum"`, the start plus the changes of all
+            networks. "sum" is better for networks whose data is alike; see `PosteriorProduct`.
 
     >>> start = torch.nn.Linear(2, 1)
     >>> data = torch.randn(8, 2), torch.zeros(8)
     >>> ol.merge(start, [(torch.nn.Linear(2, 1), data), (torch.nn.Linear(2, 1), data)])
     Linear(in_features=2, out_features=1, bias=True)
     """
-    check_precision(prior_precision)
+    prior = Prior(prior_precision, anchor)
     particles = Ensemble.from_modules([start])
     layers = merged_layers(particles)
     first = {name: tensor.detach().clone() for name, tensor in particles.tensors().items()}
@@ -59,13 +82,8 @@ def merge(
         sums = task if sums is None else sums.plus(task)
     if sums is None:
         raise ValueError("merge needs at least one network, got none")
-    load_tensors(particles, merged_tensors(particles, layers, first, sums, prior_precision))
+    load_tensors(particles, merged_tensors(particles, layers, first, sums, prior))
     return particles[0]
-
-
-def check_precision(prior_precision: float | None) -> None:
-    if prior_precision is not None and not 0 < prior_precision < float("inf"):
-        raise ValueError(f"prior_precision must be positive, got {prior_precision}")
 
 
 @torch.no_grad()
@@ -82,22 +100,24 @@ def merged_tensors(
     layers: dict[str, Layer],
     start: dict[str, Tensor],
     sums: TaskSums,
-    prior_precision: float | None,
+    prior: Prior,
 ) -> dict[str, Tensor]:
     """Parameters and buffers `[N, ...]` of the merged networks."""
     merged = dict(start)
     for layer in dict.fromkeys(layers.values()):
         matrix = layer.matrix(start).double()
         cross = sums.cross[layer.name].value()
+        if prior.anchor == "sum":
+            matrix = matrix + sums.changes[layer.name].value()
         for columns, gram in sums.of_layer(layer.name):
             for i in range(particles.n):
                 own = gram[i], cross[i][..., columns], matrix[i][..., columns]
-                mean = posterior_mean(*own, prior_precision)
+                mean = posterior_mean(*own, prior)
                 if mean is None:
                     raise ValueError(
                         f"the sums of {layer.name!r} cannot be inverted with prior_precision="
-                        f"{prior_precision}: use a larger one, or None for 1e-3 of their mean "
-                        "diagonal"
+                        f"{prior.precision}: use a larger one, or None for "
+                        f"{SHARES[prior.anchor]:g} of their mean diagonal"
                     )
                 matrix[i][..., columns] = mean
         merged |= layer.parameters(matrix, start)
@@ -108,20 +128,20 @@ def merged_tensors(
     return merged
 
 
-def posterior_mean(
-    gram: Tensor, cross: Tensor, start: Tensor, prior_precision: float | None
-) -> Tensor | None:
-    """(p_0 I + sum G)^-1 (p_0 W_0 + sum G W) `[g, d, K]`; None if that is singular in float64.
+def posterior_mean(gram: Tensor, cross: Tensor, anchor: Tensor, prior: Prior) -> Tensor | None:
+    """(p_0 I + sum G)^-1 (p_0 A + sum G W) `[g, d, K]`; None if that is singular in float64.
 
-    `gram` `[g, d, d]`, `cross` and `start` `[g, d, K]`.
+    `gram` `[g, d, d]`, `cross` and `anchor` `[g, d, K]`.
     """
     diagonal = gram.diagonal(dim1=-2, dim2=-1)
     if not diagonal.any():  # no data
-        return start
-    p_0 = 1e-3 * diagonal.mean() if prior_precision is None else gram.new_tensor(prior_precision)
+        return anchor
+    p_0 = SHARES[prior.anchor] * diagonal.mean()
+    if prior.precision is not None:
+        p_0 = gram.new_tensor(prior.precision)
     precision = gram.clone()
     precision.diagonal(dim1=-2, dim2=-1).add_(p_0)
     factor, failed = torch.linalg.cholesky_ex(precision)
     if failed.any():
         return None
-    return torch.cholesky_solve(p_0 * start + cross, factor)
+    return torch.cholesky_solve(p_0 * anchor + cross, factor)

@@ -8,14 +8,17 @@ trained weights,
     G_t = sum_{x in D_t} a(x) a(x)^T    and    G_t W_t.
 
 Each task's posterior of the layer is approximated by N(W_t, (G_t x I)^-1), and the prior is
-N(W_0, I / p_0). Predictions use the mean of their product:
+N(A, I / p_0). Predictions use the mean of their product:
 
-    W = (p_0 I + sum_t G_t)^-1 (p_0 W_0 + sum_t G_t W_t)
+    W = (p_0 I + sum_t G_t)^-1 (p_0 A + sum_t G_t W_t)
 
-Exact: for one Linear layer under squared error, trained to convergence, this is the ridge solution
-on all data; and the sums have no rounding (`sums.py`), so that equal (W_t, G_t) give equal bits in
-any order of the tasks. Approximate: each layer is merged by itself, as if the others had not
-changed; a task's precision is that of squared error.
+The anchor A is W_0, or W_0 plus a third sum, that of the changes W_t - W_0: where the data of all
+tasks says little about a direction, the networks' own movements are added up.
+
+Exact: for one Linear layer under squared error, trained to convergence, with A = W_0, this is the
+ridge solution on all data; and the sums have no rounding (`sums.py`), so that equal (W_t, G_t) give
+equal bits in any order of the tasks. Approximate: each layer is merged by itself, as if the others
+had not changed; a task's precision is that of squared error.
 
 Relatives: RegMean (Jin et al., 2023) merges language models by the same formula without a prior;
 Fisher merging (Matena and Raffel, 2022) has a diagonal in place of G_t; consensus Monte Carlo
@@ -38,7 +41,7 @@ from ..ensemble.stacking import check_same_shapes
 from ..filters.averaging import AveragingParticles
 from ..filters.base import Link, Predictor, copied
 from ..filters.step import Closure, StepInfo
-from .merging import check_precision, load_tensors, merged_tensors
+from .merging import Prior, load_tensors, merged_tensors
 from .sums import TaskSums, merged_layers, task_sums
 
 
@@ -49,7 +52,11 @@ class PosteriorProduct(Predictor):
         particles: the networks with which every task starts. Parameters that do not require a
             gradient are not changed.
         make_optimizer: called with the trained parameters once per task.
-        prior_precision: p_0; None: 1e-3 of the mean diagonal of sum_t G_t, layer by layer.
+        prior_precision: p_0; None: a share of the mean diagonal of sum_t G_t, layer by layer: 1e-3
+            with the anchor "start", 0.1 with "sum".
+        anchor: to what the prior pulls: `"start"`, or `"sum"`, the start plus the changes of all
+            tasks. "sum" is better where tasks are alike, the more so the more tasks there are, and
+            with convolutions; where they differ it costs up to 1.5 points (lab/studies/merging.py).
         link: from outputs to predictions: `"softmax"`, `"sigmoid"` for one output that is a logit,
             `"identity"` for values, or a function.
 
@@ -70,17 +77,17 @@ class PosteriorProduct(Predictor):
         make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
         *,
         prior_precision: float | None = None,
+        anchor: str = "start",
         link: Link = "softmax",
     ) -> None:
         super().__init__(particles, link=link)
-        check_precision(prior_precision)
+        self.prior = Prior(prior_precision, anchor)
         if not callable(make_optimizer):
             raise TypeError(
                 "make_optimizer must be a function of the parameters, such as lambda p: "
                 f"torch.optim.SGD(p, lr=0.1), got {type(make_optimizer).__name__}"
             )
         self.make_optimizer = make_optimizer
-        self.prior_precision = prior_precision
         self.layers = merged_layers(particles)
         self.alive = torch.ones(particles.n, dtype=torch.bool, device=particles.device)
         self._start = {name: t.detach().clone() for name, t in particles.tensors().items()}
@@ -180,7 +187,7 @@ class PosteriorProduct(Predictor):
         if self._merged is None:  # computed once after each change
             values = self._start
             if self._sums is not None:
-                settings = self.layers, self._start, self._sums, self.prior_precision
+                settings = self.layers, self._start, self._sums, self.prior
                 values = merged_tensors(self.particles, *settings)
             merged = copy.deepcopy(self.particles)
             load_tensors(merged, values)

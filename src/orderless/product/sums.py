@@ -1,4 +1,4 @@
-"""The sums over finished tasks: G_t, G_t W_t and a few numbers, all independent of the order.
+"""The sums over finished tasks: G_t, G_t W_t, W_t - W_0 and a few numbers; they have no order.
 
 Every number is rounded once, to a multiple of 2^-60, and then added without rounding: equal terms
 have equal sums to the bit, in any order, and a task that is subtracted leaves no trace.
@@ -104,6 +104,7 @@ class TaskSums:
 
     grams: dict[tuple[str, Columns], ExactSum]  # sum_t G_t [N, g, d, d], by the name of a layer
     cross: dict[str, ExactSum]  # sum_t G_t W_t [N, g, d, K], by the name of a layer
+    changes: dict[str, ExactSum]  # sum_t W_t - W_0 [N, g, d, K], by the name of a layer
     statistics: dict[str, ExactSum]  # sum_t n (m, var + m^2) [N, 2, C], by the place of a BatchNorm
     deaths: Tensor  # [N], the number of tasks in which the particle died
     samples: int  # sum_t n
@@ -123,6 +124,7 @@ class TaskSums:
         return TaskSums(
             {key: gram for key, gram in grams.items() if gram.value().any()},  # leave no trace
             _added(self.cross, other.cross, sign),
+            _added(self.changes, other.changes, sign),
             _added(self.statistics, other.statistics, sign),
             self.deaths + sign * other.deaths,
             self.samples + sign * other.samples,
@@ -148,6 +150,7 @@ class TaskSums:
         return {
             "grams": _words(self.grams),
             "cross": _words(self.cross),
+            "changes": _words(self.changes),
             "statistics": _words(self.statistics),
             "deaths": self.deaths.clone(),
             "samples": self.samples,
@@ -162,15 +165,16 @@ class TaskSums:
         sizes = {own.name: (own.blocks, own.width, own.columns) for own in layers.values()}
         found = {name: low[0] for name, (low, _) in state["cross"].items()}
         check_same_shapes(sizes, found, "this state is of another model")
-        grams, cross, statistics = (
+        grams, cross, changes, statistics = (
             {
                 key: ExactSum(low, UNIT, high).map(lambda word: word.to(device, copy=True))
                 for key, (low, high) in state[group].items()
             }
-            for group in ("grams", "cross", "statistics")
+            for group in ("grams", "cross", "changes", "statistics")
         )
         deaths = state["deaths"].to(device, copy=True)
-        return cls(grams, cross, statistics, deaths, state["samples"], state["tasks"])
+        samples = state["samples"]
+        return cls(grams, cross, changes, statistics, deaths, samples, state["tasks"])
 
 
 def _added(
@@ -289,7 +293,8 @@ def task_sums(
     active: Tensor | Sequence[int] | None,
     alive: Tensor,
 ) -> TaskSums:
-    """The sums of one task: G_t and G_t W_t of the networks as they are, trained from `start`.
+    """The sums of one task: G_t, G_t W_t and W_t - W_0 of the networks as they are, trained from
+    `start`.
 
     A particle that is not `alive` adds 0, whatever its numbers.
     """
@@ -301,6 +306,7 @@ def task_sums(
     used = _columns(layers, moments, active)
     grams: dict[tuple[str, Columns], ExactSum] = {}
     cross: dict[str, ExactSum] = {}
+    changes: dict[str, ExactSum] = {}
     fingerprint: list[Any] = [used]
     for name, layer in {layer.name: layer for layer in layers.values()}.items():
         matrix = layer.matrix(now).double()
@@ -318,6 +324,7 @@ def task_sums(
         mask[slice(None) if columns is None else list(columns)] = True
         grams[name, columns] = ExactSum.of(gram, UNIT)
         cross[name] = ExactSum.of(torch.where(mask, gram @ matrix, 0.0), UNIT)
+        changes[name] = ExactSum.of(torch.where(mask, matrix - before, 0.0), UNIT)
         fingerprint += [matrix[0], gram[0].diagonal(dim1=-2, dim2=-1)]
         if name in moments.heads and columns is None:
             _warn_of_unchanged(matrix, before)
@@ -328,7 +335,8 @@ def task_sums(
         statistics[place] = ExactSum.of(sums, UNIT)
     _check_buffers(particles, start, now)
     dead = (~alive).long()
-    return TaskSums(grams, cross, statistics, dead, moments.samples, (digest(fingerprint),))
+    tasks = (digest(fingerprint),)
+    return TaskSums(grams, cross, changes, statistics, dead, moments.samples, tasks)
 
 
 def _columns(
