@@ -1,8 +1,8 @@
-"""The exact filter against plain arithmetic and scikit-learn: ratios from one run.
+"""The exact head against plain arithmetic and scikit-learn: ratios from one run.
 
     python benchmarks/exact.py [--device cuda] [--features 2048 10000] [--samples 4096] [--rounds 5]
 
-Sums: `HeadStatistics.add` (float64 words, lower triangle) against `X.T @ X` in float64, on given
+Sums: `HeadSums.add` (float64 words, lower triangle) against `X.T @ X` in float64, on given
 features. Reading: everything between the sums and a head, in units of one Cholesky factorisation,
 and against scikit-learn's RidgeCV and BayesianRidge on the same features.
 """
@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 import torch
 
 import orderless as ol
-from orderless.exact import evidence
-from orderless.exact.statistics import HeadStatistics, Units
+from orderless.exact import ridge
+from orderless.exact.sums import HeadSums, Units
 from timing import machine, medians, print_table
 
 Data = tuple[torch.Tensor, torch.Tensor]
@@ -29,19 +29,21 @@ def features_of(samples: int, width: int, device: torch.device) -> torch.Tensor:
     return ((values * 4096).round() / 4096).to(device).unsqueeze(0)
 
 
-def sums(width: int, samples: int, device: torch.device, rounds: int) -> list[str]:
+def summing(width: int, samples: int, device: torch.device, rounds: int) -> list[str]:
     features = features_of(samples, width, device)
     labels = torch.arange(samples, device=device) % 10
-    statistics = HeadStatistics.empty(1, width, Units(2.0**-12, 1.0, 16), device)
-    statistics = statistics.with_columns(labels.unique())
+    units = Units(16.0, 1.0, 16, classes=True)
+    sums = HeadSums.empty(1, width, units, labels.unique(), device)
+    weights = torch.ones(samples, dtype=torch.float64, device=device)
     rows = features[0].double()
     gram = torch.zeros(width, width, dtype=torch.float64, device=device)
 
     block = 4096 if device.type == "cuda" else 1024  # as the filter has them
 
     def exact() -> None:
-        for part, targets in zip(features.split(block, 1), labels.split(block), strict=True):
-            statistics.add(part, targets, None, 1)
+        for start in range(0, samples, block):
+            rows = slice(start, start + block)
+            sums.add(features[:, rows], labels[rows], weights[rows])
 
     ways: dict[str, Callable[[], object]] = {
         "plain": lambda: gram.addmm_(rows.T, rows),
@@ -51,47 +53,45 @@ def sums(width: int, samples: int, device: torch.device, rounds: int) -> list[st
     return [f"sums of {samples} samples, M = {width}", *_times(times, "plain", "exact")]
 
 
-def filter_of(
-    width: int, samples: int, device: torch.device
-) -> tuple[ol.RaoBlackwellizedFilter, Data]:
+def filter_of(width: int, samples: int, device: torch.device) -> tuple[ol.ExactHead, Data]:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(samples, 64, generator=generator)
     y = (x[:, :10] + 0.5 * torch.randn(samples, 10, generator=generator)).argmax(1)
     maps = ol.Ensemble(lambda: ol.features.RandomReLU(64, width, bias_scale=0.5), 1, device=device)
-    rb, data = ol.RaoBlackwellizedFilter(maps), (x.to(device), y.to(device))
-    rb.update(*data)
-    return rb, data
+    head, data = ol.ExactHead(maps), (x.to(device), y.to(device))
+    head.update(*data)
+    return head, data
 
 
-def read(rb: ol.RaoBlackwellizedFilter) -> None:
-    rb.class_prior = None  # clears the cached heads
-    rb.heads  # noqa: B018
+def read(head: ol.ExactHead) -> None:
+    head.class_prior = None  # clears the cached heads
+    head.heads  # noqa: B018
 
 
 def reading(width: int, samples: int, device: torch.device, rounds: int) -> list[list[str]]:
-    rb, (x, y) = filter_of(width, samples, device)
-    phi = torch.cat([rb.grid(part)[0] for part in x.split(1024)]).double()
+    head, (x, y) = filter_of(width, samples, device)
+    phi = torch.cat([head.grid(part)[0] for part in x.split(1024)]).double()
     matrix = phi.T @ phi
     matrix.diagonal().add_(100.0)
     trials: list[int] = []
-    safe_cholesky = evidence.safe_cholesky
+    safe_cholesky = ridge.safe_cholesky
 
-    def counted(matrices: Callable[[], torch.Tensor], ridges: torch.Tensor) -> torch.Tensor:
-        factors = safe_cholesky(matrices, ridges)
+    def counted(matrix: Callable[[], torch.Tensor], ridges: torch.Tensor) -> torch.Tensor:
+        factors = safe_cholesky(matrix, ridges)
         trials.extend([factors.shape[1]] * len(factors))
         return factors
 
-    evidence.safe_cholesky = counted
-    read(rb)
-    evidence.safe_cholesky = safe_cholesky
+    ridge.safe_cholesky = counted
+    read(head)
+    ridge.safe_cholesky = safe_cholesky
 
     def one_more() -> None:
-        rb.update(x[:1], y[:1])
-        rb.predict(x[:1])
+        head.update(x[:1], y[:1])
+        head.predict(x[:1])
 
     ways: dict[str, Callable[[], object]] = {
         "Cholesky": lambda: torch.linalg.cholesky_ex(matrix),
-        "read": lambda: read(rb),
+        "read": lambda: read(head),
         "predict": one_more,
     }
     times = medians(ways, device, rounds, warmup=1)
@@ -105,12 +105,12 @@ def reading(width: int, samples: int, device: torch.device, rounds: int) -> list
 def peers(width: int, samples: int, rounds: int) -> list[list[str]]:
     from sklearn.linear_model import BayesianRidge, RidgeCV
 
-    rb, (x, y) = filter_of(width, samples, torch.device("cpu"))
-    phi = torch.cat([rb.grid(part)[0] for part in x.split(1024)]).double().numpy()
+    head, (x, y) = filter_of(width, samples, torch.device("cpu"))
+    phi = torch.cat([head.grid(part)[0] for part in x.split(1024)]).double().numpy()
     targets = torch.nn.functional.one_hot(y).double().numpy()
     alphas = [10.0**k for k in range(-4, 6)]
     ways: dict[str, Callable[[], object]] = {
-        "read": lambda: read(rb),
+        "read": lambda: read(head),
         "RidgeCV, 10 alphas": lambda: RidgeCV(alphas).fit(phi, targets),
         "BayesianRidge, 1 of 10 outputs": lambda: BayesianRidge().fit(phi, targets[:, 0]),
     }
@@ -122,11 +122,11 @@ def peers(width: int, samples: int, rounds: int) -> list[list[str]]:
 def many_classes(device: torch.device, rounds: int) -> list[list[str]]:
     x = torch.randn(20_000, 8, generator=torch.Generator().manual_seed(0)).to(device)
     y = torch.arange(20_000, device=device) % 10_000
-    rb = ol.RaoBlackwellizedFilter(ol.features.RandomReLU(8, 32).to(device))
-    rb.update(x, y)
+    head = ol.ExactHead(ol.features.RandomReLU(8, 32).to(device))
+    head.update(x, y)
     ways: dict[str, Callable[[], object]] = {
-        "update(1)": lambda: rb.update(x[:1], y[:1]),
-        "predict(16)": lambda: rb.predict(x[:16]),
+        "update(1)": lambda: head.update(x[:1], y[:1]),
+        "predict(16)": lambda: head.predict(x[:16]),
     }
     times = medians(ways, device, rounds, warmup=1)
     return [[f"10,000 classes, M = 32: {name}", "", f"{times[name]:.1f}", ""] for name in ways]
@@ -149,7 +149,7 @@ def main() -> None:
 
     def rows() -> Iterator[list[str]]:
         for width in given.features:
-            yield sums(width, given.samples, device, given.rounds)
+            yield summing(width, given.samples, device, given.rounds)
         for width in given.read:
             yield from reading(width, given.samples, device, given.rounds)
         for width in given.peers if device.type == "cpu" else ():

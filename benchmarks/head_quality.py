@@ -1,12 +1,11 @@
-"""Calibration of the exact filter, and its detection of classes that were held out.
+"""Calibration of the exact head, and the ways in which its tasks can compete.
 
-    python benchmarks/head_quality.py [--features 512] [--mnist 60000] [--only novelty]
+    python benchmarks/head_quality.py [--features 512] [--mnist 60000] [--only tasks]
 
-Calibration: the expected calibration error on test data. Novelty: the area under the ROC curve of
-`novelty` and of the largest probability, for classes that were held out. Tasks: accuracy of the
+Calibration: the expected calibration error on test data. Tasks: accuracy of the
 label on a held-out fifth of the training data, where classes come in groups (digits in pairs,
 CIFAR-100's in fives or superclasses) and the head has a column per (task, label): by the highest
-column, and by the sum of probabilities over tasks. Every filter has two maps of random features.
+column, and by the sum of probabilities over tasks. Every head has two maps of random features.
 """
 
 from __future__ import annotations
@@ -75,17 +74,11 @@ def all_data(features: int, mnist: int) -> list[Data]:
     return found
 
 
-def fitted(data: Data, known: Tensor | None = None) -> ol.RaoBlackwellizedFilter:
+def fitted(data: Data) -> ol.ExactHead:
     maps = ol.Ensemble(data.make_map, 2, seed=0)
-    rb = ol.RaoBlackwellizedFilter(maps, weights="uniform", classes=int(data.y.max()) + 1)
-    rows = torch.ones_like(data.y, dtype=torch.bool) if known is None else known
-    rb.update(data.x[rows], data.y[rows])
-    return rb
-
-
-def auroc(scores: Tensor, strange: Tensor) -> float:
-    pairs = scores[strange].unsqueeze(1) - scores[~strange]
-    return float(((pairs > 0).double() + 0.5 * (pairs == 0)).mean())
+    head = ol.ExactHead(maps, classes=int(data.y.max()) + 1)
+    head.update(data.x, data.y)
+    return head
 
 
 def calibration(sets: list[Data]) -> Iterator[list[str]]:
@@ -94,18 +87,6 @@ def calibration(sets: list[Data]) -> Iterator[list[str]]:
         right = (answers.argmax(1) == data.y_test).double().mean()
         error = ece(answers.numpy(), data.y_test.numpy())
         yield [data.name, f"{len(data.x):,}", f"{100 * right:.1f}", f"{error:.4f}"]
-
-
-def novelty(sets: list[Data]) -> Iterator[list[str]]:
-    for data in (sets[0], sets[3], sets[-1]):
-        for held in ([7, 8, 9], [0, 1, 2], [3, 5, 6]):
-            known, strange = ~torch.isin(data.y, torch.tensor(held)), torch.tensor(held)
-            rb, new = fitted(data, known), torch.isin(data.y_test, strange)
-            areas = (
-                auroc(rb.novelty(data.x_test), new),
-                auroc(-rb.predict(data.x_test).amax(1), new),
-            )
-            yield [data.name, ", ".join(map(str, held)), *[f"{area:.3f}" for area in areas]]
 
 
 def tasks(sets: list[Data]) -> Iterator[list[str]]:
@@ -118,11 +99,11 @@ def tasks(sets: list[Data]) -> Iterator[list[str]]:
         row = []
         for across in ("max", "probs"):
             maps = ol.Ensemble(data.make_map, 2, seed=0)
-            rb = ol.RaoBlackwellizedFilter(maps, weights="uniform", across_tasks=across)
+            head = ol.ExactHead(maps, across_tasks=across)
             for each in task[:cut].unique().tolist():
                 own = (task[:cut] == each).nonzero()[:, 0]
-                rb.update(data.x[own], label[own], task=each)
-            right = rb.predict(data.x[cut:]).argmax(1) == label[cut:]
+                head.update(data.x[own], label[own], task=each)
+            right = head.predict(data.x[cut:]).argmax(1) == label[cut:]
             row.append(f"{100 * right.double().mean():.1f}")
         yield [data.name, f"{cut:,}", *row]
 
@@ -130,7 +111,6 @@ def tasks(sets: list[Data]) -> Iterator[list[str]]:
 # section title -> function that measures it
 TABLES: dict[str, tuple[list[str], Callable[[list[Data]], Iterator[list[str]]]]] = {
     "calibration": (["data", "samples", "accuracy, %", "ECE"], calibration),
-    "novelty": (["data", "held out", "novelty", "largest probability"], novelty),
     "tasks": (["data", "samples", "highest column, %", "sum over tasks, %"], tasks),
 }
 

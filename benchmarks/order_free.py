@@ -175,7 +175,7 @@ class Exact:
     """This library's filter on the random ReLU features of RanPAC and ACIL."""
 
     def __init__(self, width: int, classes: int, device: torch.device, features: int) -> None:
-        self.filter = ol.RaoBlackwellizedFilter(projected(width, features, device), classes=classes)  # type: ignore[arg-type]
+        self.filter = ol.ExactHead(projected(width, features, device), classes=classes)  # type: ignore[arg-type]
 
     def learn(self, x: Tensor, y: Tensor) -> None:
         self.filter.update(x, y)

@@ -42,9 +42,9 @@ def measure(width: int, samples: int, device: torch.device, rounds: int) -> dict
     x = torch.randn(samples, INPUTS, generator=generator).to(device)
     y = (torch.arange(samples) % CLASSES).to(device)
     maps = ol.Ensemble(lambda: ol.features.RandomReLU(INPUTS, width), n=1, device=device)
-    rb = ol.RaoBlackwellizedFilter(maps, classes=CLASSES)
+    rb = ol.ExactHead(maps, classes=CLASSES)
     rb.update(x[:256], y[:256])
-    part = rb.statistics
+    part = rb.sums
     assert part is not None
 
     def read() -> None:

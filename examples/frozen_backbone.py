@@ -52,7 +52,7 @@ def main() -> dict[str, float]:
     descend(teacher, teacher, [(x[at], y[at]) for epoch in epochs for at in epoch.split(32)])
 
     def exact(digits: list[int]) -> Tensor:
-        filter = ol.RaoBlackwellizedFilter(backbone, classes=10)  # one map: one particle
+        filter = ol.ExactHead(backbone, classes=10)  # one map: one particle
         for digit in digits:
             filter.update(x[y == digit], y[y == digit])
         return filter.predict(x_test)

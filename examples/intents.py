@@ -29,18 +29,18 @@ def sentences() -> list[torch.Tensor]:
     return found
 
 
-def new_filter() -> ol.RaoBlackwellizedFilter:
+def new_filter() -> ol.ExactHead:
     """The same random features at every site."""
     torch.manual_seed(0)
-    return ol.RaoBlackwellizedFilter(ol.features.RandomReLU(384, 2000))
+    return ol.ExactHead(ol.features.RandomReLU(384, 2000))
 
 
 def main() -> dict[str, float | bool]:
     x, y, x_test, y_test = sentences()
 
-    def accuracy(rb: ol.RaoBlackwellizedFilter, intents: int = 77) -> float:
+    def accuracy(head: ol.ExactHead, intents: int = 77) -> float:
         asked = y_test < intents
-        return 100 * (rb.predict(x_test[asked]).argmax(1) == y_test[asked]).double().mean().item()
+        return 100 * (head.predict(x_test[asked]).argmax(1) == y_test[asked]).double().mean().item()
 
     # Half of the intents are known at first; the others appear later.
     whole = new_filter()

@@ -36,7 +36,7 @@ def test_filters_consolidations_and_tasks_in_one_line() -> None:
 
 
 def test_a_map_that_cannot_take_the_samples_is_a_sentence() -> None:
-    rb = ol.RaoBlackwellizedFilter(torch.nn.Linear(6, 4), classes=2)
+    rb = ol.ExactHead(torch.nn.Linear(6, 4), classes=2)
     x = torch.randn(10, 6)
     rb.update(x, torch.arange(10) % 2)
     with pytest.raises(ValueError, match=r"samples of shape \[\].*a single sample is x\[None\]"):

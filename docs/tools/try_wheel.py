@@ -9,7 +9,7 @@ import torch
 import orderless as ol
 
 features = ol.Ensemble(lambda: ol.features.RandomReLU(2, 64), n=2, seed=0)
-rb = ol.RaoBlackwellizedFilter(features, weights="uniform", classes=2)
+rb = ol.ExactHead(features, weights="uniform", classes=2)
 x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
 y = (x[:, 0] * x[:, 1] > 0).long()
 rb.update(x, y)

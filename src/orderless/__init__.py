@@ -25,14 +25,13 @@ if _TYPE_CHECKING:
     from .estimators import ParticleClassifier as ParticleClassifier
     from .estimators import ParticleRegressor as ParticleRegressor
     from .evaluation import Prequential, prequential
+    from .exact import ExactHead
     from .filters import (
         AveragingParticles,
         BootstrapParticleFilter,
         GaussianSumFilter,
         GradientDescent,
         ParticleFilter,
-        Predictive,
-        RaoBlackwellizedFilter,
         WeightedParticleFilter,
     )
     from .io import load, save
@@ -45,6 +44,7 @@ _MODULES = {
     "BootstrapParticleFilter": "filters",
     "EWC": "consolidation",
     "Ensemble": "ensemble",
+    "ExactHead": "exact",
     "GaussianSumFilter": "filters",
     "GradientDescent": "filters",
     "LwF": "consolidation",
@@ -54,9 +54,7 @@ _MODULES = {
     "ParticleRegressor": "estimators",
     "Perturb": "ensemble",
     "PosteriorProduct": "product",
-    "Predictive": "filters",
     "Prequential": "evaluation",
-    "RaoBlackwellizedFilter": "filters",
     "SI": "consolidation",
     "Task": "tasks",
     "WeightedParticleFilter": "filters",
@@ -74,9 +72,9 @@ _ROOMS = (
 
 # without the estimators, so that `from orderless import *` does not need scikit-learn
 __all__ = [
-    "AveragingParticles", "BootstrapParticleFilter", "EWC", "Ensemble", "GaussianSumFilter",
-    "GradientDescent", "LwF", "ParticleFilter", "ParticleParameter", "Perturb",
-    "PosteriorProduct", "Predictive", "Prequential", "RaoBlackwellizedFilter", "SI", "Task",
+    "AveragingParticles", "BootstrapParticleFilter", "EWC", "Ensemble", "ExactHead",
+    "GaussianSumFilter", "GradientDescent", "LwF", "ParticleFilter", "ParticleParameter", "Perturb",
+    "PosteriorProduct", "Prequential", "SI", "Task",
     "WeightedParticleFilter", "__version__", "audit", "consolidation", "distributed",
     "ensemble", "exact", "features", "filters", "io", "load", "merge", "metrics",
     "order_sensitivity", "per_particle", "prequential", "product", "save",

@@ -53,8 +53,8 @@ def prequential(learner: Any, stream: Iterable[tuple[Any, Any]]) -> Prequential:
     >>> import torch, orderless as ol
     >>> x = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
     >>> y = (x[:, 0] > 0).long()
-    >>> rb = ol.RaoBlackwellizedFilter(ol.features.RandomReLU(4, 32), classes=2)
-    >>> result = prequential(rb, zip(x.split(50), y.split(50)))
+    >>> head = ol.ExactHead(ol.features.RandomReLU(4, 32), classes=2)
+    >>> result = prequential(head, zip(x.split(50), y.split(50)))
     >>> bool(result.accuracy > 0.9), len(result.curve)
     (True, 9)
     """

@@ -369,7 +369,7 @@ def test_a_backbone_reads_images(images, tmp_path):
 
 def test_a_stopped_fit_goes_on(tables, tmp_path, monkeypatch):
     head = tmp_path / "head.st"
-    seen, update = [], ol.RaoBlackwellizedFilter.update
+    seen, update = [], ol.ExactHead.update
 
     def counted(self, x, y):
         if len(seen) == 1:
@@ -378,7 +378,7 @@ def test_a_stopped_fit_goes_on(tables, tmp_path, monkeypatch):
         seen.append(len(x))
         update(self, x, y)
 
-    monkeypatch.setattr(ol.RaoBlackwellizedFilter, "update", counted)
+    monkeypatch.setattr(ol.ExactHead, "update", counted)
     words = ["fit", "--data", tables, "--out", head, "--label", "kind", "--workers", 1]
     assert run(*words, code=130).stderr.endswith("orderless: stopped\n")
     assert not head.exists() and len(list(tmp_path.glob("head.st.parts/parts/*"))) == 1

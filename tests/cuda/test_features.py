@@ -27,11 +27,11 @@ def sums(name: str, device: str, batch: int) -> list[Tensor]:
     make, shape = MAPS[name]
     x = torch.randn(SAMPLES, *shape, generator=torch.Generator().manual_seed(1)).to(device)
     y = torch.arange(SAMPLES, device=device) % 3
-    rb = ol.RaoBlackwellizedFilter(ol.Ensemble(make, 2, seed=0, device=device), classes=3)
+    rb = ol.ExactHead(ol.Ensemble(make, 2, seed=0, device=device), classes=3)
     for rows in torch.arange(SAMPLES, device=device).split(batch):
         rb.update(x[rows], y[rows])
     rb.forget(x[:20], y[:20])
-    leaves = tree_leaves(rb.state_dict()["statistics"])
+    leaves = tree_leaves(rb.state_dict()["sums"])
     return [leaf.cpu() for leaf in leaves if isinstance(leaf, Tensor)]
 
 

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import orderless as ol
-from orderless.features import RandomReLU
 
 cross_entropy = ol.per_particle(F.cross_entropy)
 
@@ -51,15 +50,7 @@ def bootstrap(group: Any) -> ol.ParticleFilter:
     return pf
 
 
-def exact(group: Any) -> ol.ParticleFilter:
-    maps = ol.Ensemble(lambda: RandomReLU(6, 20), 5, group=group, device="cuda")
-    rb = ol.RaoBlackwellizedFilter(maps, classes=3)
-    for x, y in batches(3):
-        rb.update(x, y)
-    return rb
-
-
-@pytest.mark.parametrize("make", [weighted, bootstrap, exact])
+@pytest.mark.parametrize("make", [weighted, bootstrap])
 def test_a_group_of_one_rank_changes_nothing(make, group):
     alone, together = make(None), make(group)
     x = batches(1)[0][0]

@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import torch
+from tests.exact.blobs import same_state
 
 import orderless as ol
 
@@ -16,7 +17,7 @@ Y = (X[:, 0] > 0).long() + (X[:, 1] * X[:, 2] > 0)
 
 def make_filter(**options):
     maps = ol.Ensemble(lambda: ol.features.RandomReLU(6, 16), n=2, seed=3)
-    return ol.RaoBlackwellizedFilter(maps, feature_limit=4.0, **options)
+    return ol.ExactHead(maps, feature_limit=4.0, **options)
 
 
 def whole(make=make_filter):
@@ -55,11 +56,9 @@ def same(a, b):
     """Every bit of the state, and what is read off it."""
     ours, theirs = a.state_dict(), b.state_dict()
     assert ours["fingerprint"] == theirs["fingerprint"]
-    ours, theirs = ours["statistics"], theirs["statistics"]
+    ours, theirs = ours["sums"], theirs["sums"]
     assert ours.keys() == theirs.keys() and ours["clipped"] > 0
-    for name, value in ours.items():
-        equal = torch.equal if isinstance(value, torch.Tensor) else lambda x, y: x == y
-        assert equal(value, theirs[name]), name
+    assert same_state(ours, theirs)
     assert torch.equal(a.predict(X[:50]), b.predict(X[:50]))
     assert torch.equal(a.log_evidence, b.log_evidence)
     return True

@@ -12,7 +12,7 @@ from orderless.distributed import fit
 from orderless_lab.storage import StoreError
 
 
-class Counting(ol.RaoBlackwellizedFilter):
+class Counting(ol.ExactHead):
     """Counts the samples that were not read from files."""
 
     absorbed = 0
@@ -100,7 +100,7 @@ def test_one_fit_at_a_time(tmp_path):
 
 
 def test_more_samples_than_are_summed_exactly_are_refused(monkeypatch):
-    monkeypatch.setattr("orderless.exact.statistics.Units.most", 999.0)
+    monkeypatch.setattr("orderless.exact.sums.Units.most", 999.0)
     with pytest.raises(ValueError, match="1000 samples cannot be summed exactly with bits=16"):
         fit(make_filter, cut(500), read=read, workers=1)
 
@@ -108,7 +108,7 @@ def test_more_samples_than_are_summed_exactly_are_refused(monkeypatch):
 def test_what_cannot_be_fitted_is_a_sentence():
     with pytest.raises(TypeError, match="a list of shards with a function read=, got list"):
         fit(make_filter, cut(500))
-    with pytest.raises(TypeError, match="an exact filter without data, got Rao"):
+    with pytest.raises(TypeError, match="an exact head without data, got Exact"):
         fit(whole, cut(500), read=read)
     with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
         fit(make_filter, cut(500), read=read, workers=0)
@@ -121,7 +121,7 @@ def test_what_cannot_be_fitted_is_a_sentence():
 
     def other_maps():
         maps = ol.Ensemble(lambda: ol.features.RandomReLU(6, 16), n=1, seed=next(seeds))
-        return ol.RaoBlackwellizedFilter(maps)
+        return ol.ExactHead(maps)
 
     with pytest.raises(ValueError, match="make_filter must make the same feature maps every time"):
         fit(other_maps, cut(500), read=read, workers=1)
@@ -130,7 +130,7 @@ def test_what_cannot_be_fitted_is_a_sentence():
 def test_maps_whose_bits_depend_on_threads_are_refused_with_several(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     with pytest.raises(ValueError, match=r"call torch.set_num_threads\(1\) before"):
-        fit(lambda: ol.RaoBlackwellizedFilter(torch.nn.Linear(6, 4)), cut(500), read=read)
+        fit(lambda: ol.ExactHead(torch.nn.Linear(6, 4)), cut(500), read=read)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ COLUMNS = [0, 17, 100, 255, 256, 400, 511]
 
 def make_filter():
     maps = ol.Ensemble(lambda: ol.features.RandomReLU(INPUTS, FEATURES), n=1, seed=0)
-    return ol.RaoBlackwellizedFilter(maps, feature_limit=8.0, classes=10)
+    return ol.ExactHead(maps, feature_limit=8.0, classes=10)
 
 
 def whole_inputs(shard):
@@ -30,9 +30,9 @@ def read(shard):
 def test_two_million_samples_are_summed_as_python_sums_integers(tmp_path):
     rb = fit(make_filter, range(SHARDS), read=read, workers=2, directory=tmp_path)
     assert rb.samples == SHARDS * ROWS > 2**20
-    state = rb.state_dict()["statistics"]
-    assert state["gram_carry"] is not None  # one word would not have been enough
-    low, high = state["gram"][0], state["gram_carry"][0]
+    state = rb.state_dict()["sums"]
+    assert state["gram_high"] is not None  # one word would not have been enough
+    low, high = state["gram"][0], state["gram_high"][0]
 
     # The same features and sums in whole numbers: no float, no torch, no limit.
     weight = rb.particles[0].weight.double().numpy()[COLUMNS]

@@ -74,7 +74,7 @@ def test_what_a_worker_raises_or_warns_of_is_heard_here():
 
     def small():
         maps = ol.Ensemble(lambda: ol.features.RandomReLU(6, 16), n=1)
-        return ol.RaoBlackwellizedFilter(maps, feature_limit=0.25)
+        return ol.ExactHead(maps, feature_limit=0.25)
 
     with pytest.warns(UserWarning, match="of the features lie beyond .* are clipped"):
         fit(small, dataset(3))

@@ -64,7 +64,7 @@ def test_filters_of_estimators_merge_only_where_labels_and_scales_mean_the_same(
     X, y = iris
     first, second, third = np.unique(y)
     a, b = (ParticleClassifier(**FIXED).fit(X[rows], y[rows]) for rows in (y != third, y != first))
-    with pytest.raises(ValueError, match="add the estimators that these filters belong to"):
+    with pytest.raises(ValueError, match="add the estimators that these heads belong to"):
         a.filter_ + b.filter_  # 'setosa' and 'versicolor' would share a column
     scaled = [
         ParticleClassifier(n_features=32, random_state=0).fit(X[i::2], y[i::2]) for i in range(2)

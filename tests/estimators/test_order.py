@@ -11,7 +11,7 @@ from orderless import ParticleClassifier, ParticleRegressor
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weights", ["uniform", "evidence", "tempered"])
+@pytest.mark.parametrize("weights", ["uniform", "evidence"])
 def test_no_order_and_no_batching_changes_a_bit_of_the_exact_classifier(iris, weights) -> None:
     X, y = iris
     options = {"n_features": 32, "weights": weights, "random_state": 0, "input_scale": 1.0}

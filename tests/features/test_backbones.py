@@ -111,7 +111,7 @@ def test_what_the_network_learns_later_does_not_matter(images: Tensor) -> None:
 
 def test_the_exact_filter_does_not_care_how_the_images_come(images: Tensor) -> None:
     maps, labels = backbone(images, project=24), torch.arange(len(images)) % 3
-    whole, parts = (ol.RaoBlackwellizedFilter(maps) for _ in range(2))
+    whole, parts = (ol.ExactHead(maps) for _ in range(2))
     whole.update(images, labels)
     for row in reversed(range(len(images))):
         parts.update(images[row : row + 1], labels[row : row + 1])
@@ -131,9 +131,9 @@ def test_the_fingerprint_knows_the_weights_and_the_conditions(
         backbone(images, taps=("2",), scales=maps._frozen.scales, mirror=True),
     ):
         assert repr(different) != repr(maps)  # which the filter's own fingerprint contains
-    here = ol.RaoBlackwellizedFilter(maps)
+    here = ol.ExactHead(maps)
     monkeypatch.setattr(torch, "__version__", "7.7")
-    there = ol.RaoBlackwellizedFilter(maps)
+    there = ol.ExactHead(maps)
     with pytest.raises(ValueError, match=r"torch 7\.7.* there"):
         here + there
 

@@ -21,7 +21,7 @@ import orderless as ol
 from orderless import io as storage
 from orderless.distributed.head import Head, Recipe, look_through
 from orderless.distributed.parts import Parts
-from orderless.exact.certificate import compare
+from orderless.exact.digests import digests
 from orderless.files import find_files, read_images
 from orderless_lab.experiments import Store
 from orderless_lab.experiments.store import read_cell
@@ -182,7 +182,7 @@ def head_state() -> dict[str, object]:
 
 
 def part_file() -> bytes:
-    return saved(head_state()["filter"]["statistics"])
+    return saved(head_state()["filter"]["sums"])
 
 
 def read_part(path: Path) -> None:
@@ -216,7 +216,7 @@ READERS = {
     "part.safetensors": (part_file(), read_part, (), 60),
     "certificate.st": (
         saved(head_state()),
-        lambda path: compare(ol.load(path), head_state()),
+        lambda path: digests(ol.load(path)),
         ValueError,
         40,
     ),

@@ -23,7 +23,7 @@ GIVEN: dict[str, Callable[[str], object]] = {
     "Ensemble": lambda device: ol.Ensemble(linear, 2, device=device),
     "from_modules": lambda device: ol.Ensemble.from_modules([linear()], device=device),
     "Ensemble.to": lambda device: ol.Ensemble(linear, 2).to(device),
-    "filter.to": lambda device: ol.RaoBlackwellizedFilter(linear(), classes=2).to(device),
+    "filter.to": lambda device: ol.ExactHead(linear(), classes=2).to(device),
     "Scenario.to": lambda device: Scenario([TASK, TASK], kind="domain").to(device),
     "estimator": lambda device: ol.ParticleClassifier(device=device).fit(
         np.random.default_rng(0).normal(size=(8, 2)), [0, 1] * 4

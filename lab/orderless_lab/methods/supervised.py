@@ -249,8 +249,8 @@ class ExactSettings(Config):
     """M, the number of features of each map of the exact filter."""
     rb_particles: Size = 8
     """The number of maps of the exact filter."""
-    rb_weights: Literal["uniform", "evidence", "tempered"] = "uniform"
-    """How the exact filter weighs its maps: "uniform", "evidence" or "tempered"."""
+    rb_weights: Literal["uniform", "evidence"] = "uniform"
+    """How the exact head weighs its maps: "uniform" or "evidence"."""
     rb_block: Size = 4096
     """Samples gathered before they are added; this changes the speed only."""
 
@@ -275,7 +275,7 @@ def _rb(setup: Setup) -> ExactLearner:
     maps = setup.initial(make_map, own.rb_particles)
     maps.chunk_size = setup.settings.chunk_size
     classes = scenario.outputs if scenario.kind == "class" else scenario.classes_per_task
-    filter = ol.RaoBlackwellizedFilter(maps, weights=own.rb_weights, classes=classes)
+    filter = ol.ExactHead(maps, weights=own.rb_weights, classes=classes)
     return ExactLearner(scenario, filter, own.rb_block)
 
 

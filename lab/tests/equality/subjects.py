@@ -55,13 +55,13 @@ def make(row: str, device: Any = "cpu", group: Any = None) -> Any:
     options: dict[str, Any] = {"n": N, "seed": 0, "device": device, "group": group}
     if row == "exact head, exact maps":
         maps = ol.Ensemble(lambda: ol.features.RandomReLU(432, 200), **options)
-        return ol.RaoBlackwellizedFilter(maps, classes=CLASSES)
+        return ol.ExactHead(maps, classes=CLASSES)
     if row == "exact head, float backbone":
         net = frozen()
         maps = ol.Ensemble(
             lambda: ol.features.Backbone(net, project=200, inputs=images(8, 99)), **options
         )
-        return ol.RaoBlackwellizedFilter(maps, classes=CLASSES)
+        return ol.ExactHead(maps, classes=CLASSES)
     particles = ol.Ensemble(network, **options)
     if row == "product":
         return ol.PosteriorProduct(particles, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5))
@@ -75,7 +75,7 @@ def learn(learner: Any, data: tuple[Tensor, Tensor], batch: int = 20) -> None:
     """One pass over the samples of a task."""
     x, y = (part.to(learner.particles.device) for part in data)
     for rows in torch.arange(len(x), device=x.device).split(batch):
-        if isinstance(learner, ol.RaoBlackwellizedFilter):
+        if isinstance(learner, ol.ExactHead):
             learner.update(x[rows], y[rows])
         else:
             learner.step(lambda rows=rows: cross_entropy(learner.particles(x[rows]), y[rows]))
@@ -95,8 +95,8 @@ def result(learner: Any) -> Result:
     x = images(64, 77).to(learner.particles.device)
     answers = learner.predict(x).cpu().double()
     state = learner.state_dict()
-    if isinstance(learner, ol.RaoBlackwellizedFilter):
-        state = state["statistics"]
+    if isinstance(learner, ol.ExactHead):
+        state = state["sums"]
     leaves = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
     return {"state": [leaf.cpu().double() for leaf in leaves], "answers": answers}
 

@@ -315,7 +315,7 @@ def test_the_exact_filter_is_right_on_a_users_own_data_in_every_order(
     (module_name, _, _) = reference.partition(":")
     days = sys.modules[module_name].tasks()
     ensemble = ol.Ensemble(lambda: ol.features.RandomReLU(6, 64), 8, seed=0)
-    rb = ol.RaoBlackwellizedFilter(ensemble, weights="uniform", classes=2)
+    rb = ol.ExactHead(ensemble, weights="uniform", classes=2)
     for day in (2, 0, 3, 1):
         rb.update(*days[day][0], task=day)
     right = [float((rb.predict(x).argmax(1) == y).double().mean()) for _, (x, y) in days]

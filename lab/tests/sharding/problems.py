@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless.features import RandomReLU
 from orderless_lab.optim import TRAC
 
 N, STEPS = 7, 6
@@ -164,28 +163,6 @@ def none_left(group: Any) -> Result:
     return {"said": "nothing"}
 
 
-# ------------------------------------------------------------------ the exact filter
-
-
-def exact(group: Any, **options: Any) -> Result:
-    maps = ol.Ensemble(lambda: RandomReLU(6, 20, bias_scale=0.3), N, seed=1, group=group)
-    rb = ol.RaoBlackwellizedFilter(maps, classes=3, calibration=20, feature_limit=2.0, **options)
-    for task, (x, y) in enumerate(batches(3)):
-        rb.update(x, y, task=task % 2)
-    x = batches(1, seed=8)[0][0]
-    means, variances = rb.predictive(x)
-    both = rb + rb
-    return {
-        **answers(rb, x),
-        "evidence": rb.particle_log_evidence,
-        "clipped": rb.clipped,
-        "means": means,
-        "variances": variances,
-        "twice": both.predict(x),
-        "state": rb.state_dict(),
-    }
-
-
 SOLVERS: dict[str, Callable[[Any], Result]] = {
     "wpf": partial(train, make_filter=wpf),
     "wpf, linearized": partial(train, make_filter=partial(wpf, weighting="linearized")),
@@ -221,11 +198,7 @@ SOLVERS: dict[str, Callable[[Any], Result]] = {
     },
     "none left": none_left,
 }
-EXACT: dict[str, Callable[[Any], Result]] = {
-    f"rb, {weights}": partial(exact, weights=weights)
-    for weights in ("evidence", "tempered", "uniform")
-}
 
 
 def solve(group: Any) -> dict[str, Result]:
-    return {name: solver(group) for name, solver in {**SOLVERS, **EXACT}.items()}
+    return {name: solver(group) for name, solver in SOLVERS.items()}

@@ -20,8 +20,8 @@ from orderless_lab.experiments.engine import Report
 from orderless_lab.experiments.launch.local import Processes
 from orderless_lab.storage import Directory
 
-from ..exact.statistics import HeadStatistics
-from ..filters import RaoBlackwellizedFilter
+from ..exact import ExactHead
+from ..exact.sums import HeadSums
 from .parts import Parts, Piece, Reader, merged
 
 Progress = Callable[[int, int | None, str], None]
@@ -29,7 +29,7 @@ Progress = Callable[[int, int | None, str], None]
 
 
 def fit(
-    make_filter: Callable[[], RaoBlackwellizedFilter],
+    make_filter: Callable[[], ExactHead],
     dataset: Any,
     *,
     read: Reader | None = None,
@@ -37,7 +37,7 @@ def fit(
     workers: int | None = None,
     gpus: float = 0.0,
     progress: Progress = lambda done, total, text: None,
-) -> RaoBlackwellizedFilter:
+) -> ExactHead:
     """Fit an exact filter to a data set; the result is that of one `update`, to the bit.
 
     Args:
@@ -57,9 +57,9 @@ def fit(
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     rb = make_filter()
-    if not isinstance(rb, RaoBlackwellizedFilter) or rb.samples:
-        raise TypeError(f"make_filter must make an exact filter without data, got {rb!r}")
-    if rb.grid.padded and rb.particles.device.type == "cpu" and torch.get_num_threads() > 1:
+    if not isinstance(rb, ExactHead) or rb.samples:
+        raise TypeError(f"make_filter must make an exact head without data, got {rb!r}")
+    if rb.grid.padded and rb.grid.device.type == "cpu" and torch.get_num_threads() > 1:
         raise ValueError(
             "the bits of these feature maps depend on the number of threads, and workers have one "
             "each: call torch.set_num_threads(1) before fit"
@@ -72,15 +72,13 @@ def fit(
             f"{type(dataset).__name__} and read={read!r}"
         )
     with _folder(directory, temporary=not on_ray) as folder:
-        parts = Parts(make_filter, read or _columns, folder, rb.fingerprint)
+        parts = Parts(make_filter, read or _columns, folder, rb.grid.fingerprint)
         if on_ray:
             from .ray import fit_blocks
 
             total = fit_blocks(parts, dataset, workers, gpus, progress)
         else:
             total = _fit_shards(parts, dataset, workers, progress)
-    if total is not None:
-        rb.check_total(total.samples)
     return rb.holding(total)
 
 
@@ -101,7 +99,7 @@ def _folder(directory: str | Path | None, temporary: bool) -> Iterator[Path | No
 
 def _fit_shards(
     parts: Parts, shards: Sequence[Any], workers: int | None, progress: Progress
-) -> HeadStatistics | None:
+) -> HeadSums | None:
     """Compute the parts in processes of this machine, which return them as files."""
     cells = [
         SimpleNamespace(content=shard, name=str(number), title=str(number), slow=False)

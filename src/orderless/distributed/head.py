@@ -20,9 +20,9 @@ from orderless_lab.storage.typed import Misfit, as_json, decode
 
 from ..ensemble import Ensemble
 from ..errors import DataError, UserError
+from ..exact import ExactHead
 from ..features import RandomReLU, efficientnet_lite
 from ..files import Files, label_of, numbers, read_images, read_table
-from ..filters import RaoBlackwellizedFilter
 from ..io import load, save
 
 TOGETHER = 256  # images per part
@@ -58,19 +58,19 @@ class Recipe:
         if self.spread < 0.0:
             raise UserError(f"the spread of values cannot be negative, got {self.spread}")
 
-    def make_filter(self) -> RaoBlackwellizedFilter:
+    def make_filter(self) -> ExactHead:
         kind = {"targets": "values"} if self.spread else {"classes": len(self.classes)}
         options: Any = {"weights": "uniform", **kind}
         if self.features.startswith("lite"):
             backbone = efficientnet_lite(int(self.features[4:]), project=self.count or None)
             if not self.count:
-                return RaoBlackwellizedFilter(backbone, **options)
+                return ExactHead(backbone, **options)
             make: Any = backbone
         elif self.size:
             make = feature_map(self.features, (3, self.size, self.size), self.count)
         else:
             make = partial(RandomReLU, len(self.columns), self.count, bias_scale=0.5)
-        return RaoBlackwellizedFilter(Ensemble(make, self.maps, seed=self.seed), **options)
+        return ExactHead(Ensemble(make, self.maps, seed=self.seed), **options)
 
     def shards(self, files: Files) -> list[Any]:
         """One shard per table, or per `TOGETHER` images."""
@@ -129,7 +129,7 @@ class Head:
     """A fitted head, as `orderless fit` writes it and `orderless predict` reads it."""
 
     recipe: Recipe
-    filter: RaoBlackwellizedFilter
+    filter: ExactHead
 
     def save(self, path: Path) -> None:
         save(path, {"recipe": as_json(self.recipe), "filter": self.filter.state_dict()})

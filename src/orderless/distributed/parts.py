@@ -19,8 +19,8 @@ from torch import Tensor
 
 from orderless_lab.storage import Directory
 
-from ..exact.statistics import HeadStatistics
-from ..filters import RaoBlackwellizedFilter
+from ..exact import ExactHead
+from ..exact.sums import HeadSums
 from ..io import load, save
 
 Piece = tuple[Any, Any]  # x and y, tensors or arrays
@@ -35,7 +35,7 @@ class Parts:
     called `fit`, and `folder` holds the files of finished pieces.
     """
 
-    make_filter: Callable[[], RaoBlackwellizedFilter]
+    make_filter: Callable[[], ExactHead]
     read: Reader
     folder: Path | None
     fingerprint: str
@@ -46,13 +46,13 @@ class Parts:
         return {name: value for name, value in self.__dict__.items() if name != "filter"}
 
     @cached_property
-    def filter(self) -> RaoBlackwellizedFilter:
+    def filter(self) -> ExactHead:
         """This process's filter, without data."""
         made = self.make_filter()
-        if made.fingerprint != self.fingerprint:
+        if made.grid.fingerprint != self.fingerprint:
             raise ValueError(
                 "make_filter must make the same feature maps every time, got the fingerprint "
-                f"{made.fingerprint!r} on a worker and {self.fingerprint!r} where fit was called"
+                f"{made.grid.fingerprint!r} on a worker and {self.fingerprint!r} in fit"
             )
         return made
 
@@ -75,29 +75,29 @@ class Parts:
         if self.folder is None or not self.folder.is_dir():
             return None  # this machine does not see the folder
         rb = self.filter
-        settings = f"{rb.fingerprint} {vars(rb.targets)} {rb.calibration}"
+        settings = f"{rb.grid.fingerprint} {vars(rb.intake.targets)} {rb.intake.calibration}"
         digest = hashlib.sha256(settings.encode())
         for tensor in (x, y):
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return self.folder / f"{digest.hexdigest()}.safetensors"
 
-    def load(self, path: Path) -> HeadStatistics:
+    def load(self, path: Path) -> HeadSums:
         rb = self.filter
-        return HeadStatistics.from_state(load(path), rb.units, rb.particles.device)
+        return HeadSums.from_state(load(path), rb.intake.units, rb.grid.device)
 
-    def sums(self, x: Tensor, y: Tensor, path: Path | None) -> HeadStatistics:
+    def sums(self, x: Tensor, y: Tensor, path: Path | None) -> HeadSums:
         """The sums of one piece, from its file if there is one."""
         if path is not None and path.is_file():
             with suppress(ValueError):  # a damaged file is computed again and overwritten
                 return self.load(path)
         part = self.filter.holding(None)
         part.update(x, y)
-        assert part.statistics is not None
+        assert part.sums is not None
         if path is not None:
             with Directory(path.parent).space():
-                save(path, part.statistics.state_dict())
-        return part.statistics
+                save(path, part.sums.state_dict())
+        return part.sums
 
     def compute(self, shard: Any, store: Any, tick: Callable[[int], None]) -> list[Path]:
         """Compute the pieces of a shard and return their files; called by a launcher."""
@@ -115,10 +115,10 @@ class Parts:
         return 2**30
 
 
-def merged(parts: Iterable[HeadStatistics | None]) -> HeadStatistics | None:
+def merged(parts: Iterable[HeadSums | None]) -> HeadSums | None:
     """The total of several sums; None if there are none."""
     there = [part for part in parts if part is not None]
-    return reduce(HeadStatistics.plus, there) if there else None
+    return reduce(HeadSums.plus, there) if there else None
 
 
 def _tensor(values: Any) -> Tensor:

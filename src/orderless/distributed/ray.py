@@ -11,17 +11,17 @@ from typing import Any
 from orderless_lab.experiments.launch.ray import RETRIES, import_ray, worker_errors
 
 from ..ensemble.precision import one_thread
-from ..exact.statistics import HeadStatistics
+from ..exact.sums import HeadSums
 from .parts import Parts, merged
 
 FAN = 4  # parts merged by one task
 
-Part = tuple[HeadStatistics | None, set[str]]  # sums, and the texts of warnings
+Part = tuple[HeadSums | None, set[str]]  # sums, and the texts of warnings
 
 
 def fit_blocks(
     parts: Parts, dataset: Any, workers: int | None, gpus: float, progress: Any
-) -> HeadStatistics | None:
+) -> HeadSums | None:
     """The sums over all blocks."""
     ray = import_ray()
     compute = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(_part)

@@ -6,7 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from orderless_lab.scenarios.streams import keyed_generator
 
 from ..ensemble import Ensemble, per_particle
+from ..exact import ExactHead
 from ..features import RandomReLU
-from ..filters import AveragingParticles, RaoBlackwellizedFilter, WeightedParticleFilter
+from ..filters import AveragingParticles, WeightedParticleFilter
 
 METHODS = ("rb", "wpf", "averaging")
 INPUT_LIMIT = 4.0  # larger inputs are clipped
@@ -79,16 +80,17 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         ensemble = partial(Ensemble, n=self.n_particles, seed=self.seed_, device=self.device)
         if self.method == "rb":
             # larger biases give features that are 0 on almost all samples, and extrapolate badly
-            exact = RaoBlackwellizedFilter(
+            exact = ExactHead(
                 ensemble(RandomReLU(inputs, self.n_features, bias_scale=0.5)),
                 weights=self.weights,
                 targets="values" if values else "classes",
                 classes=None if values else outputs,
                 class_prior=getattr(self, "class_prior", None),
             )
-            exact.warnings.advice["input_limit"] = "set input_mean and input_scale"
-            exact.warnings.advice["target_limit"] = "set target_mean and target_scale"
-            exact.meaning = self._meaning(getattr(self, "classes_", None))
+            exact.intake.warnings.advice["input_limit"] = "set input_mean and input_scale"
+            exact.intake.warnings.advice["target_limit"] = "set target_mean and target_scale"
+            meaning = self._meaning(getattr(self, "classes_", None))
+            exact.intake = replace(exact.intake, meaning=meaning)
             return exact
         # float64, so that a prediction does not depend on which rows are predicted together
         particles = ensemble(_network(inputs, self.hidden, outputs))
@@ -129,7 +131,7 @@ class ParticleEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         return self
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Remove samples that were learned; see `RaoBlackwellizedFilter.forget`."""
+        """Remove samples that were learned; see `ExactHead.forget`."""
         self._check_exact("forget")
         X, y = self._validated(X, y, reset=False)
         X, y, weights = self._weighted(X, y, sample_weight)

@@ -1,6 +1,6 @@
 """The classifier."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
-from ..exact.algebra import LARGEST_WEIGHT
+from ..exact.targets import LARGEST_WEIGHT
 from .base import METHODS, ParticleEstimator
 
 
@@ -26,7 +26,7 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
             `"averaging"`: the same, unweighted.
         n_particles: number of feature maps or networks.
         n_features: random features per map (rb).
-        weights: weights of the maps (rb): `"uniform"`, `"evidence"` or `"tempered"`.
+        weights: weights of the maps (rb): `"uniform"` or `"evidence"`.
         hidden: widths of the hidden layers (wpf, averaging).
         lr, batch_size, epochs: of the gradient steps of `fit`; `partial_fit` makes one pass.
         input_mean, input_scale: a number or one per column; None: from the data of `fit`.
@@ -89,7 +89,7 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
         """The filter with a column for each of `classes`, which include ours."""
         places = np.searchsorted(classes, self.classes_.astype(classes.dtype))
         result = self.filter_.relabelled(places.tolist(), len(classes))
-        result.meaning = self._meaning(classes)
+        result.intake = replace(result.intake, meaning=self._meaning(classes))
         return result
 
     def _align(self, other: Any) -> tuple[Any, Any]:

@@ -1,3 +1,5 @@
-"""The exact filter: frozen features, and the posterior of a linear head in closed form."""
+"""The exact head: frozen features, and the posterior of a linear head in closed form."""
 
-from .. import filters as filters  # first, because it imports modules of this room
+from .head import ExactHead, Predictive
+
+__all__ = ["ExactHead", "Predictive"]

@@ -1,21 +1,22 @@
-"""The filter as an ordinary module, for `torch.export` and programs without this library."""
+"""The head as an ordinary module, for `torch.export` and programs without this library."""
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from .evidence import HeadPosterior
-from .targets import Classes, by_label, label_table
+from .ridge import HeadPosterior
+from .targets import Classes, by_label, label_table, tasks_and_labels
 
 if TYPE_CHECKING:
-    from .rao_blackwellized import RaoBlackwellizedFilter
+    from .head import ExactHead
 
 
-class ExportedHead(nn.Module):
-    """One particle's head: features `[B, M]` to means `[B, K]`, or to logits."""
+class ExportedMap(nn.Module):
+    """One map's head: features `[B, M]` to means `[B, K]`, or to logits."""
 
     weight: Tensor
     intercept: Tensor
@@ -29,12 +30,14 @@ class ExportedHead(nn.Module):
         super().__init__()
         for name in ("weight", "intercept", *(("factor", "mean") if probabilities else ())):
             self.register_buffer(name, getattr(head, name).clone())
-        self.noise_variance, self.constant = head.noise_variance, head.intercept_leverage
-        self.probabilities, self.portable = probabilities, portable
+        self.noise_variance = head.noise_variance
+        self.constant = head.intercept_leverage
+        self.probabilities = probabilities
+        self.portable = portable
         if probabilities and portable:
-            whole = torch.eye(len(self.mean), dtype=self.factor.dtype, device=self.factor.device)
-            self.factor = torch.linalg.solve_triangular(self.factor, whole, upper=False)
-        # a tensor, as in the filter: a number divided by a tensor is rounded twice
+            identity = torch.eye(len(self.mean), dtype=self.factor.dtype, device=self.factor.device)
+            self.factor = torch.linalg.solve_triangular(self.factor, identity, upper=False)
+        # a tensor, as in the head: a number divided by a tensor is rounded twice
         self.register_buffer("sharpness", head.weight.new_tensor(sharpness))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -51,34 +54,34 @@ class ExportedHead(nn.Module):
         return means * (self.sharpness / variance.sqrt()).unsqueeze(1)
 
 
-class ExportedFilter(nn.Module):
+class ExportedHead(nn.Module):
     """Maps, grid and heads: x `[B, ...]` to `predictive(x).mean` `[B, K]` or `predict(x)` `[B, C]`.
 
-    Unlike the filter's blocks, the batch may change the last bits of maps that are not `exact`.
+    Unlike the head's blocks, the batch may change the last bits of maps that are not `exact`.
     """
 
     weights: Tensor
     table: Tensor
 
-    def __init__(self, rb: RaoBlackwellizedFilter, probabilities: bool, portable: bool) -> None:
+    def __init__(self, head: ExactHead, probabilities: bool, portable: bool) -> None:
         super().__init__()
-        if rb.particles.shard.group is not None:
-            raise ValueError("a sharded filter cannot be exported: load its state into a whole one")
-        if probabilities and not isinstance(rb.targets, Classes):
+        if probabilities and not isinstance(head.intake.targets, Classes):
             raise ValueError("targets='values' has no probabilities: export() gives its mean")
-        if not rb.heads:
+        solution = head.solution()
+        if solution is None:
             raise ValueError("nothing to export yet: update with some data first")
-        maps = [rb.particles[i] for i in range(rb.particles.n)]
-        self.maps = nn.ModuleList(maps).requires_grad_(False).eval()
+        self.maps = nn.ModuleList([copy.deepcopy(each) for each in head.grid.maps])
         self.heads = nn.ModuleList(
-            [ExportedHead(head, rb.sharpness, probabilities, portable) for head in rb.heads]
+            [ExportedMap(h, solution.sharpness, probabilities, portable) for h in solution.heads]
         )
-        self.limit, self.scale, self.floats = rb.grid.limit, rb.grid.scale, rb.grid.padded
-        self.across = rb.across_tasks if probabilities else None
-        self.register_buffer("weights", rb.weights)
-        if isinstance(rb.targets, Classes):
-            _, labels = rb.tasks_and_labels()
-            self.register_buffer("table", label_table(labels, rb.targets.labels(labels)))
+        self.limit = head.grid.limit
+        self.scale = head.grid.scale
+        self.floats = head.grid.padded
+        self.across = head.across_tasks if probabilities else None
+        self.register_buffer("weights", head.weights)
+        if isinstance(head.intake.targets, Classes) and head.sums is not None:
+            _, labels = tasks_and_labels(head.sums.columns)
+            self.register_buffer("table", label_table(labels, head.intake.targets.labels(labels)))
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.float() if x.dtype == torch.uint8 and self.floats else x

@@ -3,18 +3,19 @@
 A column is a pair (task, label). Tensors hold it as one number that sorts by task, then label.
 """
 
-import operator
-from typing import Any, SupportsIndex
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..features.exact import check_limit
+from ..features.exact import check_limit, check_whole
 
+LARGEST_WEIGHT = 16.0
 Column = tuple[int, int]  # (task, label); task is -1 if heads are not distinguished by task
 _LABELS = 1 << 32  # a column as a number: (task + 1) * _LABELS + label
 _LARGEST_LABEL = 1 << 20
-_LARGEST_TASK = 1 << 30
+_LARGEST_TASK = (1 << 30) - 1
+_UNLIKELY = 1 << 16  # labels below are not taken for ids
 
 
 def column_numbers(columns: list[Column], device: Any = None) -> Tensor:
@@ -39,40 +40,48 @@ class Classes:
     unit = 1.0
 
     def __init__(self, count: int | None) -> None:
-        if count is not None and (not isinstance(count, SupportsIndex) or count < 1):
-            raise ValueError(f"classes must be a whole number of at least 1, got {count!r}")
-        self.count = None if count is None else operator.index(count)
+        self.count = None if count is None else check_whole("classes", count, 1, _LARGEST_LABEL)
 
     def __str__(self) -> str:
         return "classes"
 
-    def check(self, y: Tensor, task: int | None, columns: Tensor) -> None:
+    def check(self, y: Tensor, task: int | None) -> None:
         """Raise if this head cannot have such targets."""
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool or y.dim() != 1:
             raise TypeError(
                 f"labels must be whole numbers of shape [B], got {y.dtype} {tuple(y.shape)}; for "
                 "regression use targets='values'"
             )
-        whole = isinstance(task, SupportsIndex) and not isinstance(task, bool)
-        if task is not None and not (whole and 0 <= task < _LARGEST_TASK):
-            end = _LARGEST_TASK - 1
-            raise ValueError(f"task must be a whole number between 0 and {end}, or None: {task!r}")
-        y, end = y.long(), self.count or _LARGEST_LABEL  # torch cannot compare unsigned integers
+        if task is not None:
+            check_whole("task", task, 0, _LARGEST_TASK)
+        y = y.long()  # torch cannot compare unsigned integers
+        end = self.count or _LARGEST_LABEL
         wrong = y[(y < 0) | (y >= end)]
         if len(wrong):
             raise ValueError(f"labels must lie between 0 and {end - 1}, got {int(wrong[0])}")
-        if len(columns) and (int(columns[0]) >= _first(0)) != (task is not None):
-            was, now = ("with", "without") if task is None else ("without", "with")
-            raise ValueError(
-                f"earlier updates came {was} a task and this one {now}: the head has either a "
-                "column per (task, label) or one per label"
-            )
 
-    def check_others(self, ours: list[Column], theirs: list[Column]) -> None:
-        """Raise if this head cannot have the columns of another."""
-        largest = max((label for _, label in theirs), default=-1)
+    def check_others(self, ours: Tensor, theirs: Tensor) -> None:
+        """Raise if a head with our columns cannot have theirs too."""
+        of_tasks = torch.cat([ours, theirs.to(ours.device)]) >= _LABELS
+        if of_tasks.any() and not of_tasks.all():
+            raise ValueError(
+                "samples with a task and samples without a task do not fit into one head: it has "
+                "either a column per (task, label) or one per label"
+            )
+        largest = int(theirs.remainder(_LABELS).max()) if len(theirs) else 0
         if self.count is not None and largest >= self.count:
             raise ValueError(f"there is a label {largest} there, but classes={self.count} here")
+
+    def doubt(self, columns: Tensor) -> str | None:
+        """A warning if these columns seem to be of ids, not of labels."""
+        largest = int(tasks_and_labels(columns)[1].max())
+        if self.count is not None or largest < _UNLIKELY or 100 * len(columns) > largest:
+            return None
+        return (
+            f"a label is {largest}, but there are {len(columns)} different ones, and predictions "
+            f"will have {largest + 1} columns: number the labels from 0 if these are ids, or say "
+            "how many classes there are"
+        )
 
     def columns(self, y: Tensor, task: int | None) -> Tensor:
         """The numbers of the columns that these labels need, ascending."""
@@ -89,36 +98,37 @@ class Classes:
 
 def _first(task: int | None) -> int:
     """The number of a task's column for label 0."""
-    return int(column_numbers([(-1 if task is None else task, 0)]))
+    return 0 if task is None else (int(task) + 1) * _LABELS
 
 
 class Values:
     """Floats `[B]` or `[B, K]` in multiples of `limit / 2^bits`; beyond the limit refused."""
 
     def __init__(self, limit: float, bits: int) -> None:
-        check_limit(limit, "target_limit")
-        self.limit, self.unit = limit, limit / 2.0**bits
+        self.limit = check_limit(limit, "target_limit")
+        self.unit = limit / 2.0**bits
 
     def __str__(self) -> str:
         return f"values within +-{self.limit}"
 
-    def check(self, y: Tensor, task: int | None, columns: Tensor) -> None:
+    def check(self, y: Tensor, task: int | None) -> None:
         if task is not None:
             raise ValueError("targets='values' has one head for all tasks: leave task out")
-        if not y.is_floating_point() or y.dim() not in (1, 2):
+        if not y.is_floating_point() or y.dim() not in (1, 2) or y.shape[-1] == 0:
             raise TypeError(f"values must be floats [B] or [B, K], got {y.dtype} {tuple(y.shape)}")
-        if not y.isfinite().all() or (y.numel() and y.abs().max() > self.limit):
+        if not y.isfinite().all() or y.abs().max() > self.limit:
             raise ValueError(
                 f"targets must be finite and within +-{self.limit}: scale them, or build the "
-                "filter with a larger target_limit (a power of two)"
+                "head with a larger target_limit (a power of two)"
             )
-        before, now = len(columns), len(self.columns(y, task))
-        if before and before != now:
-            raise ValueError(f"targets had {before} values per sample before, now {now}")
 
-    def check_others(self, ours: list[Column], theirs: list[Column]) -> None:
-        if ours and theirs and ours != theirs:
+    def check_others(self, ours: Tensor, theirs: Tensor) -> None:
+        if len(ours) and len(theirs) and len(ours) != len(theirs):
             raise ValueError(f"targets have {len(ours)} values here and {len(theirs)} there")
+
+    def doubt(self, columns: Tensor) -> str | None:
+        """Values cannot be taken for labels."""
+        return None
 
     def columns(self, y: Tensor, task: int | None) -> Tensor:
         width = 1 if y.dim() == 1 else y.shape[1]
@@ -145,3 +155,50 @@ def by_label(scores: Tensor, table: Tensor, across: str) -> Tensor:
     nothing = torch.full_like(scores[..., :1], -torch.inf)  # the padding of the table
     tasks = torch.cat([scores, nothing], dim=2)[..., table]  # [N, B, C, tasks]
     return tasks.amax(-1) if across == "max" else tasks.logsumexp(-1)
+
+
+def check_tensor(name: str, value: Any) -> None:
+    """Raise `TypeError` if a value is not a dense tensor of real numbers."""
+    if not isinstance(value, Tensor):
+        kind = type(value).__name__
+        raise TypeError(
+            f"{name} must be a tensor, got {kind}: use torch.as_tensor, and number labels that are "
+            "strings"
+        )
+    if value.is_complex() or value.layout != torch.strided:
+        raise TypeError(f"{name} must hold real numbers, densely, got {value.dtype} {value.layout}")
+
+
+def checked(
+    x: Tensor, y: Tensor, weight: Any, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs `[B, ...]`, targets and weights `[B]`; a single sample may lack the first axis."""
+    check_tensor("x", x)
+    check_tensor("y", y)
+    if y.dim() == 0:
+        x, y = x.unsqueeze(0), y.unsqueeze(0)
+    count, y = len(x) if x.dim() else 0, y.to(device)
+    if count != len(y) or count == 0:
+        raise ValueError(
+            f"x has {count} samples and y has {len(y)}: give at least one, and one target each"
+        )
+    if x.is_floating_point() and not x.isfinite().all():
+        raise ValueError("x holds values that are not finite: clean the data first")
+    if weight is None:
+        return x, y, torch.ones(count, dtype=torch.float64, device=device)
+    try:
+        weights = torch.as_tensor(weight, dtype=torch.float64, device=device)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"sample_weight must hold numbers, got {weight!r}") from error
+    weights = weights.expand(count) if weights.dim() == 0 else weights
+    if tuple(weights.shape) != (count,):
+        raise ValueError(
+            f"sample_weight must be [{count}], one per sample, got {tuple(weights.shape)}"
+        )
+    fine = (weights >= 0) & (weights <= LARGEST_WEIGHT) & (weights * 16 == (weights * 16).round())
+    if not fine.all():
+        raise ValueError(
+            "sample_weight must lie between 0 and 16 in multiples of 1/16, which keeps sums exact, "
+            f"got {weights[~fine][0].item():g}"
+        )
+    return x, y, weights

@@ -164,7 +164,10 @@ class Backbone(nn.Module):
             self.projection = RandomReLU(self.in_features, project, input_limit=_INPUT_LIMIT)
 
     def forward(self, x: Tensor) -> Tensor:
-        features = self.pooled(x)
+        return self.projected(self.pooled(x))
+
+    def projected(self, features: Tensor) -> Tensor:
+        """phi from f(x), which all maps of an ensemble have in common."""
         return features if self.projection is None else self.projection(features)
 
     @torch.no_grad()

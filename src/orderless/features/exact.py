@@ -12,6 +12,7 @@ weights, which may as well be drawn on a grid. Rows of more than 4096 inputs use
 """
 
 import math
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -49,6 +50,15 @@ def round_weights(weight: Tensor, bias: Tensor, limit: float) -> tuple[Tensor, T
 
 def check_limit(limit: float, name: str = "input_limit") -> float:
     """Raise `ValueError` if a limit is no power of two, by which scaling is exact."""
-    if math.frexp(limit)[0] != 0.5:
-        raise ValueError(f"{name} must be a power of two such as 4 or 16, got {limit}")
+    if not isinstance(limit, int | float) or math.frexp(limit)[0] != 0.5:
+        raise ValueError(f"{name} must be a power of two such as 4 or 16, got {limit!r}")
     return float(limit)
+
+
+def check_whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """A setting as an int. Raise if it is no whole number within its bounds."""
+    between = f"of at least {least}" if most is None else f"between {least} and {most}"
+    whole = isinstance(value, SupportsIndex) and not isinstance(value, bool)
+    if not whole or int(value) < least or (most is not None and int(value) > most):
+        raise ValueError(f"{name} must be a whole number {between}, got {value!r}")
+    return int(value)

@@ -136,8 +136,8 @@ def minilm(path: str | Path | None = None, *, project: int | None = None) -> Sen
     """The sentence encoder from a folder, or all-MiniLM-L6-v2 from its package.
 
     >>> encoder = ol.features.minilm(project=4000)                             # doctest: +SKIP
-    >>> rb = ol.RaoBlackwellizedFilter(encoder)                                # doctest: +SKIP
-    >>> rb.update(encoder.tokenize(["where is my card?"]), torch.tensor([7]))  # doctest: +SKIP
+    >>> head = ol.ExactHead(encoder)                                # doctest: +SKIP
+    >>> head.update(encoder.tokenize(["where is my card?"]), torch.tensor([7]))  # doctest: +SKIP
 
     Embeddings have length 1, so the scale of the projection's inputs is 1 / sqrt(their number).
     """

@@ -1,6 +1,5 @@
 """Filters: how particles move and how they are weighted, one file per filter."""
 
-from ..exact.rao_blackwellized import Predictive, RaoBlackwellizedFilter
 from .averaging import AveragingParticles, GradientDescent, Uniform
 from .base import ParticleFilter, Predictor
 from .bootstrap import BootstrapParticleFilter
@@ -11,7 +10,7 @@ from .weighted import Linearized, Trapezoid, WeightedParticleFilter
 
 __all__ = [
     "AveragingParticles", "BootstrapParticleFilter", "GaussianSumFilter", "GradientDescent",
-    "GradientFilter", "GradientStep", "Linearized", "ParticleFilter", "Predictive", "Predictor",
-    "RaoBlackwellizedFilter", "Step", "StepInfo", "SteppedFilter", "Trapezoid", "Uniform",
+    "GradientFilter", "GradientStep", "Linearized", "ParticleFilter", "Predictor",
+    "Step", "StepInfo", "SteppedFilter", "Trapezoid", "Uniform",
     "WeightedParticleFilter", "Weighting",
 ]  # fmt: skip

@@ -7,8 +7,9 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor, nn
 
+from orderless.exact import ExactHead
 from orderless.features import DeadLeaves, RandomConvolution, RandomReLU, cached, efficientnet_lite
-from orderless.filters import RaoBlackwellizedFilter, StepInfo
+from orderless.filters import StepInfo
 from orderless.filters.weights import normalize
 
 from ...scenarios import Scenario
@@ -51,7 +52,7 @@ def backbone_features(kind: str) -> Callable[[Tensor], Tensor] | None:
 
 
 class ExactLearner(ContinualLearner):
-    """A learner with a `RaoBlackwellizedFilter`.
+    """A learner with a `ExactHead`.
 
     - domain: a column per (task, label); all tasks compete for each label at test time.
     - task: the same columns; at test time only those of the given task.
@@ -63,9 +64,9 @@ class ExactLearner(ContinualLearner):
     i) per sample.
     """
 
-    filter: RaoBlackwellizedFilter
+    filter: ExactHead
 
-    def __init__(self, scenario: Scenario, filter: RaoBlackwellizedFilter, block: int) -> None:
+    def __init__(self, scenario: Scenario, filter: ExactHead, block: int) -> None:
         super().__init__(scenario, filter)
         if block < 1:
             raise ValueError(f"rb_block must be at least 1, got {block}")
@@ -122,10 +123,8 @@ class ExactLearner(ContinualLearner):
     @torch.no_grad()
     def representation(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The features of the heaviest map, and the weights of its heads."""
-        best, shard = int(self.weights.argmax()), self.filter.particles.shard
-        features = shard.pick(self.filter.grid(x), best)
-        heads = torch.stack([head.weight for head in self.filter.heads])
-        return features, [shard.pick(heads, best)]
+        best = int(self.weights.argmax())
+        return self.filter.grid(x)[best], [self.filter.heads[best].weight]
 
     def state_dict(self) -> dict[str, object]:
         self._absorb()

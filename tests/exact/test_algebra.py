@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from tests.filters.blobs import (
+from tests.exact.blobs import (
     PROBE,
     blobs,
     ensemble,
@@ -24,10 +24,9 @@ from tests.filters.blobs import (
 from torch import nn
 
 import orderless as ol
-from orderless.exact import statistics
-from orderless.exact.leave_one_out import keys_of
-from orderless.exact.rao_blackwellized import ratios_of
-from orderless.filters import RaoBlackwellizedFilter
+from orderless.exact import ExactHead, sums
+from orderless.exact.solution import ratios_of
+from orderless.exact.sums import keys_of
 
 # ---------------------------------------------------------------------- any sequence
 
@@ -43,8 +42,8 @@ def random_walk(operations: int, seed: int) -> None:
     x[::97] *= 40.0  # beyond the maps' inputs
     maps = ensemble(3, 12)
 
-    def empty() -> RaoBlackwellizedFilter:
-        return RaoBlackwellizedFilter(maps, feature_limit=2.0, calibration=8)
+    def empty() -> ExactHead:
+        return ExactHead(maps, feature_limit=2.0, calibration=8)
 
     rb, held = empty(), torch.zeros(len(x), dtype=torch.int64)  # weights in sixteenths
     for _ in range(operations):
@@ -77,8 +76,8 @@ def random_walk(operations: int, seed: int) -> None:
             once.update(x[rows], y[rows], sample_weight=now / 16)
             left = left - now
     assert rb.samples == held.sum().item() / 16
-    assert rb.statistics is not None and rb.statistics.kept is not None
-    assert len(rb.statistics.kept.keys) == int((keys_of(x[kept]) % 8 == 0).sum()) > 100
+    assert rb.sums is not None and rb.sums.kept is not None
+    assert len(rb.sums.kept.keys) == int((keys_of(x[kept]) % 8 == 0).sum()) > 100
     assert rb.clipped == once.clipped
     assert same_bits(rb, once, PROBE)
 
@@ -115,7 +114,7 @@ def test_what_is_forgotten_was_never_there(tmp_path: Path) -> None:
 
 def test_everything_forgotten_is_a_new_filter() -> None:
     x, y = blobs()
-    rb, new = fed(x, y, classes=10), RaoBlackwellizedFilter(ensemble(), classes=10)
+    rb, new = fed(x, y, classes=10), ExactHead(ensemble(), classes=10)
     rb.forget(x.flip(0), y.flip(0))
     assert same_state(rb.state_dict(), new.state_dict()) and rb.samples == 0 and rb.columns == []
     assert torch.equal(rb.predict(PROBE), new.predict(PROBE))
@@ -129,7 +128,7 @@ def test_tasks_and_values_are_forgotten_alike() -> None:
     rb.forget(x[mine], y[mine] % 2, task=2)
     assert same_bits(rb, in_order((4, 3, 1, 0)), PROBE)
     x, y = regression()
-    values = [RaoBlackwellizedFilter(nn.Identity(), targets="values") for _ in range(2)]
+    values = [ExactHead(nn.Identity(), targets="values") for _ in range(2)]
     values[0].update(x, torch.stack([y, 0 * y], 1))
     values[0].forget(x[:20], torch.stack([y[:20], 0 * y[:20]], 1))
     values[1].update(x[20:], torch.stack([y[20:], 0 * y[20:]], 1))
@@ -159,12 +158,12 @@ def test_what_was_never_there_is_not_forgotten() -> None:
         with pytest.raises(ValueError, match="never all in it"):
             rb - fed(strange, y)
         with pytest.raises(ValueError, match="nothing can be taken"):
-            RaoBlackwellizedFilter(ensemble()) - rb
+            ExactHead(ensemble()) - rb
     assert same_state(before, rb.state_dict()) and torch.equal(rb.predict(PROBE), prediction)
 
 
 def test_clipped_goes_down_again() -> None:
-    rb = RaoBlackwellizedFilter(nn.Identity(), feature_limit=2.0)
+    rb = ExactHead(nn.Identity(), feature_limit=2.0)
     x, y = torch.tensor([[1.0, 3.0], [-9.0, 0.5]]), torch.tensor([0, 1])
     with pytest.warns(UserWarning, match="clipped"):
         rb.update(x, y, sample_weight=[1.0, 2.5])
@@ -190,7 +189,7 @@ def test_a_sum_of_filters() -> None:
 def test_a_state_loaded_into_a_sum_leaves_its_terms_as_they_are() -> None:
     """A sum shares the maps of its first term, and the state brings maps of its own."""
     x, y = blobs()
-    first, other = fed(x, y), RaoBlackwellizedFilter(ensemble(seed=5))
+    first, other = fed(x, y), ExactHead(ensemble(seed=5))
     other.update(x, y)
     before, total = first.predict(PROBE), first + fed(x, y)
     total.load_state_dict(other.state_dict())
@@ -201,10 +200,10 @@ def test_a_state_loaded_into_a_sum_leaves_its_terms_as_they_are() -> None:
 def test_sums_of_one_column_are_copied_into_a_state_and_out_of_it() -> None:
     """The transpose of one column is contiguous already, so `contiguous` alone makes no copy."""
     x, y = blobs()
-    rb, loaded = fed(x, y * 0), RaoBlackwellizedFilter(ensemble())
+    rb, loaded = fed(x, y * 0), ExactHead(ensemble())
     before, state = rb.predictive(PROBE), rb.state_dict()
     loaded.load_state_dict(state)
-    state["statistics"]["moments"].zero_()
+    state["sums"]["moments"].zero_()
     for each in (rb, loaded):
         each.class_prior = None  # solve again
         assert torch.equal(each.predictive(PROBE).mean, before.mean)
@@ -212,10 +211,10 @@ def test_sums_of_one_column_are_copied_into_a_state_and_out_of_it() -> None:
 
 def test_a_state_that_does_not_fit_into_memory_changes_nothing(monkeypatch) -> None:
     x, y = blobs()
-    rb, other = fed(x, y), RaoBlackwellizedFilter(ensemble(seed=5))
+    rb, other = fed(x, y), ExactHead(ensemble(seed=5))
     other.update(x, y)
     state, before = other.state_dict(), rb.state_dict()
-    monkeypatch.setattr(statistics, "check_memory", Mock(side_effect=MemoryError))
+    monkeypatch.setattr(sums, "check_memory", Mock(side_effect=MemoryError))
     with pytest.raises(MemoryError):
         rb.load_state_dict(state)
     assert same_state(rb.state_dict(), before)
@@ -228,7 +227,7 @@ def test_a_change_that_ends_in_an_error_is_undone(change: str, monkeypatch) -> N
     before = rb.state_dict()
     with monkeypatch.context() as patch:
         failing = Mock(side_effect=MemoryError)
-        patch.setattr(statistics.HeadStatistics, "without_empty_columns", failing)
+        patch.setattr(sums.HeadSums, "impossible" if change == "forget" else "plus", failing)
         with pytest.raises(MemoryError):
             getattr(rb, change)(x[:50], y[:50])
     assert same_state(rb.state_dict(), before)
@@ -253,8 +252,8 @@ def test_copies_of_a_sample_are_kept_once_and_leave_when_the_last_one_does() -> 
     rb = fed(x, y, calibration=1)
     rb.update(x[:5], (y[:5] + 1) % 10)  # the same inputs under another label
     rb.update(x[:5], y[:5], sample_weight=torch.full((5,), 2.5))
-    assert rb.statistics is not None and rb.statistics.kept is not None
-    kept = rb.statistics.kept
+    assert rb.sums is not None and rb.sums.kept is not None
+    kept = rb.sums.kept
     assert len(kept.keys) == 45 and kept.weights.sum() == 57.5 and (kept.keys.diff() >= 0).all()
     rb.forget(x[:5], y[:5], sample_weight=torch.full((5,), 3.5))
     rb.forget(x[:5], (y[:5] + 1) % 10)
@@ -265,7 +264,7 @@ def test_filters_that_keep_other_samples_do_not_merge_nor_load() -> None:
     x, y = blobs(40)
     with pytest.raises(ValueError, match="one sample in 2 is kept here and one in 3 there"):
         fed(x, y, calibration=2) + fed(x, y, calibration=3)
-    with pytest.raises(ValueError, match="build it with calibration=2"):
+    with pytest.raises(ValueError, match="build this head with calibration=2"):
         fed(x, y, calibration=3).load_state_dict(fed(x, y, calibration=2).state_dict())
 
 
@@ -303,7 +302,7 @@ def test_a_uniform_prior_is_what_balanced_weights_give_where_classes_scatter_ali
     x = torch.cat([noise, noise + 0.5])
     y = torch.arange(2).repeat_interleave(64)
     weights = torch.where(y == 0, 8.0, 1.0)
-    filters = [RaoBlackwellizedFilter(nn.Identity(), class_prior=p) for p in (None, "uniform")]
+    filters = [ExactHead(nn.Identity(), class_prior=p) for p in (None, "uniform")]
     filters[0].update(x, y, sample_weight=torch.full((128,), 4.5, dtype=torch.float64))
     filters[1].update(x, y, sample_weight=weights)
     balanced, prior = (rb.predictive(x) for rb in filters)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import orderless as ol
-from orderless.exact.rao_blackwellized import RaoBlackwellizedFilter
+from orderless.exact import ExactHead
 from orderless.features import RandomReLU
 
 FIVE_TASKS = range(5)
@@ -29,22 +29,22 @@ def ensemble(n: int = 3, width: int = 40, seed: int = 0) -> ol.Ensemble:
     return ol.Ensemble(lambda: RandomReLU(12, width, bias_scale=0.3), n, seed=seed)
 
 
-def fed(x: Tensor, y: Tensor, weight: Any = None, **options: Any) -> RaoBlackwellizedFilter:
-    rb = RaoBlackwellizedFilter(ensemble(), **options)
+def fed(x: Tensor, y: Tensor, weight: Any = None, **options: Any) -> ExactHead:
+    rb = ExactHead(ensemble(), **options)
     rb.update(x, y, sample_weight=weight)
     return rb
 
 
-def in_order(order: tuple[int, ...], **options: object) -> RaoBlackwellizedFilter:
+def in_order(order: tuple[int, ...], **options: object) -> ExactHead:
     x, y = blobs()
-    rb = RaoBlackwellizedFilter(ensemble(), classes=2, **options)  # type: ignore[arg-type]
+    rb = ExactHead(ensemble(), classes=2, **options)  # type: ignore[arg-type]
     for task in order:
         mine = y // 2 == task
         rb.update(x[mine], y[mine] % 2, task=task)
     return rb
 
 
-def same_bits(a: RaoBlackwellizedFilter, b: RaoBlackwellizedFilter, x: Tensor) -> bool:
+def same_bits(a: ExactHead, b: ExactHead, x: Tensor) -> bool:
     return (
         torch.equal(a.predict(x), b.predict(x))
         and torch.equal(a.log_weights, b.log_weights)

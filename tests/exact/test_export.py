@@ -39,7 +39,7 @@ def test_an_exported_filter_answers_alike_in_onnxruntime(
     make_map, tolerance = MAPS[kind]
     x = torch.rand(300, 3, 12, 12, generator=torch.Generator().manual_seed(1))
     y = (x[:, 0].mean((1, 2)) > x[:, 1].mean((1, 2))).long()
-    rb = ol.RaoBlackwellizedFilter(make_map(), classes=2)
+    rb = ol.ExactHead(make_map(), classes=2)
     rb.update(x, y)
     expected = (rb.predict(x) if probabilities else rb.predictive(x).mean).numpy()
     module = rb.export(probabilities=probabilities, portable=True).eval()

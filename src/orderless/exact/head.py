@@ -1,0 +1,414 @@
+"""The exact head: features are frozen, and the linear head on top of them is integrated out.
+
+A network is a feature map x_i (a particle, drawn once and never moved) and a linear head W. Given
+the map, the posterior of W under squared error is Gaussian and a function of sums over the data:
+
+    G_i = sum_t phi_i(t) phi_i(t)^T        C_i = sum_t phi_i(t) y(t)^T
+    W | x_i ~ N((A_i + lambda I)^-1 B_i, (A_i + lambda I)^-1 / beta)
+    p(y | x_i) = integral of p(y | W, x_i) p(W) dW
+
+with A, B the sums of centred features, computed from the same sums. Prior precision and noise
+variance are not part of the sums: they are chosen on read, see `ridge.py` and `held_out.py`. Sums
+have no order, and here they have no rounding either (see `sums.py`), so the result is the same *to
+the bit* for any order of tasks, batches or single samples, any batching and any division among
+machines. Data can be removed again, and heads added and subtracted: everything is
+
+    sums  <-  sums + those of other data,    or    sums - those of other data.
+
+With one map and a pre-trained backbone this is analytic continual learning: ACIL (Zhuang et al.,
+2022), RanPAC (McDonnell et al., 2023), and, up to the scaling of its discriminants, streaming LDA
+(Hayes and Kanan, 2020). New are the *set* of maps with exact evidence, the predictive variance and
+the mergeable exact sums.
+
+Memory: 16 N M^2 bytes (sums and, once read, factors), independent of the number of samples; 24 if
+sums need a second word, which happens after millions of samples for ReLU features of about unit
+size. An update needs another 16 N M^2 while it runs. Kept samples add N M / 8 bytes per sample.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from ..ensemble import Ensemble
+from ..ensemble.stacking import check_same_shapes
+from ..features.exact import check_whole
+from ..filters.base import Predictor
+from ..filters.weights import log_mean
+from .export import ExportedHead
+from .grid import GridFeatures, as_ensemble, in_plain_mode
+from .intake import Intake
+from .ridge import HeadPosterior
+from .solution import Prior, Solution, check_choice, check_prior, maps_weights, read, solve
+from .sums import HeadSums, whole
+from .targets import (
+    Classes,
+    Column,
+    Values,
+    by_label,
+    column_pairs,
+    label_table,
+    tasks_and_labels,
+)
+
+_READ_OPTIONS = (
+    "weighting", "across_tasks", "standardize", "prior_precision", "noise_variance", "class_prior",
+)  # fmt: skip
+
+
+class Predictive(NamedTuple):
+    """Mean and variance of the mixture's prediction per head column, `[B, K]` each."""
+
+    mean: Tensor
+    variance: Tensor
+
+
+class ExactHead(Predictor):
+    """A linear head on frozen features: `update`, `forget`, `a + b`, `a - b`, exact to the bit.
+
+    Saved with the sums, and compared when a state is loaded or heads are added: the maps,
+    `feature_limit`, `bits`, `block_size` (for maps that are not `exact`), `targets`,
+    `target_limit`, `calibration`, `ledger`. Not saved, because they matter on read alone, and may
+    be set at any time: `weighting`, `across_tasks`, `standardize`, `prior_precision`,
+    `noise_variance`, `class_prior`. `classes` is the caller's, too.
+
+    Args:
+        features: one module with outputs `[B, M]` (N = 1): random features from
+            `orderless.features`, a frozen or pre-trained backbone; an `ol.Ensemble` of such maps;
+            or `"linear"`: the inputs themselves, such as embeddings, flattened. Maps are copied and
+            run in evaluation mode.
+        classes: the number of classes if known; other labels are then refused, and predictions
+            before the first update are uniform. Otherwise the first sample of a class adds its
+            column.
+        targets: `"classes"` (integer labels) or `"values"` (floats `[B]` or `[B, K]`).
+        weights: `"uniform"`: the plain mean of the maps, usually the most accurate; `"evidence"`:
+            w_i ∝ p(data | map i), the Bayesian choice, which on large data gives one map all the
+            weight. The attribute is `weighting`.
+        across_tasks: how the scores of one label from several tasks combine: `"max"` or `"probs"`
+            (sum of probabilities). Summed raw outputs would equal one head without tasks.
+        standardize: centre features and give the head an intercept. All features have one scale,
+            their mean variance: scale raw columns of different units yourself. `False` uses
+            features as they are, without an intercept.
+        prior_precision, noise_variance: fix both, the precision for features of mean variance 1.
+        class_prior: the shares of the classes assumed on read: None (those of the data),
+            `"uniform"`, or a share per label; see the attribute.
+        calibration: keep one sample in `calibration`, chosen by its hash, to choose the ridge and
+            the temperature of probabilities (see `held_out.py`); 2 N M bytes each. 0: keep
+            none; the ridge maximises the evidence, and probabilities are less well calibrated.
+        feature_limit, target_limit: powers of two. Features beyond the limit are clipped (`clipped`
+            counts them), targets beyond it refused; the grid is limit / 2^bits. A warning suggests
+            a better limit if much is lost by clipping or rounding.
+        bits: of the grid; samples of a total weight of 2^(76 - 2 * bits) can be summed exactly.
+        block_size: rows per block for maps that are not `exact`, see `grid.py`. Updates with
+            single samples are several times faster with `block_size=1`.
+        ledger: keep 16 bytes per sample, a keyed hash with a count, and refuse to forget a sample
+            that is not in: the sums alone notice that of large batches only. See `drop_ledger`.
+
+    Updates may come from several threads: each is counted. A head in use is not to be moved.
+    """
+
+    sums: HeadSums | None  # None without data; never changed in place
+    _solution: Solution | None
+
+    def __init__(
+        self,
+        features: Ensemble | nn.Module | str,
+        *,
+        classes: int | None = None,
+        targets: str = "classes",
+        weights: str = "uniform",
+        across_tasks: str = "max",
+        standardize: bool = True,
+        prior_precision: float | None = None,
+        noise_variance: float | None = None,
+        class_prior: Prior = None,
+        calibration: int = 16,
+        feature_limit: float = 16.0,
+        target_limit: float = 16.0,
+        bits: int = 16,
+        block_size: int = 256,
+        ledger: bool = False,
+    ) -> None:
+        check_choice("targets", targets, ("classes", "values"))
+        check_choice("weights", weights, ("uniform", "evidence"))
+        check_choice("across_tasks", across_tasks, ("max", "probs"))
+        check_choice("standardize", standardize, (True, False))
+        check_choice("ledger", ledger, (True, False))
+        if (prior_precision is None) != (noise_variance is None):
+            raise ValueError("give both prior_precision and noise_variance, or neither")
+        for value in (prior_precision, noise_variance):
+            if value is not None and not value > 0:
+                raise ValueError(f"a prior precision or noise variance is positive, got {value}")
+        calibration = check_whole("calibration", calibration, 0)
+        particles = as_ensemble(features)
+        grid = GridFeatures(particles, feature_limit, bits, block_size)
+        if targets == "classes":
+            super().__init__(particles, link="softmax")
+            self.intake = Intake(grid, Classes(classes), calibration, ledger)
+        else:
+            super().__init__(particles, link="identity")
+            self.intake = Intake(grid, Values(target_limit, grid.bits), 0, ledger)
+        self.weighting = weights
+        self.across_tasks = across_tasks
+        self.standardize = standardize
+        self.prior_precision = prior_precision
+        self.noise_variance = noise_variance
+        self.class_prior = class_prior
+        self.sums = None
+        self._lock = threading.RLock()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; the solved heads are dropped here if they depend on it."""
+        if name == "class_prior":
+            value = check_prior(value) if self.intake.units.classes else None
+        super().__setattr__(name, value)
+        if name == "sums" or name in _READ_OPTIONS:
+            super().__setattr__("_solution", None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles, each of which has a lock of its own."""
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.RLock())
+
+    def __repr__(self) -> str:
+        features = "no" if self.sums is None else str(self.sums.features)
+        maps = "1 map" if self.particles.n == 1 else f"{self.particles.n} maps"
+        return (
+            f"{type(self).__name__}({maps}, {features} features, "
+            f"{len(self.columns)} columns, {self.samples} samples, weights={self.weighting!r}, "
+            f"device={str(self.grid.device)!r})"
+        )
+
+    @property
+    def samples(self) -> int | float:
+        """The number of samples: the sum of their weights."""
+        return 0 if self.sums is None else whole(self.sums.samples)
+
+    @property
+    def clipped(self) -> int | float:
+        """The number of feature values beyond `feature_limit`; should be small."""
+        return 0 if self.sums is None else whole(self.sums.clipped)
+
+    @property
+    def columns(self) -> list[Column]:
+        """The head's columns (task, label) in ascending order; task is -1 if none was given."""
+        return [] if self.sums is None else column_pairs(self.sums.columns)
+
+    @property
+    def grid(self) -> GridFeatures:
+        """The features of samples, on their grid."""
+        return self.intake.grid
+
+    # ---------------------------------------------------------------------- data
+
+    def update(
+        self, x: Tensor, y: Tensor, task: int | None = None, sample_weight: Any = None
+    ) -> None:
+        """Add samples x `[B, ...]` with targets y `[B]`. After an error nothing has changed.
+
+        With `task` the head has a column per (task, label), otherwise one per label. A sample of
+        weight 3 counts as three; weights `[B]` are multiples of 1/16 up to 16.
+        """
+        part = self.intake.part(x, y, task, sample_weight)
+        with self._lock:
+            self.sums = self.intake.combined(self.sums, part, 1)
+
+    def forget(
+        self, x: Tensor, y: Tensor, task: int | None = None, sample_weight: Any = None
+    ) -> None:
+        """Remove samples, as if they had never been added. After an error nothing has changed.
+
+        They must be the same as in `update`, weights included, in any order and batches. Samples
+        that were never added are refused if the sums show it: if a count or a sum of squares would
+        fall below 0, or if sums would remain without samples. With a ledger all of them are.
+        """
+        part = self.intake.part(x, y, task, sample_weight)
+        with self._lock:
+            self.sums = self.intake.combined(self.sums, part, -1)
+
+    def drop_ledger(self) -> None:
+        """Forget which samples are in; the sums stay. To be done before a head is published."""
+        with self._lock:
+            self.intake = replace(self.intake, ledger=False)
+            if self.sums is not None:
+                self.sums = replace(self.sums, ledger=None)
+
+    # ---------------------------------------------------------------------- several heads
+
+    def holding(self, sums: HeadSums | None) -> Self:
+        """A head with these sums and the same settings; it shares the maps."""
+        result = copy.copy(self)
+        result.sums = self.intake.combined(None, sums, 1)
+        return result
+
+    def __add__(self, other: ExactHead) -> Self:
+        """A head with the data of both and the settings of this one. Neither changes."""
+        return self._with(other, 1)
+
+    def __sub__(self, other: ExactHead) -> Self:
+        """A head with the data of this one that are not in the other. Neither changes."""
+        return self._with(other, -1)
+
+    def __radd__(self, other: Any) -> Self:
+        """0 + a, for `sum`."""
+        if not isinstance(other, int) or other != 0:
+            return NotImplemented
+        return self.holding(self.sums)
+
+    def _with(self, other: ExactHead, sign: int) -> Self:
+        if not isinstance(other, ExactHead):
+            return NotImplemented
+        self.intake.check_same(other.intake)
+        return self.holding(self.intake.combined(self.sums, other.sums, sign))
+
+    def relabelled(self, labels: list[int], classes: int | None) -> Self:
+        """The same data with label i renamed to `labels[i]` (ascending), out of `classes`."""
+        result = self.holding(None)
+        result.intake = replace(self.intake, targets=Classes(classes))
+        if self.sums is not None:
+            result.sums = result.intake.relabelled(self.sums, labels)
+        return result
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move maps and sums, in place. Heads that share the maps keep theirs where they are."""
+        with self._lock:
+            self.particles = copy.deepcopy(self.particles).to(device)
+            self.intake = replace(self.intake, grid=self.grid.of(self.particles))
+            self.sums = None if self.sums is None else self.intake.here(self.sums)
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """Maps and sums; see `ol.save`."""
+        return {
+            "kind": type(self).__name__,
+            "particles": {name: t.clone() for name, t in self.particles.state_dict().items()},
+            **self.intake.described(),
+            "sums": None if self.sums is None else self.sums.state_dict(),
+        }
+
+    @in_plain_mode
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load maps and sums. Raise before any change if they are of another kind or grid."""
+        name = type(self).__name__
+        missing = {"particles", "sums", *self.intake.described()} - state.keys()
+        if state.get("kind") != name or missing:
+            raise ValueError(f"this state is of a {state.get('kind')}, not of a {name}")
+        shapes = {key: tuple(t.shape) for key, t in self.particles.state_dict().items()}
+        check_same_shapes(shapes, state["particles"], "this state is of another model")
+        particles = copy.deepcopy(self.particles)
+        particles.load_state_dict(state["particles"])
+        intake = replace(self.intake, grid=self.grid.of(particles))
+        intake.check_described({key: state[key] for key in intake.described()})
+        sums = state["sums"]
+        if sums is not None:
+            sums = HeadSums.from_state(sums, intake.units, intake.grid.device)
+            intake.targets.check_others(sums.columns[:0], sums.columns)
+        with self._lock:
+            self.particles = particles
+            self.intake = intake
+            self.sums = sums
+
+    # ---------------------------------------------------------------------- reading
+
+    @in_plain_mode
+    def solution(self) -> Solution | None:
+        """Posteriors, weights and temperature, computed once after each change; None without
+        data."""
+        with self._lock:
+            if self._solution is None and self.sums is not None:
+                self._solution = solve(self, self.sums)
+            return self._solution
+
+    @property
+    def heads(self) -> list[HeadPosterior]:
+        """The head of every map."""
+        solution = self.solution()
+        return [] if solution is None else solution.heads
+
+    @property
+    def particle_log_evidence(self) -> Tensor:
+        """log p(data | map i): `[N]`, float64; 0 without data."""
+        solution = self.solution()
+        if solution is None:
+            return torch.zeros(self.particles.n, dtype=torch.float64, device=self.grid.device)
+        return solution.evidence
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """log p(data) under a uniform prior over the maps: the mean evidence."""
+        return log_mean(self.particle_log_evidence)
+
+    @property
+    def raw_log_weights(self) -> Tensor:  # type: ignore[override]
+        """Normalised log-weights `[N]`."""
+        solution = self.solution()
+        if solution is None:
+            return maps_weights("uniform", self.particle_log_evidence)
+        return solution.log_weights
+
+    @property
+    def alive(self) -> Tensor:  # type: ignore[override]
+        """Feature maps do not die: `[N]`, all True."""
+        return torch.ones(self.particles.n, dtype=torch.bool, device=self.grid.device)
+
+    @in_plain_mode
+    def outputs(  # type: ignore[override]
+        self, x: Tensor, *, task: int | None = None, across_tasks: str | None = None
+    ) -> Tensor:
+        """Every map's calibrated logits `[N, B, C]` (for values, its means `[N, B, K]`).
+
+        With `task`, only that task's columns are used (task-incremental); otherwise all tasks
+        compete for each label. A class without samples has logit -inf; an unknown task, all zeros.
+        """
+        solution = self.solution()
+        if not isinstance(self.intake.targets, Classes):
+            return read(solution, self.grid, x)[0]
+        across = self.across_tasks if across_tasks is None else across_tasks
+        check_choice("across_tasks", across, ("max", "probs"))
+        columns = torch.zeros(0, dtype=torch.int64) if self.sums is None else self.sums.columns
+        tasks, labels = tasks_and_labels(columns)
+        count = self.intake.targets.labels(labels)
+        if count == 0:
+            raise ValueError("nothing to predict yet: update first, or say how many classes exist")
+        chosen = torch.ones_like(labels, dtype=torch.bool)
+        if task is not None:
+            chosen = (tasks == task) | (tasks == -1)
+        if solution is None or not chosen.any():
+            shape = self.particles.n, len(x), count
+            return torch.zeros(shape, dtype=torch.float64, device=self.grid.device)
+        means, variances = read(solution, self.grid, x)
+        # a tensor: a number divided by a tensor is rounded twice
+        factor = means.new_tensor(solution.sharpness)
+        scores = means[..., chosen] * (factor / variances.sqrt()).unsqueeze(2)
+        return by_label(scores, label_table(labels[chosen], count), across)
+
+    def mixture(self, values: Tensor, weights: Tensor) -> Tensor:
+        """sum_i w_i values_i over `[N, B, C]`; a map of weight 0 may say -inf."""
+        shares = weights.to(values.dtype).view(-1, 1, 1)
+        return torch.where(shares > 0, shares * values, 0.0).sum(0)
+
+    @in_plain_mode
+    def predictive(self, x: Tensor) -> Predictive:
+        """Mean and variance of the weighted mixture of Gaussians per head column."""
+        means, variances = read(self.solution(), self.grid, x)
+        weights = self.weights
+        mean = self.mixture(means, weights)
+        spread = variances.unsqueeze(2) + (means - mean).square()
+        return Predictive(mean, self.mixture(spread, weights))
+
+    def export(self, *, probabilities: bool = False, portable: bool = False) -> ExportedHead:
+        """Maps and heads as one `nn.Module` that computes `predictive(x).mean`, or `predict(x)`.
+
+        Later updates do not change it. `probabilities` need the factors too, 8 N M^2 bytes.
+        `portable` inverts them beforehand, for runtimes without triangular solves (ONNX); results
+        are equal up to rounding.
+        """
+        return ExportedHead(self, probabilities, portable)

@@ -1,0 +1,85 @@
+"""Samples kept besides the sums, and leave-one-out predictions for them in closed form.
+
+Without sample i of weight w, leverage h and target y the head's output at i would be
+
+    f_-i = (f_i - w h y) / (1 - w h),    of variance sigma^2 (1 + h / (1 - w h)),
+
+so the log-likelihood of a few kept samples' labels, at the best temperature, shows how good a
+lambda is on new data. The mixture of all maps has one temperature. The evidence measures squared
+errors instead, and prefers a lambda about ten times too large if there are many classes. It serves
+as the prior, with the weight of `EVIDENCE` samples, and decides alone if none are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from .ridge import DEVIATION, SHARPNESS, STEP, STEPS, maximize
+from .targets import by_label
+
+_AT_ONCE = 2**22  # scores in memory at a time
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """S kept samples, for which leave-one-out predictions are computed."""
+
+    columns: Tensor  # [S], indices of the head's K columns
+    weights: Tensor  # [S], in the sums
+    table: Tensor  # [C, tasks], the columns of each label
+    labels: Tensor  # [S]
+    across: str  # how tasks compete, see `by_label`
+
+    def scores(self, outputs: Tensor, leverage: Tensor, noise: Tensor) -> Tensor:
+        """f_-i over its standard deviation `[n, S, K]`, from outputs `[n, S, K]`, leverages
+        `[n, S]` and noise variances `[n]`."""
+        weighted = self.weights * leverage
+        rest = (1.0 - weighted).clamp(min=1e-9)
+        own = self.columns.expand_as(weighted).unsqueeze(2)
+        scores = outputs.scatter_add(2, own, -weighted.unsqueeze(2))
+        return scores / (noise.unsqueeze(1) * rest * (rest + leverage)).sqrt().unsqueeze(2)
+
+    def judge(self, scores: Tensor) -> Tensor:
+        """The log-likelihood of all labels under each of n maps alone, at the best factor on its
+        scores `[n, S, K]`: `[n]`. The maximum is that of a parabola through a few factors."""
+        factors = math.log(SHARPNESS) + STEP * torch.arange(-STEPS, STEPS + 1, dtype=torch.float64)
+        values = self._log_likelihoods(scores, factors)  # [factors, n]
+        best = values[1:-1].argmax(0, keepdim=True) + 1
+        left, middle, right = values.gather(0, torch.cat([best - 1, best, best + 1]))
+        bend = (2.0 * middle - left - right).clamp(min=1e-9)
+        rise = ((right - left) ** 2 / (8.0 * bend)).clamp(max=(right - left).abs() / 2)
+        return middle + rise
+
+    def sharpness(self, scores: Tensor, maps: Tensor) -> float:
+        """The best factor on the scores `[n, S, K]` for the mixture of maps with log-weights
+        `[n]`."""
+        likelihoods = partial(self._log_likelihoods, scores, maps=maps)
+        start = math.log(SHARPNESS)
+        return math.exp(maximize(likelihoods, start, -3.0, 4.0, width=STEP * STEPS, tolerance=0.05))
+
+    def _log_likelihoods(
+        self, scores: Tensor, factors: Tensor, maps: Tensor | None = None
+    ) -> Tensor:
+        """Log-likelihoods of all labels plus the log prior of the factor, at log `factors`: of each
+        map `[factors, n]`, or of the mixture with log-weights `maps` `[factors]`."""
+        if self.across == "max":  # a factor does not change which is the largest
+            scores = by_label(scores, self.table, "max")
+        parts = []
+        for some in factors.to(scores).split(max(1, _AT_ONCE // scores.numel())):
+            logits = (some.exp().view(-1, 1, 1, 1) * scores).flatten(0, 1)  # [some * n, S, .]
+            if self.across != "max":
+                logits = by_label(logits, self.table, self.across)
+            own = self.labels.expand(logits.shape[:2]).unsqueeze(2)
+            chances = logits.gather(2, own).squeeze(2) - logits.logsumexp(2)
+            chances = chances.unflatten(0, (len(some), -1))
+            unusual = (some - math.log(SHARPNESS)) / DEVIATION
+            if maps is not None:
+                chances = (chances + maps.unsqueeze(1)).logsumexp(1, keepdim=True)
+            values = (chances * self.weights).sum(2) - unusual.square().unsqueeze(1) / 2.0
+            parts.append(values if maps is None else values.squeeze(1))
+        return torch.cat(parts)
