@@ -125,7 +125,8 @@ class TRAC(torch.optim.Optimizer):
         return total
 
     def _tune(self, h: Tensor, finite: Tensor) -> None:
-        h, finite = h.unsqueeze(1), finite.unsqueeze(1)
+        h = h.unsqueeze(1)
+        finite = finite.unsqueeze(1)
         variance = self.betas.square() * self.variance + h.square()
         sigma = self.betas * self.sigma - h
         s = self.unit * self.erfi(sigma / (math.sqrt(2.0) * variance.sqrt() + self.eps))

@@ -68,7 +68,8 @@ class BehaviourCloning:
         Each pass uses the M transitions in another order, without a short last batch. Returns the
         losses before each step, `[stop - start, N]`.
         """
-        observations, actions = torch.as_tensor(observations), torch.as_tensor(actions)
+        observations = torch.as_tensor(observations)
+        actions = torch.as_tensor(actions)
         count = len(observations)
         a_pass = count // self.batch_size
         if count != len(actions):
@@ -81,7 +82,9 @@ class BehaviourCloning:
         if a_pass == 0:
             raise ValueError(f"{count} transitions do not fill one batch of {self.batch_size}")
         device = self.filter.particles.device
-        losses, order, current = [], torch.empty(0), -1
+        losses = []
+        order = torch.empty(0)
+        current = -1
         for number in range(start, a_pass if stop is None else stop):
             if number // a_pass != current:
                 current = number // a_pass
@@ -156,7 +159,8 @@ def play_both(
     if env.n_envs % len(combines):
         raise ValueError(f"{env.n_envs} environments cannot be halved for {' and '.join(combines)}")
     whole_number("episodes", episodes, 1)
-    weights, share = filter.weights, env.n_envs // len(combines)
+    weights = filter.weights
+    share = env.n_envs // len(combines)
     players = torch.cat([_players(weights, share, combine) for combine in combines])
     returns = _play(filter, env, players, episodes, seed)
     returns = env.normalize(returns) if normalize else returns
@@ -177,7 +181,8 @@ def _score(combine: str, weights: Tensor, returns: Array, players: Tensor) -> Sc
     """The mean return, or sum_i w_i R(pi_i) over the particles that have played."""
     if combine == "probs":
         return Score(float(returns.mean()), returns, None)
-    shares, who = weights.cpu().numpy(), players.cpu().numpy()
+    shares = weights.cpu().numpy()
+    who = players.cpu().numpy()
     each = [returns[who == number] for number in range(len(shares))]
     own = np.array([part.mean() if part.size else np.nan for part in each])
     played = ~np.isnan(own)

@@ -37,7 +37,8 @@ class VectorEnvironment:
     level: int = 0
 
     def __init__(self, n_envs: int, actions: int) -> None:
-        self.n_envs, self.actions = whole_number("n_envs", n_envs, 1), actions
+        self.n_envs = whole_number("n_envs", n_envs, 1)
+        self.actions = actions
         self.observations: Array = np.empty(0)
         self.first = np.zeros(n_envs, dtype=bool)
         self.ended = np.zeros(n_envs, dtype=bool)
@@ -71,8 +72,10 @@ class VectorEnvironment:
         if self.under_way:
             self.recv()
         self.observations = self._start()
-        self.first[:], self.ended[:] = True, False
-        self.returns[:], self.lengths[:] = 0.0, 0
+        self.first[:] = True
+        self.ended[:] = False
+        self.returns[:] = 0.0
+        self.lengths[:] = 0
         self._started = True
         return self.observations, {"valid": np.ones(self.n_envs, dtype=bool)}
 
@@ -105,7 +108,8 @@ class VectorEnvironment:
         valid = ~self.ended
         self.returns = np.where(valid, self.returns + rewards, 0.0)
         self.lengths = np.where(valid, self.lengths + 1, 0)
-        self.observations, self.first = observations, ~valid
+        self.observations = observations
+        self.first = ~valid
         self.ended = terminated | truncated
         info = {
             "valid": valid,
@@ -116,7 +120,8 @@ class VectorEnvironment:
 
     def _checked(self, actions: ArrayLike) -> Array:
         """Check actions and convert them to int32 `[E]`; the games would accept any number."""
-        array, shape = np.asarray(actions), (self.n_envs,)
+        array = np.asarray(actions)
+        shape = (self.n_envs,)
         if array.shape != shape:
             raise ValueError(f"actions must have shape {shape}, one per copy, got {array.shape}")
         if array.dtype.kind not in "iu":

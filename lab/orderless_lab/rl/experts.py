@@ -78,8 +78,10 @@ def load_expert(game: str, path: Path | None = None) -> Expert:
     try:
         if content["kind"] != KIND:
             raise ValueError(f"it is a {content['kind']}")
-        facts, parameters = content["facts"], content["parameters"]
-        whose, network = facts["game"], find_network(facts["network"])()
+        facts = content["facts"]
+        parameters = content["parameters"]
+        whose = facts["game"]
+        network = find_network(facts["network"])()
         means = [facts["returns"][where]["expert"]["mean"] for where in ("training", "held_out")]
         numbers = [*parameters.values(), torch.tensor(means)]
         if not all(tensor.isfinite().all() for tensor in numbers):
@@ -176,7 +178,8 @@ class ExpertTraining:
         self, network: ActorCritic, levels: tuple[int, int], episodes: int
     ) -> dict[str, float]:
         n_envs = min(self.identity["envs"], PLAYING)
-        game, seed = self.identity["game"], self.identity["seed"]
+        game = self.identity["game"]
+        seed = self.identity["seed"]
         return mean_return(network, game, *levels, n_envs, episodes, seed, self.device)
 
     def state_dict(self) -> dict[str, object]:

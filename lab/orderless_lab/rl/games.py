@@ -24,7 +24,8 @@ def parse_levels(text: str) -> tuple[int, ...]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise ValueError(f"levels must look like 0,1,2 or 0-14, got {text!r}")
-        begin, end = int(first), int(last or first)
+        begin = int(first)
+        end = int(last or first)
         if end < begin:
             raise ValueError(f"levels must be named from low to high, not {begin}-{end}: {text!r}")
         if end - begin >= MOST_LEVELS:
@@ -38,7 +39,8 @@ def parse_levels(text: str) -> tuple[int, ...]:
 
 def checked_levels(level: int, num_levels: int) -> tuple[int, int]:
     """Check level numbers: envpool accepts any, ProcGen's levels are 0 to 2^31 - 2."""
-    level, num_levels = whole_number("level", level), whole_number("num_levels", num_levels)
+    level = whole_number("level", level)
+    num_levels = whole_number("num_levels", num_levels)
     if not 1 <= num_levels <= LEVELS_END:
         raise ValueError(f"num_levels must lie in 1..{LEVELS_END}, got {num_levels}")
     if not 0 <= level <= LEVELS_END - num_levels:

@@ -39,7 +39,8 @@ class GymnasiumLevels(VectorEnvironment):
             if any(env is other for other in self.levels[:place]):
                 raise ValueError(f"level {place} is also an earlier level: pass each only once")
         super().__init__(self.levels[0].num_envs, int(self.levels[0].single_action_space.n))
-        self.seed, self.resumes = whole_number("seed", seed, 0), 0
+        self.seed = whole_number("seed", seed, 0)
+        self.resumes = 0
         self._seeded = [-1] * len(self.levels)  # after how many resumes each was last seeded
 
     def switch(self, level: int) -> tuple[Array, dict[str, Array]]:
@@ -61,7 +62,8 @@ class GymnasiumLevels(VectorEnvironment):
             env.close()
 
     def _start(self) -> Array:
-        seeded, seed = self._seeded[self.level], None
+        seeded = self._seeded[self.level]
+        seed = None
         if seeded < self.resumes:
             # a level that was not played before starts as it would have without a resume
             seed = self.n_envs * self.seed + (0 if seeded < 0 else 1_000_003 * self.resumes)
@@ -120,7 +122,8 @@ def _check(env: Any, first: Any, place: int) -> None:
             f"level {place} is a {type(env).__name__}, not a vector environment: make one with "
             "gymnasium.make_vec(name, num_envs=8)"
         )
-    actions, frames = env.single_action_space, env.single_observation_space
+    actions = env.single_action_space
+    frames = env.single_observation_space
     if getattr(actions, "start", None) != 0:  # only Discrete has one
         raise ValueError(f"level {place} has actions {actions}: PPO here needs Discrete(n), from 0")
     if not isinstance(frames.shape, tuple) or frames.dtype is None:

@@ -6,8 +6,12 @@ from torch import Tensor
 from orderless.ensemble import random
 
 # Random streams, separate from each other and from the networks' dropout.
-ACTION, PARTICLE, MINIBATCH = (1 << 22) + 1, (1 << 22) + 2, (1 << 22) + 3
-ROWS, ENTRIES = 256, 2**20  # largest size of a table of noise
+ACTION = (1 << 22) + 1
+PARTICLE = (1 << 22) + 2
+MINIBATCH = (1 << 22) + 3
+# the largest size of a table of noise
+ROWS = 256
+ENTRIES = 2**20
 
 
 def gumbel(seed: int, draw: Tensor, indices: Tensor, count: int, stream: int) -> Tensor:
@@ -25,10 +29,14 @@ class Gumbels:
     """
 
     def __init__(self, seed: int, n: int, count: int, stream: int, device: torch.device) -> None:
-        self.seed, self.count, self.stream, self.draw = seed, count, stream, 0
+        self.seed = seed
+        self.count = count
+        self.stream = stream
+        self.draw = 0
         self._indices = torch.arange(n, device=device)
         self._rows = max(1, min(ROWS, ENTRIES // (n * count)))
-        self._begin, self._table = 0, torch.empty(0)
+        self._begin = 0
+        self._table = torch.empty(0)
 
     def __call__(self) -> Tensor:
         if not 0 <= self.draw - self._begin < len(self._table):

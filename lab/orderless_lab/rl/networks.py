@@ -79,11 +79,13 @@ class Impala(ActorCritic):
         value: bool = True,
     ) -> None:
         layers: list[nn.Module] = []
-        before, side = 3, 64
+        before = 3
+        side = 64
         for count in channels:
             layers += [nn.Conv2d(before, count, 3, padding=1), nn.MaxPool2d(3, 2, 1)]
             layers += [Residual(count), Residual(count)]
-            before, side = count, (side + 1) // 2
+            before = count
+            side = (side + 1) // 2
         layers += [nn.ReLU(), nn.Flatten(), nn.Linear(before * side * side, features), nn.ReLU()]
         super().__init__(nn.Sequential(*layers), features, actions, value)
 

@@ -61,7 +61,9 @@ class ProcgenLevels(VectorEnvironment):
         self.level, self.num_levels = checked_levels(level, num_levels)
         if threads is not None:
             whole_number("threads", threads, 1)
-        self.seed, self.threads, self.resumes = seed, threads, 0
+        self.seed = seed
+        self.threads = threads
+        self.resumes = 0
         self._envpool = load_envpool()
         # envpool shares the cores with torch: more threads than copies would only wait
         self._workers = min(n_envs, threads or os.cpu_count() or 1)

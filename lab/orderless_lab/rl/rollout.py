@@ -31,10 +31,13 @@ class RewardScaler:
     """
 
     def __init__(self, n_envs: int, discount: float, limit: float = 10.0) -> None:
-        self.discount, self.limit = discount, limit
+        self.discount = discount
+        self.limit = limit
         self.running = np.zeros(n_envs)  # G, per environment
         # a pseudo-count, as the reference has: the first reward is divided by about 1
-        self.count, self.mean, self.variance = 1e-4, 0.0, 1.0
+        self.count = 1e-4
+        self.mean = 0.0
+        self.variance = 1.0
 
     def __call__(self, rewards: Array, first: Array, valid: Array) -> Array:
         """Scale `rewards` `[E]`; `first` marks the steps that start an episode."""
@@ -47,14 +50,17 @@ class RewardScaler:
     def _include(self, values: Array) -> None:
         if not len(values):
             return
-        count, mean = self.count + len(values), values.sum() / len(values)
-        shift, off = mean - self.mean, values - mean
+        count = self.count + len(values)
+        mean = values.sum() / len(values)
+        shift = mean - self.mean
+        off = values - mean
         # equal to `values.var()`, which takes several times as long for a few values
         variance = (off * off).sum() / len(values)
         spread = self.variance * self.count + variance * len(values)
         spread += shift**2 * self.count * len(values) / count
         self.mean += float(shift * len(values) / count)
-        self.count, self.variance = count, float(spread / count)
+        self.count = count
+        self.variance = float(spread / count)
 
     def state_dict(self) -> dict[str, object]:
         return {

@@ -37,7 +37,9 @@ FRAME = (3, 64, 64)
 DAMAGED = (EOFError, OSError, SyntaxError, tokenize.TokenError)
 FORMAT = 2
 # 16 to 256 copies; within that each makes 1,250 steps, more than an episode of at most 1,000.
-COPIES, MOST_COPIES, STEPS = 16, 256, 1250
+COPIES = 16
+MOST_COPIES = 256
+STEPS = 1250
 
 
 class Facts(TypedDict):

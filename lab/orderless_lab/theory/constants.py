@@ -161,11 +161,13 @@ def constants_of_trajectory(
     $\hat p_t$ and the next set is compared to get a C.
     """
     comparisons = Comparisons(update, discrepancy, represent)
-    p_hat, p = start, prior
+    p_hat = start
+    p = prior
     for loss in losses:
         comparisons.fidelity(p_hat, p, loss)
         comparisons.contraction(p_hat, update(p_hat, loss), loss)
-        p_hat, p = update(p_hat, loss), bayes_update(p, loss)
+        p_hat = update(p_hat, loss)
+        p = bayes_update(p, loss)
     return comparisons.constants()
 
 
@@ -193,16 +195,19 @@ def constants_of_swaps(
     comparisons = Comparisons(update, discrepancy, represent)
     places = list(range(len(losses)))
     for place in reversed(swap_path(order)):
-        a, b = losses[places[place]], losses[places[place + 1]]
+        a = losses[places[place]]
+        b = losses[places[place + 1]]
         p_hat = reduce(update, [losses[t] for t in places[:place]], start)
         density = represent(p_hat)
         for first, second in ((a, b), (b, a)):
             comparisons.fidelity(p_hat, density, first)
             comparisons.fidelity(update(p_hat, first), bayes_update(density, first), second)
-        left, right = reduce(update, [a, b], p_hat), reduce(update, [b, a], p_hat)
+        left = reduce(update, [a, b], p_hat)
+        right = reduce(update, [b, a], p_hat)
         for t in places[place + 2 :]:
             comparisons.contraction(left, right, losses[t])
-            left, right = update(left, losses[t]), update(right, losses[t])
+            left = update(left, losses[t])
+            right = update(right, losses[t])
         places[place], places[place + 1] = places[place + 1], places[place]
 
     ends = []

@@ -29,7 +29,8 @@ def root_energy_distance(p: WeightedSet, q: WeightedSet) -> float:
     """
     support, masses = _difference(p, q)
     if support.shape[1] == 1:
-        gaps, widths = masses.cumsum(0)[:-1], support[:, 0].diff()  # F_p - F_q between points
+        gaps = masses.cumsum(0)[:-1]  # F_p - F_q between points
+        widths = support[:, 0].diff()
         return float((2 * gaps.square() @ widths).sqrt())
     return float((-masses @ _distances(support, support) @ masses).clamp(min=0).sqrt())
 
@@ -55,7 +56,8 @@ def wasserstein_1(p: WeightedSet, q: WeightedSet) -> float:
     support, masses = _difference(p, q)
     if support.shape[1] != 1:
         raise ValueError(f"wasserstein_1 is exact in one dimension only, got {support.shape[1]}")
-    gaps, widths = masses.cumsum(0)[:-1], support[:, 0].diff()
+    gaps = masses.cumsum(0)[:-1]
+    widths = support[:, 0].diff()
     return float(gaps.abs() @ widths)
 
 
@@ -72,8 +74,10 @@ def _difference(p: WeightedSet, q: WeightedSet) -> tuple[Tensor, Tensor]:
     Points in both sets are merged, so that equal sets have masses of exactly zero: the root of a
     small remainder would be large.
     """
-    (x, w), (y, v) = checked(p), checked(q)
-    left, right = x.shape[1], y.shape[1]
+    x, w = checked(p)
+    y, v = checked(q)
+    left = x.shape[1]
+    right = y.shape[1]
     if left != right:
         raise ValueError(f"the two sets must have the same dimension, got {left} and {right}")
     support, where = torch.unique(torch.cat([x, y]), dim=0, return_inverse=True)

@@ -123,7 +123,8 @@ class GridMixture:
     def __init__(self, nodes: Tensor, sigma2: float) -> None:
         if not sigma2 > 0:
             raise ValueError(f"sigma2 must be positive, got {sigma2}")
-        self.nodes, self.sigma2 = nodes, sigma2
+        self.nodes = nodes
+        self.sigma2 = sigma2
 
     def __call__(self, p: WeightedSet) -> WeightedSet:
         positions, weights = checked(p)

@@ -149,7 +149,9 @@ def gather(
     The kernel then applies relu with `relu`, sets the result to 0 where `signs` is not positive,
     and adds `added`; both have the shape of the result.
     """
-    batch, inputs, outputs = source.shape[0], weight.shape[2], weight.shape[3]
+    batch = source.shape[0]
+    inputs = weight.shape[2]
+    outputs = weight.shape[3]
     shape = (batch, g.n * outputs, *size)
     result = torch.empty(
         shape, dtype=source.dtype, device=source.device, memory_format=torch.channels_last
@@ -157,8 +159,10 @@ def gather(
     bias = None if bias is None else bias.contiguous()  # it may be a view of another tensor
     usual = Tile(inner=32 if inputs <= 32 else 64)  # several taps at a time for narrow layers
     tile = TILES.get((inputs, outputs), usual).fitted(size, g.stride)
-    entries, patch = math.prod(tile.window(g.kernel)) * inputs, math.prod(tile.patch)
-    inner, columns = min(tile.inner, _block(entries)), min(tile.columns, _block(patch * outputs))
+    entries = math.prod(tile.window(g.kernel)) * inputs
+    patch = math.prod(tile.patch)
+    inner = min(tile.inner, _block(entries))
+    columns = min(tile.columns, _block(patch * outputs))
     patches = batch * size[0] * size[1] // patch
     blocks = math.ceil(patches / (tile.rows * tile.span))
     across = math.ceil(patch * outputs / columns)
@@ -178,12 +182,17 @@ def filter_gradients(
     source: Tensor, slope: Tensor, weight: Tensor, g: Geometry
 ) -> tuple[Tensor, Tensor]:
     """The gradients of weight `[N, O, C, kh, kw]` and bias `[N, O]`, summed in float32."""
-    size, usual = (slope.shape[2], slope.shape[3]), Tile(rows=64, inner=256)
+    size = (slope.shape[2], slope.shape[3])
+    usual = Tile(rows=64, inner=256)
     tile = FILTER_TILES.get((g.inputs, g.outputs), usual).fitted(size, g.stride)
-    (high, wide), (height, width), window = tile.patch, g.kernel, tile.window(g.kernel)
-    entries, outputs = math.prod(window) * g.inputs, high * wide * g.outputs
+    high, wide = tile.patch
+    height, width = g.kernel
+    window = tile.window(g.kernel)
+    entries = math.prod(window) * g.inputs
+    outputs = high * wide * g.outputs
     patches = source.shape[0] * size[0] * size[1] // (high * wide)
-    inner, columns = min(tile.inner, _block(entries)), min(tile.columns, _block(outputs))
+    inner = min(tile.inner, _block(entries))
+    columns = min(tile.columns, _block(outputs))
     tiles = math.ceil(entries / inner) * math.ceil(outputs / columns)
     parts = max(1, min(PROGRAMS // (g.n * tiles), patches // (8 * tile.rows)))
     share = tile.rows * math.ceil(patches / parts / tile.rows)

@@ -24,7 +24,8 @@ def _run(kernel: Any, tensors: tuple[Tensor, ...], source: Tensor, result: Tenso
     """Run a kernel over all positions of `result`, which reads `source`."""
     batch, channels, height, width = result.shape
     columns = min(128, padded(channels))
-    rows, positions = tile // columns, batch * height * width
+    rows = tile // columns
+    positions = batch * height * width
     kernel[(math.ceil(positions / rows), math.ceil(channels / columns))](
         *tensors, positions, channels,
         **g.sides(source, (height, width)), ROWS=rows, COLUMNS=columns, **options,
@@ -44,7 +45,8 @@ class MaxPooling(torch.autograd.Function):
         options = {"TAPS": g.taps, "REMEMBER": remember}
         tile = TILE // 2 if remember else TILE
         _run(kernels.largest, (x, result, winners), x, result, g, tile, **options)
-        ctx.geometry, ctx.shape = g, x.shape
+        ctx.geometry = g
+        ctx.shape = x.shape
         ctx.save_for_backward(winners)
         return result
 
@@ -57,7 +59,8 @@ class MaxPooling(torch.autograd.Function):
             ctx.shape, dtype=slope.dtype, device=slope.device, memory_format=torch.channels_last
         )
         g: Geometry = ctx.geometry
-        tensors, height = (slope, winners, result), g.kernel[0]
+        tensors = (slope, winners, result)
+        height = g.kernel[0]
         _run(kernels.to_winners, tensors, slope, result, g, TILE, HEIGHT=height)
         return result, None
 
@@ -72,7 +75,8 @@ def can_pool(
     return_indices: bool = False,
 ) -> bool:
     """Whether the kernel applies to these arguments of `F.max_pool2d`."""
-    kernel, margins = pair(kernel_size), pair(padding)
+    kernel = pair(kernel_size)
+    margins = pair(padding)
     return (
         runs_on(x)
         and x.is_contiguous(memory_format=torch.channels_last)

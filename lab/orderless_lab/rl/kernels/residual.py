@@ -17,7 +17,8 @@ from torch.autograd.function import once_differentiable
 
 from .grouped import Geometry, autocast, filter_gradients, gather, geometry_of, laid_out
 
-FORWARD, BACKWARD = (0, 3, 4, 2, 1), (0, 3, 4, 1, 2)  # filters [N, kh, kw, in, out] / [out, in]
+FORWARD = 0, 3, 4, 2, 1  # filters [N, kh, kw, in, out]
+BACKWARD = 0, 3, 4, 1, 2  # [N, kh, kw, out, in]
 
 
 class ResidualBlock(torch.autograd.Function):
@@ -28,7 +29,8 @@ class ResidualBlock(torch.autograd.Function):
         ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, g: Geometry
     ) -> Tensor:
         size = x.shape[2], x.shape[3]
-        filters, outer = [laid_out(weight, FORWARD, x.dtype) for weight in (w1, w2)], F.relu(x)
+        filters = [laid_out(weight, FORWARD, x.dtype) for weight in (w1, w2)]
+        outer = F.relu(x)
         inner = gather(outer, filters[0], b1, size, g, False, relu=True)
         y = gather(inner, filters[1], b2, size, g, False, added=x)
         ctx.save_for_backward(x, outer, inner, w1, w2)
@@ -52,7 +54,8 @@ class ResidualBlock(torch.autograd.Function):
 
 def can_fuse(first: nn.Conv2d, second: nn.Conv2d) -> bool:
     """Whether both layers keep the size and have multiples of 16 channels, and biases."""
-    channels, side = first.in_channels, first.kernel_size[0]
+    channels = first.in_channels
+    side = first.kernel_size[0]
     return (
         channels % 16 == 0
         and side % 2 == 1

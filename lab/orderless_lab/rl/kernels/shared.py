@@ -19,7 +19,8 @@ from .grouped import PROGRAMS, Geometry, autocast, can_group, geometry_of, kerne
 
 ENTRIES = 64  # entries of a filter with its bias, at most: a patch stays in registers
 TILE = {"num_warps": 4, "num_stages": 3}
-ROWS, COLUMNS = 64, 128  # positions and filters at a time
+ROWS = 64  # positions at a time
+COLUMNS = 128  # filters at a time
 
 
 def _columns(g: Geometry) -> int:
@@ -43,11 +44,13 @@ class SharedConvolution(torch.autograd.Function):
         ctx.save_for_backward(x)
         ctx.geometry = g
         ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
-        outputs, size = g.n * g.outputs, g.result((x.shape[2], x.shape[3]))
+        outputs = g.n * g.outputs
+        size = g.result((x.shape[2], x.shape[3]))
         filters = weight.permute(3, 4, 2, 0, 1).reshape(-1, outputs)
         offsets = filters.new_zeros(outputs) if bias is None else bias.reshape(-1)
         wide = torch.cat([filters, offsets.unsqueeze(0)]).to(x.dtype)
-        shape, positions = (len(x), outputs, *size), len(x) * size[0] * size[1]
+        shape = (len(x), outputs, *size)
+        positions = len(x) * size[0] * size[1]
         layout: Any = {"memory_format": torch.channels_last}
         result = torch.empty(shape, dtype=x.dtype, device=x.device, **layout)
         rows = ROWS if _columns(g) == COLUMNS else 2 * ROWS  # for few filters
@@ -63,8 +66,10 @@ class SharedConvolution(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         g: Geometry = ctx.geometry
         slope = grads[0].contiguous(memory_format=torch.channels_last)
-        outputs, size = g.n * g.outputs, (slope.shape[2], slope.shape[3])
-        positions, rows = len(x) * size[0] * size[1], ROWS
+        outputs = g.n * g.outputs
+        size = (slope.shape[2], slope.shape[3])
+        positions = len(x) * size[0] * size[1]
+        rows = ROWS
         tiles = math.ceil(outputs / _columns(g))
         parts = max(1, min(PROGRAMS // tiles, positions // (8 * rows)))
         share = rows * math.ceil(positions / parts / rows)

@@ -18,9 +18,11 @@ def _under(
 ):  # fmt: skip
     # the input under a tap of the filter at a position, and whether it is inside the image
     if BACKWARD:  # which output saw this input under the tap
-        h, w = row + PAD_H - tap // KERNEL, column + PAD_W - tap % KERNEL
+        h = row + PAD_H - tap // KERNEL
+        w = column + PAD_W - tap % KERNEL
         there = (h >= 0) & (w >= 0) & (h % STRIDE_H == 0) & (w % STRIDE_W == 0)
-        h, w = h // STRIDE_H, w // STRIDE_W
+        h = h // STRIDE_H
+        w = w // STRIDE_W
     else:
         h = row * STRIDE_H - PAD_H + tap // KERNEL
         w = column * STRIDE_W - PAD_W + tap % KERNEL
@@ -38,9 +40,11 @@ def _within(place, size):
 @triton.jit
 def _particle(N: tl.constexpr, TOGETHER: tl.constexpr):
     # a program's block of positions and its particle; TOGETHER: all particles of a block in turn
-    block, n = tl.program_id(0), tl.program_id(1)
+    block = tl.program_id(0)
+    n = tl.program_id(1)
     if TOGETHER:
-        block, n = block // N, block % N
+        n = block % N
+        block = block // N
     return block, n.to(tl.int64)
 
 
@@ -77,7 +81,9 @@ def gather(
     # are one piece, they stay.
     block, n = _particle(N, TOGETHER)
     j = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
-    o, down, right = j % OUT, j // OUT // WIDE, j // OUT % WIDE
+    o = j % OUT
+    down = j // OUT // WIDE
+    right = j // OUT % WIDE
     columns = j < HIGH * WIDE * OUT
     LINES: tl.constexpr = TO_H // HIGH
     LINE: tl.constexpr = TO_W // WIDE
@@ -96,7 +102,9 @@ def gather(
         )  # fmt: skip
     for step in range(SPAN):
         m = (block * SPAN + step) * ROWS + tl.arange(0, ROWS)
-        b, row, column = m // (LINES * LINE), m // LINE % LINES * HIGH, m % LINE * WIDE
+        b = m // (LINES * LINE)
+        row = m // LINE % LINES * HIGH
+        column = m % LINE * WIDE
         total = tl.zeros([ROWS, COLUMNS], tl.float32)
         for start in range(0, ENTRIES, INNER):
             k = start + tl.arange(0, INNER)
@@ -155,15 +163,19 @@ def filters(
     across = (OUTPUTS + COLUMNS - 1) // COLUMNS
     k = (tl.program_id(2) // across) * INNER + tl.arange(0, INNER)
     j = (tl.program_id(2) % across) * COLUMNS + tl.arange(0, COLUMNS)
-    down, right = k // IN // WINDOW - PAD_H, k // IN % WINDOW - PAD_W
+    down = k // IN // WINDOW - PAD_H
+    right = k // IN % WINDOW - PAD_W
     aside = (down * FROM_W + right) * N * IN + k % IN
     next_to = (j // OUT // WIDE * TO_W + j // OUT % WIDE) * N * OUT + j % OUT
     total = tl.zeros([INNER, COLUMNS], tl.float32)
     slopes_alone = tl.zeros([ROWS, COLUMNS], tl.float32)
     for start in range(0, SHARE, ROWS):
         m = part * SHARE + start + tl.arange(0, ROWS)
-        b, row, column = m // (LINES * LINE), m // LINE % LINES * HIGH, m % LINE * WIDE
-        h, w = row * STRIDE_H, column * STRIDE_W
+        b = m // (LINES * LINE)
+        row = m // LINE % LINES * HIGH
+        column = m % LINE * WIDE
+        h = row * STRIDE_H
+        w = column * STRIDE_W
         place = (b * FROM_H + h) * FROM_W + w
         there = _within(h[:, None] + down[None, :], FROM_H)
         there = there & _within(w[:, None] + right[None, :], FROM_W)
@@ -193,11 +205,17 @@ def _patch(
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
 ):  # fmt: skip
     # what the filter covers at the positions m [ROWS, 1], entries k [1, INNER]; then a 1, and 0s
-    h, w = (m // TO_W) % TO_H * STRIDE_H, m % TO_W * STRIDE_W
-    down, right = k // IN // KERNEL - PAD_H, k // IN % KERNEL - PAD_W
+    h = (m // TO_W) % TO_H * STRIDE_H
+    w = m % TO_W * STRIDE_W
+    down = k // IN // KERNEL - PAD_H
+    right = k // IN % KERNEL - PAD_W
     there = _within(h + down, FROM_H) & _within(w + right, FROM_W) & (k < INNER) & (m < positions)
-    image, h, w = (m // (TO_H * TO_W)).to(tl.int64), h.to(tl.int64), w.to(tl.int64)
-    channel, down, right = (k % IN).to(tl.int64), down.to(tl.int64), right.to(tl.int64)
+    image = (m // (TO_H * TO_W)).to(tl.int64)
+    h = h.to(tl.int64)
+    w = w.to(tl.int64)
+    channel = (k % IN).to(tl.int64)
+    down = down.to(tl.int64)
+    right = right.to(tl.int64)
     rows = source + image * batch_stride + h * row_stride + w * column_stride
     aside = channel * channel_stride + down * row_stride + right * column_stride
     values = tl.load(rows + aside, mask=there, other=0.0)
@@ -275,7 +293,8 @@ def largest(
     # result[m, c] = max over taps of source[under(m, tap), c]; winners: which tap it was
     m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    h, w = (m // TO_W) % TO_H * STRIDE_H - PAD_H, m % TO_W * STRIDE_W - PAD_W
+    h = (m // TO_W) % TO_H * STRIDE_H - PAD_H
+    w = m % TO_W * STRIDE_W - PAD_W
     first = (m // (TO_H * TO_W) * FROM_H + h) * FROM_W + w
     seen = source + first.to(tl.int64)[:, None] * channels + c[None, :]
     inside = (m[:, None] < positions) & (c[None, :] < channels)
@@ -312,14 +331,16 @@ def to_winners(
     # result[m, c] = sum of the slopes of the windows over m that took their maximum from it
     m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    row, column = (m // TO_W) % TO_H + PAD_H, m % TO_W + PAD_W
+    row = (m // TO_W) % TO_H + PAD_H
+    column = m % TO_W + PAD_W
     h, w = row // STRIDE_H, column // STRIDE_W  # the last window that may cover m
     last = ((m // (TO_H * TO_W) * FROM_H + h) * FROM_W + w).to(tl.int64)[:, None] * channels
     inside = (m[:, None] < positions) & (c[None, :] < channels)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for down in tl.static_range((HEIGHT + STRIDE_H - 1) // STRIDE_H):
         for right in tl.static_range((KERNEL + STRIDE_W - 1) // STRIDE_W):
-            tap_h, tap_w = row % STRIDE_H + down * STRIDE_H, column % STRIDE_W + right * STRIDE_W
+            tap_h = row % STRIDE_H + down * STRIDE_H
+            tap_w = column % STRIDE_W + right * STRIDE_W
             there = _within(h - down, FROM_H) & _within(w - right, FROM_W)
             there = there & (tap_h < HEIGHT) & (tap_w < KERNEL)
             seen = inside & there[:, None]
