@@ -84,11 +84,6 @@ class ProcgenLevels(VectorEnvironment):
             seed=(self.seed + 1_000_003 * self.resumes) % LEVELS_END,
         )
         self._owner = os.getpid()
-        # envpool's send and recv take longer than a step of few copies: use what they wrap
-        names = list(self._pool._state_keys)
-        self._places = [names.index(name) for name in ("obs", "reward", "done", "trunc")]
-        self._message = self._pool._from(np.zeros(self.n_envs, dtype=np.int32), None)
-        self._action = list(self._pool._spec._action_keys).index("action")
 
     def close(self) -> None:
         """Release the copies; `reset` or `switch` opens new ones."""
@@ -124,14 +119,12 @@ class ProcgenLevels(VectorEnvironment):
         self._check_process()
         playing = np.flatnonzero(~self.ended)
         self._history[playing, self.lengths[playing]] = actions[playing]
-        self._message[self._action] = actions
-        self._pool._send(self._message)
+        self._pool.send(actions)
 
     def _receive(self) -> tuple[Array, Array, Array, Array]:
         self._check_process()
-        state = self._pool._recv()
-        observations, rewards, ended, truncated = (state[place] for place in self._places)
-        return observations, rewards.astype(np.float64), ended & ~truncated, truncated
+        observations, rewards, terminated, truncated, _ = self._pool.recv()
+        return observations, rewards.astype(np.float64), terminated, truncated
 
     def normalize(self, returns: ArrayLike) -> Array:
         """Returns of this game as `(R - R_min) / (R_max - R_min)`."""
