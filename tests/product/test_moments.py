@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 import orderless as ol
 from orderless.ensemble.layers import Layer
-from orderless.product.sums import UNIT, ExactSum, merged_layers, task_moments
+from orderless.exact.sums import ExactSum
+from orderless.product.sums import UNIT, merged_layers, task_moments
 
 
 def only_layer(module: nn.Module) -> tuple[ol.Ensemble, Layer]:

@@ -231,20 +231,27 @@ def test_batches_of_pairs_are_the_task() -> None:
     torch.testing.assert_close(merged[0], merged[1], rtol=1e-6, atol=1e-6)
 
 
-def test_a_particle_that_dies_in_a_task_counts_for_nothing() -> None:
-    pf, (x, y) = product(n=3), five_tasks()[0]
+@pytest.mark.parametrize("left", [0.0, torch.nan, torch.inf])
+@pytest.mark.parametrize("make_model", [mlp, convolutional])
+def test_a_particle_that_dies_in_a_task_counts_for_nothing(make_model, left) -> None:
+    """Whatever its parameters and running statistics have become."""
+    pf, (x, y) = product(make_model, n=3), five_tasks()[0]
     poison = torch.tensor([0.0, torch.nan, 0.0])
     pf.step(lambda: cross_entropy(pf.particles(x), y) + poison)
+    for tensor in pf.particles.state_dict().values():
+        if tensor.is_floating_point():
+            tensor[1] += left
     pf.end_task((x, y))
+    assert pf.predict(x).isfinite().all()
     assert pf.weights.tolist() == [0.5, 0.0, 0.5]
     learn(pf, five_tasks()[1])
     assert pf.alive.tolist() == [True, False, True]
-    without = pf - learned_by_hand(poison)
-    assert without.alive.all()
+    without = pf - learned_by_hand(make_model, poison)
+    assert without.alive.all() and same_bits(without, learned([1], make_model=make_model, n=3))
 
 
-def learned_by_hand(poison: Tensor) -> ol.PosteriorProduct:
-    pf, (x, y) = product(n=3), five_tasks()[0]
+def learned_by_hand(make_model, poison: Tensor) -> ol.PosteriorProduct:
+    pf, (x, y) = product(make_model, n=3), five_tasks()[0]
     pf.step(lambda: cross_entropy(pf.particles(x), y) + poison)
     pf.end_task((x, y))
     return pf

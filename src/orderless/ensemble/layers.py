@@ -38,23 +38,16 @@ KNOWN = nn.Linear, *CONVOLUTIONS, *PER_CHANNEL, *PER_ELEMENT, nn.Embedding
 
 @dataclass(frozen=True)
 class Layer:
-    """Names of a layer's parameters (None: absent, or not asked for) and its sizes."""
+    """A layer's parameters, as rows of W, and its sizes."""
 
-    weight: str | None
-    bias: str | None
+    parts: tuple[tuple[str, int], ...]  # names of the weight, of the bias, and rows of W in each
+    has_weight: bool  # whether the weight is among them
     blocks: int  # g
     columns: int  # K
-    inputs: int  # of a block, without the constant 1
 
     @property
     def name(self) -> str:
-        return self.weight or self.bias or ""
-
-    @property
-    def parts(self) -> list[tuple[str, int]]:
-        """Names of the parameters and how many rows of W each has."""
-        both = [(self.weight, self.inputs), (self.bias, 1)]
-        return [(name, rows) for name, rows in both if name is not None]
+        return self.parts[0][0]
 
     @property
     def width(self) -> int:
@@ -63,18 +56,21 @@ class Layer:
 
     def matrix(self, tensors: dict[str, Tensor]) -> Tensor:
         """W `[N, g, d, K]` from parameters `[N, ...]`."""
-        shape = self.blocks, self.columns, -1
-        parts = [tensors[name].detach() for name, _ in self.parts]
-        return torch.cat([part.reshape(len(part), *shape).mT for part in parts], dim=2)
+        parts = []
+        for name, rows in self.parts:
+            values = tensors[name].detach()
+            parts.append(values.reshape(len(values), self.blocks, self.columns, rows).mT)
+        return torch.cat(parts, dim=2)
 
     def parameters(self, matrix: Tensor, like: dict[str, Tensor]) -> dict[str, Tensor]:
         """The inverse of `matrix`: parameters by name, with the shapes and dtypes of `like`."""
-        names = [name for name, _ in self.parts]
-        parts = matrix.split([rows for _, rows in self.parts], dim=2)
-        return {
-            name: part.mT.reshape(like[name].shape).to(like[name].dtype)
-            for name, part in zip(names, parts, strict=True)
-        }
+        found = {}
+        first = 0
+        for name, rows in self.parts:
+            part = matrix[:, :, first : first + rows].mT
+            found[name] = part.reshape(like[name].shape).to(like[name].dtype)
+            first += rows
+        return found
 
     def rows(self, module: nn.Module, entering: Tensor) -> Tensor:
         """a `[g, R, d]`, the rows of one sample after those of another; see `entering`.
@@ -83,9 +79,9 @@ class Layer:
         """
         inputs = _inputs(module, entering)
         constant = torch.ones_like(inputs[..., :1])
-        if self.weight is None:
+        if not self.has_weight:
             return constant
-        return inputs if self.bias is None else torch.cat([inputs, constant], dim=2)
+        return inputs if len(self.parts) == 1 else torch.cat([inputs, constant], dim=2)
 
     def leaving(self, module: nn.Module, outputs: Tensor) -> Tensor:
         """The module's outputs, or their gradient, in the order of `rows`: `[g or 1, R, K]`."""
@@ -166,11 +162,13 @@ def find_layers(particles: Ensemble, names: Collection[str]) -> dict[str, Layer]
     layers: dict[str, Layer] = {}
     for place, module in particles.template.named_modules():
         prefix = f"{place}." if place else ""
-        weight, bias = (known.get(prefix + part) for part in ("weight", "bias"))
-        weight = weight if weight in names else None
-        bias = bias if bias in names else None
-        if is_known(module) and (weight or bias):
-            layers[place] = Layer(weight, bias, *_sizes(module))
+        weight = known.get(f"{prefix}weight")
+        bias = known.get(f"{prefix}bias")
+        if is_known(module) and (weight in names or bias in names):
+            blocks, columns, inputs = _sizes(module)
+            both = ((weight, inputs), (bias, 1))
+            parts = tuple((name, rows) for name, rows in both if name and name in names)
+            layers[place] = Layer(parts, weight in names, blocks, columns)
     users: dict[str, set[Layer]] = {}
     for layer in layers.values():
         for name, _ in layer.parts:

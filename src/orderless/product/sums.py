@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,72 +20,8 @@ from ..ensemble.device import available_memory
 from ..ensemble.layers import BATCH_NORMS, Layer, Watcher, entering, find_layers, is_known
 from ..ensemble.pairs import Data, is_pair, pairs
 from ..ensemble.stacking import check_same_shapes, places_of
+from ..exact.sums import ExactSum
 from ..io import digest
-
-WORD = 2.0**49  # in units
-_MOST_WORDS = 2.0**52
-
-
-@dataclass(frozen=True)
-class ExactSum:
-    """A tensor of sums without rounding, in two float64 words.
-
-        sum = low + high * word,    -word / 2 <= low < word / 2,    word = 2^49 units
-
-    The unit is a power of two, and terms are multiples of a sixteenth of it. float64 represents
-    every multiple up to 2^49 units: half of that is the low word's range, the other half is room
-    for terms that are added before the next carry. Equal sums have equal words.
-    """
-
-    low: Tensor
-    unit: float
-    high: Tensor | None = None  # whole numbers; None if all of them are 0
-
-    @classmethod
-    def of(cls, values: Tensor, unit: float) -> ExactSum:
-        """Numbers rounded to whole units; beyond 2^53 units every float64 is one already."""
-        return cls((values / unit).round_().mul_(unit), unit).carried()
-
-    def plus(self, other: ExactSum, sign: int = 1) -> ExactSum:
-        """self + sign * other; both must be carried."""
-        low = torch.add(self.low, other.low.to(self.low.device), alpha=sign)
-        high = self.high
-        if other.high is not None:
-            theirs = other.high.to(low.device)
-            high = sign * theirs if high is None else torch.add(high, theirs, alpha=sign)
-        return replace(self, low=low, high=high).carried()
-
-    def carried(self) -> ExactSum:
-        """The same sums with the low words in their range. Raise `ValueError` if one is too large
-        for two words, or not finite."""
-        word = WORD * self.unit
-        if self.high is None and self._fits(word / 2.0):
-            return self
-        carry = (self.low / word + 0.5).floor_()
-        high = carry if self.high is None else self.high + carry
-        largest = float(high.abs().max())
-        if not largest < _MOST_WORDS:
-            raise ValueError(
-                f"sums must be finite and below {_MOST_WORDS * word:.1e}, got about "
-                f"{largest * word:.1e}: scale the data"
-            )
-        return replace(self, low=self.low - carry * word, high=high if high.any() else None)
-
-    def _fits(self, end: float) -> bool:
-        if not self.low.numel():
-            return True
-        smallest, largest = torch.stack(self.low.aminmax()).tolist()
-        return bool(-end <= smallest and largest < end)
-
-    def value(self) -> Tensor:
-        """The sums as float64; beyond 2^53 units they are rounded, each on its own."""
-        return self.low if self.high is None else self.low + self.high * (WORD * self.unit)
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> ExactSum:
-        """Apply a function to both words."""
-        high = None if self.high is None else change(self.high)
-        return replace(self, low=change(self.low), high=high)
-
 
 UNIT = 2.0**-60
 PATCHES = 1 << 24  # numbers in patches formed at a time, for all particles
@@ -121,8 +57,10 @@ class TaskSums:
             )
         tasks = ours + theirs if sign > 0 else ours - theirs
         grams = _added(self.grams, other.grams, sign)
+        if sign < 0:  # leave no trace
+            grams = {key: gram for key, gram in grams.items() if gram.value().any()}
         return TaskSums(
-            {key: gram for key, gram in grams.items() if gram.value().any()},  # leave no trace
+            grams,
             _added(self.cross, other.cross, sign),
             _added(self.changes, other.changes, sign),
             _added(self.statistics, other.statistics, sign),
@@ -183,7 +121,7 @@ def _added(
     """Sums or differences key by key; a missing sum is 0."""
     total = dict(ours)
     for key, sums in theirs.items():
-        before = total.get(key, sums.map(torch.zeros_like))
+        before = total[key] if key in total else sums.map(torch.zeros_like)
         total[key] = before.plus(sums, sign)
     return total
 
@@ -311,20 +249,25 @@ def task_sums(
     for name, layer in {layer.name: layer for layer in layers.values()}.items():
         matrix = layer.matrix(now).double()
         before = layer.matrix(start).double()
-        if name not in moments.grams and not torch.equal(matrix, before):
+        if name in moments.grams:
+            gram = torch.where(alive.view(-1, 1, 1, 1), moments.grams[name], 0.0)
+        elif torch.equal(matrix, before):
+            gram = matrix.new_zeros(*matrix.shape[:3], layer.width)
+        else:
             raise ValueError(
                 f"{name!r} was trained, but no call of its layer was seen: the product cannot "
                 "merge weights that are used without their module"
             )
-        gram = matrix.new_zeros(*matrix.shape[:3], layer.width)
-        if name in moments.grams:
-            gram = torch.where(alive.view(-1, 1, 1, 1), moments.grams[name], gram)
         columns = used if name in moments.heads else None
-        mask = matrix.new_zeros(layer.columns, dtype=torch.bool)
-        mask[slice(None) if columns is None else list(columns)] = True
+        weighted = gram @ matrix
+        change = matrix - before
+        if columns is not None:
+            unused = [column for column in range(layer.columns) if column not in columns]
+            weighted[..., unused] = 0.0
+            change[..., unused] = 0.0
         grams[name, columns] = ExactSum.of(gram, UNIT)
-        cross[name] = ExactSum.of(torch.where(mask, gram @ matrix, 0.0), UNIT)
-        changes[name] = ExactSum.of(torch.where(mask, matrix - before, 0.0), UNIT)
+        cross[name] = ExactSum.of(weighted, UNIT)
+        changes[name] = ExactSum.of(change, UNIT)
         fingerprint += [matrix[0], gram[0].diagonal(dim1=-2, dim2=-1)]
         if name in moments.heads and columns is None:
             _warn_of_unchanged(matrix, before)
