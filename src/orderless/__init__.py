@@ -35,6 +35,7 @@ if _TYPE_CHECKING:
         WeightedParticleFilter,
     )
     from .io import load, save
+    from .kept import KeptSample
     from .product import PosteriorProduct, merge
     from .tasks import Task
 
@@ -47,6 +48,7 @@ _MODULES = {
     "ExactHead": "exact",
     "GaussianSumFilter": "filters",
     "GradientDescent": "filters",
+    "KeptSample": "kept",
     "LwF": "consolidation",
     "ParticleClassifier": "estimators",
     "ParticleFilter": "filters",
@@ -73,8 +75,8 @@ _ROOMS = (
 # without the estimators, so that `from orderless import *` does not need scikit-learn
 __all__ = [
     "AveragingParticles", "BootstrapParticleFilter", "EWC", "Ensemble", "ExactHead",
-    "GaussianSumFilter", "GradientDescent", "LwF", "ParticleFilter", "ParticleParameter", "Perturb",
-    "PosteriorProduct", "Prequential", "SI", "Task",
+    "GaussianSumFilter", "GradientDescent", "KeptSample", "LwF", "ParticleFilter",
+    "ParticleParameter", "Perturb", "PosteriorProduct", "Prequential", "SI", "Task",
     "WeightedParticleFilter", "__version__", "audit", "consolidation", "distributed",
     "ensemble", "exact", "features", "filters", "io", "load", "merge", "metrics",
     "order_sensitivity", "per_particle", "prequential", "product", "save",
