@@ -61,6 +61,7 @@ def _register(
             label=f"{label}{also}",
             style=STYLES.get(suffix, style),
             base=name if suffix == "+wpf" else None,
+            weighted=suffix == "+wpf",
             config=BootstrapSettings if suffix == "+bootstrap" else config,
             ignores=OF_PLAYING if cloning else OF_CLONING,
         )(lambda setup, suffix=suffix: setup.build(suffix, cloning=cloning, **options))

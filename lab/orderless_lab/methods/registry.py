@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 
@@ -31,10 +31,16 @@ class Description:
     """The x of x+wpf: the same method with one network instead of weighted particles."""
     tuned: bool = False
     """Whether it has a setting found on validation data, where its base has the literature's."""
+    weighted: bool = False
+    """Whether its networks have weights by how well they explained the data: reports judge it
+    against the same method without weights, and score it by logits, as the paper's code does."""
+    joint: bool = False
+    """Whether it sees all tasks at once, so that no report calls it the best."""
 
     def described(self) -> Description:
         """The description alone, for the records."""
-        return Description(self.name, self.label, self.style, self.base, self.tuned)
+        values = {field.name: getattr(self, field.name) for field in fields(Description)}
+        return Description(**values)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 WPF, AVERAGING, BOOTSTRAP = Style("#D55E00", "*"), Style("#E69F00", "o"), Style("#999999", "X")
 
 
-@method("wpf", "weighted particle filter", True, label="Weighted particle filter", style=WPF)
+@method(
+    "wpf",
+    "weighted particle filter",
+    True,
+    label="Weighted particle filter",
+    style=WPF,
+    weighted=True,
+)
 def _wpf(setup: Setup) -> Learner:
     return setup.learner(setup.weighted())
 
@@ -118,9 +125,16 @@ def register_consolidation(
             lambda setup, learner=learner: learner(setup, setup.descent())
         )
         over = f"{title}, {how}, over weighted particles"
-        method(f"{own}+wpf", over, True, label=f"{own_label} + WPF", base=own, **common)(
-            lambda setup, learner=learner: learner(setup, setup.weighted())
+        weighted = method(
+            f"{own}+wpf",
+            over,
+            True,
+            label=f"{own_label} + WPF",
+            base=own,
+            weighted=True,
+            **common,
         )
+        weighted(lambda setup, learner=learner: learner(setup, setup.weighted()))
 
 
 # How steps include a quadratic penalty, see `GradientFilter.register`
@@ -232,7 +246,11 @@ def _er(setup: Setup) -> Learner:
 
 
 @method(
-    "joint", "all tasks at once, one network", label="Joint training", style=Style("#56B4E9", ">")
+    "joint",
+    "all tasks at once, one network",
+    label="Joint training",
+    style=Style("#56B4E9", ">"),
+    joint=True,
 )
 def _joint(setup: Setup) -> Learner:
     return setup.learner(setup.descent(), joint=True)
