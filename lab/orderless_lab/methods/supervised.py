@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orderless.consolidation import Consolidation
     from orderless.filters import GradientFilter
 
-    from .learners import ExactLearner, GaussianSumLearner, Learner
+    from .learners import ExactLearner, GaussianSumLearner, KeptLearner, Learner
     from .setup import Setup
 
 WPF, AVERAGING, BOOTSTRAP = Style("#D55E00", "*"), Style("#E69F00", "o"), Style("#999999", "X")
@@ -243,6 +243,37 @@ def _er(setup: Setup) -> Learner:
     seed = setup.settings.seed_of_batches(setup.seed)
     replay = Reservoir(setup.config(ReplaySettings).replay_buffer, seed)
     return setup.learner(setup.descent(), replay=replay)
+
+
+@dataclass(frozen=True)
+class KeptSettings(Config):
+    """Settings of training on kept samples."""
+
+    kept_share: Positive = 1 / 16
+    """Share of the samples that is kept, chosen by their hash."""
+    kept_epochs: Count = 20
+    """Passes of Adam over the kept samples, from the start, at the end of every task."""
+
+
+@method(
+    "kept",
+    "one network, trained anew on samples kept by their hash; no task order",
+    label="Kept samples",
+    style=Style("#56B4E9", "h"),
+    config=KeptSettings,
+    ignores=("lr", "optimizer", "schedule"),
+)
+def _kept(setup: Setup) -> KeptLearner:
+    from .learners import KeptLearner
+
+    own = setup.config(KeptSettings)
+    return KeptLearner(
+        setup.scenario,
+        lambda: setup.descent("adam"),
+        share=own.kept_share,
+        epochs=own.kept_epochs,
+        batch_size=setup.settings.batch_size,
+    )
 
 
 @method(

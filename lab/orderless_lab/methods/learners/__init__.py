@@ -3,10 +3,11 @@
 from .continual import ContinualLearner
 from .exact import ExactLearner
 from .filtered import GaussianSumLearner, Learner
+from .kept import KeptLearner
 from .product import ProductLearner
 from .replay import Reservoir
 
 __all__ = [
-    "ContinualLearner", "ExactLearner", "GaussianSumLearner", "Learner", "ProductLearner",
-    "Reservoir",
+    "ContinualLearner", "ExactLearner", "GaussianSumLearner", "KeptLearner", "Learner",
+    "ProductLearner", "Reservoir",
 ]  # fmt: skip

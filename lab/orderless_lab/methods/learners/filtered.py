@@ -23,7 +23,7 @@ class Learner(ContinualLearner):
     `consolidation` and `closed` are passed to `filter.register`.
     """
 
-    parts = ("filter", "consolidation", "replay")
+    parts: tuple[str, ...] = ("filter", "consolidation", "replay")
     filter: SteppedFilter
 
     def __init__(
