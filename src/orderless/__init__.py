@@ -37,6 +37,7 @@ if _TYPE_CHECKING:
     from .io import load, save
     from .kept import KeptSample
     from .product import PosteriorProduct, merge
+    from .scaling import ExactScaler
     from .tasks import Task
 
 # the module of each public name; it is imported when the name is first used
@@ -46,6 +47,7 @@ _MODULES = {
     "EWC": "consolidation",
     "Ensemble": "ensemble",
     "ExactHead": "exact",
+    "ExactScaler": "scaling",
     "GaussianSumFilter": "filters",
     "GradientDescent": "filters",
     "KeptSample": "kept",
@@ -75,7 +77,7 @@ _ROOMS = (
 # without the estimators, so that `from orderless import *` does not need scikit-learn
 __all__ = [
     "AveragingParticles", "BootstrapParticleFilter", "EWC", "Ensemble", "ExactHead",
-    "GaussianSumFilter", "GradientDescent", "KeptSample", "LwF", "ParticleFilter",
+    "ExactScaler", "GaussianSumFilter", "GradientDescent", "KeptSample", "LwF", "ParticleFilter",
     "ParticleParameter", "Perturb", "PosteriorProduct", "Prequential", "SI", "Task",
     "WeightedParticleFilter", "__version__", "audit", "consolidation", "distributed",
     "ensemble", "exact", "features", "filters", "io", "load", "merge", "metrics",
