@@ -6,13 +6,13 @@ Every batch is predicted before it is learned, so the accuracy is that of a mode
 train as one module. `averaging` gives them equal weights, `weighted` weights them by how well they
 predicted the past, and `one network` is the first of the ten. It prints
 
-    one network  71.7 % right before learning
-    averaging    74.1 % right before learning
-    weighted     74.4 % right before learning
+    one network  71.7% right before learning
+    averaging    74.1% right before learning
+    weighted     74.4% right before learning
     5.0 of 10 particles count
 
 The gain comes from the ensemble; the difference between the last two rows is negligible. Without
-`min_ess=5` one particle takes all the weight, and `weighted` has 72.6 %.
+`min_ess=5` one particle takes all the weight, and `weighted` has 72.6%.
 """
 
 import torch
@@ -70,7 +70,7 @@ def main() -> dict[str, float]:
         filter.step(lambda x=x, y=y: loss(particles(x), y))
     accuracies = {name: count / seen for name, count in right.items()}
     for name, accuracy in accuracies.items():
-        print(f"{name:12s} {100 * accuracy:.1f} % right before learning")
+        print(f"{name:12s} {100 * accuracy:.1f}% right before learning")
     print(f"{float(filter.ess):.1f} of {particles.n} particles count")
     return accuracies
 

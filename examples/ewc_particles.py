@@ -6,10 +6,10 @@ SplitMNIST on the 5,000 embedded digits: 0v1, 2v3, ... 8v9 share two outputs, an
 unknown at test time. Adam at 1e-3, one pass. `forgot` is the mean loss of accuracy of the first
 four tasks since they were learned. It prints
 
-    one network            64.4 % right, forgot 39.5 points
-    one network, EWC       80.1 % right, forgot  3.4 points
-    ten particles          64.2 % right, forgot 39.8 points
-    ten particles, EWC     81.7 % right, forgot  2.9 points
+    one network            64.4% right, forgot 39.5 points
+    one network, EWC       80.1% right, forgot  3.4 points
+    ten particles          64.2% right, forgot 39.8 points
+    ten particles, EWC     81.7% right, forgot  2.9 points
 
 EWC prevents most of the forgetting. Particles add a little to EWC, and nothing alone. The strength
 is the best of 0, 1e2, ... 1e5 for one network on held-out training data.
@@ -58,7 +58,7 @@ def main() -> dict[str, tuple[float, float]]:
     for who, n in (("one network", 1), ("ten particles", 10)):
         for name, strength in ((who, 0.0), (f"{who}, EWC", 1e4)):
             average, lost = rows[name] = train(tasks, n, strength)
-            print(f"{name:22s} {100 * average:.1f} % right, forgot {100 * lost:4.1f} points")
+            print(f"{name:22s} {100 * average:.1f}% right, forgot {100 * lost:4.1f} points")
     return rows
 
 

@@ -1,14 +1,14 @@
-"""The exact filter on a frozen backbone: ten classes, one after another, in two orders.
+"""The exact head on a frozen backbone: ten classes, one after another, in two orders.
 
     python examples/frozen_backbone.py
 
 A small CNN is trained on the digits 0 to 4 and frozen. Then all ten digits arrive class by
-class, each sample once. The exact filter fits a Gaussian head on the CNN's features. It prints
+class, each sample once. The exact head fits a Gaussian head on the CNN's features. It prints
 
-    exact head        93.8 % right
-    Adam on the head  27.6 % right
-    Adam on all       11.6 % right
-    exact head on the digits that the backbone never saw: 93.8 %
+    exact head        93.8% right
+    Adam on the head  27.6% right
+    Adam on all       11.6% right
+    exact head on the digits that the backbone never saw: 93.8%
     another order of the classes gives the same bits: True
 
 With one backbone, and so one particle, this is analytic continual learning: ACIL (Zhuang et al.
@@ -67,9 +67,9 @@ def main() -> dict[str, float]:
     answers = {"exact head": in_order, "Adam on the head": tuned(False), "Adam on all": tuned(True)}
     right = {name: (answer.argmax(1) == y_test).float() for name, answer in answers.items()}
     for name, hits in right.items():
-        print(f"{name:17s} {100 * hits.mean():.1f} % right")
+        print(f"{name:17s} {100 * hits.mean():.1f}% right")
     unseen = right["exact head"][y_test >= 5].mean()
-    print(f"exact head on the digits that the backbone never saw: {100 * unseen:.1f} %")
+    print(f"exact head on the digits that the backbone never saw: {100 * unseen:.1f}%")
     same = torch.equal(in_order, exact([3, 9, 0, 5, 1, 8, 2, 7, 6, 4]))
     print(f"another order of the classes gives the same bits: {same}")
     return {name: float(hits.mean()) for name, hits in right.items()} | {"same bits": float(same)}

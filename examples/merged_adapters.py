@@ -4,10 +4,10 @@
 
 A CNN trained on 0 to 4 is frozen. Each pair of digits trains a rank-8 adapter and a head. It prints
 
-    one task after another  18.1 % right
-    product of the tasks    91.9 % right
+    one task after another  18.1% right
+    product of the tasks    91.9% right
     another order of the tasks gives the same bits: True
-    without the task of 8 and 9, of these 0.0 % right
+    without the task of 8 and 9, of these 0.0% right
 
 Every task starts from the same adapters. Tasks may be learned on different machines, added
 (`a + b`) and removed (`a - b`). Relatives: RegMean (Jin et al. 2023), LoRM (Salami 2024).
@@ -28,7 +28,8 @@ class Adapted(nn.Module):
 
     def __init__(self, frozen: nn.Linear) -> None:
         super().__init__()
-        self.frozen, self.down = frozen, nn.Linear(frozen.in_features, 8, bias=False)
+        self.frozen = frozen
+        self.down = nn.Linear(frozen.in_features, 8, bias=False)
         self.up = nn.Linear(8, frozen.out_features, bias=False)
         nn.init.zeros_(self.up.weight)
 
@@ -43,10 +44,11 @@ def main() -> dict[str, float]:
     convolutions = nn.Conv2d(1, 16, 5, stride=2), nn.ReLU(), nn.Conv2d(16, 32, 5, stride=2)
     body = nn.Sequential(*convolutions, nn.ReLU(), nn.Flatten(), nn.Linear(512, 256))
     known = nn.Sequential(body, nn.ReLU(), nn.Linear(256, 5))
-    optimizer, old = torch.optim.Adam(known.parameters(), lr=1e-3), (y < 5).nonzero()[:, 0]
-    for at in old[torch.randint(len(old), (400, 32))]:
+    optimizer = torch.optim.Adam(known.parameters(), lr=1e-3)
+    old = (y < 5).nonzero()[:, 0]
+    for rows in old[torch.randint(len(old), (400, 32))]:
         optimizer.zero_grad()
-        F.cross_entropy(known(x[at]), y[at]).backward()
+        F.cross_entropy(known(x[rows]), y[rows]).backward()
         optimizer.step()
     body.requires_grad_(False)
     adapted = nn.Sequential(*body[:5], Adapted(body[5]), nn.ReLU(), nn.Linear(256, 10))
@@ -57,9 +59,11 @@ def main() -> dict[str, float]:
         pf = ol.PosteriorProduct(particles, lambda p: torch.optim.Adam(p, lr=1e-3))
         filter = pf if product else pf.task_filter  # the latter continues from the last task
         for pair in pairs:
-            own, noise = (y // 2 == pair).nonzero()[:, 0], torch.Generator().manual_seed(pair)
-            for at in own.repeat(2)[torch.randperm(2 * len(own), generator=noise)].split(32):
-                filter.step(lambda at=at: squared_error(particles(x[at]), y[at]))
+            own = (y // 2 == pair).nonzero()[:, 0]
+            noise = torch.Generator().manual_seed(pair)
+            shuffled = own.repeat(2)[torch.randperm(2 * len(own), generator=noise)]
+            for rows in shuffled.split(32):
+                filter.step(lambda rows=rows: squared_error(particles(x[rows]), y[rows]))
             if product:
                 pf.end_task((x[own], y[own]))
         return filter
@@ -68,12 +72,13 @@ def main() -> dict[str, float]:
         hits = filter.predict(x_test).argmax(1) == y_test
         return 100 * float(hits[y_test >= least].float().mean())
 
-    whole, chain = learned([0, 1, 2, 3, 4]), learned([0, 1, 2, 3, 4], product=False)
-    print(f"one task after another  {right(chain):.1f} % right")
-    print(f"product of the tasks    {right(whole):.1f} % right")
+    whole = learned([0, 1, 2, 3, 4])
+    chain = learned([0, 1, 2, 3, 4], product=False)
+    print(f"one task after another  {right(chain):.1f}% right")
+    print(f"product of the tasks    {right(whole):.1f}% right")
     same = torch.equal(learned([3, 1, 4, 0, 2]).predict(x_test), whole.predict(x_test))
     print(f"another order of the tasks gives the same bits: {same}")
-    print(f"without the task of 8 and 9, of these {right(whole - learned([4]), 8):.1f} % right")
+    print(f"without the task of 8 and 9, of these {right(whole - learned([4]), 8):.1f}% right")
     return {"chain": right(chain), "product": right(whole), "same bits": same}
 
 

