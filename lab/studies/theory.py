@@ -29,9 +29,9 @@ from orderless.filters import (
     WeightedParticleFilter,
 )
 from orderless.filters.step import SteppedFilter
-from orderless.writing import markdown_table
 from orderless_lab import theory
 from orderless_lab.report.charts import new_figure
+from orderless_lab.text import markdown_table
 from orderless_lab.theory.measure import ParticleLoss
 from orderless_lab.theory.sets import Loss, Represent
 

@@ -11,10 +11,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from orderless.escaping import file_name
 from orderless_lab.storage.typed import Misfit, Setting, decode, optional
 
 from ..methods.registry import Description, remember
+from ..text import file_name
 from .store import StoreError, read_cell
 
 COLOUR, MARKERS = re.compile("#[0-9A-Fa-f]{6}"), set("o^v<>sDdpPXhH8*")

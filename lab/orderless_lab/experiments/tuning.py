@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from orderless.escaping import file_name
-
+from ..text import file_name
 from .benchmarks import find_benchmark
 from .engine import Report
 from .grid import RUNNERS, Grid, run_grid

@@ -9,7 +9,7 @@ Reading the registry does not import torch: learners are imported when one is bu
 
 from typing import TYPE_CHECKING
 
-from orderless.lazy import on_first_use
+from ..lazy import on_first_use
 
 from . import supervised, product, policy  # noqa: F401  # isort: skip  (register in order)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from orderless.escaping import printable
+from orderless.text import printable
 
 from ..experiments.record import CellRecord
 from ..methods import describe

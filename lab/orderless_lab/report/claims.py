@@ -21,10 +21,11 @@ from typing import Literal
 import numpy as np
 
 from orderless import metrics
-from orderless.writing import count, percent
+from orderless.text import percent
 
 from ..experiments.record import CellRecord
 from ..paper import CHANCE, TABLE_1, TABLE_2, benchmark_label, method_label, published
+from ..text import count
 from .blocks import Cells, by_order_place, by_place, complete_block, score_grid
 from .summary import Claim, Summary
 

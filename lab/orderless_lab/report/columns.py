@@ -5,9 +5,10 @@ from functools import partial
 from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
-from orderless.writing import MISSING, count, decimal, percent, small
+from orderless.text import MISSING, percent, small
 
 from ..paper import TABLE_1, benchmark_label, method_label
+from ..text import count, decimal
 from .summary import MethodSummary, Summary
 
 R = TypeVar("R")

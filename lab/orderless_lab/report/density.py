@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orderless import io as storage
-from orderless.escaping import file_name
 
+from ..text import file_name
 from .summary import ReportError
 
 POINTS = 4000  # t-SNE takes about ten seconds for this many

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from orderless.writing import small
+from orderless.text import small
 
 from .columns import ENOUGH_ORDERS, WRITERS, all_columns, row_label, seen_variance
 from .summary import MethodSummary, Summary

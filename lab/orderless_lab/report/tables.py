@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Literal, get_args
 
-from orderless.escaping import csv_cell, markdown, markdown_code, printable
-from orderless.writing import markdown_table
+from orderless.text import csv_cell, printable
 from orderless_lab.storage.typed import as_json
 
 from ..paper import method_label
+from ..text import markdown, markdown_code, markdown_table
 from .columns import columns_of, title
 from .reading import headline, readable
 from .summary import MethodSummary, ReportError, Summary

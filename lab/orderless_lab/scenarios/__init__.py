@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from orderless.lazy import on_first_use
+from ..lazy import on_first_use
 
 if TYPE_CHECKING:
     from orderless.errors import DataError

@@ -22,9 +22,9 @@ import torch
 
 from orderless import __version__
 from orderless.errors import UserError
-from orderless.escaping import file_name
 from orderless.io import write_atomically
 
+from ..text import file_name
 from .typed import Json, as_json
 
 FORMAT = 1

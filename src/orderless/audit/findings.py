@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ..writing import percent
+from ..text import percent
 from .decomposition import LEVEL
 
 if TYPE_CHECKING:

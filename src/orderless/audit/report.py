@@ -9,8 +9,7 @@ from html import escape
 from string import Template
 from typing import TYPE_CHECKING
 
-from ..escaping import printable
-from ..writing import MISSING, percent, small
+from ..text import MISSING, percent, printable, small
 from .findings import findings, probability
 
 if TYPE_CHECKING:

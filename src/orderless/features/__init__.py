@@ -1,24 +1,17 @@
-"""Feature maps for the exact filter: random, from dead leaves, or of a frozen network.
+"""Feature maps for the exact head: random, from dead leaves, or of a frozen network.
 
 All but backbones have the same bits on every device. None uses data.
 """
 
-from typing import TYPE_CHECKING
-
-from ..lazy import on_first_use
-
-if TYPE_CHECKING:
-    from .backbone import Backbone, cached
-    from .concatenate import Concatenate
-    from .convolutional import RandomConvolution
-    from .efficientnet import efficientnet_lite
-    from .leaves import DeadLeaves, dead_leaves
-    from .relu import RandomReLU
-    from .sentences import minilm
+from .backbone import Backbone, cached
+from .concatenate import Concatenate
+from .convolutional import RandomConvolution
+from .efficientnet import efficientnet_lite
+from .leaves import DeadLeaves, dead_leaves
+from .relu import RandomReLU
+from .sentences import minilm
 
 __all__ = [
     "Backbone", "Concatenate", "DeadLeaves", "RandomConvolution", "RandomReLU", "cached",
     "dead_leaves", "efficientnet_lite", "minilm",
 ]  # fmt: skip
-
-__getattr__, __dir__ = on_first_use(__name__)

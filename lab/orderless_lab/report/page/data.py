@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderless.writing import MISSING
+from orderless.text import MISSING
 from orderless_lab.storage.typed import Setting
 
 from ...experiments.record import CellRecord, Run

@@ -1,0 +1,45 @@
+"""Names that users choose, and tables, as text for Markdown and file names."""
+
+import re
+from collections.abc import Sequence
+
+from orderless.text import MISSING, printable
+
+MARKDOWN = {ord(letter): f"\\{letter}" for letter in "\\`*_[]|#"}
+MARKDOWN |= {ord(letter): f"&#{ord(letter)};" for letter in "&<$~"}
+PLAIN_CODE = re.compile(r"[\w+.,=()-]+( [\w+.,=()-]+)*", re.ASCII)
+NOT_IN_FILE_NAMES = re.compile(r'[<>:"/\\|?*]')  # on one system or another
+
+
+def markdown(text: str) -> str:
+    """The text for Markdown, also in a table, with markup and HTML escaped."""
+    return printable(text).translate(MARKDOWN)
+
+
+def markdown_code(text: str) -> str:
+    """The text in backticks, or escaped if it has characters that backticks cannot hold."""
+    return f"`{text}`" if PLAIN_CODE.fullmatch(text) else markdown(text)
+
+
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A Markdown table whose first `left` columns are left-aligned and the others right-aligned.
+
+    Cells are not padded, so that a changed number changes one line of a page only.
+    """
+    rule = [":--" if place < left else "--:" for place in range(len(headings))]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (headings, rule, *rows))
+
+
+def file_name(text: str) -> str:
+    """The text as a file name that every system accepts, such as `module%3Aname`."""
+    return NOT_IN_FILE_NAMES.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+def decimal(value: float | None, digits: int = 3) -> str:
+    """A number with `digits` decimals."""
+    return MISSING if value is None else f"{value:.{digits}f}"
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun: 1 order, 2 orders."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
