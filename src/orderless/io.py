@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor
 
-from .errors import DataError, WriteError
+from .errors import DataError, MissingFile, WriteError
 
 FORMAT = 2
 
@@ -60,9 +60,9 @@ def load(path: str | os.PathLike[str], into: Any = None) -> Any:
     >>> pf.load_state_dict(ol.load("filter.safetensors"))    # doctest: +SKIP
     """
     path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder, not a file written by orderless.save")
-    if path.exists() and not path.is_file():  # reading a pipe would block
+    if not os.path.lexists(path):
+        raise MissingFile(f"there is no file {path}")
+    if not path.is_file():  # reading a pipe would block
         raise DataError(f"{path} is not a file written by orderless.save")
     try:
         with safe_open(path, "pt") as file:
@@ -175,16 +175,20 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextmanager
 def new_file(path: Path, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
-    """Open a file beside `path` that takes its name once the block has ended without an error."""
+    """Open a file beside `path` that takes its name once the block has ended without an error.
+
+    A link stays, and the file that it names is replaced.
+    """
     check_replaceable(path)
+    target = path.resolve()
     # a unique name, because another machine may be writing the same file
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with open(temporary, mode, **options) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.replace(temporary, target)
     except OSError as error:
         if error.filename not in (None, str(temporary)):
             raise  # of another file, in the block
