@@ -85,7 +85,7 @@ class SentenceEncoder(nn.Module):
 
 
 class Sentences(Backbone):
-    """A `Backbone` for text: it takes a list of sentences, or the tokens that `tokenize` returns."""
+    """A `Backbone` for text: it takes a list of sentences, or tokens that `tokenize` returns."""
 
     def __init__(self, module: nn.Module, vocabulary: Path, **options: Any) -> None:
         super().__init__(module, inputs=torch.ones(1, 4, dtype=torch.int64), **options)
