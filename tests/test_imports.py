@@ -1,6 +1,8 @@
 """What is imported when: names on first use, no torch before it is needed, no room from below."""
 
 import ast
+import compileall
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -19,6 +21,8 @@ MODULES = {
     if path.name != "__init__.py"  # a package's front collects what its modules make
 }
 
+NAMES = {*orderless._HOMES, *orderless._ROOMS}
+
 
 def loaded_after(code: str) -> set[str]:
     """The modules in a new process after some code."""
@@ -36,60 +40,53 @@ def test_the_package_alone_imports_no_torch() -> None:
     assert "orderless" in loaded and not {"torch", "numpy"} & loaded
 
 
-def test_all_of_the_library_is_small_and_needs_nothing_of_the_harness() -> None:
-    later = {"audit", "distributed", "theory", "estimators", "order_sensitivity"}
-    names = [name for name in orderless.__all__ if name not in later]
-    loaded = loaded_after(f"import orderless as ol\nfor name in {names}: getattr(ol, name)")
+def test_all_of_the_library_is_small_and_needs_no_command() -> None:
+    loaded = loaded_after(f"import orderless as ol\nfor name in {list(NAMES)}: getattr(ol, name)")
     ours = {name for name in loaded if name.split(".")[0] == "orderless"}
     assert "orderless.filters.weighted" in ours
-    assert len(ours) <= 75, sorted(ours)
-    rooms = {name.split(".")[1] for name in ours - {"orderless"}}
-    assert not rooms & {"rl", "experiments", "report", "methods", "cli", "audit", "theory"}
+    assert len(ours) <= 95, sorted(ours)
+    assert "orderless.cli" not in ours
 
 
 def test_every_public_name_resolves_and_there_are_no_others() -> None:
-    optional = {"ParticleClassifier", "ParticleRegressor", "estimators"}
-    for name in [*orderless.__all__, *optional]:
-        assert getattr(orderless, name) is not None and name in dir(orderless)
-    public = {name for name in dir(orderless) if not name.startswith("_")}
-    assert public - set(orderless.__all__) == optional
-    rooms = {path.stem for path in ROOT.iterdir()}
-    assert {name for name in vars(orderless) if not name.startswith("_")} <= public | rooms
+    for name in NAMES:
+        assert getattr(orderless, name) is not None
+    assert {name for name in dir(orderless) if not name.startswith("_")} == NAMES
+    assert set(orderless.__all__) <= {*NAMES, "__version__"}
     with pytest.raises(AttributeError, match="module 'orderless' has no attribute 'Particles'"):
         orderless.Particles  # noqa: B018
 
 
-def test_what_a_package_exports_is_what_its_modules_are_asked_for() -> None:
-    """`__all__` and the block that a type checker reads name the same."""
-    for path in ROOT.rglob("__init__.py"):
-        if "on_first_use(__name__)" in path.read_text():
-            module = sys.modules[".".join(("orderless", *path.parent.relative_to(ROOT).parts))]
-            assert set(module.__all__) <= set(dir(module))
-            for name in module.__all__:
-                assert getattr(module, name) is not None
+def test_a_type_checker_reads_the_names_of_the_table() -> None:
+    tree = ast.parse((ROOT / "__init__.py").read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    read = {}
+    for node in block.body:
+        assert isinstance(node, ast.ImportFrom)
+        read |= {alias.asname: node.module for alias in node.names}
+    assert read == {**dict.fromkeys(orderless._ROOMS), **orderless._HOMES}
+
+
+def test_compiled_files_alone_are_enough(tmp_path: Path) -> None:
+    """As in a frozen application."""
+    shutil.copytree(ROOT, tmp_path / "orderless", ignore=shutil.ignore_patterns("__pycache__"))
+    compileall.compile_dir(tmp_path, quiet=2, legacy=True)
+    for path in (tmp_path / "orderless").rglob("*.py"):
+        path.unlink()
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import orderless as ol; "
+    code += "print(ol.__file__, ol.features.RandomReLU, ol.Ensemble, ol.metrics)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.startswith(str(tmp_path)), result.stderr
 
 
 # ---------------------------------------------------------------------- the command line
-
-
-def test_no_name_is_hidden_by_a_module_that_was_imported_first() -> None:
-    """Python binds a module to its name in the package, where a name of first use would be."""
-    for package in {path.parent for path in MODULES.values()}:
-        front = (package / "__init__.py").read_text()
-        names = {
-            alias.name
-            for node in ast.walk(ast.parse(front))
-            if isinstance(node, ast.ImportFrom) and node.module and "on_first_use" in front
-            for alias in node.names
-        }
-        assert not names & {path.stem for path in package.iterdir()}, package
 
 
 def test_help_imports_no_torch() -> None:
     code = """
 import sys
 from orderless.cli import app
-for command in ("--help", "--version", "run --help", "expert train --help"):
+for command in ("--help", "--version", "fit --help"):
     sys.argv[1:] = command.split()
     try:
         app()
@@ -98,26 +95,6 @@ for command in ("--help", "--version", "run --help", "expert train --help"):
 """
     loaded = loaded_after(code)
     assert "typer" in loaded and not {"torch", "numpy", "matplotlib"} & loaded
-
-
-def test_the_shell_is_answered_without_torch() -> None:
-    code = """
-import os
-from orderless.cli import app
-os.environ["_ORDERLESS_COMPLETE"] = "complete_bash"
-for line in ("run spl", "run splitmnist --preset d", "run splitmnist --set l", "data fetch m"):
-    words = f"orderless {line}"
-    os.environ.update(COMP_WORDS=words, COMP_CWORD=str(len(words.split()) - 1))
-    try:
-        app()
-    except SystemExit as end:
-        assert not end.code, (line, end.code)
-        print()
-    else:
-        raise AssertionError(line)
-"""
-    loaded = loaded_after(code)
-    assert "typer" in loaded and "torch" not in loaded
 
 
 def test_without_its_extra_the_command_says_which_one_to_install() -> None:
@@ -160,9 +137,7 @@ def test_modules_can_be_read_one_after_another() -> None:
         module: {name for name in imported(module, path) if name in MODULES}
         for module, path in MODULES.items()
     }
-    order = list(TopologicalSorter(graph).static_order())  # raises CycleError
-    place = order.index
-    assert place("orderless.filters.step") < place("orderless.filters.weighted")
+    assert list(TopologicalSorter(graph).static_order())  # or it raises CycleError
 
 
 def test_a_room_imports_only_from_rooms_above_it() -> None:

@@ -5,43 +5,8 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 __version__ = "0.3.0.dev0"
 
-if _TYPE_CHECKING:
-    from . import (
-        audit,
-        consolidation,
-        distributed,
-        ensemble,
-        exact,
-        features,
-        filters,
-        io,
-        metrics,
-        product,
-    )
-    from . import estimators as estimators
-    from .audit import order_sensitivity
-    from .consolidation import EWC, SI, LwF
-    from .ensemble import Ensemble, ParticleParameter, Perturb, per_particle
-    from .estimators import ParticleClassifier as ParticleClassifier
-    from .estimators import ParticleRegressor as ParticleRegressor
-    from .evaluation import Prequential, prequential
-    from .exact import ExactHead
-    from .filters import (
-        AveragingParticles,
-        BootstrapParticleFilter,
-        GaussianSumFilter,
-        GradientDescent,
-        ParticleFilter,
-        WeightedParticleFilter,
-    )
-    from .io import load, save
-    from .kept import KeptSample
-    from .product import PosteriorProduct, merge
-    from .scaling import ExactScaler
-    from .tasks import Task
-
-# the module of each public name; it is imported when the name is first used
-_MODULES = {
+# Every public name and its module, which is imported when the name is first used.
+_HOMES = {
     "AveragingParticles": "filters",
     "BootstrapParticleFilter": "filters",
     "EWC": "consolidation",
@@ -50,6 +15,7 @@ _MODULES = {
     "ExactScaler": "scaling",
     "GaussianSumFilter": "filters",
     "GradientDescent": "filters",
+    "Head": "heads",
     "KeptSample": "kept",
     "LwF": "consolidation",
     "ParticleClassifier": "estimators",
@@ -71,30 +37,65 @@ _MODULES = {
 }
 _ROOMS = (
     "audit", "consolidation", "distributed", "ensemble", "estimators", "exact", "features",
-    "filters", "io", "metrics", "product",
+    "filters", "heads", "io", "metrics", "product",
 )  # fmt: skip
 
-# without the estimators, so that `from orderless import *` does not need scikit-learn
-__all__ = [
-    "AveragingParticles", "BootstrapParticleFilter", "EWC", "Ensemble", "ExactHead",
-    "ExactScaler", "GaussianSumFilter", "GradientDescent", "KeptSample", "LwF", "ParticleFilter",
-    "ParticleParameter", "Perturb", "PosteriorProduct", "Prequential", "SI", "Task",
-    "WeightedParticleFilter", "__version__", "audit", "consolidation", "distributed",
-    "ensemble", "exact", "features", "filters", "io", "load", "merge", "metrics",
-    "order_sensitivity", "per_particle", "prequential", "product", "save",
-]  # fmt: skip
+# `from orderless import *` does not need scikit-learn
+_NEED_AN_EXTRA = {"estimators", *[name for name, home in _HOMES.items() if home == "estimators"]}
+__all__ = ["__version__", *sorted({*_HOMES, *_ROOMS} - _NEED_AN_EXTRA)]  # noqa: PLE0604
+
+if _TYPE_CHECKING:  # the same for type checkers, which cannot read the table
+    from . import audit as audit
+    from . import consolidation as consolidation
+    from . import distributed as distributed
+    from . import ensemble as ensemble
+    from . import estimators as estimators
+    from . import exact as exact
+    from . import features as features
+    from . import filters as filters
+    from . import heads as heads
+    from . import io as io
+    from . import metrics as metrics
+    from . import product as product
+    from .audit import order_sensitivity as order_sensitivity
+    from .consolidation import EWC as EWC
+    from .consolidation import SI as SI
+    from .consolidation import LwF as LwF
+    from .ensemble import Ensemble as Ensemble
+    from .ensemble import ParticleParameter as ParticleParameter
+    from .ensemble import Perturb as Perturb
+    from .ensemble import per_particle as per_particle
+    from .estimators import ParticleClassifier as ParticleClassifier
+    from .estimators import ParticleRegressor as ParticleRegressor
+    from .evaluation import Prequential as Prequential
+    from .evaluation import prequential as prequential
+    from .exact import ExactHead as ExactHead
+    from .filters import AveragingParticles as AveragingParticles
+    from .filters import BootstrapParticleFilter as BootstrapParticleFilter
+    from .filters import GaussianSumFilter as GaussianSumFilter
+    from .filters import GradientDescent as GradientDescent
+    from .filters import ParticleFilter as ParticleFilter
+    from .filters import WeightedParticleFilter as WeightedParticleFilter
+    from .heads import Head as Head
+    from .io import load as load
+    from .io import save as save
+    from .kept import KeptSample as KeptSample
+    from .product import PosteriorProduct as PosteriorProduct
+    from .product import merge as merge
+    from .scaling import ExactScaler as ExactScaler
+    from .tasks import Task as Task
 
 
 def __getattr__(name: str) -> object:
     if name in _ROOMS:
         return _import_module(f"{__name__}.{name}")
-    if name not in _MODULES:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(_import_module(f"{__name__}.{_MODULES[name]}"), name)
+    value = getattr(_import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value  # the next use finds the attribute
     return value
 
 
 def __dir__() -> list[str]:
     hidden = [name for name in globals() if name.startswith("__")]
-    return sorted({*_MODULES, *_ROOMS, *hidden})
+    return sorted({*_HOMES, *_ROOMS, *hidden})
