@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from ..errors import UserError, WriteError
-from ..escaping import printable
+from ..text import printable
 from .progress import OnceOfAKind
 
 # torch has no error class for the host's memory
@@ -48,7 +48,7 @@ def problems_as_sentences(less_memory: str = "less data") -> Iterator[None]:
         _end(f"out of memory: use {less_memory}")
     except KeyboardInterrupt as stopped:
         number = signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT
-        _end(str(stopped) or "stopped", 128 + number)
+        _end(str(stopped) or "stopped; no file was written or changed", 128 + number)
 
 
 def _end(text: str, code: int = 2) -> None:

@@ -17,6 +17,7 @@ from .audit import audit
 from .doctor import doctor
 from .errors import problems_as_sentences
 from .fit import fit
+from .merge import forget, merge
 from .predict import predict
 from .verify_deletion import verify_deletion
 
@@ -25,6 +26,8 @@ EXAMPLES = (
     "doctor",
     "fit --data photos --out head.safetensors",
     "predict head.safetensors --data photos",
+    "merge north.safetensors south.safetensors --out both.safetensors",
+    "forget head.safetensors --data user.csv --out after.safetensors",
     "verify-deletion after.safetensors retrained.safetensors",
     "audit my_module:make_learner --tasks my_module:tasks --out audit",
 )
@@ -58,7 +61,9 @@ def _missing(name: str) -> None:
 
 add(doctor)
 add(fit, "fewer --workers, a smaller --count or fewer --maps")
-add(predict, "smaller files")
+add(predict)
+add(merge)
+add(forget)
 add(verify_deletion)
 add(audit)
 examples = list(EXAMPLES)

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options that several commands share, and checks of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from ..errors import UserError
 
 Completion = Callable[[str], list[str]]
 
@@ -31,5 +33,23 @@ def named(text: str) -> Path:
 PATH: Any = {"parser": named, "metavar": "PATH"}
 
 Data = Annotated[Path, option("A folder of images or tables, a CSV or a parquet file.")]
+HeadFile = Annotated[Path, word("A file written by orderless fit.")]
+NewHead = Annotated[Path, option("File for the new head.", **PATH)]
 Workers = Annotated[int | None, option("Worker processes, one thread each [one per core; GPU: 1].")]
 Json = Annotated[bool, option("Print JSON and nothing else.", name="--json")]
+
+
+def check_output(out: Path, *inputs: Path) -> None:
+    """Refuse to write over an input file, a folder or a device, before anything is computed."""
+    from ..io import check_replaceable
+
+    check_replaceable(out)
+    if out.resolve() in {path.resolve() for path in inputs}:
+        raise UserError(f"--out {out} would overwrite an input file: name another file")
+
+
+def refuse(reason: str, **given: object) -> None:
+    """Refuse options that were given although they would be ignored."""
+    for name, value in given.items():
+        if value is not None:
+            raise UserError(f"--{name}: {reason}, so leave it out")

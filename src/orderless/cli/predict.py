@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..escaping import csv_cell
-from .fit import Data, check
-from .options import option, word
+from ..text import csv_cell
+from . import options
+from .fit import check_kind
+from .options import check_output, option
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..distributed.head import Head
+    from ..heads import Head
 
 
 def predict(
-    head: Annotated[Path, word("A file written by orderless fit.")],
-    data: Data,
+    head: options.HeadFile,
+    data: options.Data,
     out: Annotated[Path | None, option("CSV file [the terminal].")] = None,
     probabilities: Annotated[
         bool, option("Add a column for every class.", name="--probabilities")
@@ -38,31 +39,34 @@ def predict(
     """
     import torch
 
-    from ..distributed.head import Head
-    from ..files import check_output, find_files
+    from ..heads import Head
+    from ..heads.files import find_files
+    from ..io import new_file
     from .progress import Countdown
 
     torch.set_num_threads(1)  # as in fit
-    loaded, files = Head.load(head), find_files(data)
+    loaded = Head.load(head)
+    files = find_files(data)
     recipe = loaded.recipe
-    check(recipe, files)
-    if out is not None:
-        check_output(out, head, *files.paths)
-        out.parent.mkdir(parents=True, exist_ok=True)
+    check_kind(recipe, files)
     answers = Values(loaded) if recipe.spread else Classes(loaded, probabilities)
-    shards = recipe.shards(files)
     with ExitStack() as stack:
+        stream: Any = sys.stdout
+        if out is not None:
+            check_output(out, head, *files.paths)
+            out.parent.mkdir(parents=True, exist_ok=True)
+            stream = stack.enter_context(new_file(out, "w", newline="", encoding="utf-8"))
         bar = stack.enter_context(Countdown())
-        stream = sys.stdout if out is None else stack.enter_context(out.open("w", newline=""))
         writer = csv.writer(stream)
         writer.writerow(["sample", *answers.header])
-        for done, shard in enumerate(shards):
-            bar.tell(done, len(shards), f"{data}")
-            for names, x, labels in recipe.samples(shard):
-                for name, row in zip(names, answers.rows(x, labels), strict=True):
-                    writer.writerow([csv_cell(name), *row])
+        done = 0
+        for portion in recipe.portions(files):
+            rows = answers.rows(recipe.inputs(portion), portion.answers)
+            for name, row in zip(portion.names, rows, strict=True):
+                writer.writerow([csv_cell(name), *row])
+            done += len(portion.names)
+            bar.tell(done, len(files.paths) if files.images else None, f"{data}")
         stream.flush()  # a closed pipe is noticed here
-        bar.tell(len(shards), len(shards), "done")
     if said := answers.summary():
         typer.echo(said, err=out is None)
 
@@ -71,24 +75,26 @@ class Classes:
     """The most probable class of each sample, its probability, and the accuracy."""
 
     def __init__(self, head: Head, probabilities: bool) -> None:
-        self.head, self.probabilities = head, probabilities
-        self.names = [csv_cell(name) for name in head.recipe.classes]
+        self.head = head
+        self.classes = head.recipe.classes
+        self.probabilities = probabilities
+        self.names = [csv_cell(name) for name in self.classes]
         self.header = ["prediction", "probability", *(self.names if probabilities else [])]
-        self.known = self.right = 0
+        self.known = 0
+        self.right = 0
 
-    def rows(self, x: Tensor, labels: list[Any]) -> Iterator[list[str]]:
-        classes = self.head.recipe.classes
-        for truth, shares in zip(labels, self.head.filter.predict(x).tolist(), strict=True):
+    def rows(self, x: Tensor, answers: list[Any]) -> Iterator[list[str]]:
+        for truth, shares in zip(answers, self.head.predict(x).tolist(), strict=True):
             best = max(range(len(shares)), key=shares.__getitem__)
-            each = [f"{share:.6g}" for share in shares]
-            self.known += truth in classes
-            self.right += truth == classes[best]
-            yield [self.names[best], each[best], *(each if self.probabilities else [])]
+            texts = [f"{share:.6g}" for share in shares]
+            self.known += truth in self.classes
+            self.right += truth == self.classes[best]
+            yield [self.names[best], texts[best], *(texts if self.probabilities else [])]
 
     def summary(self) -> str:
         if not self.known:
             return ""
-        share = f"{self.right:,} of {self.known:,} ({100 * self.right / self.known:.1f} %)"
+        share = f"{self.right:,} of {self.known:,} ({100 * self.right / self.known:.1f}%)"
         return f"{share} of the samples with a known class are right"
 
 
@@ -102,15 +108,14 @@ class Values:
         self.known: list[float] = []
         self.errors: list[float] = []
 
-    def rows(self, x: Tensor, labels: list[Any]) -> Iterator[list[str]]:
-        recipe, answer = self.head.recipe, self.head.filter.predictive(x)
-        means = (answer.mean[:, 0] * recipe.spread + recipe.center).tolist()
-        deviations = (answer.variance[:, 0].sqrt() * recipe.spread).tolist()
-        for truth, mean, deviation in zip(labels, means, deviations, strict=True):
+    def rows(self, x: Tensor, answers: list[Any]) -> Iterator[list[str]]:
+        mean, variance = self.head.predictive(x)
+        triples = zip(answers, mean.tolist(), variance.sqrt().tolist(), strict=True)
+        for truth, value, deviation in triples:
             if truth is not None:
                 self.known.append(truth)
-                self.errors.append(truth - mean)
-            yield [f"{mean:.9g}", f"{deviation:.6g}"]
+                self.errors.append(truth - value)
+            yield [f"{value:.9g}", f"{deviation:.6g}"]
 
     def summary(self) -> str:
         count = len(self.known)

@@ -34,11 +34,8 @@ def verify_deletion(
         raise UserError(f"{first} and {second} cannot be compared: {error}") from None
     different = [name for name in ours if ours[name] != theirs[name]]
     if json:
-        compared = [
-            {"name": name, "values": [ours[name], theirs[name]], "equal": name not in different}
-            for name in ours
-        ]
-        report = {"files": [str(first), str(second)], "equal": not different, "compared": compared}
+        rows = [{"name": name, "values": [ours[name], theirs[name]]} for name in ours]
+        report = {"equal": not different, "different": different, "compared": rows}
         typer.echo(json_module.dumps(report, indent=1))
     else:
         for name, value in ours.items():

@@ -15,10 +15,12 @@ _SUMS = ("gram", "moments", "squares")
 def digests(state: Mapping[str, Any]) -> dict[str, str]:
     """The number of samples and the SHA-256 of every part of the state of a head, or of what holds
     one: an estimator, or a file of `orderless fit`."""
-    inner = state.get("filter", state)
+    inner = state.get("head", state.get("filter", state))
     if not isinstance(inner, Mapping) or not {"fingerprint", "sums", "particles"} <= inner.keys():
         raise ValueError("this is no saved exact head, and nothing that holds one")
-    around = {name: value for name, value in state.items() if name not in ("filter", "calls_")}
+    around = {
+        name: value for name, value in state.items() if name not in ("head", "filter", "calls_")
+    }
     sums = inner["sums"] or {}
     if not isinstance(sums, Mapping):
         raise ValueError(f"the sums of a head cannot be {sums!r}")

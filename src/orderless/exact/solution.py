@@ -12,11 +12,18 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..filters.weights import normalize
-from .grid import GridFeatures
+from .grid import GridFeatures, in_plain_mode
 from .held_out import HeldOut
 from .ridge import SHARPNESS, HeadPosterior, NormalEquations, solve_head
 from .sums import HeadSums
-from .targets import Column, check_tensor, column_pairs, label_table, tasks_and_labels
+from .targets import (
+    Column,
+    by_label,
+    check_tensor,
+    column_pairs,
+    label_table,
+    tasks_and_labels,
+)
 
 if TYPE_CHECKING:
     from .head import ExactHead
@@ -154,3 +161,16 @@ def ratios_of(prior: str | Sequence[float], columns: list[Column], counts: Tenso
     tasks = torch.tensor(labels).bincount()
     shares = torch.tensor(given, dtype=torch.float64)[labels] / tasks[labels]
     return (shares / shares.sum()).to(counts) * counts.sum() / counts
+
+
+@in_plain_mode
+def left_out(head: ExactHead) -> Tensor:
+    """Whether each of some kept samples is predicted rightly by the head without it `[S]`."""
+    solution = head.solution()
+    held = None if head.sums is None else held_out_of(head, head.sums)
+    if solution is None or held is None:
+        return torch.zeros(0, dtype=torch.bool)
+    scores = torch.stack([part.held_out for part in solution.heads if part.held_out is not None])
+    logits = by_label(solution.sharpness * scores, held.table, held.across)
+    shares = logits.softmax(2) * solution.log_weights.exp().view(-1, 1, 1)
+    return shares.sum(0).argmax(1) == held.labels

@@ -1,0 +1,6 @@
+"""Heads on disk: what `orderless fit` writes, for images and tables in files, and for arrays."""
+
+from .head import Head
+from .recipe import Recipe
+
+__all__ = ["Head", "Recipe"]

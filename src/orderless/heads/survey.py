@@ -1,0 +1,138 @@
+"""A first look through all files: classes, columns and scales, before anything is learned."""
+
+import hashlib
+import math
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import DataError, did_you_mean
+from .files import Files, class_folders, numbers, read_table
+
+TARGET_LIMIT = 16.0  # largest distance of a value from the center, in spreads
+LOOKED_AT = 1 << 14  # rows that set the scales
+
+
+class Survey(NamedTuple):
+    """The samples and their classes; of tables the columns, and the mean and scale of each number;
+    of values their center and spread."""
+
+    samples: int
+    classes: list[str]
+    columns: list[str] = []
+    mean: list[float] = []
+    scale: list[float] = []
+    center: float = 0.0
+    spread: float = 0.0
+
+
+def survey(files: Files, label: str, columns: list[str], values: bool) -> Survey:
+    """Look through images or tables; the result does not depend on the order of files and rows."""
+    if files.images:
+        return Survey(len(files.paths), class_folders(files))
+    if label in columns:
+        raise DataError(f"column {label!r} is to be predicted: leave it out of --columns")
+    classes: set[str] = set()
+    widths: list[int] = []
+    rows = Rows()
+    for path in files.paths:
+        rows.above = None
+        for frame in _labelled(path, label, values):
+            columns = columns or [name for name in frame if name != label]
+            parts = numbers(frame, [*columns, label] if values else columns, path)
+            wide = [part.shape[1] for part in parts]
+            if wide != (widths or wide):
+                raise DataError(f"{path} has lists of another length than the rows before it")
+            widths = wide
+            classes |= set() if values else set(frame[label])
+            rows.add(np.concatenate(parts, axis=1))
+    if not rows.count:
+        raise DataError(f"{files.root} holds no row to learn from")
+    mean, scale = rows.scales()
+    center = spread = 0.0
+    if values:
+        center = mean.pop()
+        # for a heavy tail the grid becomes coarser instead of raising an error
+        reach = max(center - rows.low[-1], rows.high[-1] - center)
+        spread = max(scale.pop(), float(reach) / (0.99 * TARGET_LIMIT))
+    first = np.cumsum([0, *widths])  # of every column's numbers
+    rows.remark(
+        {name: int(n) for name, n, w in zip(columns, first, widths, strict=False) if w == 1}
+    )
+    return Survey(rows.count, sorted(classes), columns, mean, scale, center, spread)
+
+
+def _labelled(path: Path, label: str, values: bool) -> Iterator[Any]:
+    """The rows of a table, all of which must have an answer."""
+    for frame in read_table(path, "" if values else label):
+        if label not in frame:
+            what, option = ("values", "target") if values else ("labels", "label")
+            raise DataError(
+                f"{path} has no column {label!r} for the {what}{did_you_mean(label, frame)}; it "
+                f"has {', '.join(frame)}: name it with --{option}"
+            )
+        if not values and frame[label].isna().any():
+            line = frame.index[frame[label].isna()][0] + 2  # after the header
+            raise DataError(f"{path} has no label in column {label!r}, line {line}")
+        if len(frame):
+            yield frame
+
+
+class Rows:
+    """Numbers in D columns: the range of each, whether it counts the rows, and its scale.
+
+    Scales are those of the `LOOKED_AT` rows with the smallest hashes, in whatever order they came:
+    sums of `math.fsum` are exact before they are rounded.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.above: Any = None  # the row before, in the same file
+
+    def add(self, rows: np.ndarray) -> None:
+        """Look at more rows `[B, D]`."""
+        hashes = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in rows]
+        keys = np.frombuffer(b"".join(hashes), np.uint64)
+        before = rows[:1] - 1.0 if self.above is None else self.above
+        counting = (np.diff(rows, axis=0, prepend=before) == 1.0).all(0)
+        if not self.count:
+            self.low, self.high, self.counting = rows.min(0), rows.max(0), counting
+            self.keys, self.kept = keys[:0], rows[:0]
+        self.low = np.minimum(self.low, rows.min(0))
+        self.high = np.maximum(self.high, rows.max(0))
+        self.counting &= counting
+        keys = np.concatenate([self.keys, keys])
+        smallest = keys.argsort()[:LOOKED_AT]
+        self.keys = keys[smallest]
+        self.kept = np.concatenate([self.kept, rows])[smallest]
+        self.count += len(rows)
+        self.above = rows[-1:]
+
+    def scales(self) -> tuple[list[float], list[float]]:
+        """Means and standard deviations `[D]`; a constant has the deviation 1."""
+        count = len(self.kept)
+        mean = [math.fsum(column) / count for column in self.kept.T]
+        variance = [math.fsum(column) / count for column in np.square(self.kept - mean).T]
+        pairs = zip(mean, variance, strict=True)
+        return mean, [v**0.5 if v > 1e-24 * m**2 else 1.0 for m, v in pairs]
+
+    def remark(self, columns: dict[str, int]) -> None:
+        """Warn of columns, by their places, that a head should not learn from."""
+        for name, place in columns.items():
+            if self.low[place] == self.high[place]:
+                remark = "has one value only"
+            elif self.counting[place] and self.count > 2:
+                remark = "counts the rows"
+            else:
+                continue
+            text = f"column {name!r} {remark}: leave it out with --columns"
+            warnings.warn(text, ColumnWarning, stacklevel=2)
+
+
+class ColumnWarning(UserWarning):
+    """A column that looks like none to learn from."""
+
+    numbers_tell_apart = True
