@@ -25,7 +25,7 @@ make_learner = ol.audit.from_torch(make_model, make_optimizer, batch_size=16)
 
 # the exact head, for comparison: a map of random features, and no step that could be overwritten
 exact = ol.audit.from_partial_fit(
-    lambda seed: ol.ParticleClassifier(
+    lambda seed: ol.ExactClassifier(
         n_features=1024, input_mean=0.13, input_scale=0.31, random_state=seed
     ),
     classes=2,

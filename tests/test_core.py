@@ -21,7 +21,7 @@ assert (info.loss_after < info.loss_before).all() and filter.predict(x).shape ==
 ol.save("state.st", filter.state_dict())
 filter.load_state_dict(ol.load("state.st"))
 try:
-    ol.ParticleClassifier
+    ol.ExactClassifier
 except ImportError as error:
     assert "pip install" in str(error)
 else:

@@ -53,7 +53,7 @@ def test_the_reference_has_what_the_package_exports(site: Path) -> None:
 
     text = "".join(page.read_text() for page in (site / "reference").glob("*.html"))
     names = [name for name in ol.__all__ if not name.startswith("__")]
-    for name in [*names, "ParticleClassifier", "ParticleRegressor"]:
+    for name in [*names, "ExactClassifier", "ExactRegressor"]:
         assert re.search(rf'id="orderless\.(\w+\.)*{name}"|<code>orderless\.{name}</code>', text), (
             name
         )

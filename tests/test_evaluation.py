@@ -40,7 +40,7 @@ def test_a_learner_of_scikit_learn_and_one_with_labels_of_text() -> None:
             return super().partial_fit(X, y, classes=np.unique(names))
 
     assert ol.prequential(Known(random_state=0), halves).accuracy > 0.5
-    assert ol.prequential(ol.ParticleClassifier(random_state=0), halves).accuracy > 0.5
+    assert ol.prequential(ol.ExactClassifier(random_state=0), halves).accuracy > 0.5
 
 
 def test_what_cannot_learn_or_answers_otherwise_is_told() -> None:

@@ -11,17 +11,17 @@ _HOMES = {
     "BootstrapParticleFilter": "filters",
     "EWC": "consolidation",
     "Ensemble": "ensemble",
+    "ExactClassifier": "estimators",
     "ExactHead": "exact",
+    "ExactRegressor": "estimators",
     "ExactScaler": "scaling",
     "GaussianSumFilter": "filters",
     "GradientDescent": "filters",
     "Head": "heads",
     "KeptSample": "kept",
     "LwF": "consolidation",
-    "ParticleClassifier": "estimators",
     "ParticleFilter": "filters",
     "ParticleParameter": "ensemble",
-    "ParticleRegressor": "estimators",
     "Perturb": "ensemble",
     "PosteriorProduct": "product",
     "Prequential": "evaluation",
@@ -65,8 +65,8 @@ if _TYPE_CHECKING:  # the same for type checkers, which cannot read the table
     from .ensemble import ParticleParameter as ParticleParameter
     from .ensemble import Perturb as Perturb
     from .ensemble import per_particle as per_particle
-    from .estimators import ParticleClassifier as ParticleClassifier
-    from .estimators import ParticleRegressor as ParticleRegressor
+    from .estimators import ExactClassifier as ExactClassifier
+    from .estimators import ExactRegressor as ExactRegressor
     from .evaluation import Prequential as Prequential
     from .evaluation import prequential as prequential
     from .exact import ExactHead as ExactHead

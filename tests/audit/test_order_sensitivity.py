@@ -54,9 +54,7 @@ def test_fast_sgd_on_digits_is_sensitive_and_the_exact_head_has_no_order_varianc
         batch_size=16,
         epochs=4,
     )
-    exact = ol.audit.from_partial_fit(
-        lambda seed: ol.ParticleClassifier(random_state=seed), classes=2
-    )
+    exact = ol.audit.from_partial_fit(lambda seed: ol.ExactClassifier(random_state=seed), classes=2)
     result = ol.order_sensitivity(
         make_learner, digit_pairs(), orders=5, seeds=2, compare={"exact": exact}
     )
@@ -344,7 +342,7 @@ def test_an_exact_regressor_beside_it_takes_values_far_from_the_others() -> None
     mean = float(torch.cat([task.y for task in tasks]).mean())
     scale = float(torch.cat([task.y for task in tasks]).abs().max())
     exact = ol.audit.from_partial_fit(
-        lambda seed: ol.ParticleRegressor(
+        lambda seed: ol.ExactRegressor(
             random_state=seed, input_scale=1.0, target_mean=mean, target_scale=scale
         )
     )

@@ -59,9 +59,7 @@ def test_a_sample_that_is_still_kept_is_found(tmp_path):
 def test_an_estimator_is_compared_with_its_classes_and_scales(tmp_path):
     pytest.importorskip("sklearn")
     names, X64 = torch.tensor([3, 7])[Y].numpy(), X.double().numpy()
-    a, b, c = (
-        ol.ParticleClassifier(n_features=16, random_state=0, input_scale=s) for s in (1, 1, 2)
-    )
+    a, b, c = (ol.ExactClassifier(n_features=16, random_state=0, input_scale=s) for s in (1, 1, 2))
     a.fit(X64, names).forget(X64[200:], names[200:])
     first = ol.save(tmp_path / "a.st", a)
     same = ol.save(tmp_path / "b.st", b.fit(X64[:200], names[:200]))

@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_diabetes
 from tests.estimators.helpers import FIXED, same_answers
 
-from orderless import ParticleClassifier, ParticleRegressor
+from orderless import ExactClassifier, ExactRegressor
 
 
 @pytest.mark.parametrize("texts", [False, True])
@@ -17,9 +17,9 @@ def test_two_sites_with_other_classes_merge_by_label(iris, texts: bool) -> None:
     X, y = iris
     y = y if texts else np.searchsorted(np.unique(y), y) * 10
     here, there = y != np.unique(y)[0], y != np.unique(y)[1]
-    a, b = (ParticleClassifier(**FIXED).fit(X[rows], y[rows]) for rows in (here, there))
+    a, b = (ExactClassifier(**FIXED).fit(X[rows], y[rows]) for rows in (here, there))
     twice = np.concatenate([X[here], X[there]]), np.concatenate([y[here], y[there]])
-    whole = ParticleClassifier(**FIXED).fit(*twice)
+    whole = ExactClassifier(**FIXED).fit(*twice)
     assert same_answers(a + b, whole, X) and same_answers(sum([b, a]), whole, X)
     assert list(a.classes_) == list(np.unique(y[here]))  # both stay as they were
     assert np.array_equal(((a + b) - b).predict(X[here]), a.predict(X[here]))
@@ -29,15 +29,15 @@ def test_regressors_merge_and_forget() -> None:
     X, y = load_diabetes(return_X_y=True)
     options = {"n_features": 32, "random_state": 0, "input_scale": 0.05}
     options |= {"target_mean": 150.0, "target_scale": 75.0}
-    a, b = (ParticleRegressor(**options).fit(X[i::2], y[i::2]) for i in range(2))
-    whole = ParticleRegressor(**options).fit(X, y)
+    a, b = (ExactRegressor(**options).fit(X[i::2], y[i::2]) for i in range(2))
+    whole = ExactRegressor(**options).fit(X, y)
     assert np.array_equal((a + b).predict(X), whole.predict(X))
     assert np.array_equal(whole.forget(X[1::2], y[1::2]).predict(X), a.predict(X))
 
 
 def test_what_does_not_fit_is_not_merged(iris) -> None:
     X, y = iris
-    a = ParticleClassifier(**FIXED).fit(X, y)
+    a = ExactClassifier(**FIXED).fit(X, y)
     numbers = np.searchsorted(np.unique(y), y)
     others = [
         ({"random_state": 1}, y, "the same random_state"),
@@ -48,41 +48,39 @@ def test_what_does_not_fit_is_not_merged(iris) -> None:
         ({}, numbers > 0, "or all truth values"),
     ]
     for changes, labels, words in others:
-        b = ParticleClassifier(**{**FIXED, **changes}).fit(X, labels)
+        b = ExactClassifier(**{**FIXED, **changes}).fit(X, labels)
         with pytest.raises(ValueError, match=words):
             a + b
     by_data = [
-        ParticleClassifier(n_features=32, random_state=0).fit(X[i::2], y[i::2]) for i in range(2)
+        ExactClassifier(n_features=32, random_state=0).fit(X[i::2], y[i::2]) for i in range(2)
     ]
     with pytest.raises(ValueError, match="instead of taking it from the data of each"):
         by_data[0] + by_data[1]
-    with pytest.raises(ValueError, match="only estimators with method='rb'"):
-        _ = sum([ParticleClassifier("averaging", n_particles=1, epochs=1).fit(X, y)])
 
 
-def test_filters_of_estimators_merge_only_where_labels_and_scales_mean_the_same(iris) -> None:
+def test_heads_of_estimators_merge_only_where_labels_and_scales_mean_the_same(iris) -> None:
     X, y = iris
     first, second, third = np.unique(y)
-    a, b = (ParticleClassifier(**FIXED).fit(X[rows], y[rows]) for rows in (y != third, y != first))
+    a, b = (ExactClassifier(**FIXED).fit(X[rows], y[rows]) for rows in (y != third, y != first))
     with pytest.raises(ValueError, match="add the estimators that these heads belong to"):
-        a.filter_ + b.filter_  # 'setosa' and 'versicolor' would share a column
+        a.head_ + b.head_  # 'setosa' and 'versicolor' would share a column
     scaled = [
-        ParticleClassifier(n_features=32, random_state=0).fit(X[i::2], y[i::2]) for i in range(2)
+        ExactClassifier(n_features=32, random_state=0).fit(X[i::2], y[i::2]) for i in range(2)
     ]
     with pytest.raises(ValueError, match="mean something else there"):
-        scaled[0].filter_ + scaled[1].filter_
-    whole = ParticleClassifier(**FIXED).fit(X[y != third], y[y != third])
-    assert (a.filter_ + whole.filter_).samples == 200
+        scaled[0].head_ + scaled[1].head_
+    whole = ExactClassifier(**FIXED).fit(X[y != third], y[y != third])
+    assert (a.head_ + whole.head_).samples == 200
     late = a.partial_fit(X[y == third], y[y == third])  # has learned a label since
-    assert (late.filter_ + (whole + b).filter_).samples == 350
+    assert (late.head_ + (whole + b).head_).samples == 350
 
 
 def test_what_a_classifier_forgets_was_never_there(iris) -> None:
     X, y = iris
     gone = np.arange(150) % 3 == 0
-    model = ParticleClassifier(**FIXED).fit(X, y).forget(X[gone], y[gone])
-    assert same_answers(model, ParticleClassifier(**FIXED).fit(X[~gone], y[~gone]), X)
-    scaled = ParticleClassifier(n_features=32, random_state=0).fit(X, y)
+    model = ExactClassifier(**FIXED).fit(X, y).forget(X[gone], y[gone])
+    assert same_answers(model, ExactClassifier(**FIXED).fit(X[~gone], y[~gone]), X)
+    scaled = ExactClassifier(n_features=32, random_state=0).fit(X, y)
     with pytest.warns(UserWarning, match="keep a trace of forgotten samples"):
         scaled.forget(X[gone], y[gone])
 
@@ -91,9 +89,9 @@ def test_estimators_of_columns_in_another_order_are_not_added() -> None:
     pandas = pytest.importorskip("pandas")
     X = pandas.DataFrame(np.random.default_rng(0).normal(size=(20, 2)), columns=["a", "b"])
     y = np.arange(20) % 2
-    fitted = [ParticleClassifier(**FIXED).fit(part, y) for part in (X, X[["b", "a"]])]
+    fitted = [ExactClassifier(**FIXED).fit(part, y) for part in (X, X[["b", "a"]])]
     for combine in (operator.add, operator.sub):
         with pytest.raises(ValueError, match=r"\['a', 'b'\] here and \['b', 'a'\] there"):
             combine(*fitted)
-    unnamed = ParticleClassifier(**FIXED).fit(X.to_numpy(), y)
-    assert (fitted[0] + unnamed).filter_.samples == 40
+    unnamed = ExactClassifier(**FIXED).fit(X.to_numpy(), y)
+    assert (fitted[0] + unnamed).head_.samples == 40

@@ -9,12 +9,13 @@ import pytest
 
 river = pytest.importorskip("river")
 from river import checks  # noqa: E402
+from river.utils import Rolling  # noqa: E402
 
 from orderless.estimators.river import StreamClassifier, StreamRegressor  # noqa: E402
 
 MODELS = [
-    StreamClassifier(n_particles=1, n_features=16),
-    StreamRegressor(n_particles=1, n_features=16),
+    StreamClassifier(n_features=16),
+    StreamRegressor(n_features=16),
 ]
 
 
@@ -80,12 +81,11 @@ def test_the_stream_regressor_learns_a_category_and_a_number() -> None:
     assert empty.predict_one({"a": 1.0}) == 3.0
 
 
-def test_a_window_over_a_stream_is_the_model_of_what_is_in_it() -> None:
-    window, fresh = StreamClassifier(n_features=16), StreamClassifier(n_features=16)
-    for place, (x, y, _) in enumerate(samples()):
-        window.learn_one(x, y)
-        if place >= 20:
-            window.unlearn_one(*samples()[place - 20][:2])
+def test_a_rolling_window_is_the_model_of_what_is_in_it() -> None:
+    window = Rolling(StreamClassifier, window_size=20, n_features=16)
+    fresh = StreamClassifier(n_features=16)
+    for x, y, _ in samples():
+        window.update(x, y)
     for x, y, _ in samples()[-20:]:
         fresh.learn_one(x, y)
     x, _, _ = samples()[0]
@@ -105,3 +105,18 @@ def test_keys_of_equal_text_are_added() -> None:
         one.learn_one({"1": 3 * value}, value)
         both.learn_one({1: value, "1": 2 * value}, value)
     assert both.predict_one({"1": 2.0}) == one.predict_one({1: 1.5, "1": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "words"),
+    [
+        ({"a": None}, 0, "feature 'a' must be a number or a text, got None"),
+        ({"a": 1.0}, None, "y must be a text or a number, got None"),
+        ({"a": 1.0}, ("t",), r"got \('t',\)"),
+    ],
+)
+def test_what_is_no_number_and_no_text_is_refused(x, y, words) -> None:
+    for model in (StreamClassifier(n_features=16), StreamRegressor(n_features=16)):
+        with pytest.raises(TypeError, match=words):
+            model.learn_one(x, y)
+        assert model.estimator is None

@@ -1,4 +1,4 @@
-"""An estimator that was saved, loaded or pickled is the one it was."""
+"""An estimator that was saved, loaded, pickled or exported is the one it was."""
 
 from __future__ import annotations
 
@@ -6,40 +6,48 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 from tests.estimators.helpers import same_answers
+from torch import nn
 
 import orderless as ol
-from orderless import ParticleClassifier, ParticleRegressor
+from orderless import ExactClassifier, ExactRegressor
 
 
-@pytest.mark.parametrize("method", ["rb", "wpf"])
-def test_a_saved_estimator_learns_on_as_the_original(iris, method: str, tmp_path) -> None:
+def small() -> tuple[np.ndarray, np.ndarray]:
+    return np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2
+
+
+@pytest.mark.parametrize("features", ["relu", "linear"])
+def test_a_saved_or_pickled_estimator_learns_on_as_the_original(iris, features, tmp_path) -> None:
     X, y = iris
-    model = ParticleClassifier(method, n_features=32, n_particles=2, epochs=2, random_state=0)
-    ol.save(tmp_path / "model", model.fit(X, y))
-    again = ol.load(tmp_path / "model", into=ParticleClassifier())
-    for each in (model, again):
+    model = ExactClassifier(features, random_state=0).fit(X, y)
+    ol.save(tmp_path / "model", model)
+    again = ol.load(tmp_path / "model", into=ExactClassifier())
+    copy = pickle.loads(pickle.dumps(model))
+    for each in (model, again, copy):
         each.partial_fit(X[:20], y[:20])
     assert same_answers(model, again, X) and again.get_params() == model.get_params()
-    values = ParticleRegressor(method, n_particles=2, epochs=2).fit(X, X[:, 0])
+    assert same_answers(model, copy, X) and clone(model).get_params() == model.get_params()
+    values = ExactRegressor(features).fit(X, X[:, 0])
     ol.save(tmp_path / "values", values)
-    other = ol.load(tmp_path / "values", into=ParticleRegressor())
+    other = ol.load(tmp_path / "values", into=ExactRegressor())
     answers = [each.predict(X, return_std=True) for each in (values, other)]
     assert all(np.array_equal(*pair) for pair in zip(*answers, strict=True))
-    with pytest.raises(ValueError, match="of a ParticleClassifier, not a ParticleRegressor"):
-        ol.load(tmp_path / "model", into=ParticleRegressor())
+    with pytest.raises(ValueError, match="of a ExactClassifier, not a ExactRegressor"):
+        ol.load(tmp_path / "model", into=ExactRegressor())
 
 
-@pytest.mark.parametrize("method", ["rb", "wpf"])
-def test_a_pickled_model_learns_on_as_the_original(iris, method: str) -> None:
-    X, y = iris
-    model = ParticleClassifier(method, n_features=32, random_state=0).fit(X, y)
-    copy = pickle.loads(pickle.dumps(model))
-    for each in (model, copy):
-        each.partial_fit(X[:20], y[:20])
-    assert np.array_equal(model.predict_proba(X), copy.predict_proba(X))
-    assert clone(model).get_params() == model.get_params()
+def test_a_module_of_features_is_the_loaders_own(tmp_path) -> None:
+    X, y = small()
+    module = nn.Sequential(nn.Linear(2, 8), nn.ReLU())
+    model = ExactClassifier(module).fit(X, y)
+    ol.save(tmp_path / "model", model)
+    again = ol.load(tmp_path / "model", into=ExactClassifier(module))
+    assert same_answers(model, again, X)
+    with pytest.raises(ValueError, match="another model"):
+        ol.load(tmp_path / "model", into=ExactClassifier(nn.Linear(2, 3)))
 
 
 @pytest.mark.parametrize(
@@ -48,28 +56,38 @@ def test_a_pickled_model_learns_on_as_the_original(iris, method: str) -> None:
         {"class_weight": {np.int64(0): np.float64(2.0), np.int64(1): 1.0}},
         {"class_prior": np.array([0.2, 0.8])},
         {"input_scale": np.array([1.0, 2.0]), "n_features": np.int64(16)},
-        {"method": "wpf", "hidden": (np.int64(8),), "epochs": 1},
     ],
 )
 def test_parameters_of_numpy_types_are_used_saved_and_loaded(options, tmp_path) -> None:
-    X, y = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2
-    model = ParticleClassifier(**{"n_features": 16, "random_state": 0, **options}).fit(X, y)
+    X, y = small()
+    model = ExactClassifier(**{"n_features": 16, "random_state": 0, **options}).fit(X, y)
     ol.save(tmp_path / "model", model)
-    again = ol.load(tmp_path / "model", into=ParticleClassifier())
+    again = ol.load(tmp_path / "model", into=ExactClassifier())
     assert same_answers(model.partial_fit(X, y), again.partial_fit(X, y), X)
 
 
-def test_an_estimator_is_loaded_onto_the_device_that_was_asked_for() -> None:
-    X, y = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2
-    state = ParticleClassifier(n_features=16).fit(X, y).state_dict()
-    again = ParticleClassifier()
-    again.load_state_dict({**state, "parameters": {**state["parameters"], "device": "cuda"}})
-    assert again.device == "cpu" and again.predict(X).shape == (20,)
-
-
-def test_a_loaded_estimator_has_no_names_of_columns_from_before(tmp_path) -> None:
+def test_the_device_and_the_columns_are_those_of_the_loader_and_of_the_file(tmp_path) -> None:
     pandas = pytest.importorskip("pandas")
-    X, y = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2
-    ol.save(tmp_path / "model", ParticleClassifier(n_features=16).fit(X, y))
-    other = ParticleClassifier(n_features=16).fit(pandas.DataFrame(X, columns=["a", "b"]), y)
-    assert not hasattr(ol.load(tmp_path / "model", into=other), "feature_names_in_")
+    X, y = small()
+    state = ExactClassifier(n_features=16).fit(X, y).state_dict()
+    state["parameters"]["device"] = "cuda"
+    again = ExactClassifier(n_features=16).fit(pandas.DataFrame(X, columns=["a", "b"]), y)
+    again.load_state_dict(state)
+    assert again.device == "cpu" and again.predict(X).shape == (20,)
+    assert not hasattr(again, "feature_names_in_")
+
+
+@pytest.mark.parametrize("features", ["relu", "linear", nn.Linear(3, 8)])
+@pytest.mark.parametrize("portable", [False, True])
+def test_an_exported_estimator_takes_raw_inputs(features, portable: bool) -> None:
+    X = 100.0 + 50.0 * np.random.default_rng(0).normal(size=(200, 3))
+    labels = np.where(X[:, 0] > X[:, 1], "first", "second")
+    scales = {} if isinstance(features, str) else {"input_mean": 100.0, "input_scale": 50.0}
+    classifier = ExactClassifier(features, random_state=0, **scales).fit(X, labels)
+    regressor = ExactRegressor(features, random_state=0, **scales).fit(X, X[:, 2])
+    for model, expected in (
+        (classifier, classifier.predict_proba(X)),
+        (regressor, regressor.predict(X)),
+    ):
+        found = model.export(portable=portable)(torch.from_numpy(X))
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import orderless as ol
-from orderless import ParticleClassifier, ParticleRegressor
+from orderless import ExactClassifier, ExactRegressor
 
 
 def name_of(check) -> str:
@@ -24,31 +24,18 @@ def name_of(check) -> str:
 
 # Small, because scikit-learn fits each a hundred times.
 ESTIMATORS = [
-    ParticleClassifier(n_particles=2, n_features=64),
-    ParticleRegressor(n_particles=2, n_features=64),
-    ParticleClassifier("wpf", n_particles=2, hidden=(16,), epochs=8),
-    ParticleRegressor("wpf", n_particles=2, hidden=(16,), epochs=8),
+    ExactClassifier(n_features=64),
+    ExactRegressor(n_features=64),
+    ExactClassifier("linear"),
+    ExactRegressor("linear"),
 ]
 
-
-def is_meant(estimator, check) -> bool:
-    """Whether a check asks for something that is promised.
-
-    scikit-learn itself leaves the first one out unless SCIPY_ARRAY_API is set before scipy is
-    imported. Gradient steps depend on the order, hence repeated samples are not weighted ones: its
-    own SGDClassifier fails there, too.
-    """
-    if name_of(check) == "check_array_api_input":
-        return False
-    repeated = name_of(check) == "check_sample_weight_equivalence_on_dense_data"
-    return estimator.method == "rb" or not repeated
-
-
+# scikit-learn itself leaves array_api out unless SCIPY_ARRAY_API is set before scipy is imported
 CHECKS = [
     (estimator, check)
     for each in ESTIMATORS
     for estimator, check in estimator_checks_generator(each)
-    if is_meant(estimator, check)
+    if name_of(check) != "check_array_api_input"
 ]
 
 
@@ -56,7 +43,7 @@ CHECKS = [
 @pytest.mark.parametrize(
     ("estimator", "check"),
     CHECKS,
-    ids=[f"{type(e).__name__}-{e.method}-{name_of(check)}" for e, check in CHECKS],
+    ids=[f"{type(e).__name__}-{e.features}-{name_of(check)}" for e, check in CHECKS],
 )
 @pytest.mark.filterwarnings("ignore:.*are clipped")  # its streams are not standardised
 def test_scikit_learn_is_content(estimator, check) -> None:
@@ -65,18 +52,17 @@ def test_scikit_learn_is_content(estimator, check) -> None:
 
 def test_it_works_in_a_pipeline_and_a_grid_search() -> None:
     X, y = load_iris(return_X_y=True)
-    pipeline = make_pipeline(StandardScaler(), ParticleClassifier(n_particles=1, random_state=0))
-    grid = {"particleclassifier__n_features": [8, 64], "particleclassifier__weights": ["uniform"]}
+    pipeline = make_pipeline(StandardScaler(), ExactClassifier(random_state=0))
+    grid = {"exactclassifier__n_features": [8, 64]}
     search = GridSearchCV(pipeline, grid, cv=2).fit(X, y)
     assert search.best_score_ > 0.85
     assert search.predict(X[:3]).shape == (3,)
 
 
-@pytest.mark.parametrize("method", ["rb", "wpf"])
-def test_named_columns_are_learned_without_a_warning(method, recwarn) -> None:
+def test_named_columns_are_learned_without_a_warning(recwarn) -> None:
     pandas = pytest.importorskip("pandas")
     X = pandas.DataFrame(np.random.default_rng(0).normal(size=(20, 2)), columns=["a", "b"])
-    ParticleRegressor(method, n_features=16, epochs=1).fit(X, X["a"]).partial_fit(X, X["a"])
+    ExactRegressor(n_features=16).fit(X, X["a"]).partial_fit(X, X["a"])
     assert not [warned for warned in recwarn if "feature names" in str(warned.message)]
 
 
@@ -84,8 +70,8 @@ def test_the_library_imports_without_scikit_learn_and_says_what_is_missing() -> 
     code = (
         "import sys; sys.modules['sklearn'] = None\n"
         "import orderless as ol\n"
-        "assert 'ParticleClassifier' in dir(ol)\n"
-        "try: ol.ParticleClassifier\n"
+        "assert 'ExactClassifier' in dir(ol)\n"
+        "try: ol.ExactClassifier\n"
         "except ImportError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

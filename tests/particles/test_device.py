@@ -25,7 +25,7 @@ GIVEN: dict[str, Callable[[str], object]] = {
     "Ensemble.to": lambda device: ol.Ensemble(linear, 2).to(device),
     "filter.to": lambda device: ol.ExactHead(linear(), classes=2).to(device),
     "Scenario.to": lambda device: Scenario([TASK, TASK], kind="domain").to(device),
-    "estimator": lambda device: ol.ParticleClassifier(device=device).fit(
+    "estimator": lambda device: ol.ExactClassifier(device=device).fit(
         np.random.default_rng(0).normal(size=(8, 2)), [0, 1] * 4
     ),
 }

@@ -5,49 +5,44 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets, unique_labels
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
+from ..exact import ExactHead
 from ..exact.targets import LARGEST_WEIGHT
-from .base import METHODS, ParticleEstimator
+from .base import ExactEstimator, dense
 
 
 @dataclass(eq=False, repr=False)
-class ParticleClassifier(ClassifierMixin, ParticleEstimator):
-    """A weighted set of networks as a scikit-learn classifier.
+class ExactClassifier(ClassifierMixin, ExactEstimator):
+    """The exact head as a scikit-learn classifier: no order and no batching changes a bit.
 
     Args:
-        method: `"rb"` (default): random features with an exact linear head, which learns by sums,
-            so that the order of the data has no effect (`orderless.estimators` explains the role of
-            `input_scale`). `"wpf"`: the weighted particle filter over small networks.
-            `"averaging"`: the same, unweighted.
-        n_particles: number of feature maps or networks.
-        n_features: random features per map (rb).
-        weights: weights of the maps (rb): `"uniform"` or `"evidence"`.
-        hidden: widths of the hidden layers (wpf, averaging).
-        lr, batch_size, epochs: of the gradient steps of `fit`; `partial_fit` makes one pass.
-        input_mean, input_scale: a number or one per column; None: from the data of `fit`.
+        features: `"relu"`: random ReLU features; `"linear"`: the inputs themselves, such as
+            embeddings; or a frozen module (or `ol.Ensemble`),
+            which is given float32 rows `[B, d]`, not scaled unless `input_scale` is set.
+        n_features: the number of random features; None: max(1024, 4 d) for d columns.
+        input_mean, input_scale: a number or one per column; None: from the data of `fit`
+            (`orderless.estimators` explains their role).
         class_weight: `"balanced"`: inversely proportional to the class frequencies in the y of
             `fit`; a dict of weights, 1 for labels it does not name; or None. Kept as
-            `class_weight_` (rb: rounded to sixteenths, 1/16 to 16, relative to the largest).
-        class_prior: class frequencies to assume when predicting (rb): None (those of the data),
+            `class_weight_`, rounded to sixteenths, 1/16 to 16, relative to the largest.
+        class_prior: class frequencies to assume when predicting: None (those of the data),
             `"uniform"`, or one number per class. For streams, whose frequencies are not known.
         random_state: an int, a RandomState or None, as in scikit-learn.
         device: the torch device.
 
-    Attributes: `classes_`, `n_features_in_`, `feature_names_in_`, `filter_` (the filter itself),
-    `input_mean_`, `input_scale_`, `class_weight_`.
+    Attributes: `classes_`, `n_features_in_`, `feature_names_in_`, `head_` (the `ol.ExactHead`,
+    which takes scaled inputs), `input_mean_`, `input_scale_`, `class_weight_`.
 
-    With `method="rb"`, `a + b` has the data of both (classes aligned by label), and `a - b` and
-    `forget` remove data. `ol.save` and `ol.load(path, into=...)` work with every method.
+    `a + b` has the data of both (classes aligned by label), and `a - b` and `forget` remove data.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).normal(size=(200, 2))
     >>> y = np.where(X[:, 0] * X[:, 1] > 0, "same", "different")
-    >>> bool(ParticleClassifier(random_state=0).fit(X, y).score(X, y) > 0.9)
+    >>> bool(ExactClassifier(random_state=0).fit(X, y).score(X, y) > 0.9)
     True
     """
 
@@ -55,44 +50,36 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
     class_prior: Any = field(default=None, kw_only=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Learn more data; new labels are added to `classes_`.
-
-        wpf and averaging have a fixed number of outputs: their first call must name all `classes`.
-        """
+        """Learn more data; new labels are added to `classes_`."""
         if self.class_weight == "balanced":
             raise ValueError(
                 "class_weight='balanced' needs the y of fit, which a stream does not have: give a "
                 "dict as class_weight, or class_prior='uniform' to balance the predictions"
             )
-        if self.method in METHODS[1:] and classes is None and not hasattr(self, "filter_"):
-            raise ValueError("classes must be passed on the first call to partial_fit")
-        return self._absorb(X, y, classes, sample_weight, anew=False)
+        return self._absorb(X, y, sample_weight, anew=False, classes=classes)
+
+    def _head_options(self) -> dict[str, Any]:
+        return {"classes": len(self.classes_), "class_prior": self.class_prior}
 
     def _meet(self, y: np.ndarray, classes: Any, first: bool) -> None:
-        """Update `classes_` with the named classes and, for the exact filter, those in y."""
-        named = unique_labels(y if classes is None else classes)
-        if self.method == "rb":
-            known = _union(named, unique_labels(y))
-            if not first:
-                known = _union(self.classes_, known)
-                if len(known) > len(self.classes_):
-                    self.filter_ = self._relabelled(known)
-            self.classes_ = known
-        elif first:
-            self.classes_ = named
-        elif classes is not None and not np.array_equal(named, self.classes_):
-            before, now = self.classes_.tolist(), named.tolist()
-            raise ValueError(f"classes must stay as in the first call, {before}, got {now}")
-        self._targets(y)  # raises if y holds other labels
+        """Update `classes_` with the named classes and those in y."""
+        known = np.unique(y)
+        if classes is not None:
+            known = _union(np.unique(column_or_1d(classes)), known)
+        if not first:
+            known = _union(self.classes_, known)
+            if len(known) > len(self.classes_):
+                self.head_ = self._relabelled(known)
+        self.classes_: np.ndarray = known
 
-    def _relabelled(self, classes: np.ndarray) -> Any:
-        """The filter with a column for each of `classes`, which include ours."""
+    def _relabelled(self, classes: np.ndarray) -> ExactHead:
+        """The head with a column for each of `classes`, which include ours."""
         places = np.searchsorted(classes, self.classes_.astype(classes.dtype))
-        result = self.filter_.relabelled(places.tolist(), len(classes))
+        result = self.head_.relabelled(places.tolist(), len(classes))
         result.intake = replace(result.intake, meaning=self._meaning(classes))
         return result
 
-    def _align(self, other: Any) -> tuple[Any, Any]:
+    def _align(self, other: Any) -> tuple[ExactHead, ExactHead]:
         if "balanced" in (self.class_weight, other.class_weight):
             raise ValueError(
                 "class_weight='balanced' differs between estimators, which cannot be added then: "
@@ -105,14 +92,17 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
                 "both the same dict"
             )
         classes = _union(self.classes_, other.classes_)
-        ours, theirs = self._relabelled(classes), other._relabelled(classes)
+        heads = self._relabelled(classes), other._relabelled(classes)
         self.classes_ = classes
-        return ours, theirs
+        return heads
 
     def _validated(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        X, y = validate_data(self, X, y, reset=reset, dtype=[np.float64, np.float32])
-        check_classification_targets(y)
-        return X, column_or_1d(y, warn=True)
+        options: Any = {"dtype": [np.float64, np.float32], "accept_sparse": True}
+        X, y = validate_data(self, X, y, reset=reset, **options)
+        y = column_or_1d(y, warn=True)
+        # twice, because a batch of a stream may well hold as many classes as samples
+        check_classification_targets(np.concatenate([y, y]))
+        return dense(X), y
 
     def _targets(self, y: np.ndarray) -> Tensor:
         """Labels as indices into `classes_`."""
@@ -121,7 +111,7 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
         if unknown.any():
             wrong = y[unknown].tolist()[0]
             raise ValueError(f"y must hold labels of {self.classes_.tolist()}, got {wrong!r}")
-        return torch.from_numpy(codes.astype(np.int64))
+        return torch.from_numpy(codes.astype(np.int64)).to(self.device)
 
     def _begin(self, X: np.ndarray | None, y: np.ndarray, weights: np.ndarray | None) -> None:
         """Set `class_weight_`, a weight per label or None if all are 1; then begin as usual."""
@@ -141,7 +131,7 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
             raise ValueError(
                 f"class_weight must be 'balanced', a dict or None, got {self.class_weight!r}"
             )
-        if self.class_weight_ is not None and self.method == "rb":
+        if self.class_weight_ is not None:
             self.class_weight_, self._other_weight = _in_sixteenths(self.class_weight_)
         super()._begin(X, y, weights)
 
@@ -153,12 +143,9 @@ class ParticleClassifier(ClassifierMixin, ParticleEstimator):
         of_class = np.array([own.get(label, other) for label in y.tolist()])
         return of_class if weights is None else of_class * weights
 
-    def _losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(outputs, targets, reduction="none")
-
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The mixture's probabilities `[n, C]`, columns in the order of `classes_`."""
-        return torch.cat([self.filter_.predict(rows) for rows in self._rows(X)]).cpu().numpy()
+        """Probabilities `[n, C]`, columns in the order of `classes_`."""
+        return torch.cat([self.head_.predict(rows) for rows in self._rows(X)]).cpu().numpy()
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable label of each row `[n]`."""

@@ -1,24 +1,24 @@
-"""river: one sample at a time, a dictionary of features each; the exact filter inside.
+"""river: one sample at a time, a dictionary of features each; the exact head inside.
 
     z = sum over features of value * code(name) / input_scale        code(name) in {-1, +1}^256
 
 A sample is hashed to 256 numbers with random signs that depend only on the *names* of its features,
 so features may appear and disappear, and the order of samples has no effect on their meaning. A
 text value is a feature `name=value` with value 1. Random ReLU features and an exact head follow, as
-in `ParticleClassifier`: two models that learned the same samples in any order are equal to the bit.
+in `ExactClassifier`: two models that learned the same samples in any order are equal to the bit.
 Values should be roughly standardised by fixed units: a scaler that learns from the stream makes the
-result depend on the order again.
+result depend on the order again. `river.utils.Rolling` gives a sliding window.
 """
 
 import hashlib
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsFloat
 
 import numpy as np
 
-from .classifier import ParticleClassifier
-from .regressor import ParticleRegressor
+from .classifier import ExactClassifier
+from .regressor import ExactRegressor
 
 try:
     from river import base
@@ -37,14 +37,24 @@ def _code(name: str) -> np.ndarray:
 
 def _row(x: dict[Any, Any]) -> np.ndarray:
     """One sample as a row `[1, 256]`; features are summed in alphabetical order."""
-    named = [
-        (f"{key}={value}", 1.0) if isinstance(value, str) else (str(key), float(value))
-        for key, value in x.items()
-    ]
+    named = []
+    for key, value in x.items():
+        if isinstance(value, str):
+            named.append((f"{key}={value}", 1.0))
+        elif isinstance(value, SupportsFloat):
+            named.append((str(key), float(value)))
+        else:
+            raise TypeError(f"feature {key!r} must be a number or a text, got {value!r}")
     row = np.zeros(256)
     for name, value in sorted(named):  # a list: the keys 1 and "1" have one name
         row += _code(name) * value
     return row[None]
+
+
+def _target(y: Any) -> Any:
+    if isinstance(y, str | SupportsFloat):
+        return y
+    raise TypeError(f"y must be a text or a number, got {y!r}")
 
 
 @dataclass(eq=False, repr=False)
@@ -52,13 +62,12 @@ class _Stream:
     """The common base of `StreamClassifier` and `StreamRegressor`.
 
     Args:
-        n_particles, n_features: number of random maps, and of features per map.
+        n_features: number of random features.
         input_scale: about the square root of the number of standardised features of a sample.
         seed: seed of the random features.
     """
 
-    n_particles: int = 2
-    n_features: int = 128
+    n_features: int = 256
     input_scale: float = 2.0
     seed: int = 0
     estimator: Any = field(default=None, init=False)
@@ -70,17 +79,21 @@ class _Stream:
         if estimator is None:
             options = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
             estimator = self._kind(random_state=options.pop("seed"), **options)
-        self.estimator = estimator.partial_fit(_row(x), [y])  # not if the first sample is refused
+        # not if the first sample is refused
+        self.estimator = estimator.partial_fit(_row(x), [_target(y)])
 
     def unlearn_one(self, x: dict[Any, Any], y: Any) -> None:
         """Remove a learned sample exactly, for example in a sliding window."""
         if self.estimator is None:
             raise ValueError("unlearn_one needs a sample that was learned before, and none was")
-        self.estimator.forget(_row(x), [y])
+        self.estimator.forget(_row(x), [_target(y)])
+
+    update = learn_one
+    revert = unlearn_one
 
 
 class StreamClassifier(_Stream, base.Classifier):
-    """`ParticleClassifier` for river; labels need not be known in advance.
+    """`ExactClassifier` for river; labels need not be known in advance.
 
     `estimator` is the scikit-learn estimator inside, which can be added, saved and loaded.
 
@@ -91,11 +104,11 @@ class StreamClassifier(_Stream, base.Classifier):
     'day'
     """
 
-    _kind = ParticleClassifier
+    _kind = ExactClassifier
 
     def predict_proba_one(self, x: dict[Any, Any], **kwargs: Any) -> dict[Any, float]:
         """Probabilities of the labels seen so far; none without samples."""
-        if self.estimator is None or not self.estimator.filter_.samples:
+        if self.estimator is None or not self.estimator.head_.samples:
             return {}
         shares = self.estimator.predict_proba(_row(x))[0].tolist()
         return dict(zip(self.estimator.classes_.tolist(), shares, strict=True))
@@ -107,7 +120,7 @@ class StreamClassifier(_Stream, base.Classifier):
 
 @dataclass(eq=False, repr=False)
 class StreamRegressor(_Stream, base.Regressor):
-    """`ParticleRegressor` for river.
+    """`ExactRegressor` for river.
 
     Targets are learned as (y - target_mean) / target_scale and must lie within 16 scales.
 
@@ -120,10 +133,10 @@ class StreamRegressor(_Stream, base.Regressor):
 
     target_mean: float = 0.0
     target_scale: float = 16.0
-    _kind = ParticleRegressor
+    _kind = ExactRegressor
 
     def predict_one(self, x: dict[Any, Any], **kwargs: Any) -> float:
         """The mean; `target_mean` without samples."""
-        if self.estimator is None or not self.estimator.filter_.samples:
+        if self.estimator is None or not self.estimator.head_.samples:
             return self.target_mean
         return float(self.estimator.predict(_row(x))[0])
