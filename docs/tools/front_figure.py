@@ -6,7 +6,7 @@
 import json
 from pathlib import Path
 
-from orderless_lab.report.charts import new_figure, tidy
+from orderless_lab.report.figures import new_figure, tidy
 
 RESULTS = Path("lab/results")
 ROWS = [  # label, report, method

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from orderless.text import MISSING, printable
+from orderless.text import printable
 
 MARKDOWN = {ord(letter): f"\\{letter}" for letter in "\\`*_[]|#"}
 MARKDOWN |= {ord(letter): f"&#{ord(letter)};" for letter in "&<$~"}
@@ -33,11 +33,6 @@ def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left:
 def file_name(text: str) -> str:
     """The text as a file name that every system accepts, such as `module%3Aname`."""
     return NOT_IN_FILE_NAMES.sub(lambda found: f"%{ord(found[0]):02X}", text)
-
-
-def decimal(value: float | None, digits: int = 3) -> str:
-    """A number with `digits` decimals."""
-    return MISSING if value is None else f"{value:.{digits}f}"
 
 
 def count(number: int, noun: str) -> str:

@@ -30,7 +30,7 @@ from orderless.filters import (
 )
 from orderless.filters.step import SteppedFilter
 from orderless_lab import theory
-from orderless_lab.report.charts import new_figure
+from orderless_lab.report.figures import new_figure
 from orderless_lab.text import markdown_table
 from orderless_lab.theory.measure import ParticleLoss
 from orderless_lab.theory.sets import Loss, Represent

@@ -117,4 +117,4 @@ def run(
                 plugins=tuple(plugin or ()),
             )
     typer.echo(f"{computed} cells computed; results in {store.directory}")
-    show_report(store.directory)
+    show_report(store.directory, out=store.directory)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from orderless_lab.storage.typed import Misfit, Setting, decode, optional
 
-from ..methods.registry import Description, remember
+from ..methods.registry import Description
 from ..text import file_name
 from .store import StoreError, read_cell
 
@@ -176,9 +176,6 @@ def load_run(
         raise StoreError(f"{directory} holds no finished cells; run `orderless run` into it first.")
     cells.sort(key=lambda cell: cell.identity)
     _refuse_contradictions(directory, cells)
-    for cell in cells:
-        if cell.described is not None:
-            remember(cell.described)
     return Run(directory, tuple(cells))
 
 

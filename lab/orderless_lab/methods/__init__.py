@@ -21,18 +21,15 @@ if TYPE_CHECKING:
         Description,
         Method,
         Style,
-        describe,
         find_method,
         method,
-        remember,
-        table_order,
     )
     from .setup import Setup
     from .supervised import register_consolidation
 
 __all__ = [
-    "METHODS", "Config", "Description", "Learner", "Method", "Setup", "Style", "describe",
-    "find_method", "method", "register_consolidation", "remember", "table_order",
+    "METHODS", "Config", "Description", "Learner", "Method", "Setup", "Style", "find_method",
+    "method", "register_consolidation",
 ]  # fmt: skip
 
 __getattr__, __dir__ = on_first_use(__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 
@@ -125,22 +125,3 @@ def find_method(name: str, kind: str | None = None) -> Method:
         unknown = "unknown method" if name not in METHODS else "not a method for this benchmark:"
         raise ValueError(f"{unknown} {name!r}: choose from {', '.join(known)}")
     return METHODS[name]
-
-
-_RECORDED: dict[str, Description] = {}  # descriptions from records, of unregistered methods
-
-
-def remember(recorded: Description) -> None:
-    """Keep the description in a record, for a method that is not registered here."""
-    _RECORDED[recorded.name] = replace(recorded, label=recorded.label or recorded.name)
-
-
-def describe(name: str) -> Description:
-    """The description of a method: registered, from a record, or its name alone."""
-    return METHODS.get(name) or _RECORDED.get(name) or Description(name, name)
-
-
-def table_order(name: str) -> tuple[int, str]:
-    """Sort key: registered methods in their order, then all others by name."""
-    known = list(METHODS)
-    return (known.index(name) if name in METHODS else len(known), name)

@@ -7,8 +7,6 @@
 import tomllib
 from importlib.resources import files
 
-from ..methods import describe
-
 Figures = dict[str, dict[str, list[float]]]
 Fractions = dict[str, dict[str, float]]
 
@@ -19,6 +17,7 @@ HSU_2018: Fractions = _FILE["hsu_2018"]
 VAN_DE_VEN: Fractions = _FILE["van_de_ven"]
 CHANCE: Fractions = _FILE["chance"]
 
+SINGLE = ("gd", "bc", "ppo")  # its single networks, each of other benchmarks
 BENCHMARK_LABELS = {
     "splitmnist": "SplitMNIST",
     "splitcifar100": "SplitCIFAR100",
@@ -35,17 +34,6 @@ def published(benchmark: str, scenario: str) -> dict[str, list[float]]:
     return TABLE_1.get(benchmark, {})
 
 
-def method_label(name: str) -> str:
-    """The name of a method in tables and figures."""
-    return describe(name).label
-
-
 def benchmark_label(name: str) -> str:
     """The name of a benchmark in tables and figures."""
     return BENCHMARK_LABELS.get(name, name)
-
-
-def released_scoring(name: str) -> str:
-    """The combination by which the paper's released code scores a row: "logits" for weighted
-    particles; "accuracy", the mean over the particles, for the others."""
-    return "logits" if name.split("+")[-1] == "wpf" else "accuracy"

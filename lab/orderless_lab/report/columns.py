@@ -1,188 +1,251 @@
-"""The columns of a run's tables, and the names of rows and tables."""
+"""The numbers of a row: one function here is one number in the CSV, the JSON and the tables.
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from operator import attrgetter
-from typing import Generic, NamedTuple, TypeVar
+Its docstring explains the column. `shown` numbers stand in the tables for readers, where a column
+without any value is left out; all numbers stand in the CSV and in the JSON.
+"""
 
-from orderless.text import MISSING, percent, small
+import math
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
-from ..paper import TABLE_1, benchmark_label, method_label
-from ..text import count, decimal
-from .summary import MethodSummary, Summary
+import numpy as np
+import pandas as pd
 
-R = TypeVar("R")
-ENOUGH_ORDERS = 6  # with fewer, an interval over orders is so wide that their range tells more
-# variance -> over what it is taken
-VARIED: dict[str, tuple[str, ...]] = {
-    "variance": ("orders", "seeds"),
-    "order_variance": ("orders",),
-    "seed_variance": ("seeds",),
-    "normalized_variance": ("orders", "seeds"),
-    "normalized_order_variance": ("orders",),
-}
+from orderless import metrics
+from orderless.text import MISSING
+
+from .frame import Row
+
+Compute = Callable[[Row], float]
+Unit = Literal["score", "points", "share", "number"]
+Better = Literal["high", "low"]
 
 
-def seen_variance(entry: MethodSummary, name: str) -> float | None:
-    """A variance of a row; None, and not 0, if it is over a single order or seed."""
-    varied = any(getattr(entry, what) > 1 for what in VARIED[name])
-    return getattr(entry, name) if varied else None
-
-
-class Column(NamedTuple, Generic[R]):
-    """A column of a table in any format: the value of a row and its text."""
+class Number(NamedTuple):
+    """How a number is computed from a row, and how a table shows it."""
 
     heading: str
-    value: Callable[[R], float | None]
-    kind: str  # a key of `WRITERS`; a "score" is a fraction
+    compute: Compute
     explanation: str
-    better: str | None = None  # "high" or "low"
-    honour: str | None = None  # a label for the best row
-    write: Callable[[R], str] | None = None  # for entries that are not a single number
-
-    def text(self, row: R, **writers: Callable[[float | None], str]) -> str:
-        """The row's entry; `writers` replace those of `WRITERS` by kind."""
-        write = {**WRITERS, **writers}[self.kind]
-        return write(self.value(row)) if self.write is None else self.write(row)
+    unit: Unit
+    better: Better | None
+    shown: bool
 
 
-WRITERS: dict[str, Callable[[float | None], str]] = {
-    "score": percent,
-    "return": decimal,
-    "variance": small,
-    "number": lambda value: decimal(value, 1),
-}
-MIXED = "Accuracy of the weighted mean of the particles' {}."
-SCORES = {  # heading -> (name, better, explanation)
-    "worst order": ("worst_order", "high", "The lowest average of an order."),
-    "by logits": ("average_logits", "high", MIXED.format("outputs")),
-    "by probs": ("average_probs", "high", MIXED.format("probabilities")),
-    "by code": (
-        "average_released",
-        "high",
-        "As the paper's released code scores each row: weighted particles by logits, others by "
-        "accuracy.",
-    ),
-    "forgetting": ("forgetting", "low", "The best score on a task minus its score at the end."),
-}
-VARIANCES = {  # heading -> (name, explanation)
-    "seed variance": ("seed_variance", "Variance over seeds in a fixed order."),
-    "total variance": ("variance", "Variance over orders and seeds together."),
-    "norm. total": ("normalized_variance", "Total variance divided by the squared mean, by task."),
-    "norm. order": ("normalized_order_variance", "Order variance divided by the squared mean."),
-}
-AVERAGE = (
-    "Mean over tasks, orders and seeds after the last task. The score of a filter is the weighted "
-    "mean of its particles' scores."
-)
-ORDER = "Variance over orders with a fixed seed: the order sensitivity."
-STEADIEST = "lowest order variance"
-ESS = "Effective sample size of the weights at the end."
+NUMBERS: dict[str, Number] = {}
 
 
-def all_columns(summary: Summary) -> list[Column[MethodSummary]]:
-    """All columns, the most important first."""
-    score = "return" if summary.returns else "score"
-    of_order = partial(seen_variance, name="order_variance")
-    return [
-        Column("average", attrgetter("average"), score, AVERAGE, "high", "highest average"),
-        Column("order variance", of_order, "variance", ORDER, "low", STEADIEST),
-        _interval_column(summary, score),
-        *(Column(h, attrgetter(n), score, text, better) for h, (n, better, text) in SCORES.items()),
-        *_clone_columns(summary),
-        *(
-            Column(h, partial(seen_variance, name=n), "variance", text, "low")
-            for h, (n, text) in VARIANCES.items()
-        ),
-        Column("ESS", attrgetter("ess_final"), "number", ESS),
-        Column(
-            "seeds x orders",
-            lambda entry: entry.seeds * entry.orders,
-            "number",
-            "Number of runs of the row.",
-            write=lambda entry: f"{entry.seeds} x {entry.orders}",
-        ),
-    ]
+def number(
+    heading: str = "", *, unit: Unit = "number", better: Better | None = None, shown: bool = False
+) -> Callable[[Compute], Compute]:
+    """Register a function of a row as a number, which has the function's name.
+
+    Args:
+        heading: of its column; the function's name by default.
+        unit: a "score" (a fraction, written in percent, or a return), a difference of scores in
+            "points", a "share" (written in percent), or a plain "number".
+        better: whether the page marks the highest or the lowest value.
+        shown: whether the tables for readers have it.
+    """
+
+    def register(compute: Compute) -> Compute:
+        name = compute.__name__
+        explanation = " ".join((compute.__doc__ or "").split())
+        title = heading or name.replace("_", " ")
+        NUMBERS[name] = Number(title, compute, explanation, unit, better, shown)
+        return compute
+
+    return register
 
 
-def _clone_columns(summary: Summary) -> list[Column[MethodSummary]]:
-    """The returns of clones relative to the expert: at the end, and on the level just learned."""
-    if summary.expert is None:
-        return []
-    share = "Share of the way from untrained networks (0) to the expert (100 %)"
-    later = f"{share}, on each level right after it was learned."
-    of_expert = summary.of_expert
-    return [
-        Column("of expert", lambda e: of_expert(e.average), "score", f"{share}.", "high"),
-        Column("just learned", lambda e: of_expert(e.just_learned), "score", later, "high"),
-    ]
+def numbers_of(rows: dict[str, Row]) -> pd.DataFrame:
+    """All numbers, one line per row; NaN where one is unknown."""
+    lines = {
+        name: [number.compute(row) for number in NUMBERS.values()] for name, row in rows.items()
+    }
+    frame = pd.DataFrame.from_dict(lines, orient="index", columns=list(NUMBERS), dtype=np.float64)
+    return frame.replace([math.inf, -math.inf], math.nan)
 
 
-def _interval_column(summary: Summary, score: str) -> Column[MethodSummary]:
-    """A 95 % interval, or with few orders their lowest and highest average."""
-    counts = {entry.orders for entry in summary.methods.values()}
-    enough = min(counts) >= ENOUGH_ORDERS
-    heading = f"range over {max(counts)} orders" if len(counts) == 1 else "range over orders"
-    words = "The lowest and the highest average of an order."
-
-    def ends(entry: MethodSummary) -> list[float]:
-        return entry.interval if enough else [min(entry.order_averages), max(entry.order_averages)]
-
-    return Column(
-        "95 % interval" if enough else heading,
-        lambda e: ends(e)[0] if e.orders > 1 else None,
-        score,
-        "Interval of the average for other orders and seeds." if enough else words,
-        write=lambda e: MISSING if e.orders < 2 else " to ".join(map(WRITERS[score], ends(e))),
-    )
+def written(unit: Unit, value: float, returns: bool = False) -> str:
+    """A value for readers; only 0 itself is written as 0 points."""
+    if math.isnan(value):
+        return MISSING
+    if unit == "number":
+        return f"{value:.4g}"
+    if returns and unit != "share":
+        return f"{value:.3f}"
+    if unit == "points" and abs(value) < 0.0005:
+        return "<0.1" if value else "0"
+    return f"{100 * value:.1f}"
 
 
-def columns_of(summary: Summary) -> list[Column[MethodSummary]]:
-    """The columns without those that are empty or redundant here; CSV and JSON hold all values."""
-    columns, rows = all_columns(summary), summary.methods.values()
-    idle = [c.heading for c in columns if all(c.text(entry) == MISSING for entry in rows)]
-    if all(entry.seeds == 1 for entry in rows):  # then the total variance is the order variance
-        idle += ["total variance", "norm. total"]
-    if summary.returns:  # made without averaging logits; their mean may be near 0
-        idle += ["by logits", "norm. total", "norm. order"]
-    return [column for column in columns if column.heading not in idle]
+@number(unit="score", better="high", shown=True)
+def average(row: Row) -> float:
+    """Mean over tasks, orders and seeds after the last task. The score of a filter is the weighted
+    mean of its particles' scores."""
+    return metrics.average(row.scores)
 
 
-def row_label(name: str, methods: Mapping[str, MethodSummary]) -> str:
-    """The name of a method, with its number of orders if others have more."""
-    label, orders = method_label(name), methods[name].orders
-    if orders == max(entry.orders for entry in methods.values()):
-        return label
-    return f"{label} ({count(orders, 'order')})"
+@number("± 95%", unit="points", shown=True)
+def margin(row: Row) -> float:
+    """Half of the 95% interval of the average for other orders and seeds, in points."""
+    low, high = metrics.interval(row.scores)
+    return (high - low) / 2 if len(row.block) > 1 else math.nan
 
 
-def title(summary: Summary) -> str:
-    """The title of the table in one line."""
-    parts = [benchmark_label(summary.benchmark), summary.scenario, summary.preset]
-    return ", ".join([*parts, *learning_rate(summary), *departures(summary)])
+@number("task sd over orders", unit="points", better="low", shown=True)
+def task_sd(row: Row) -> float:
+    """The order sensitivity: standard deviation of a task's score over orders, in points. It is the
+    root of the order variance, which is averaged over tasks and seeds."""
+    return math.sqrt(order_variance(row))
 
 
-# settings in which runs differ from the preset `table1`: setting -> (its value there, in words)
-TABLE1_VALUES: dict[str, tuple[object, str]] = {
-    "network": ("mlp", "{} network"),
-    "batch_size": (128, "batch {}"),
-    "epochs": (1, "{} passes"),
-    "loss_scale": (1.0, "loss times {:g}"),
-    "schedule": ("constant", "falling as {}"),
-    "augment": ("flip-crop", "plain images"),
-}
+@number(unit="score", better="high", shown=True)
+def worst_order(row: Row) -> float:
+    """The lowest average of an order."""
+    return metrics.worst_order(row.scores) if len(row.orders) > 1 else math.nan
 
 
-def departures(summary: Summary) -> list[str]:
-    """How a run of Table 1's benchmarks, other than `demo` and `strong`, differs from `table1`."""
-    if summary.benchmark not in TABLE_1 or not summary.preset.startswith(("table1", "paper")):
-        return []
-    found = ((summary.settings.get(k, v), v, words) for k, (v, words) in TABLE1_VALUES.items())
-    return [words.format(value) for value, usual, words in found if value != usual]
+@number("of expert", unit="share", better="high", shown=True)
+def of_expert(row: Row) -> float:
+    """Share in percent of the way from untrained networks to the expert."""
+    low, high = row.scale or (math.nan, math.nan)
+    return (average(row) - low) / (high - low)
 
 
-def learning_rate(summary: Summary) -> list[str]:
-    """The learning rate of the optimizer, in words; empty if methods differ in it."""
-    adam = summary.settings.get("optimizer") == "adam"
-    rate = summary.settings.get("adam_lr" if adam else "lr")
-    return [f"learning rate {rate:g}"] if isinstance(rate, int | float) else []
+@number(unit="score", better="high", shown=True)
+def just_learned(row: Row) -> float:
+    """Mean score on a task right after it was learned. A method that knows little then has not
+    forgotten: it has not learned."""
+    return row.mean("just_learned")
+
+
+@number(unit="points", better="low", shown=True)
+def forgetting(row: Row) -> float:
+    """The best score on a task minus that at the end, over all tasks but the last, in points."""
+    return _before_the_last(row, "best")
+
+
+@number()
+def bwt(row: Row) -> float:
+    """Backward transfer: the score on a task at the end minus that right after it was learned."""
+    return -_before_the_last(row, "just_learned")
+
+
+@number()
+def fwt(row: Row) -> float:
+    """Forward transfer: what earlier tasks add to the score on a task before it is learned."""
+    later = row.frame[row.frame["place"] > 1]
+    return float((later["before"] - later["untrained"]).mean(skipna=False))
+
+
+@number()
+def average_logits(row: Row) -> float:
+    """Accuracy of the weighted mean of the particles' outputs."""
+    return row.mean("logits")
+
+
+@number()
+def average_probs(row: Row) -> float:
+    """Accuracy of the weighted mean of the particles' probabilities."""
+    return row.mean("probs")
+
+
+@number()
+def average_released(row: Row) -> float:
+    """As the paper's released code scores each row: weighted particles by logits, others by the
+    mean accuracy of the particles."""
+    return average_logits(row) if row.method.weighted and not row.returns else average(row)
+
+
+@number()
+def order_variance(row: Row) -> float:
+    """Variance over orders with a fixed seed of each task's score, averaged over tasks."""
+    return metrics.order_variance(row.scores) if len(row.orders) > 1 else math.nan
+
+
+@number()
+def seed_variance(row: Row) -> float:
+    """Variance over seeds in a fixed order of each task's score, averaged over tasks."""
+    return metrics.seed_variance(row.scores) if len(row.seeds) > 1 else math.nan
+
+
+@number()
+def variance(row: Row) -> float:
+    """Variance over orders and seeds together of each task's score, averaged over tasks."""
+    return metrics.variance(row.scores) if len(row.block) > 1 else math.nan
+
+
+@number()
+def normalized_variance(row: Row) -> float:
+    """The total variance of each task divided by its squared mean, which returns do not have."""
+    known = len(row.block) > 1 and not row.returns
+    return metrics.normalized_variance(row.scores) if known else math.nan
+
+
+@number()
+def normalized_order_variance(row: Row) -> float:
+    """The order variance of each task divided by its squared mean, which returns do not have."""
+    known = len(row.orders) > 1 and not row.returns
+    return metrics.normalized_order_variance(row.scores) if known else math.nan
+
+
+@number()
+def nll(row: Row) -> float:
+    """Mean negative logarithm of the probability of the right label."""
+    return row.mean("nll")
+
+
+@number()
+def ece(row: Row) -> float:
+    """Expected calibration error over 15 bins."""
+    return row.mean("ece")
+
+
+@number()
+def disagreement(row: Row) -> float:
+    """Share of test samples on which two orders of one seed predict different labels."""
+    values = []
+    for _, group in row.frame.groupby(["seed", "task"]):
+        labels = list(group["labels"])
+        if any(each is None or len(each) != len(labels[0]) for each in labels):
+            return math.nan
+        values.append(metrics.disagreement(np.stack(labels)))
+    return float(np.mean(values))
+
+
+@number()
+def ess_final(row: Row) -> float:
+    """Effective sample size of the weights at the end."""
+    return row.mean("ess")
+
+
+@number()
+def log_evidence(row: Row) -> float:
+    """Logarithm of the evidence."""
+    return row.mean("log_evidence")
+
+
+@number()
+def temperature(row: Row) -> float:
+    """Temperature of the weights."""
+    return row.mean("temperature")
+
+
+@number()
+def alive(row: Row) -> float:
+    """Networks whose loss stayed finite."""
+    return row.mean("alive")
+
+
+@number()
+def particles(row: Row) -> float:
+    """Networks of the method."""
+    return row.mean("particles")
+
+
+def _before_the_last(row: Row, column: str) -> float:
+    """Mean of a column minus the final score, over all tasks but the last of each order."""
+    earlier = row.frame[row.frame["place"] < row.frame["place"].max()]
+    return float((earlier[column] - earlier["score"]).mean(skipna=False))

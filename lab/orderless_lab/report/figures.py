@@ -1,146 +1,200 @@
-"""The paper's figures 1 to 3 for our own runs, as PNG."""
+"""The figures of a table by matplotlib: as PNG files, and as SVG in the page."""
 
 from __future__ import annotations
 
 import io
-import math
-import textwrap
-from collections.abc import Iterator, Sequence
+import itertools
+import re
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orderless.io import write_atomically
+import numpy as np
+import pandas as pd
 
-from ..experiments.record import Run
-from ..methods import describe
-from ..paper import method_label
-from . import charts
-from .columns import row_label, title
-from .density import MARGIN, Frames, evenly
-from .reading import readable
-from .summary import ReportError, Summary
+from orderless import metrics
+from orderless.text import printable
+
+from .columns import written
+from .frame import Row, Table
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SIZE = 160  # of a density's grid
-PLAIN = "#000000"
+OTHERS = [("#777777", marker) for marker in "dp8Ho^vs"]  # for methods without a style
+DASHES = ("-", "--", ":", "-.")  # of rows that share a colour
+POINTS = 60  # steps at which a curve is drawn
+GRID = "#9999994D"
+WIDTH = 5.2  # inches: on a phone the text of a page's figures keeps its size
+TEXTS = {  # name -> explanation
+    "orders": "Average after the last task: a dot for every order of the tasks, a line for the "
+    "mean.",
+    "figure2": "Average against normalized variance over orders and seeds (variance of a task's "
+    "accuracy over its squared mean), as in the paper's figure 2: better is to the right and down.",
+    "figure3": "Return during training: mean over runs, and a band from the lowest to the highest. "
+    "Dotted lines mark a new level.",
+    "weights": "How many particles share the weight: mean over runs, and a band from the lowest to "
+    "the highest.",
+}
 
 
-def draw_all(
-    run: Run, summaries: Sequence[Summary], frames: Sequence[Frames]
-) -> Iterator[tuple[str, Figure]]:
-    """All figures for which a run has data, with their names."""
-    if not all(summary.returns for summary in summaries):
-        yield "figure2", figure2(summaries)
-    if (curves := figure3(run, summaries)) is not None:
-        yield "figure3", curves
-    yield from ((f"figure1-{each.name}", figure1(each)) for each in frames)
+def drawn(table: Table, numbers: pd.DataFrame) -> Iterator[tuple[str, str, Callable[[], Figure]]]:
+    """Name, explanation and drawing of each figure for which the table has data."""
+    found: dict[str, Callable[[], Figure]] = {"orders": partial(orders, table, numbers)}
+    if numbers["normalized_variance"].notna().any():
+        found["figure2"] = partial(figure2, table, numbers)
+    if any(cell.curves for cell in table.cells):
+        found["figure3"] = partial(curves, table, "curves", "return", "episode return")
+    if any((cell.particles or 1) > 1 and cell.trace.get("ess") for cell in table.cells):
+        found["weights"] = partial(curves, table, "trace", "ess", "effective sample size")
+    for name, draw in found.items():
+        yield name, TEXTS[name], draw
 
 
-def figure1(frames: Frames, *, panels: int = 6) -> Figure:
-    """The density of the particles, Gaussians scaled by weight, in at most `panels` snapshots."""
-    chosen = evenly(len(frames.steps), panels)
-    columns = min(3, len(chosen))
-    rows = math.ceil(len(chosen) / columns)
-    figure = charts.new_figure(3.3 * columns + 0.9, 3.3 * rows + 0.5)
-    axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    for axis in axes.flat[len(chosen) :]:
-        axis.set_visible(False)
-    for axis, frame in zip(axes.flat, chosen, strict=False):
-        image = axis.imshow(
-            frames.density(frame, SIZE),
-            extent=(-MARGIN, 1 + MARGIN, -MARGIN, 1 + MARGIN),
-            origin="lower",
-            cmap="cividis",
-            vmin=0,
-            vmax=1,
-            aspect="auto",
-        )
-        axis.scatter(*frames.places[frame].T, s=3, color="white", alpha=0.35, linewidths=0)
-        axis.set_title(f"step {frames.steps[frame]}, ESS {frames.ess(frame):.1f}", fontsize=9)
-        axis.set(xticks=[], yticks=[])
-    figure.supxlabel("t-SNE 1", fontsize=9)
-    figure.supylabel("t-SNE 2", fontsize=9)
-    bar = figure.colorbar(image, ax=axes, shrink=0.8, ticks=[0, 1])
-    bar.set_label("weighted density of particles, share of the panel's peak", fontsize=8)
-    figure.suptitle(charts.plain(frames.name), fontsize=10)
+def new_figure(width: float, height: float) -> Figure:
+    """A figure with its own canvas: needs no display and does not change pyplot's state."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
     return figure
 
 
-def figure2(summaries: Sequence[Summary]) -> Figure:
-    """Average accuracy against normalized variance, total and of the order; a row per summary."""
-    shown = [readable(summary) for summary in summaries if not summary.returns]
-    if not shown:
-        raise ReportError("Figure 2 needs a benchmark whose scores are accuracies.")
-    figure = charts.new_figure(11.5, 4.6 * len(shown))
-    panels = figure.subplots(len(shown), 2, squeeze=False, sharex="row", sharey="row")
-    for (left, right), summary in zip(panels, shown, strict=True):
-        label = partial(row_label, methods=summary.methods)
-        styles = charts.method_styles(summary.methods, label)
-        spots = charts.scatter_spots(summary.methods)
-        charts.scatter(left, spots, styles, "total")
-        charts.scatter(right, spots, styles, "order")
-        charts.variance_scale(left, [value for spot in spots for value in (spot.total, spot.order)])
-        entries = summary.methods.items()
-        missing = [method_label(n) for n, e in entries if e.normalized_variance is None]
-        if missing:
-            why = "Not drawn (a task's mean accuracy is 0, so normalized variance is undefined): "
-            text = textwrap.fill(charts.plain(why + ", ".join(missing)), 64)
-            below: Any = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "top"}
-            left.annotate(text, (0, 0), (0, -34), **below, fontsize=8)
-        score = "average accuracy, %"
-        left.set(xlabel=score, ylabel="normalized variance, seed and order together")
-        right.set(xlabel=score, ylabel="normalized variance of the order alone")
-        right.tick_params(labelleft=True)
-        left.set_title(charts.plain(title(summary)), loc="left", fontsize=10)
-        right.set_title("better: right and down", loc="right", fontsize=8, color="#555555")
-        charts.legend_beside(right)
-    return figure
+def plain(text: str) -> str:
+    """A name for matplotlib: control characters and dollars, which begin a formula, escaped."""
+    return printable(text).replace("$", r"\$")
 
 
-def figure3(run: Run, summaries: Sequence[Summary]) -> Figure | None:
-    """Returns over environment steps, one panel per game; None if no cell has a curve.
-
-    As in the paper, PPO and PPO + WPF have a band from the lowest to the highest cell, and the
-    other methods are thin lines. Dotted lines mark a new level.
-    """
-    tables = run.tables()
-    curves = [
-        charts.series(tables[s.table], "curves", "return", "normalised return") for s in summaries
-    ]
-    panels = [(s, data) for s, data in zip(summaries, curves, strict=True) if data is not None]
-    if not panels:
-        return None
-    figure = charts.new_figure(9.5, 3.6 * len(panels))
-    axes = figure.subplots(len(panels), 1, squeeze=False)
-    for axis, (summary, data) in zip(axes[:, 0], panels, strict=True):
-        label = partial(row_label, methods=summary.methods)
-        styles = {
-            name: style._replace(dashes=(4, 2) if describe(name).base is None else ())
-            for name, style in charts.method_styles(data.lines, label).items()
-        }
-        if "ppo" in styles:  # PPO + WPF has its colour, and two bands need different ones
-            styles["ppo"] = styles["ppo"]._replace(colour=PLAIN)
-        thin = [name for name in data.lines if name not in ("ppo", "ppo+wpf")]
-        charts.draw_series(axis, data, styles, thin=thin)
-        cell = tables[summary.table][0]
-        # curves have equally many bins of each level
-        if steps := [step for step in (cell.curves or {}).get("step", []) if step is not None]:
-            end = steps[-1] + (steps[1] - steps[0] if len(steps) > 1 else 0.0) / 2
-            for place in range(1, len(cell.order)):
-                switch = end * place / len(cell.order)
-                axis.axvline(switch, color="#999999", linewidth=0.8, linestyle=":")
-        axis.set_xlabel("environment steps")
-        axis.set_title(charts.plain(title(summary)), loc="left", fontsize=10)
-        charts.legend_beside(axis)
-    return figure
+def tidy(axes: Axes) -> None:
+    """Draw a grid in the background, and no frame above and to the right."""
+    axes.grid(True, color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
-def save(figure: Figure, path: Path) -> Path:
-    """Write a figure as PNG atomically; a link at this path is replaced, not followed."""
+def png(figure: Figure) -> bytes:
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=150)
-    write_atomically(path, content.getvalue())
-    return path
+    return content.getvalue()
+
+
+def svg(figure: Figure, name: str) -> str:
+    """The figure as an element of a page, in the page's colours: black becomes that of its text.
+
+    `name` keeps the identifiers of several figures apart.
+    """
+    import matplotlib
+
+    content = io.StringIO()
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": name}
+    with matplotlib.rc_context(settings):
+        figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", content.getvalue(), flags=re.DOTALL)
+    text = re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :])
+    return text.replace("#000000", "currentColor")
+
+
+def looks(table: Table) -> dict[str, dict[str, Any]]:
+    """Colour, marker and dashes of each row, and whether its mark is filled: the same method
+    without weights is drawn as an outline."""
+    free = itertools.cycle(OTHERS)
+    bases = {table.rival(name) for name, row in table.rows.items() if row.method.weighted}
+    kin: dict[str, int] = {}
+    found = {}
+    for name, row in table.rows.items():
+        style = row.method.style
+        colour, marker = (style.colour, style.marker) if style else next(free)
+        place = kin[colour] = kin.get(colour, -1) + 1
+        found[name] = {
+            "label": plain(row.method.label),
+            "color": colour,
+            "marker": marker,
+            "linestyle": DASHES[place % len(DASHES)],
+            "markerfacecolor": "none" if name in bases else colour,
+        }
+    return found
+
+
+def orders(table: Table, numbers: pd.DataFrame) -> Figure:
+    """A dot for every order of every row, the highest row on top."""
+    names = numbers["average"].sort_values().index
+    styles = looks(table)
+    figure = new_figure(WIDTH, 0.8 + 0.45 * len(names))
+    axes = figure.subplots()
+    factor = 1 if table.returns else 100
+    for height, name in enumerate(names):
+        values = factor * metrics.order_averages(table.rows[name].scores)
+        colour = styles[name]["color"]
+        axes.plot(values, [height] * len(values), "o", color=colour, alpha=0.6, markersize=7)
+        axes.plot([values.mean()] * 2, [height - 0.3, height + 0.1], color=colour, linewidth=2)
+        average = written("score", numbers["average"][name], table.returns)
+        place = (0, height + 0.16)
+        axes.annotate(
+            f"{styles[name]['label']}  {average}", place, xycoords=axes.get_yaxis_transform()
+        )
+    axes.set(yticks=[], ylim=(-0.6, len(names) - 0.2))
+    axes.set_xlabel("return" if table.returns else "accuracy, %")
+    tidy(axes)
+    axes.spines["left"].set_visible(False)
+    return figure
+
+
+def figure2(table: Table, numbers: pd.DataFrame) -> Figure:
+    """Average accuracy against normalized variance; a row without variance is not drawn."""
+    known = numbers[["average", "normalized_variance"]].dropna()
+    figure = new_figure(WIDTH, 4 + 0.12 * len(known))
+    axes = figure.subplots()
+    for name, look in looks(table).items():
+        if name in known.index:
+            average, variance = known.loc[name]
+            axes.plot(100 * average, variance, markersize=9, **{**look, "linestyle": "none"})
+    positive = known["normalized_variance"][known["normalized_variance"] > 1e-12]
+    if len(positive):  # a logarithmic scale with a linear part, for variances of exactly 0
+        threshold = 10.0 ** np.floor(np.log10(positive.min()))
+        axes.set_yscale("symlog", linthresh=threshold, linscale=0.4)
+        axes.set_ylim(bottom=-0.15 * threshold)
+    axes.set(xlabel="average accuracy, %", ylabel="normalized variance")
+    tidy(axes)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def curves(table: Table, record: str, key: str, label: str) -> Figure:
+    """A quantity over steps: the mean over runs, with a band from the lowest to the highest."""
+    figure = new_figure(WIDTH, 4.2)
+    axes = figure.subplots()
+    for name, look in looks(table).items():
+        values = over_steps(table.rows[name], record, key)
+        if values.empty:
+            continue
+        lines = {key: look[key] for key in ("label", "color", "linestyle")}
+        axes.plot(values.index, values.mean(axis=1), **lines)
+        low, high = values.min(axis=1), values.max(axis=1)
+        axes.fill_between(values.index, low, high, color=look["color"], alpha=0.13, linewidth=0)
+    end = axes.dataLim.x1
+    tasks = len(table.cells[0].order)
+    for place in range(1, tasks):
+        axes.axvline(end * place / tasks, color="#999999", linewidth=0.8, linestyle=":")
+    axes.set(xlabel="training steps", ylabel=label)
+    tidy(axes)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def over_steps(row: Row, record: str, key: str) -> pd.DataFrame:
+    """A quantity of every run at common steps, a column per run; nothing for a single network's
+    trace, whose weight is always 1."""
+    runs = []
+    for cell in row.cells:
+        content = getattr(cell, record) or {}
+        points = zip(content.get("step", []), content.get(key, []), strict=False)
+        found = pd.DataFrame(points, columns=["step", "value"], dtype=float).dropna()
+        if len(found) and (record == "curves" or cell.particles != 1):
+            runs.append(found.sort_values("step").to_numpy().T)
+    if not runs:
+        return pd.DataFrame()
+    steps = np.linspace(min(run[0, 0] for run in runs), max(run[0, -1] for run in runs), POINTS)
+    values = [np.interp(steps, run[0], run[1], np.nan, np.nan) for run in runs]
+    return pd.DataFrame(np.transpose(values), index=steps)

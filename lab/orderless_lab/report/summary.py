@@ -1,133 +1,116 @@
-"""A report as data: `orderless report --json` writes it, the documentation reads it."""
+"""The summary of a table: every number of every row, verdicts on the paper's claims, and notes."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-from orderless.errors import UserError
-from orderless_lab.storage.typed import Setting, optional
+import numpy as np
+import pandas as pd
 
-from ..experiments.record import ExpertFacts, Table
+from orderless import metrics
+from orderless_lab.storage.typed import as_json
 
-
-class ReportError(UserError):
-    """A report cannot be made; the message tells the user why in one sentence."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MethodSummary:
-    """One row: numbers over the largest complete block of seeds x orders; None if unknown.
-
-    Scores are fractions or returns. `order_contributions`: the contribution of each order to the
-    normalized variance, over all seeds together and within each seed. `task_averages`,
-    `place_averages`: by task, and by place in the order. `plasticity`: measure -> mean by place in
-    the order, and `plasticity_half` half of its 95 % interval over orders. `weight_spread`: term
-    of the loss -> standard deviation of its log-weight increments, by place. `average_released`:
-    see `paper.released_scoring`.
-    """
-
-    average: float
-    average_logits: float | None = None
-    average_probs: float | None = None
-    variance: float | None
-    order_variance: float | None
-    seed_variance: float | None
-    normalized_variance: float | None
-    normalized_order_variance: float | None
-    worst_order: float
-    order_averages: list[float]
-    order_contributions: list[float | None] | None
-    order_contributions_within_seed: list[float | None] | None
-    worst_order_index: int
-    worst_order_tasks: list[int]
-    interval: list[float]
-    task_averages: list[float]
-    place_averages: list[float] = field(default_factory=list)
-    seed_averages: list[float]
-    just_learned: float | None = optional()
-    forgetting: float | None
-    first_minus_last: float | None
-    bwt: float | None
-    fwt: float | None
-    nll: float | None
-    ece: float | None
-    disagreement: float | None
-    orders: int
-    seeds: int
-    order_indices: list[int]
-    seed_values: list[int]
-    cells: int
-    died: int
-    duration: float
-    particles: int | None
-    ess_final: float | None
-    largest_weight_final: float | None
-    log_evidence: float | None
-    temperature: float | None
-    alive: float | None
-    plasticity: dict[str, list[float]] = field(default_factory=dict)
-    plasticity_half: dict[str, list[float]] = field(default_factory=dict)
-    weight_spread: dict[str, list[float]] = field(default_factory=dict)
-    settings: dict[str, Setting] = field(default_factory=dict)
-    scoring_duration: float | None = optional()
-    average_released: float | None = optional()
-
-    @property
-    def by_order(self) -> dict[int, float]:
-        """Order index -> average."""
-        return dict(zip(self.order_indices, self.order_averages, strict=True))
+from ..experiments.record import Run
+from ..paper.claims import Claim, judge_claims
+from .columns import numbers_of
+from .frame import Row, Table, load, shared_settings, tables
+from .sentences import headline, notes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """A claim of the paper and the verdict on it."""
-
-    claim: str
-    measure: str
-    holds: bool | Literal["not decidable"] = "not decidable"
-    evidence: str = ""
-    difference: float | None = None
-    interval: list[float] | None = None  # of the difference on these tasks
-    across: list[float] | None = optional()  # on other tasks in other orders
-    paper: str | None = None  # the figures of its own table
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class Summary:
-    """One table: all methods of one benchmark, scenario and preset."""
+    """One table: `numbers` has a line per row, and a column per number (see `columns`)."""
 
-    benchmark: str
-    scenario: str
-    preset: str
-    score_kind: Literal["accuracy", "return"]
-    task_names: list[str] | None
-    settings: dict[str, Setting]
-    methods: dict[str, MethodSummary]
-    command: str | None
-    device: str | None
-    versions: dict[str, str]
-    duration: float
-    notes: list[str]
-    expert: ExpertFacts | None = optional()
-    random_return: float | None = optional()
+    table: Table
+    numbers: pd.DataFrame
     claims: list[Claim]
+    headline: str
+    notes: list[str]
 
     @property
-    def table(self) -> Table:
-        return self.benchmark, self.scenario, self.preset
+    def methods(self) -> dict[str, dict[str, Any]]:
+        """Row -> its numbers, lists by order, seed, task and place, and settings of its own; what
+        is not known is None."""
+        shared = shared_settings(self.table.cells)
+        return {
+            name: as_json({**dict(self.numbers.loc[name]), **details(row, shared)})  # type: ignore[misc]
+            for name, row in self.table.rows.items()
+        }
 
-    def of_expert(self, score: float | None) -> float | None:
-        """The score of a clone on the scale from untrained networks (0) to the expert (1).
+    def as_json(self) -> dict[str, Any]:
+        """What `orderless report --json` prints: plain JSON, never with NaN or infinity."""
+        table = self.table
+        cells = table.cells
+        names = distinct(name for cell in cells for name in cell.versions)
+        content = {
+            "benchmark": table.benchmark,
+            "scenario": table.scenario,
+            "preset": table.preset,
+            "score_kind": cells[0].score_kind,
+            "task_names": table.task_names,
+            "settings": shared_settings(cells),
+            "methods": self.methods,
+            "claims": [asdict(claim) for claim in self.claims],
+            "command": " && ".join(distinct(cell.command for cell in cells)),
+            "device": ", ".join(distinct(cell.device for cell in cells)),
+            "versions": {
+                name: ", ".join(distinct(cell.versions.get(name) for cell in cells))
+                for name in names
+            },
+            "duration": sum(cell.duration for cell in cells),
+            "notes": self.notes,
+            "expert": cells[0].expert,
+        }
+        return as_json(content)  # type: ignore[return-value]
 
-        None if one of them is unknown, or if the expert is no better than untrained networks.
-        """
-        shown = self.expert.level_returns if self.expert else []
-        known = [value for value in shown if value is not None]
-        if score is None or self.random_return is None or not known or len(known) < len(shown):
-            return None
-        gain = sum(known) / len(known) - self.random_return
-        return (score - self.random_return) / gain if gain > 0 else None
 
-    @property
-    def returns(self) -> bool:
-        """Whether scores are returns of games and not accuracies."""
-        return self.score_kind == "return"
+def summarize(*sources: Run | str | Path) -> list[Summary]:
+    """The summaries of one or several runs (directories, or what `load` returned).
+
+    One run has a summary per benchmark, scenario and preset. Several runs share a table wherever
+    benchmark and scenario are the same; a method with other settings in another run has a row of
+    its own.
+    """
+    found = []
+    for table in tables([load(source) for source in sources]):
+        numbers = numbers_of(table.rows)
+        claims = judge_claims(table)
+        sentence = headline(table, numbers)
+        found.append(Summary(table, numbers, claims, sentence, notes(table, numbers)))
+    return found
+
+
+def details(row: Row, shared: dict[str, Any]) -> dict[str, Any]:
+    """What a row has besides its numbers."""
+    scores = row.scores
+    settings = shared_settings(row.block)
+    return {
+        "order_averages": metrics.order_averages(scores).tolist(),
+        "seed_averages": scores.mean(axis=(1, 2)).tolist(),
+        "task_averages": scores.mean(axis=(0, 1)).tolist(),
+        "place_averages": row.frame.groupby("place")["score"].mean().tolist(),
+        "plasticity": plasticity(row),
+        "order_indices": row.orders,
+        "seed_values": row.seeds,
+        "orders": len(row.orders),
+        "seeds": len(row.seeds),
+        "cells": len(row.cells),
+        "died": row.died,
+        "duration": sum(cell.duration for cell in row.cells),
+        "settings": {key: value for key, value in settings.items() if key not in shared},
+    }
+
+
+def plasticity(row: Row) -> dict[str, list[float]]:
+    """The mean over runs of each measure of plasticity, by place in the order."""
+    measures = {}
+    for name in row.block[0].plasticity:
+        values = pd.DataFrame([cell.plasticity.get(name, []) for cell in row.block], dtype=float)
+        if values.size and values.notna().all(axis=None):
+            measures[name] = np.mean(values.to_numpy(), axis=0).tolist()
+    return measures
+
+
+def distinct(values: Iterable[str | None]) -> list[str]:
+    return list(dict.fromkeys(value for value in values if value))

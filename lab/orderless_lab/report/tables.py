@@ -1,113 +1,113 @@
-"""A summary as text, Markdown, CSV, LaTeX and JSON."""
+"""Summaries as text, Markdown, CSV, LaTeX and JSON, by pandas."""
 
-import csv
-import io
 import json
-import re
 import textwrap
-from collections.abc import Callable
-from dataclasses import fields
 from typing import Literal, get_args
 
-from orderless.text import csv_cell, printable
-from orderless_lab.storage.typed import as_json
+import pandas as pd
 
-from ..paper import method_label
-from ..text import markdown, markdown_code, markdown_table
-from .columns import columns_of, title
-from .reading import headline, readable
-from .summary import MethodSummary, ReportError, Summary
+from orderless.text import MISSING, csv_cell, printable
+
+from ..paper import benchmark_label
+from ..text import count, markdown, markdown_code
+from .columns import NUMBERS, written
+from .frame import Table, shared_settings
+from .summary import Summary
 
 Kind = Literal["text", "markdown", "csv", "latex", "json"]
 
 
-def format_table(summary: Summary, kind: Kind = "text") -> str:
-    """One summary in one of five formats; the text ends with a line break.
+def format_table(summaries: Summary | list[Summary], kind: Kind = "text") -> str:
+    """One or several summaries in one of five formats; the text ends with a line break.
 
-    CSV and JSON hold every method and every number, with scores as fractions. The other formats
-    are for readers, with scores as percentages. Markup, formulas and control characters in names
-    are escaped.
+    CSV and JSON hold every number, with scores as fractions. The other formats are for readers,
+    with scores in percent. Markup, formulas and control characters in names are escaped.
     """
-    return format_tables([summary], kind)
-
-
-def format_tables(summaries: list[Summary], kind: Kind) -> str:
-    """Several summaries in one of the formats of `format_table`."""
-    together = {"csv": format_csv, "json": format_json}
-    if kind in together:
-        return together[kind](summaries)
+    found = [summaries] if isinstance(summaries, Summary) else summaries
+    if kind == "json":
+        contents = [summary.as_json() for summary in found]
+        content = contents[0] if len(contents) == 1 else contents
+        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+    if kind == "csv":
+        lines = pd.concat([_lines(summary) for summary in found])
+        return lines.to_csv(index=False, lineterminator="\n")
     writers = {"text": _text, "markdown": _markdown, "latex": _latex}
     if kind not in writers:
         raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {kind!r}")
-    return "\n".join(map(writers[kind], summaries))
+    return "\n".join(writers[kind](summary) for summary in found)
 
 
-def _cells(summary: Summary, name: Callable[[str], str]) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows; `name` writes a method's name."""
-    columns = columns_of(summary)
-    return ["method", *(column.heading for column in columns)], [
-        [name(method), *(column.text(entry) for column in columns)]
-        for method, entry in summary.methods.items()
-    ]
+def readable(summary: Summary) -> pd.DataFrame:
+    """The shown numbers as text, the highest average first; without columns that say nothing."""
+    ranked = summary.numbers.sort_values("average", ascending=False)
+    frame = pd.DataFrame(index=ranked.index)
+    for name, number in NUMBERS.items():
+        if number.shown:
+            returns = summary.table.returns
+            frame[name] = [written(number.unit, value, returns) for value in ranked[name]]
+    return frame.loc[:, (frame != MISSING).any()]
 
 
-def _tabulated(headings: list[str], rows: list[list[str]], form: str) -> str:
-    try:
-        from tabulate import tabulate  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise ReportError(
-            "Tables need tabulate; install it with `pip install 'orderless[report]'`."
-        ) from error
-    align = ["left", *["right"] * (len(headings) - 1)]
-    options = {"tablefmt": form, "disable_numparse": True, "colalign": align}
-    return f"{tabulate(rows, headings, **options)}\n"
+def title(table: Table) -> str:
+    """What was measured, and where: in one line."""
+    settings = shared_settings(table.cells)
+    rate = settings.get("adam_lr" if settings.get("optimizer") == "adam" else "lr")
+    rates = [f"learning rate {rate:g}"] if isinstance(rate, int | float) else []
+    orders = max(len(row.orders) for row in table.rows.values())
+    seeds = max(len(row.seeds) for row in table.rows.values())
+    extent = f"{count(orders, 'order')} x {count(seeds, 'seed')}"
+    parts = [benchmark_label(table.benchmark), table.scenario, table.preset, *rates, extent]
+    return ", ".join(parts)
+
+
+def units(table: Table) -> str:
+    """The units of the columns."""
+    return "returns" if table.returns else "scores in %; ±, sd and forgetting in points"
+
+
+def _headed(summary: Summary) -> pd.DataFrame:
+    return readable(summary).rename(columns=lambda name: NUMBERS[name].heading)
 
 
 def _text(summary: Summary) -> str:
-    shown = readable(summary)
-    headings, rows = _cells(shown, printable)
-    # Two lines per heading keep the whole table within an ordinary terminal.
-    table = _tabulated(["\n".join(text.rsplit(" ", 1)) for text in headings], rows, "simple")
-    notes = "".join(f"Note: {printable(note)}\n" for note in shown.notes)
-    sentence = textwrap.fill(printable(headline(summary)), 100)
-    return f"{printable(title(summary))}\n{table}\n{sentence}\n{notes}"
-
-
-def _latex(summary: Summary) -> str:
-    headings, rows = _cells(readable(summary), lambda method: printable(method_label(method)))
-    table = _tabulated(["Method", *headings[1:]], rows, "latex_booktabs")  # escapes names
-    table = re.sub(r"\b(\d\.?\d?)e([+-])0*(\d+)\b", r"$\1\\cdot 10^{\2\3}$", table)
-    return f"% {printable(title(summary))}\n{table.replace('{+', '{')}"
+    frame = _headed(summary).rename(index=printable).rename_axis(columns="method")
+    body = f"{frame.to_string()}\n({units(summary.table)})"
+    notes = [f"Note: {note}" for note in summary.notes]
+    sentences = [textwrap.fill(printable(text), 100) for text in (summary.headline, *notes)]
+    return "\n".join([printable(title(summary.table)), body, "", *sentences, ""])
 
 
 def _markdown(summary: Summary) -> str:
-    shown = readable(summary)
-    notes = "".join(f"\n- {markdown(note)}" for note in shown.notes)
-    table = markdown_table(*_cells(shown, markdown_code))
-    heading = f"### {markdown(title(summary))}\n\n{markdown(headline(summary))}"
-    return f"{heading}\n\n{table}{notes and notes + chr(10)}"
+    frame = _headed(summary).rename(index=markdown_code).rename_axis("method")
+    align = ["left", *["right"] * len(frame.columns)]
+    body = frame.to_markdown(disable_numparse=True, colalign=align)
+    notes = "".join(f"- {markdown(note)}\n" for note in summary.notes)
+    heading = f"### {markdown(title(summary.table))}\n\n{markdown(summary.headline)}"
+    return f"{heading}\n\n{body}\n\nUnits: {units(summary.table)}.\n\n{notes}"
 
 
-def format_csv(summaries: list[Summary]) -> str:
-    """One row per method with all its scalars, scores as fractions; null is empty."""
-    names = [  # without durations, so that two runs with equal scores have equal files
-        field.name
-        for field in fields(MethodSummary)
-        if not field.name.endswith("duration") and not str(field.type).startswith(("list", "dict"))
-    ]
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    keys = ["benchmark", "scenario", "preset", "method"]
-    writer.writerow([*keys, *names, "interval_low", "interval_high"])
-    for summary in summaries:
-        for method, entry in summary.methods.items():
-            values = [getattr(entry, name) for name in names]
-            place = map(csv_cell, [*summary.table, method])
-            writer.writerow([*place, *values, *entry.interval])
-    return stream.getvalue()
+def _latex(summary: Summary) -> str:
+    frame = _headed(summary)
+    labels = [printable(summary.table.label(name)) for name in frame.index]
+    frame.insert(0, "method", labels)
+    align = f"l{'r' * (len(frame.columns) - 1)}"
+    body = frame.to_latex(index=False, escape=True, column_format=align)
+    return f"% {printable(title(summary.table))} ({units(summary.table)})\n{body}"
 
 
-def format_json(summaries: list[Summary]) -> str:
-    """One summary as an object, several as a list; never NaN or infinity."""
-    content = as_json(summaries[0] if len(summaries) == 1 else summaries)
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+def _lines(summary: Summary) -> pd.DataFrame:
+    """All numbers, a line per row; without durations, so that equal scores have equal files."""
+    names = pd.DataFrame(index=summary.numbers.index)
+    for key in ("benchmark", "scenario", "preset"):
+        names[key] = csv_cell(getattr(summary.table, key))
+    names["method"] = [csv_cell(name) for name in names.index]
+    rows = summary.table.rows.values()
+    runs = pd.DataFrame(
+        {
+            "orders": [len(row.orders) for row in rows],
+            "seeds": [len(row.seeds) for row in rows],
+            "died": [row.died for row in rows],
+        },
+        index=names.index,
+    )
+    return pd.concat([names, summary.numbers, runs], axis=1)

@@ -1,63 +1,66 @@
-"""The report of a run directory: the table in five formats, the page, and the figures."""
+"""The report of runs as files: the table in five formats, the page, and the figures."""
 
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
 
 from orderless.io import write_atomically
 
 from ..experiments.record import Run
-from . import figures
-from .collect import loaded, summarize
-from .columns import title
-from .density import load_frames
-from .page import page_data, write_page
-from .summary import ReportError, Summary
-from .tables import Kind, format_tables
+from ..text import file_name
+from .figures import drawn, plain, png
+from .frame import ReportError, load
+from .page import render
+from .particles import figure1, read_snapshots
+from .summary import Summary, summarize
+from .tables import Kind, format_table, title
 
-ENDINGS = ("txt", "md", "csv", "tex", "json")  # of the files of each `Kind`
+ENDINGS: dict[str, Kind] = {
+    "txt": "text",
+    "md": "markdown",
+    "csv": "csv",
+    "tex": "latex",
+    "json": "json",
+}
 
 
 def write_report(
-    source: Run | str | Path,
+    *sources: Run | str | Path,
     out: str | Path | None = None,
-    read: Callable[[Path], object] | None = None,
     summaries: list[Summary] | None = None,
 ) -> list[Path]:
     """Write report.txt, .md, .csv, .tex, .json, .html and the figures as PNG; returns the paths.
 
     Args:
-        source: a run directory, or a run from `load_run`; its `snapshots/*.st` are drawn.
-        out: the output directory, created if necessary; by default the run directory.
-        read: turns one cell file into plain JSON; the default reads what `orderless run` wrote.
+        sources: run directories, or runs from `load`; the particles in their `snapshots/*.st` are
+            drawn. A file that cannot be drawn causes a warning.
+        out: the output directory, created if necessary; by default the first run's.
         summaries: the result of `summarize`, if it is known already.
-
-    A figure that cannot be drawn (matplotlib missing, a broken snapshot) causes a warning; the
-    tables are written without it.
     """
-    run = loaded(source, read)
-    tables = summarize(run) if summaries is None else summaries
-    folder = Path(run.directory if out is None else out)
-    texts = {
-        folder / f"report.{ending}": format_tables(tables, kind)
-        for kind, ending in zip(get_args(Kind), ENDINGS, strict=True)
+    runs = [load(source) for source in sources]
+    found = summarize(*runs) if summaries is None else summaries
+    folder = Path(runs[0].directory if out is None else out)
+    contents = {
+        f"report.{ending}": format_table(found, kind).encode() for ending, kind in ENDINGS.items()
     }
+    contents["report.html"] = render(found).encode()
+    for place, summary in enumerate(found, start=1):
+        which = f"-{place}" if len(found) > 1 else ""
+        for name, _, draw in drawn(summary.table, summary.numbers):
+            figure = draw()
+            figure.suptitle(plain(title(summary.table)), fontsize=9)
+            contents[f"{name}{which}.png"] = png(figure)
+    for run in runs:
+        for path in sorted((run.directory / "snapshots").glob("*.st")):
+            try:
+                figure = figure1(path.stem, *read_snapshots(path))
+            except ReportError as error:  # the report is written without this figure
+                warnings.warn(f"The particles of {path.name} are not drawn: {error}", stacklevel=2)
+            else:
+                contents[f"figure1-{file_name(path.stem)}.png"] = png(figure)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path, text in texts.items():
-            write_atomically(path, text.encode())
-        frames, problems = load_frames(run.directory)
-        page = page_data(run, tables, frames, problems)
-        written = [*texts, write_page(page, folder)]
-        problems = list(page.problems)
-        try:
-            for name, figure in figures.draw_all(run, tables, frames):
-                written.append(figures.save(figure, folder / f"{name}.png"))
-        except ReportError as error:
-            problems.append(str(error))
+        for name, content in contents.items():
+            write_atomically(folder / name, content)
     except OSError as error:
         raise ReportError(f"The report cannot be written to {folder}: {error}.") from error
-    for problem in problems:
-        warnings.warn(f"{title(tables[0])}: {problem}", stacklevel=2)
-    return written
+    return [folder / name for name in contents]

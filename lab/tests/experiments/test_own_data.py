@@ -215,7 +215,7 @@ def test_every_system_accepts_the_names_of_files_and_old_names_still_go_on(
     with_old_names(old.directory)  # a finished run
     assert run_grid(grid, old) == 0
     with_old_names(old.directory)
-    written = [path.name for path in write_report(old.directory, tmp_path / "report")]
+    written = [path.name for path in write_report(old.directory, out=tmp_path / "report")]
     assert f"figure1-{reference.replace(':', '%3A')}-domain-own-wpf-order0-seed0.png" in written
 
 

@@ -13,7 +13,7 @@ from lab.tests.experiments.tiny import run_into, without_time
 from orderless import io as storage
 from orderless_lab.experiments import Store
 from orderless_lab.experiments.store import read_cell
-from orderless_lab.report import format_json, summarize
+from orderless_lab.report import format_table, summarize
 
 FAULTS = int(os.environ.get("ORDERLESS_FAULTS", "30"))
 SEED = int(os.environ.get("ORDERLESS_FAULTS_SEED", "0"))
@@ -32,7 +32,7 @@ def everything(folder: Path):
     store = Store(folder)
     cells = {name: without_time(record) for name, record in store.finished().items()}
     assert left(store, "checkpoints") == {} and list(store.directory.glob("*/.*.part")) == []
-    report = json.loads(format_json(summarize(store.directory, read=read_cell)))
+    report = json.loads(format_table(summarize(store.directory), "json"))
     return cells, left(store, "snapshots"), without(report, TIMES)
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import orderless_lab.methods
 from orderless.cli.main import app
-from orderless_lab.methods import METHODS, registry
+from orderless_lab.methods import METHODS
 from orderless_lab.methods.plugins import load_plugins
 from orderless_lab.methods.settings import Settings
 
@@ -74,7 +74,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("tempered", "half"):
         METHODS.pop(name, None)
         sys.modules.pop(f"{name}_plugin", None)
-    registry._RECORDED.clear()
 
 
 def sets(*assignments: str) -> list[str]:

@@ -1,33 +1,63 @@
 """Run directories made of synthetic cells."""
 
-import shutil
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from lab.tests.report.synthetic_cells import LEVELS, make_cell, write_run
+from lab.tests.report.synthetic_cells import LEVELS, TASKS, make_cell, write_run
 
-from orderless_lab.report import Summary, load_run, summarize
-from orderless_lab.report.density import load_frames
-from orderless_lab.report.page import page_data
-from orderless_lab.report.page.data import Page
-from orderless_lab.report.tables import format_tables
+from orderless_lab.report import Summary, summarize
+
+Law = Callable[[str, int, int], Any]
 
 
 @pytest.fixture
 def write_cells(tmp_path: Path) -> Callable[..., Path]:
     """Writes cells into a run directory and returns it."""
 
-    def write(cells: list[dict[str, Any]], directory: Path | None = None) -> Path:
-        return write_run(directory or tmp_path / "run", cells)
+    def write(cells: list[dict[str, Any]], name: str = "run") -> Path:
+        return write_run(tmp_path / name, cells)
 
     return write
 
 
+@pytest.fixture
+def summary_of(write_cells: Callable[..., Path]) -> Callable[..., Summary]:
+    """The summary of cells."""
+
+    numbers = itertools.count()
+
+    def summary(cells: list[dict[str, Any]]) -> Summary:
+        (found,) = summarize(write_cells(cells, f"run-{next(numbers)}"))
+        return found
+
+    return summary
+
+
+@pytest.fixture
+def ruled_by(summary_of: Callable[..., Summary]) -> Callable[..., Summary]:
+    """The summary of a run whose final scores are `law(method, order, seed)`, one per task."""
+
+    def summary(law: Law, methods: list[str], orders: int = 3, seeds: int = 1) -> Summary:
+        cells = []
+        for method in methods:
+            for order in range(orders):
+                for seed in range(seeds):
+                    cell = make_cell(method, order, seed)
+                    final = np.broadcast_to(law(method, order, seed), TASKS)
+                    cell["scores"]["accuracy"][-1] = final.tolist()
+                    cells.append(cell)
+        return summary_of(cells)
+
+    return summary
+
+
 @pytest.fixture(scope="session")
-def full_cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All methods, 10 orders x 3 seeds; written once."""
+def full_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All methods, 10 orders x 3 seeds; written once, to be read only."""
     cells = [
         make_cell(name, order, seed) for name in LEVELS for order in range(10) for seed in range(3)
     ]
@@ -35,26 +65,7 @@ def full_cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def full_summary(full_cells: Path) -> Summary:
+def full_summary(full_run: Path) -> Summary:
     """Their numbers, to be looked at."""
-    (summary,) = summarize(full_cells)
+    (summary,) = summarize(full_run)
     return summary
-
-
-@pytest.fixture(scope="session")
-def full_page(full_cells: Path) -> Page:
-    """What their page shows, to be looked at."""
-    run = load_run(full_cells)
-    return page_data(run, summarize(run), *load_frames(run.directory))
-
-
-@pytest.fixture(scope="session")
-def full_report(full_summary: Summary) -> str:
-    """What `report.json` says of them."""
-    return format_tables([full_summary], "json")
-
-
-@pytest.fixture
-def full_run(full_cells: Path, tmp_path: Path) -> Path:
-    """The same cells in a directory of the test's own."""
-    return Path(shutil.copytree(full_cells, tmp_path / "run"))

@@ -1,6 +1,4 @@
-"""What the figures draw, read back from matplotlib's own objects."""
-
-from collections import Counter
+"""What the figures draw, read back from matplotlib's own objects, and the files of a report."""
 
 import numpy as np
 import pytest
@@ -8,74 +6,85 @@ import torch
 from lab.tests.report.synthetic_cells import LEVELS, make_cell
 
 import orderless as ol
-from orderless_lab.paper import method_label
-from orderless_lab.report import ReportError, summarize, write_report
-from orderless_lab.report.density import place_snapshots, weighted_density
-from orderless_lab.report.figures import figure1, figure2
-from orderless_lab.report.reading import readable
+from orderless_lab.report import ReportError, write_report
+from orderless_lab.report.figures import figure2, looks, orders, over_steps, png
+from orderless_lab.report.particles import figure1, place_snapshots, weighted_density
 
 
-def snapshots(seed=0, moments=4, particles=30):
-    generator = np.random.default_rng(seed)
+def snapshots(moments=4, particles=30):
+    generator = np.random.default_rng(0)
     start = generator.normal(size=(particles, 16))
     drift = np.arange(moments)[:, None, None] * generator.normal(size=(1, particles, 16))
     log_weights = -np.arange(moments)[:, None] * generator.exponential(size=(1, particles))
-    return (start + drift).astype(np.float32), log_weights, np.arange(moments) * 100
+    return start + drift, log_weights, np.arange(moments) * 100.0
 
 
-@pytest.mark.slow
-def test_figure_2_has_one_marker_per_method_at_its_average_and_variance(full_summary):
-    figure = figure2([full_summary])
-    panels = figure.axes
-    assert len(panels) == 2
-    for axes, variance in zip(
-        panels, ("normalized_variance", "normalized_order_variance"), strict=True
-    ):
-        # Faint dots and marker alternate, method by method.
-        assert len(axes.collections) == 2 * len(LEVELS)
-        for place, entry in enumerate(readable(full_summary).methods.values()):
-            dots = np.asarray(axes.collections[2 * place].get_offsets())
-            marker = np.asarray(axes.collections[2 * place + 1].get_offsets())[0]
-            assert marker == pytest.approx([100 * entry.average, getattr(entry, variance)])
-            assert dots.shape == (10, 2)
-            assert dots.mean(axis=0) == pytest.approx(marker, abs=1e-12)
-        assert axes.get_xlabel() and axes.get_ylabel()
-        low, high = axes.get_ylim()
-        assert low <= 0 < high  # a variance of exactly 0 is on the paper
-    labels = [text.get_text() for text in panels[1].get_legend().get_texts()]
-    assert "Weighted particle filter" in labels and len(labels) == len(LEVELS)
+def save_snapshots(directory, name="wpf-0-0", **changes):
+    arrays = dict(zip(("positions", "log_weights", "step"), snapshots(2, 10), strict=True))
+    tensors = {key: torch.from_numpy(array) for key, array in (arrays | changes).items()}
+    (directory / "snapshots").mkdir(exist_ok=True)
+    ol.save(directory / "snapshots" / f"{name}.st", tensors)
 
 
-def test_markers_of_all_methods_look_different(full_summary):
-    looks = set()
-    for marker in figure2([full_summary]).axes[0].collections[1::2]:
-        path = marker.get_paths()[0].vertices
-        face, edge = marker.get_facecolor()[0], marker.get_edgecolor()[0]
-        looks.add((path.tobytes(), tuple(face), tuple(edge)))
-    assert len(looks) == len(LEVELS)
+def test_every_order_of_every_row_is_a_dot_and_the_highest_row_is_on_top(full_summary):
+    axes = orders(full_summary.table, full_summary.numbers).axes[0]
+    ranked = full_summary.numbers["average"].sort_values().index
+    for height, (name, dots) in enumerate(zip(ranked, axes.lines[::2], strict=True)):
+        expected = 100 * np.array(full_summary.methods[name]["order_averages"])
+        assert dots.get_xdata() == pytest.approx(expected)
+        assert (np.asarray(dots.get_ydata()) == height).all()
+        assert full_summary.table.label(name) in axes.texts[height].get_text()
 
 
-def test_figure_2_names_the_methods_that_it_cannot_draw(write_cells):
+def test_figure_2_has_a_mark_per_row_at_its_average_and_variance(full_summary):
+    numbers = full_summary.numbers
+    axes = figure2(full_summary.table, numbers).axes[0]
+    assert len(axes.lines) == len(LEVELS)
+    for line in axes.lines:
+        (name,) = [n for n in LEVELS if full_summary.table.label(n) == line.get_label()]
+        expected = [100 * numbers["average"][name], numbers["normalized_variance"][name]]
+        assert line.get_xydata()[0] == pytest.approx(expected)
+    low, high = axes.get_ylim()
+    assert low <= 0 < high  # a variance of exactly 0 is on the paper
+
+
+def test_all_rows_look_different_and_a_method_without_weights_is_an_outline(full_summary):
+    found = looks(full_summary.table)
+    keys = ("color", "marker", "markerfacecolor")
+    assert len({tuple(look[key] for key in keys) for look in found.values()}) == len(LEVELS)
+    assert found["ewc"]["markerfacecolor"] == "none" != found["ewc+wpf"]["markerfacecolor"]
+
+
+def test_a_row_without_a_normalized_variance_is_left_out_of_figure_2(summary_of):
     cells = [make_cell(name, order, 0) for name in ("gd", "ewc", "wpf") for order in range(2)]
     for cell in cells:
         if cell["method"] == "ewc":
             cell["scores"]["accuracy"][-1][0] = 0.0  # nothing is left of one task, in any order
-    (summary,) = summarize(write_cells(cells))
-    left, right = figure2([summary]).axes
-    assert len(left.collections) == len(right.collections) == 2 * 2
-    (note,) = left.texts
-    assert "a task's mean accuracy is 0" in note.get_text().replace("\n", " ")
-    assert note.get_text().endswith(": " + method_label("ewc"))
+    summary = summary_of(cells)
+    labels = [line.get_label() for line in figure2(summary.table, summary.numbers).axes[0].lines]
+    assert len(labels) == 2 and "EWC" not in labels
 
 
-def test_figure_2_says_nothing_where_every_method_is_drawn(full_summary):
-    assert not any(axes.texts for axes in figure2([full_summary]).axes)
+def test_curves_are_interpolated_where_a_run_has_values(summary_of):
+    curve = {"step": [0.0, 100.0, 200.0], "return": [0.0, None, 4.0]}
+    later = {"step": [100.0, 200.0], "return": [5.0, 6.0]}
+    cells = [make_cell("gd", o, 0, curves=c) for o, c in enumerate((curve, later))]
+    row = summary_of(cells).table.rows["gd"]
+    values = over_steps(row, "curves", "return")
+    assert values.index[0] == 0 and values.index[-1] == 200
+    assert values[0].to_numpy() == pytest.approx(values.index.to_numpy() / 50)
+    assert values[1][values.index < 100].isna().all() and values[1].iloc[-1] == 6.0
 
 
-def test_figure_2_leaves_out_returns(write_cells):
-    cells = [make_cell("gd", order, 0, score_kind="return") for order in range(2)]
-    with pytest.raises(ReportError, match="accuracies"):
-        figure2(summarize(write_cells(cells)))
+def test_a_name_that_looks_like_a_formula_is_drawn_as_it_is(summary_of):
+    name = "$\\frac$ \x1b[31m"
+    summary = summary_of([make_cell(name, order, 0) for order in range(2)])
+    figure = figure2(summary.table, summary.numbers)
+    assert png(figure).startswith(b"\x89PNG")
+    assert figure.axes[0].lines[0].get_label() == r"\$\frac\$ \x1b[31m"
+
+
+# ---------------------------------------------------------------------- particles
 
 
 def test_density_is_the_weighted_sum_of_gaussians():
@@ -83,7 +92,6 @@ def test_density_is_the_weighted_sum_of_gaussians():
     places, weights = generator.normal(size=(5, 2)), generator.dirichlet(np.ones(5))
     grid = np.linspace(-2, 2, 7)
     density = weighted_density(places, weights, grid, 0.3)
-    assert density.shape == (7, 7)
     for row, y in enumerate(grid):
         for column, x in enumerate(grid):
             expected = sum(
@@ -93,169 +101,80 @@ def test_density_is_the_weighted_sum_of_gaussians():
             assert density[row, column] == pytest.approx(expected)
 
 
-def test_figure_1_has_a_panel_per_snapshot_with_its_step_and_ess():
-    positions, log_weights, steps = snapshots()
-    figure = figure1(place_snapshots("run", positions, log_weights, steps))
-    panels = [axes for axes in figure.axes if axes.images and axes.get_title()]
-    assert len(panels) == 4
-    for axes, step, row in zip(panels, steps, log_weights, strict=True):
-        weights = np.exp(row) / np.exp(row).sum()
-        assert axes.get_title() == f"step {step}, ESS {1 / (weights**2).sum():.1f}"
-        assert np.asarray(axes.collections[0].get_offsets()).shape == (30, 2)
-    # One t-SNE for all: the panels share one coordinate system.
+def test_figure_1_has_a_panel_for_evenly_spread_snapshots_on_the_same_axes():
+    positions, log_weights, steps = snapshots(moments=11, particles=8)
+    panels = [axes for axes in figure1("run", positions, log_weights, steps).axes if axes.images]
+    assert len(panels) == 6
+    for axes, moment in zip(panels, (0, 2, 4, 6, 8, 10), strict=True):
+        weights = np.exp(log_weights[moment]) / np.exp(log_weights[moment]).sum()
+        assert axes.get_title() == f"step {steps[moment]:.0f}, ESS {1 / (weights**2).sum():.1f}"
+        assert np.asarray(axes.collections[0].get_offsets()).shape == (8, 2)
     assert len({axes.get_xlim() for axes in panels}) == 1
 
 
 def test_a_particle_with_all_the_weight_is_the_only_peak():
     positions, log_weights, steps = snapshots()
-    log_weights = np.full_like(log_weights, -1e4)
+    log_weights[:] = -1e4
     log_weights[:, 7] = 0.0
-    figure = figure1(place_snapshots("run", positions, log_weights, steps))
-    axes = figure.axes[0]
-    image = axes.images[0]
-    row, column = np.unravel_index(np.argmax(image.get_array()), image.get_array().shape)
-    left, right, bottom, top = image.get_extent()
+    axes = figure1("run", positions, log_weights, steps).axes[0]
+    density = axes.images[0].get_array()
+    row, column = np.unravel_index(np.argmax(density), density.shape)
+    left, right, bottom, top = axes.images[0].get_extent()
     peak = (left + (right - left) * column / 159, bottom + (top - bottom) * row / 159)
     particle = np.asarray(axes.collections[0].get_offsets())[7]
     assert peak == pytest.approx(particle, abs=(right - left) / 100)
 
 
-def test_many_snapshots_are_thinned_to_the_panels_first_and_last_kept():
-    positions, log_weights, steps = snapshots(moments=11, particles=8)
-    figure = figure1(place_snapshots("run", positions, log_weights, steps), panels=3)
-    titles = [axes.get_title().split(",")[0] for axes in figure.axes if axes.get_title()]
-    assert titles == ["step 0", "step 500", "step 1000"]
+@pytest.mark.parametrize(
+    "positions",
+    [
+        np.ones((6, 5, 4)),  # never moved
+        np.ones((6, 5, 0)),
+        np.random.default_rng(0).normal(size=(6, 5, 1)),  # one parameter
+        1e160 * snapshots(6, 5)[0],  # diverged
+    ],
+)
+def test_odd_particles_have_places(positions):
+    _, places, weights = place_snapshots(positions, np.zeros((6, 5)), np.arange(6.0))
+    assert places.shape == (6, 5, 2) and np.isfinite(places).all()
+    assert weights.sum(axis=1) == pytest.approx(1)
 
 
-def test_particles_are_placed_by_one_thread_whatever_the_machine_offers(monkeypatch):
-    import sklearn.manifold
-    from threadpoolctl import threadpool_info, threadpool_limits
-
-    seen = []
-
-    class Watched(sklearn.manifold.TSNE):
-        def fit_transform(self, points):
-            seen.extend(pool["num_threads"] for pool in threadpool_info())
-            return super().fit_transform(points)
-
-    monkeypatch.setattr(sklearn.manifold, "TSNE", Watched)
-    with threadpool_limits(2):
-        place_snapshots("run", *snapshots(particles=10, moments=2))
-    assert seen and set(seen) == {1}
+@pytest.mark.parametrize(
+    ("shape", "message"), [((0, 0), "at least 4"), ((3, 1), "got 3"), ((4, 2), r"\[S, N\]")]
+)
+def test_snapshots_of_a_wrong_shape_are_refused(shape, message):
+    weights = np.zeros((shape[0], 1)) if shape == (4, 2) else np.zeros(shape)
+    with pytest.raises(ReportError, match=message):
+        place_snapshots(np.zeros((*shape, 2)), weights, np.zeros(shape[0]))
 
 
-@pytest.mark.parametrize("positions", [np.ones((6, 5, 4)), np.ones((6, 5, 0))])
-def test_particles_that_never_moved_share_one_place(positions):
-    frames = place_snapshots("run", positions, np.zeros((6, 5)), np.arange(6))
-    assert (frames.places == 0.5).all()
+# ---------------------------------------------------------------------- files
 
 
-def test_networks_with_one_parameter_have_places():
-    positions = np.random.default_rng(0).normal(size=(6, 5, 1))
-    frames = place_snapshots("run", positions, np.zeros((6, 5)), np.arange(6))
-    assert frames.places.shape == (6, 5, 2) and np.isfinite(frames.places).all()
-
-
-@pytest.mark.parametrize("scale", [1e30, 1e160])
-def test_networks_that_diverged_have_places(scale):
-    positions, log_weights, steps = snapshots(particles=5)
-    frames = place_snapshots("run", scale * positions.astype(np.float64), log_weights, steps)
-    assert np.isfinite(frames.places).all()
-    assert len(np.unique(frames.places.round(3).reshape(-1, 2), axis=0)) == 20
-
-
-@pytest.mark.parametrize("shape", [(0, 0), (3, 0), (0, 3), (3, 1)])
-def test_too_few_particles_are_refused(shape):
-    with pytest.raises(ReportError, match=f"at least 4 .* got {shape[0] * shape[1]}"):
-        place_snapshots("run", np.zeros((*shape, 2)), np.zeros(shape), np.zeros(shape[0], int))
-
-
-def test_snapshots_of_the_wrong_shape_are_refused():
-    positions, log_weights, steps = snapshots()
-    with pytest.raises(ReportError, match=r"log_weights \[S, N\]"):
-        place_snapshots("run", positions, log_weights[:, :5], steps)
-
-
-@pytest.mark.slow
-def test_write_report_writes_tables_and_figures_next_to_the_cells(full_run):
-    positions, log_weights, steps = snapshots(particles=10, moments=2)
-    folder = full_run / "snapshots"
-    folder.mkdir(exist_ok=True)
-    arrays = {"positions": positions, "log_weights": log_weights, "step": steps}
-    ol.save(folder / "wpf-0-0.st", {key: torch.from_numpy(a) for key, a in arrays.items()})
-    written = write_report(full_run)
+def test_a_report_is_tables_page_and_figures_beside_the_cells(write_cells):
+    directory = write_cells([make_cell(name, o, 0) for name in ("gd", "wpf") for o in range(3)])
+    save_snapshots(directory)
+    written = write_report(directory)
     assert sorted(path.name for path in written) == [
-        "figure1-wpf-0-0.png",
-        "figure2.png",
-        "report.csv",
-        "report.html",
-        "report.json",
-        "report.md",
-        "report.tex",
-        "report.txt",
-    ]
-    assert all(path.parent == full_run and path.stat().st_size > 500 for path in written)
-    assert (full_run / "figure2.png").read_bytes().startswith(b"\x89PNG")
+        "figure1-wpf-0-0.png", "figure2.png", "orders.png", "report.csv", "report.html",
+        "report.json", "report.md", "report.tex", "report.txt", "weights.png",
+    ]  # fmt: skip
+    assert all(path.parent == directory and path.stat().st_size > 400 for path in written)
 
 
-@pytest.mark.slow
 def test_a_broken_snapshot_costs_a_warning_and_no_table(write_cells, tmp_path):
     directory = write_cells([make_cell("gd", 0, 0)])
-    (directory / "snapshots").mkdir(exist_ok=True)
-    ol.save(directory / "snapshots" / "bad.st", {"positions": torch.zeros(1, 2, 3)})
-    with pytest.warns(UserWarning, match="bad.st lacks log_weights, step"):
-        written = write_report(directory, tmp_path / "elsewhere" / "deep")
-    assert {path.suffix for path in written} >= {".txt", ".md", ".csv", ".tex", ".json"}
-    assert all(path.parent == tmp_path / "elsewhere" / "deep" for path in written)
+    save_snapshots(directory, "bad", step=np.zeros(1))
+    (directory / "snapshots" / "worse.st").write_bytes(b"and then nothing")
+    with pytest.warns(UserWarning, match=r"bad\.st|worse\.st") as warned:
+        written = write_report(directory, out=tmp_path / "elsewhere" / "deep")
+    assert len(warned) == 2
+    assert {"report.html", "report.txt", "orders.png"} <= {path.name for path in written}
 
 
 def test_an_output_path_that_cannot_be_a_folder_gives_one_sentence(write_cells, tmp_path):
     directory = write_cells([make_cell("gd", 0, 0)])
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ReportError, match="The report cannot be written to .*file"):
-        write_report(directory, tmp_path / "file")
-
-
-@pytest.mark.slow
-def test_a_damaged_snapshot_costs_a_figure_and_not_the_report(write_cells):
-    run = write_cells([make_cell("wpf", order, 0) for order in range(2)])
-    (run / "snapshots").mkdir(exist_ok=True)
-    (run / "snapshots" / "wpf-0-0.st").write_bytes(b"and then nothing")
-    with pytest.warns(UserWarning, match="wpf-0-0.st cannot be read"):
-        written = {path.name for path in write_report(run)}
-    assert {"report.md", "report.html", "figure2.png"} <= written
-
-
-@pytest.mark.slow
-def test_a_name_that_looks_like_a_formula_is_drawn_as_it_is(write_cells, tmp_path):
-    name = r"$\frac$ \x1b[31m"
-    cells = [make_cell(name, order, 0, preset=name) for order in range(2)]
-    write_report(write_cells(cells))
-    (summary,) = summarize(tmp_path / "run")
-    figure = figure2([summary])
-    figure.canvas.draw()
-    (label,) = figure.axes[1].get_legend().get_texts()
-    assert label.get_text() == r"\$\frac\$ \x1b[31m"  # matplotlib prints \$ as a dollar sign
-
-
-@pytest.mark.slow
-def test_one_run_is_read_placed_and_summarised_once(write_cells, monkeypatch):
-    from orderless_lab.experiments import record
-    from orderless_lab.report import collect, density
-
-    run = write_cells([make_cell(name, order, 0) for name in ("gd", "wpf") for order in range(3)])
-    positions, log_weights, steps = snapshots(particles=10, moments=2)
-    (run / "snapshots").mkdir(exist_ok=True)
-    arrays = {"positions": positions, "log_weights": log_weights, "step": steps}
-    ol.save(run / "snapshots" / "x.st", {k: torch.from_numpy(a) for k, a in arrays.items()})
-    counts = Counter()
-
-    def counted(module, name):
-        real = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *a, **k: (counts.update([name]), real(*a, **k))[1])
-
-    counted(record, "_checked")
-    counted(collect, "_summarize_method")
-    counted(density, "_embed")
-    write_report(run)
-    assert counts == {"_checked": 6, "_summarize_method": 2, "_embed": 1}
+    with pytest.raises(ReportError, match="cannot be written to .*file"):
+        write_report(directory, out=tmp_path / "file")

@@ -1,140 +1,139 @@
-"""The five forms of a table say the same numbers."""
+"""What readers are shown: true sentences, and five forms of a table with the same numbers."""
 
 import csv
 import html
 import io
 import json
 import re
-import sys
-from dataclasses import replace
 
+import numpy as np
 import pytest
-from lab.tests.report.synthetic_cells import LEVELS, make_cell, write_run
+from lab.tests.report.synthetic_cells import LEVELS, TASKS, make_cell
 from markdown import Markdown
 
-from orderless_lab.report import ReportError, Summary, format_table, summarize
-from orderless_lab.report.columns import (
-    MISSING,
-    VARIED,
-    columns_of,
-    percent,
-    row_label,
-    seen_variance,
-    small,
-)
-from orderless_lab.report.page.data import summary_table
-from orderless_lab.report.tables import format_json
-from orderless_lab.storage.typed import decode
+from orderless_lab.report import format_table
+from orderless_lab.report.columns import written
+from orderless_lab.report.sentences import undominated
+from orderless_lab.report.tables import readable
+
+DEMO = {"gd": [0.79, 0.73, 0.77], "wpf": [0.74, 0.75, 0.76], "joint": [0.82] * 3,
+        "product": [0.97] * 3}  # fmt: skip
 
 
-@pytest.fixture
-def summary(full_summary):
-    return full_summary
+def demo(method, order, seed):
+    return DEMO[method][order]
 
 
-def test_every_printed_form_has_every_method_and_its_average(summary):
+def test_every_form_has_every_method_and_its_average_the_highest_first(full_summary):
+    ranked = sorted(LEVELS, key=lambda name: -full_summary.numbers["average"][name])
     for kind in ("text", "markdown", "latex"):
-        text = format_table(summary, kind)
-        for entry in summary.methods.values():
-            assert f"{100 * entry.average:.1f}" in text
-    for kind in ("text", "markdown", "csv", "json"):
-        assert all(name in format_table(summary, kind) for name in LEVELS)
+        text = format_table(full_summary, kind)
+        for name, average in full_summary.numbers["average"].items():
+            assert f"{100 * average:.1f}" in text
+            assert (full_summary.table.label(name) if kind == "latex" else name) in text
+    assert list(readable(full_summary).index) == ranked
 
 
-def test_csv_holds_the_exact_fractions(summary):
-    rows = list(csv.DictReader(io.StringIO(format_table(summary, "csv"))))
+def test_the_text_has_seven_columns_within_110_characters(full_summary):
+    assert list(readable(full_summary).columns) == [
+        "average", "margin", "task_sd", "worst_order", "just_learned", "forgetting",
+    ]  # fmt: skip
+    assert max(map(len, format_table(full_summary, "text").splitlines())) <= 110
+
+
+def test_csv_holds_the_exact_fractions_and_json_everything(full_summary):
+    rows = list(csv.DictReader(io.StringIO(format_table(full_summary, "csv"))))
     assert [row["method"] for row in rows] == list(LEVELS)
     for row in rows:
-        entry = summary.methods[row["method"]]
+        line = full_summary.numbers.loc[row["method"]]
         for key in ("average", "variance", "order_variance", "normalized_variance", "nll"):
-            assert float(row[key]) == getattr(entry, key)
-        assert [float(row["interval_low"]), float(row["interval_high"])] == entry.interval
-        assert row["benchmark"] == "splitmnist"
+            assert float(row[key]) == line[key]
+        assert (row["benchmark"], row["orders"], row["seeds"]) == ("splitmnist", "10", "3")
+    one = json.loads(format_table(full_summary, "json"))
+    assert one == full_summary.as_json()
+    assert json.loads(format_table([full_summary, full_summary], "json")) == [one, one]
 
 
-def test_json_is_one_object_for_one_table_and_a_list_for_several(summary):
-    one = json.loads(format_table(summary, "json"))
-    assert decode(Summary, one) == summary
-    assert json.loads(format_json([summary, summary])) == [one, one]
-
-
-def test_printed_tables_do_not_depend_on_how_long_a_run_took(write_cells, tmp_path):
+def test_tables_do_not_depend_on_how_long_a_run_took(summary_of):
     tables = []
     for duration in (1.0, 99.0):
-        cells = [make_cell("gd", order, 0, duration=duration) for order in range(3)]
-        (summary,) = summarize(write_cells(cells, tmp_path / str(duration)))
+        summary = summary_of([make_cell("gd", order, 0, duration=duration) for order in range(3)])
         kinds = ("text", "markdown", "csv", "latex")
         tables.append([format_table(summary, kind) for kind in kinds])
     assert tables[0] == tables[1]
 
 
-def test_the_text_fits_a_terminal_and_says_what_tabulate_is_for(summary, monkeypatch):
-    assert max(map(len, format_table(summary, "text").splitlines())) < 157
-    monkeypatch.setitem(sys.modules, "tabulate", None)
-    with pytest.raises(ReportError, match=r"pip install 'orderless\[report\]'"):
-        format_table(summary, "text")
+def test_numbers_are_written_readably():
+    assert written("score", 0.7234) == "72.3" and written("score", 0.7234, True) == "0.723"
+    assert written("points", 0.0) == "0" and written("points", 0.0002) == "<0.1"
+    assert written("share", 0.75, True) == "75.0" and written("score", float("nan")) == "-"
 
 
-def test_one_order_and_one_seed_show_no_variance_instead_of_zero(write_cells):
-    (summary,) = summarize(write_cells([make_cell("gd", 0, 0)]))
-    text = format_table(summary, "text")
-    assert "variance" not in text.split("Note")[0] and "interval" not in text.split("Note")[0]
-    assert "One order only: " in text and "One seed only: " in text
+# ---------------------------------------------------------------------- sentences
 
 
-@pytest.mark.parametrize(
-    ("places", "seen"),
-    [
-        ([(0, 0)], set()),
-        ([(0, 0), (1, 0)], {"variance", "order_variance"}),
-        ([(0, 0), (0, 1)], {"variance", "seed_variance"}),
-        ([(0, 0), (0, 1), (1, 0), (1, 1)], {"variance", "order_variance", "seed_variance"}),
-    ],
-)
-def test_a_variance_is_seen_where_something_varied(write_cells, places, seen):
-    (summary,) = summarize(write_cells([make_cell("gd", *place) for place in places]))
-    entry = summary.methods["gd"]
-    names = {name for name in VARIED if seen_variance(entry, name) is not None}
-    assert {name for name in names if not name.startswith("normalized")} == seen
-    page = summary_table(summary)
-    shown = dict(
-        zip((c["heading"] for c in page["columns"]), page["rows"][0]["texts"], strict=True)
-    )
-    for name, heading in (("order_variance", "order variance"), ("variance", "total variance")):
-        there = shown.get(heading, MISSING) != MISSING
-        # with one seed the total would say once more what the order variance says
-        assert there == (name in seen and (name, len({s for _, s in places})) != ("variance", 1))
+def test_the_headline_names_the_best_row_and_the_filter_beside_one_network(ruled_by):
+    sentence = ruled_by(demo, list(DEMO)).headline
+    start, rest = sentence.split(". ", 1)
+    assert "Product of task posteriors 97.0% (the same in all 3 orders)" in start
+    for name in ("wpf", "gd"):
+        sd = f"{100 * np.std(DEMO[name]):.1f} points"
+        assert f"{100 * np.mean(DEMO[name]):.1f}% (sd of a task over orders {sd})" in rest
+    assert "higher in 1 of 3 orders, too few to tell them apart" in rest
 
 
-def test_a_row_with_fewer_runs_is_named_and_wins_nothing(write_cells):
-    cells = [make_cell(name, order, 0) for name in ("gd", "averaging") for order in range(3)]
-    (summary,) = summarize(write_cells([*cells, make_cell("wpf", 0, 0)]))
-    averages = {name: entry.average for name, entry in summary.methods.items()}
-    assert averages["wpf"] == max(averages.values())
-    assert "The rows do not all stand on the same seeds and orders (wpf)." in summary.notes
-    assert any(note.startswith("One order only (wpf): ") for note in summary.notes)
-    assert any(note.startswith("One seed only: ") for note in summary.notes)
-    assert row_label("wpf", summary.methods) == "Weighted particle filter (1 order)"
-    assert row_label("gd", summary.methods) == "Gradient descent"
-    best = {row["method"]: row["best"] for row in summary_table(summary)["rows"]}
-    assert not any(best["wpf"]) and best["gd"][0] != best["averaging"][0]
+def test_enough_orders_are_not_called_few_and_one_row_is_not_the_highest(ruled_by):
+    summary = ruled_by(lambda name, order, _: 0.6 + 0.01 * order + 0.05 * (name == "wpf"),
+                       ["wpf", "gd"], orders=6)  # fmt: skip
+    assert summary.headline.endswith("in 6 of 6 orders.")
+    assert ruled_by(demo, ["gd"]).headline.startswith("Gradient descent ")
 
 
-def test_latex_is_escaped_and_balanced(write_cells):
-    cells = [make_cell(name, order, 0) for name in ("my_method&co", "rb") for order in range(2)]
-    (summary,) = summarize(write_cells(cells))
-    text = format_table(summary, "latex")
-    assert re.search(r" my\\_method\\&co +& ", text)
-    body = [line for line in text.splitlines() if line.endswith(r"\\")]
-    columns = text.split(r"\begin{tabular}{")[1].split("}")[0]
-    assert {line.replace(r"\&", "").count("&") for line in body} == {len(columns) - 1}
+def test_a_row_that_broke_down_or_sees_all_tasks_or_lacks_runs_is_not_the_best(summary_of):
+    ones = {"scores": {"accuracy": np.ones((TASKS + 1, TASKS)).tolist()}}
+    cells = [make_cell(name, order, 0) for name in ("gd", "wpf") for order in range(3)]
+    cells += [make_cell("joint", order, 0, **ones) for order in range(3)]
+    cells += [make_cell("ewc", order, 0, **ones, died_at=3) for order in range(3)]
+    cells += [make_cell("lwf", order, 0, **ones) for order in range(2)]
+    summary = summary_of(cells)
+    above, rest = summary.headline.split(": ", 1)
+    assert all(label in above for label in ("EWC", "Joint training", "LwF"))
+    assert rest.startswith("Weighted particle filter")
+    assert any("EWC" in note and "3 of 3 cells" in note for note in summary.notes)
+    assert any("do not all stand on the same" in note and "LwF" in note for note in summary.notes)
 
 
-def test_latex_has_powers_of_ten(summary):
-    variance = f"{summary.methods['rb'].seed_variance:.1e}"
-    digits, exponent = variance.split("e")
-    text = format_table(summary, "latex")
-    assert rf"${digits}\cdot 10^{{{int(exponent)}}}$" in text and variance not in text
+def test_no_row_of_the_page_is_both_higher_and_steadier_than_those_named(full_summary, ruled_by):
+    numbers = full_summary.numbers
+    named = undominated(numbers)
+    assert "product" in named  # highest, and the same in every order
+    for name in named:
+        higher = numbers["average"] > numbers["average"][name]
+        assert not (higher & (numbers["task_sd"] < numbers["task_sd"][name])).any()
+    # 88 with variance 0 is not beaten by a higher row that varies
+    summary = ruled_by(lambda n, o, _: 0.88 if n == "gd" else 0.9 + 0.01 * o, ["gd", "wpf"])
+    assert undominated(summary.numbers) == ["wpf", "gd"]
+    assert undominated(ruled_by(demo, list(DEMO)).numbers) == ["product"]
+
+
+def test_a_row_that_never_learned_is_named_with_what_it_knew(summary_of):
+    cells = []
+    for name, learned in (("gd", 0.129), ("wpf", 0.9)):
+        scores = np.full((TASKS + 1, TASKS), 0.1)
+        scores[1:] = learned
+        cells += [make_cell(name, o, 0, scores={"accuracy": scores.tolist()}) for o in range(2)]
+    notes = summary_of(cells).notes
+    (note,) = [note for note in notes if "raise lr or epochs" in note]
+    assert "Gradient descent knew 13% of a task right after training" in note
+
+
+def test_rows_with_the_same_numbers_are_named(summary_of):
+    cells = []
+    for name, level in {"gd": 0.8, "si": 0.8, "wpf": 0.7}.items():
+        scores = {"accuracy": np.full((TASKS + 1, TASKS), level).tolist()}
+        cells += [make_cell(name, order, 0, scores=scores) for order in range(2)]
+    (note,) = [note for note in summary_of(cells).notes if "same numbers" in note]
+    assert "Gradient descent and SI" in note
 
 
 # ---------------------------------------------------------------------- names are names
@@ -151,20 +150,15 @@ HOSTILE = [
 ]
 
 
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory):
+@pytest.fixture
+def hostile(summary_of):
     names = dict(preset="@SUM(A1)", benchmark="<b>\x07</b>\n# heading")
-    cells = [make_cell(name, order, 0, **names) for name in HOSTILE for order in range(2)]
-    (summary,) = summarize(write_run(tmp_path_factory.mktemp("hostile"), cells))
-    return replace(summary, notes=[f"{HOSTILE[4]}: \x1b[2J is a note."])
+    return summary_of([make_cell(name, o, 0, **names) for name in HOSTILE for o in range(2)])
 
 
 def test_no_form_sends_control_characters(hostile):
     for kind in ("text", "markdown", "csv", "latex", "json"):
-        rest = format_table(hostile, kind).replace("\n", "")
-        assert rest.isprintable(), kind
-    lines = format_table(hostile, "text").splitlines()
-    assert len(lines) == 1 + 3 + len(HOSTILE) + 1 + 2  # no name breaks a line
+        assert format_table(hostile, kind).replace("\n", "").isprintable(), kind
 
 
 def test_no_csv_cell_is_a_formula(hostile):
@@ -173,18 +167,16 @@ def test_no_csv_cell_is_a_formula(hostile):
     for row in rows:
         for key in ("benchmark", "scenario", "preset", "method"):
             assert row[key][0] not in "=+-@\t\r"
-    assert rows[0]["preset"] == "'@SUM(A1)"
 
 
 def test_no_name_is_a_latex_command(hostile):
-    text = format_table(hostile, "latex")
-    comment, *lines = text.splitlines()
-    assert comment.startswith("% ") and lines[0].startswith(r"\begin{tabular}")
-    commands = set(re.findall(r"\\([a-zA-Z]+|.)", "\n".join(lines)))
-    layout = {"begin", "toprule", "midrule", "bottomrule", "end", "\\", "cdot"}
-    letters = {"textbackslash", "textasciitilde", "ensuremath", *"_&%#{}$^"}
+    lines = format_table(hostile, "latex").splitlines()
+    assert lines[0].startswith("% ") and lines[1].startswith(r"\begin{tabular}")
+    commands = set(re.findall(r"\\([a-zA-Z]+|.)", "\n".join(lines[1:])))
+    layout = {"begin", "toprule", "midrule", "bottomrule", "end", "\\"}
+    letters = {"textbackslash", "textasciitilde", "textasciicircum", "space", *"_&%#{}$"}
     assert commands <= layout | letters
-    assert text.count(r"\end{tabular}") == 1
+    assert "\n".join(lines).count(r"\end{tabular}") == 1
 
 
 def test_no_name_is_markup_in_markdown(hostile):
@@ -192,17 +184,12 @@ def test_no_name_is_markup_in_markdown(hostile):
     page = Markdown(extensions=["tables"]).convert(format_table(hostile, "markdown"))
     assert not re.search("<(script|b|a|em|strong|h1)[ >]", page)
     cells = re.findall(r"<td[^>]*>(.*?)</td>", page)
-    columns = 1 + len(columns_of(hostile))
+    columns = 1 + len(readable(hostile).columns)
     assert len(cells) == columns * len(HOSTILE)
     shown = {html.unescape(re.sub("<.*?>", "", cell)) for cell in cells[::columns]}
     assert "<script>alert(1)</script>" in shown and "a | b" in shown
 
 
-def test_numbers_are_written_readably():
-    assert percent(0.7234) == "72.3" and percent(None) == "-"
-    assert small(0.0) == "0" and small(0.00123) == "0.0012" and small(1.234e-5) == "1.2e-05"
-
-
-def test_unknown_form_is_refused(summary):
-    with pytest.raises(ValueError, match="kind must be one of text, markdown"):
-        format_table(summary, "html")
+def test_an_unknown_form_is_refused(full_summary):
+    with pytest.raises(ValueError, match="html"):
+        format_table(full_summary, "html")

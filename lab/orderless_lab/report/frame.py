@@ -1,0 +1,283 @@
+"""From the records of runs to tidy tables: the only file of the report that reads records.
+
+A `Table` holds the rows of one benchmark and scenario, a `Row` the cells of one method. `Row.frame`
+has one line per cell and task, for the largest complete block of seeds x orders.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from orderless.errors import UserError
+
+from ..experiments.record import CellRecord, Run, load_run
+from ..experiments.store import StoreError
+from ..methods import METHODS, Description
+from ..paper import SINGLE
+
+Array = NDArray[np.float64]
+OF_CELLS = ("seed", "order_index", "particles", "log_evidence", "temperature", "alive")
+EXHAUSTIVE = 12  # seeds or orders up to which every subset is tried
+
+
+class ReportError(UserError):
+    """A report cannot be made; the message tells the user why in one sentence."""
+
+
+def load(
+    source: Run | str | Path, tell: Callable[[int, int], None] = lambda done, total: None
+) -> Run:
+    """The run, read from its directory if necessary; raises `ReportError` if it is not valid."""
+    if isinstance(source, Run):
+        return source
+    try:
+        return load_run(source, tell=tell)
+    except StoreError as error:
+        raise ReportError(str(error)) from error
+
+
+def tidy(cell: CellRecord) -> pd.DataFrame:
+    """One line per task of a cell; NaN where something was not measured.
+
+    `place` is the place of the task in the order, from 1. `just_learned` is its score right after
+    it was learned, `before` right before, and `best` the highest before the last task was learned.
+    """
+    matrix = np.array(cell.scores["accuracy"], dtype=np.float64)
+    tasks = np.arange(len(cell.order))
+    place = np.argsort(cell.order) + 1
+    columns: dict[str, Any] = {name: getattr(cell, name) for name in OF_CELLS}
+    columns |= {
+        "place": place,
+        "score": matrix[-1],
+        "untrained": matrix[0],
+        "before": matrix[place - 1, tasks],
+        "just_learned": matrix[place, tasks],
+        "best": matrix[:-1].max(axis=0),
+        "ess": cell.last("ess") if cell.ess is None else cell.ess,
+    }
+    for name, values in {"nll": cell.nll, "ece": cell.ece}.items():
+        columns[name] = values if values and len(values) == len(tasks) else None
+    for name in ("logits", "probs"):
+        columns[name] = cell.final(name)
+    frame = pd.DataFrame(columns, index=tasks).rename_axis("task").astype(np.float64)
+    return frame.assign(labels=cell.labels()).reset_index()
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """The finished cells of one method."""
+
+    method: Description
+    cells: list[CellRecord]
+    scale: tuple[float, float] | None = None  # returns of untrained networks and of the expert
+
+    @cached_property
+    def places(self) -> dict[tuple[int, int], CellRecord]:
+        """Seed and index of the order -> cell."""
+        return {(cell.seed, cell.order_index): cell for cell in self.cells}
+
+    @cached_property
+    def block(self) -> list[CellRecord]:
+        """The cells of the largest complete block, seed by seed."""
+        return [self.places[place] for place in itertools.product(*complete_block(self.places))]
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The block, one line per cell and task."""
+        return pd.concat([tidy(cell) for cell in self.block], ignore_index=True)
+
+    @property
+    def seeds(self) -> list[int]:
+        return list(dict.fromkeys(cell.seed for cell in self.block))
+
+    @property
+    def orders(self) -> list[int]:
+        return list(dict.fromkeys(cell.order_index for cell in self.block))
+
+    @property
+    def died(self) -> int:
+        """The number of cells in which no particle kept a finite loss."""
+        return sum(cell.died_at is not None for cell in self.cells)
+
+    @property
+    def returns(self) -> bool:
+        """Whether scores are returns of games and not accuracies."""
+        return self.cells[0].score_kind == "return"
+
+    @property
+    def scores(self) -> Array:
+        """S[seed, order, task] after the last task."""
+        values = self.frame["score"].to_numpy()
+        return values.reshape(len(self.seeds), len(self.orders), -1)
+
+    def mean(self, column: str) -> float:
+        """The mean of a column; NaN if a value is missing, as a part of the runs would mislead."""
+        return float(self.frame[column].mean(skipna=False))
+
+    def beside(self, other: "Row") -> "tuple[Row, Row]":
+        """Both rows on their common seeds and orders alone."""
+        seeds, orders = complete_block(self.places.keys() & other.places.keys())
+        places = list(itertools.product(seeds, orders))
+        mine = Row(self.method, [self.places[place] for place in places])
+        return mine, Row(other.method, [other.places[place] for place in places])
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """All rows of one benchmark and scenario."""
+
+    benchmark: str
+    scenario: str
+    preset: str
+    rows: dict[str, Row]
+
+    @property
+    def cells(self) -> list[CellRecord]:
+        return [cell for row in self.rows.values() for cell in row.cells]
+
+    @property
+    def returns(self) -> bool:
+        return self.cells[0].score_kind == "return"
+
+    @property
+    def task_names(self) -> list[str]:
+        first = self.cells[0]
+        return first.task_names or [f"task {task}" for task in range(len(first.order))]
+
+    def label(self, name: str) -> str:
+        """The name of a method for readers, also of one that has no row."""
+        if name in self.rows:
+            return self.rows[name].method.label
+        return METHODS[name].label if name in METHODS else name
+
+    def rival(self, name: str) -> str | None:
+        """The row of the same method without weights: its base, or the plain single network."""
+        base = self.rows[name].method.base
+        return next((each for each in ((base,) if base else SINGLE) if each in self.rows), None)
+
+
+def shared_settings(cells: Iterable[CellRecord]) -> dict[str, Any]:
+    """The settings that are equal in all of these cells."""
+    first, *others = [cell.settings for cell in cells]
+    return {
+        key: value
+        for key, value in first.items()
+        if all(key in other and other[key] == value for other in others)
+    }
+
+
+def tables(runs: Sequence[Run]) -> list[Table]:
+    """The tables of a run, by benchmark, scenario and preset; of several runs whatever the preset.
+
+    A method with different settings in several runs has one row per run, `METHOD (RUN)`.
+    """
+    names = [run.directory.name for run in runs]
+    if len(set(names)) < len(names):
+        names = [str(run.directory) for run in runs]
+    grouped: dict[tuple[str, ...], dict[str, list[CellRecord]]] = {}
+    for name, run in zip(names, runs, strict=True):
+        for cell in run.cells:
+            key = cell.table if len(runs) == 1 else cell.table[:2]
+            grouped.setdefault(key, {}).setdefault(name, []).append(cell)
+    return [_table(by_run) for by_run in grouped.values()]
+
+
+def _table(by_run: dict[str, list[CellRecord]]) -> Table:
+    cells = list(itertools.chain(*by_run.values()))
+    _refuse_contradictions(cells)
+    scale = _scale(cells)
+    rows = {}
+    for name in sorted({cell.method for cell in cells}, key=_table_order):
+        method = _described(name, cells)
+        of_runs = {run: [c for c in some if c.method == name] for run, some in by_run.items()}
+        of_runs = {run: some for run, some in of_runs.items() if some}
+        settings = [shared_settings(some) for some in of_runs.values()]
+        if all(each == settings[0] for each in settings):
+            merged = Row(method, list(itertools.chain(*of_runs.values())), scale)
+            rows[name] = Row(method, list(merged.places.values()), scale)
+        else:
+            for run, some in of_runs.items():
+                named = _relabelled(method, f"{method.label} ({run})")
+                rows[f"{name} ({run})"] = Row(named, some, scale)
+    first = cells[0]
+    presets = dict.fromkeys(cell.preset for cell in cells)
+    return Table(first.benchmark, first.scenario, ", ".join(presets), rows)
+
+
+def _refuse_contradictions(cells: list[CellRecord]) -> None:
+    """Raise `ReportError` if an order means two things, as in cells of different experiments."""
+    orders: dict[int, list[int]] = {}
+    for cell in cells:
+        known = orders.setdefault(cell.order_index, cell.order)
+        if known != cell.order:
+            raise ReportError(
+                f"Order {cell.order_index} is {known} in one cell and {cell.order} in another; "
+                "cells of different experiments cannot share a table."
+            )
+        if len(cell.order) != len(cells[0].order):
+            raise ReportError(
+                f"Cells of {' '.join(cell.table)} have different numbers of tasks; cells of "
+                "different experiments cannot share a table."
+            )
+
+
+def _described(name: str, cells: list[CellRecord]) -> Description:
+    """The method: registered, as its records describe it, or its name alone."""
+    recorded = (cell.described for cell in cells if cell.method == name and cell.described)
+    method = METHODS.get(name) or next(recorded, Description(name))
+    return method if method.label else _relabelled(method, name)
+
+
+def _relabelled(method: Description, label: str) -> Description:
+    return Description(**{**vars(method.described()), "label": label})
+
+
+def _table_order(name: str) -> tuple[int, str]:
+    """Sort key: registered methods in their order, then all others by name."""
+    known = list(METHODS)
+    return (known.index(name) if name in METHODS else len(known), name)
+
+
+def _scale(cells: list[CellRecord]) -> tuple[float, float] | None:
+    """The mean returns of untrained clones and of the one expert of all cells, if both are known
+    and the expert is better."""
+    expert = cells[0].expert
+    if expert is None or any(cell.expert != expert for cell in cells):
+        return None
+    untrained = float(np.mean([tidy(cell)["untrained"].mean(skipna=False) for cell in cells]))
+    best = float(np.mean(np.array(expert.level_returns or [None], dtype=np.float64)))
+    return (untrained, best) if best > untrained else None
+
+
+def complete_block(places: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """The seeds and orders of the largest complete block among finished (seed, order) places.
+
+    Every subset of the seeds, or of the orders if these are fewer, is tried if they are at most
+    `EXHAUSTIVE`; if not, they join one by one, the fullest first. Ties go to more orders.
+    """
+    by_seed: dict[int, set[int]] = {}
+    by_order: dict[int, set[int]] = {}
+    for seed, order in places:
+        by_seed.setdefault(seed, set()).add(order)
+        by_order.setdefault(order, set()).add(seed)
+    seeds_chosen = len(by_seed) <= len(by_order)
+    partners = by_seed if seeds_chosen else by_order
+    fullest = sorted(partners, key=lambda member: (-len(partners[member]), member))
+    sizes = range(1, len(fullest) + 1)
+    subsets = [list(fullest[:size]) for size in sizes]
+    if len(fullest) <= EXHAUSTIVE:
+        subsets = [list(each) for size in sizes for each in itertools.combinations(fullest, size)]
+    blocks = []
+    for chosen in subsets:
+        common = set.intersection(*(partners[member] for member in chosen))
+        sides = (sorted(chosen), sorted(common))
+        blocks.append(sides if seeds_chosen else sides[::-1])
+    return max(blocks, key=lambda sides: (len(sides[0]) * len(sides[1]), len(sides[1])),
+               default=([], []))  # fmt: skip

@@ -1,0 +1,231 @@
+"""The numbers of rows against numpy on the same cells, and grids that are not finished."""
+
+import base64
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from lab.tests.report.synthetic_cells import LEVELS, TASKS, make_cell
+
+from orderless_lab.report import ReportError, format_table, summarize
+from orderless_lab.report.columns import NUMBERS, number
+from orderless_lab.report.frame import complete_block
+from orderless_lab.report.page import render
+
+
+def final_scores(method, seeds=range(3), orders=range(10)):
+    return np.array(
+        [[make_cell(method, o, s)["scores"]["accuracy"][-1] for o in orders] for s in seeds]
+    )
+
+
+def test_the_numbers_equal_numpy_on_the_same_cells(full_summary):
+    assert list(full_summary.numbers.index) == list(LEVELS)
+    for name, line in full_summary.numbers.iterrows():
+        scores = final_scores(name)
+        assert line["average"] == pytest.approx(scores.mean())
+        assert line["average_logits"] == pytest.approx(0.9 * scores.mean())
+        assert line["average_probs"] == pytest.approx(0.8 * scores.mean())
+        assert line["order_variance"] == pytest.approx(scores.var(axis=1).mean(), abs=1e-15)
+        assert line["task_sd"] == pytest.approx(scores.var(axis=1).mean() ** 0.5, abs=1e-8)
+        assert line["seed_variance"] == pytest.approx(scores.var(axis=0).mean())
+        assert line["variance"] == pytest.approx(scores.var(axis=(0, 1)).mean())
+        assert line["worst_order"] == pytest.approx(scores.mean(axis=(0, 2)).min())
+    methods = full_summary.methods
+    assert methods["gd"]["seed_averages"] == pytest.approx(final_scores("gd").mean(axis=(1, 2)))
+    assert (methods["gd"]["seeds"], methods["gd"]["orders"], methods["gd"]["cells"]) == (3, 10, 30)
+    assert methods["product"]["order_variance"] == 0.0
+
+
+def test_transfer_is_that_of_a_plain_loop_over_runs(full_summary):
+    line = full_summary.numbers.loc["gd"]
+    learned, gains, forgotten = [], [], []
+    for order, seed in itertools.product(range(10), range(3)):
+        cell = make_cell("gd", order, seed)
+        matrix = cell["scores"]["accuracy"]
+        for place, task in enumerate(cell["order"], start=1):
+            learned.append(matrix[place][task])
+            if place < TASKS:
+                gains.append(matrix[-1][task] - matrix[place][task])
+                forgotten.append(max(row[task] for row in matrix[:-1]) - matrix[-1][task])
+    assert line["just_learned"] == pytest.approx(np.mean(learned))
+    assert line["bwt"] == pytest.approx(np.mean(gains))
+    assert line["forgetting"] == pytest.approx(np.mean(forgotten))
+    assert line["ess_final"] == pytest.approx(6.0)  # 5 + seed, seeds 0, 1, 2
+    assert full_summary.methods["gd"]["plasticity"]["dormant"] == pytest.approx([0.2] * TASKS)
+
+
+def test_settings_of_all_methods_stand_above_and_others_with_their_row(full_summary):
+    content = full_summary.as_json()
+    assert content["settings"] == {"lr": 0.001, "batch": 128}
+    assert content["methods"]["gd"]["settings"] == {"penalty": "gd"}
+
+
+def test_the_released_scoring_and_the_verdicts_know_a_weighted_method_by_its_field(summary_of):
+    described = {"name": "mine", "label": "Mine", "weighted": True}
+    cells = [make_cell("mine", order, 0, described=described) for order in range(6)]
+    cells += [make_cell("gd", order, 0) for order in range(6)]
+    summary = summary_of(cells)
+    lines = summary.numbers
+    assert lines["average_released"]["mine"] == lines["average_logits"]["mine"]
+    assert lines["average_released"]["gd"] == lines["average"]["gd"]
+    judged = [claim for claim in summary.claims if claim.left == "mine"]
+    assert {claim.measure for claim in judged} == {"average", "variance", "order_variance"}
+    assert all(claim.right == "gd" and claim.holds is not None for claim in judged)
+    assert "Mine is higher in" in summary.headline
+
+
+def test_a_number_is_added_in_one_place(full_summary, full_run, monkeypatch):
+    monkeypatch.setitem(NUMBERS, "median_order", None)  # gone again after the test
+
+    @number("median order", unit="score", better="high", shown=True)
+    def median_order(row):
+        """The median over orders of the average."""
+        return float(np.median(row.scores.mean(axis=(0, 2))))
+
+    (summary,) = summarize(full_run)
+    expected = float(np.median(final_scores("gd").mean(axis=(0, 2))))
+    assert json.loads(format_table(summary, "json"))["methods"]["gd"]["median_order"] == expected
+    assert repr(expected) in format_table(summary, "csv")
+    for text in (format_table(summary, "text"), format_table(summary, "latex"), render([summary])):
+        assert "median order" in text and f"{100 * expected:.1f}" in text
+    assert "median over orders of the average" in render([summary])
+
+
+def test_disagreement_compares_orders_of_one_seed_only(summary_of):
+    def labelled(order, seed, labels):
+        text = base64.b64encode(np.array(labels, dtype=np.uint8).tobytes()).decode()
+        return make_cell("gd", order, seed, predictions=[text] * TASKS)
+
+    # Within seed 0 the orders differ on 1 of 4 samples, within seed 1 on 2 of 4.
+    summary = summary_of(
+        [
+            labelled(0, 0, [0, 0, 0, 0]),
+            labelled(1, 0, [0, 0, 0, 1]),
+            labelled(0, 1, [1, 1, 1, 1]),
+            labelled(1, 1, [1, 1, 0, 0]),
+        ]
+    )
+    assert summary.numbers["disagreement"]["gd"] == pytest.approx((0.25 + 0.5) / 2)
+
+
+def test_an_unfinished_grid_uses_the_largest_complete_block_and_says_so(summary_of):
+    missing = {(2, 8), (2, 9), (1, 9)}
+    places = [place for place in itertools.product(range(3), range(10)) if place not in missing]
+    summary = summary_of([make_cell("gd", order, seed) for seed, order in places])
+    entry = summary.methods["gd"]
+    # 3 seeds x 8 orders = 24 beats 2 x 9 = 18 and 1 x 10.
+    assert (entry["seeds"], entry["orders"], entry["cells"]) == (3, 8, 27)
+    assert entry["average"] == pytest.approx(final_scores("gd", orders=range(8)).mean())
+    assert any("27 cells" in note and "3 seeds x 8 orders" in note for note in summary.notes)
+
+
+def test_the_complete_block_equals_brute_force_on_random_grids():
+    generator = np.random.default_rng(0)
+    for _ in range(30):
+        present = generator.uniform(size=(4, 5)) < 0.6
+        best = 0
+        for bits in itertools.product([False, True], repeat=9):
+            rows, columns = np.array(bits[:4]), np.array(bits[4:])
+            if present[np.ix_(rows, columns)].all():
+                best = max(best, int(rows.sum() * columns.sum()))
+        seeds, orders = complete_block(zip(*np.nonzero(present), strict=True))
+        assert len(seeds) * len(orders) == best
+        assert present[np.ix_(seeds, orders)].all()
+    everything = itertools.product(range(20), range(20))
+    assert complete_block(everything) == (list(range(20)), list(range(20)))
+
+
+def test_a_variance_over_one_order_or_seed_is_unknown_and_not_zero(summary_of):
+    lines = summary_of([make_cell("gd", 0, 0)]).numbers.loc["gd"]
+    unseen = ["margin", "task_sd", "order_variance", "seed_variance", "variance", "worst_order"]
+    assert lines[unseen].isna().all() and lines["average"] > 0
+
+
+def test_what_a_cell_lacks_is_null(summary_of):
+    cell = make_cell("joint", 0, 0)
+    for key in ("nll", "ece", "predictions", "trace", "log_evidence", "plasticity", "versions"):
+        del cell[key]
+    del cell["scores"]["logits"]
+    cell["scores"]["accuracy"][1:-1] = [[None] * TASKS] * (TASKS - 1)  # it learns in one stage
+    summary = summary_of([cell])
+    entry = summary.methods["joint"]
+    for key in ("nll", "disagreement", "ess_final", "average_logits", "forgetting", "just_learned"):
+        assert entry[key] is None
+    assert entry["average"] == pytest.approx(np.mean(cell["scores"]["accuracy"][-1]))
+
+
+def test_json_never_holds_nan_or_infinity(summary_of):
+    # A task that is never right makes the normalized variance 0 / 0.
+    cells = [make_cell("gd", order, 0, log_evidence=-math.inf) for order in range(2)]
+    for cell in cells:
+        cell["scores"]["accuracy"][-1] = [0.0, 0.5, 0.5, 0.5, 0.5]
+    summary = summary_of(cells)
+    json.loads(format_table(summary, "json"), parse_constant=pytest.fail)
+    assert summary.methods["gd"]["normalized_variance"] is None
+
+
+# ---------------------------------------------------------------------- one run, and several
+
+
+def test_benchmarks_scenarios_and_presets_of_a_run_are_kept_apart(write_cells):
+    changes = [{}, {"preset": "table1-low"}, {"scenario": "class"}]
+    directory = write_cells([make_cell("gd", 0, 0, **change) for change in changes])
+    found = {(s.table.scenario, s.table.preset) for s in summarize(directory)}
+    assert found == {("class", "table1"), ("domain", "table1"), ("domain", "table1-low")}
+
+
+def test_several_runs_share_a_table_with_a_row_for_each_setting(write_cells):
+    def cells(name, **changes):
+        return [make_cell(name, order, 0, **changes) for order in range(2)]
+
+    tuned = {"settings": {"lr": 0.001, "batch": 128, "ewc_strength": 7.0}, "preset": "low"}
+    first = write_cells([*cells("gd"), *cells("ewc")], "first")
+    second = write_cells([*cells("gd", preset="low"), *cells("ewc", **tuned)], "second")
+    (summary,) = summarize(first, second)
+    assert list(summary.table.rows) == ["gd", "ewc (first)", "ewc (second)"]
+    assert summary.table.label("ewc (second)") == "EWC (second)"
+    assert summary.methods["gd"]["cells"] == 2  # the same two cells
+    assert summary.methods["ewc (second)"]["settings"]["ewc_strength"] == 7.0
+    assert summary.table.preset == "table1, low"
+    (joined,) = summarize(write_cells([make_cell("gd", 2, 0)], "third"), first)
+    assert joined.methods["gd"]["orders"] == 3  # the rest of one grid
+
+
+def test_labels_of_one_run_are_not_those_of_another(write_cells):
+    for label in ("Mine", "Hers"):
+        described = {"name": "mine", "label": label}
+        (summary,) = summarize(write_cells([make_cell("mine", 0, 0, described=described)], label))
+        assert summary.table.label("mine") == label
+    (plain,) = summarize(write_cells([make_cell("mine", 0, 0)], "plain"))
+    assert plain.table.label("mine") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"order": [4, 3, 2, 1, 0]}, "Order 0 is"),
+        (
+            {"order": [1, 0], "task_names": None, "scores": {"accuracy": [[0.5] * 2] * 3}},
+            "Order 0 is|numbers of tasks",
+        ),
+    ],
+)
+def test_runs_that_contradict_each_other_share_no_table(write_cells, change, what):
+    runs = [
+        write_cells([make_cell("gd", 0, 0)], "one"),
+        write_cells([make_cell("wpf", 0, 0, **change)], "two"),
+    ]
+    with pytest.raises(ReportError, match=what):
+        summarize(*runs)
+
+
+def test_a_directory_that_holds_no_run_is_one_sentence(write_cells, tmp_path):
+    with pytest.raises(ReportError, match="nowhere is not a directory"):
+        summarize(tmp_path / "nowhere")
+    directory = write_cells([make_cell("gd", 0, 0)])
+    (directory / "cells" / "0000.json").write_text("{")
+    with pytest.raises(ReportError, match=r"0000\.json is damaged"):
+        summarize(directory)
