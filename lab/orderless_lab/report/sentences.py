@@ -65,7 +65,7 @@ def _result(table: Table, name: str, numbers: pd.DataFrame) -> str:
 def _compared(table: Table, left: str, right: str) -> str:
     """In how many orders the left row is higher: a count, not a verdict."""
     pair = table.rows[left].beside(table.rows[right])
-    if not pair[0].cells:
+    if len(pair[0].orders) < 2:
         return ""
     ours, theirs = (row.scores.mean(axis=(0, 2)) for row in pair)
     few = ", too few to tell them apart" if len(ours) < ENOUGH_ORDERS else ""
@@ -77,6 +77,7 @@ def notes(table: Table, numbers: pd.DataFrame) -> list[str]:
     """What a reader must know before comparing rows."""
     rows = table.rows
     found = [note for name, row in rows.items() for note in _about(table.label(name), row)]
+    found += _little_learned(table)
     if len({(tuple(row.seeds), tuple(row.orders)) for row in rows.values()}) > 1:
         most = max(len(row.cells) for row in rows.values())
         fewer = ", ".join(table.label(name) for name in rows if len(rows[name].cells) < most)
@@ -105,12 +106,20 @@ def _about(label: str, row: Row) -> list[str]:
             f"{label}: in {row.died} of {len(row.cells)} cells no particle kept a finite loss; "
             "scores are those of the networks as they stood before that step."
         )
-    learned = row.mean("just_learned")
-    before = row.mean("untrained")
-    if learned - before < LITTLE * (1 - before) and not (row.returns or row.method.joint):
-        found.append(
-            f"{label} knew {100 * learned:.0f}% of a task right after training on it, and "
-            f"{100 * before:.0f}% before any training: raise lr or epochs, or the row says nothing "
-            "about forgetting."
-        )
     return found
+
+
+def _little_learned(table: Table) -> list[str]:
+    """A note on the rows that knew little of a task right after training on it."""
+    found = []
+    for name, row in table.rows.items():
+        learned = row.mean("just_learned")
+        before = row.mean("untrained")
+        if learned - before < LITTLE * (1 - before) and not (row.returns or row.method.joint):
+            found.append(
+                f"{table.label(name)} knew {100 * learned:.0f}% (before: {100 * before:.0f}%)"
+            )
+    words = (
+        "of a task right after training on it: raise lr or epochs before reading its forgetting."
+    )
+    return [f"{', '.join(found)} {words}"] if found else []

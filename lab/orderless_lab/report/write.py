@@ -60,6 +60,8 @@ def write_report(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
+            if (folder / name).is_symlink():  # replaced, never followed
+                (folder / name).unlink()
             write_atomically(folder / name, content)
     except OSError as error:
         raise ReportError(f"The report cannot be written to {folder}: {error}.") from error

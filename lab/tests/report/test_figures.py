@@ -155,7 +155,11 @@ def test_snapshots_of_a_wrong_shape_are_refused(shape, message):
 def test_a_report_is_tables_page_and_figures_beside_the_cells(write_cells):
     directory = write_cells([make_cell(name, o, 0) for name in ("gd", "wpf") for o in range(3)])
     save_snapshots(directory)
+    precious = directory.parent / "precious"
+    precious.write_text("keep me")
+    (directory / "orders.png").symlink_to(precious)  # links are never followed
     written = write_report(directory)
+    assert precious.read_text() == "keep me"
     assert sorted(path.name for path in written) == [
         "figure1-wpf-0-0.png", "figure2.png", "orders.png", "report.csv", "report.html",
         "report.json", "report.md", "report.tex", "report.txt", "weights.png",
