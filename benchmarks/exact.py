@@ -16,7 +16,7 @@ import torch
 
 import orderless as ol
 from orderless.exact import ridge
-from orderless.exact.sums import HeadSums, Units
+from orderless.exact.sums import Basis, HeadSums
 from timing import machine, medians, print_table
 
 Data = tuple[torch.Tensor, torch.Tensor]
@@ -32,8 +32,8 @@ def features_of(samples: int, width: int, device: torch.device) -> torch.Tensor:
 def summing(width: int, samples: int, device: torch.device, rounds: int) -> list[str]:
     features = features_of(samples, width, device)
     labels = torch.arange(samples, device=device) % 10
-    units = Units(16.0, 1.0, 16, classes=True)
-    sums = HeadSums.empty(1, width, units, labels.unique(), device)
+    basis = Basis("", 16.0, 16, target_limit=None, calibration=0, ledger=False)
+    sums = HeadSums.empty(basis, 1, width, labels.unique(), device)
     weights = torch.ones(samples, dtype=torch.float64, device=device)
     rows = features[0].double()
     gram = torch.zeros(width, width, dtype=torch.float64, device=device)
@@ -57,7 +57,7 @@ def filter_of(width: int, samples: int, device: torch.device) -> tuple[ol.ExactH
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(samples, 64, generator=generator)
     y = (x[:, :10] + 0.5 * torch.randn(samples, 10, generator=generator)).argmax(1)
-    maps = ol.Ensemble(lambda: ol.features.RandomReLU(64, width, bias_scale=0.5), 1, device=device)
+    maps = ol.Ensemble(lambda: ol.features.RandomReLU(64, width), 1, device=device)
     head, data = ol.ExactHead(maps), (x.to(device), y.to(device))
     head.update(*data)
     return head, data
@@ -76,8 +76,8 @@ def reading(width: int, samples: int, device: torch.device, rounds: int) -> list
     trials: list[int] = []
     safe_cholesky = ridge.safe_cholesky
 
-    def counted(matrix: Callable[[], torch.Tensor], ridges: torch.Tensor) -> torch.Tensor:
-        factors = safe_cholesky(matrix, ridges)
+    def counted(matrices: torch.Tensor) -> torch.Tensor:
+        factors = safe_cholesky(matrices)
         trials.extend([factors.shape[1]] * len(factors))
         return factors
 

@@ -42,14 +42,14 @@ def small(name: str, features: int) -> Data:
     x, y, cut = x[order], y[order].long(), 2 * len(x) // 3
 
     def make_map() -> nn.Module:
-        return ol.features.RandomReLU(x.shape[1], features, bias_scale=0.5)
+        return ol.features.RandomReLU(x.shape[1], features)
 
     return Data(name, x[:cut], y[:cut], x[cut:], y[cut:], make_map)
 
 
 def all_data(features: int, mnist: int) -> list[Data]:
     def digits() -> nn.Module:
-        return ol.features.RandomReLU(784, features)
+        return ol.features.RandomReLU(784, features, bias_scale=0.0)
 
     def images() -> nn.Module:
         return ol.features.RandomConvolution(3, 32, features // 4, stride=2)

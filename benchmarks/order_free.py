@@ -39,7 +39,7 @@ class Learner(Protocol):
 def projected(width: int, features: int, device: torch.device) -> Callable[[Tensor], Tensor]:
     """Random ReLU features, the same for all methods that use them."""
     torch.manual_seed(0)
-    return RandomReLU(width, features, input_limit=8.0).to(device)
+    return RandomReLU(width, features, bias_scale=0.0, input_limit=8.0).to(device)
 
 
 class NearestMean:

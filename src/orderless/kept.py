@@ -21,7 +21,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from .exact.ledger import sample_hashes
+from .exact.samples import sample_hashes
 
 _BYTES = 16  # of a hash
 

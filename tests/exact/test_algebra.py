@@ -1,38 +1,38 @@
-"""Data added, taken away, weighted and merged: the filter equals one fed once with what remains."""
+"""Data added, taken away, weighted and merged: the head equals one fed once with what remains."""
 
 from __future__ import annotations
 
-import math
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 import torch
-from tests.exact.blobs import (
+from tests.exact.toys import (
     PROBE,
+    X,
+    Y,
     blobs,
-    ensemble,
     fed,
-    in_order,
+    line,
+    maps,
+    of_tasks,
     regression,
     same_bits,
-    same_state,
+    same_sums,
 )
-from torch import nn
 
 import orderless as ol
-from orderless.exact import ExactHead, sums
-from orderless.exact.solution import ratios_of
-from orderless.exact.sums import keys_of
-
-# ---------------------------------------------------------------------- any sequence
+from orderless.exact import sums
+from orderless.exact.samples import sample_keys
+from orderless.io import digest
 
 
-def random_walk(operations: int, seed: int) -> None:
-    """Batches of 1 to 500 samples are added, deleted or moved to another filter and back."""
+def random_walk(operations: int, seed: int, ledger: bool) -> None:
+    """Batches of 1 to 500 samples are added, deleted or moved to another head and back. With a
+    ledger, deletions of samples that are not in, or not so often, are tried on the way."""
     generator = torch.Generator().manual_seed(seed)
 
     def number(low: int, high: int) -> int:
@@ -40,313 +40,350 @@ def random_walk(operations: int, seed: int) -> None:
 
     x, y = blobs(2000, seed)
     x[::97] *= 40.0  # beyond the maps' inputs
-    maps = ensemble(3, 12)
+    shared = maps(3, 12)
 
-    def empty() -> ExactHead:
-        return ExactHead(maps, feature_limit=2.0, calibration=8)
+    def empty() -> ol.ExactHead:
+        return ol.ExactHead(shared, feature_limit=2.0, calibration=8, ledger=ledger)
 
-    rb, held = empty(), torch.zeros(len(x), dtype=torch.int64)  # weights in sixteenths
+    head = empty()
+    held = torch.zeros(len(x), dtype=torch.int64)  # weights in sixteenths
+    refused = 0
     for _ in range(operations):
-        size = min(number(1, 501), number(1, 501))
-        rows = torch.randperm(len(x), generator=generator)[:size]
-        sixteenths = torch.randint(0, 33, (size,), generator=generator)
+        rows = torch.randperm(len(x), generator=generator)[: min(number(1, 501), number(1, 501))]
+        sixteenths = torch.randint(0, 33, (len(rows),), generator=generator)
         if number(0, 3) == 0:
-            sixteenths = torch.full((size,), 16)
+            sixteenths = torch.full((len(rows),), 16)
+        if ledger and (held[rows] < sixteenths).any():
+            before = head.samples
+            with pytest.raises(ValueError, match="ledger|without data"):
+                head.forget(x[rows], y[rows], sample_weight=sixteenths / 16)
+            assert head.samples == before
+            refused += 1
         if number(0, 2):
             sixteenths = torch.minimum(sixteenths, held[rows]).neg()
-        parts = [(rows, sixteenths)]
-        if number(0, 2):
-            some = number(1, size + 1)
-            parts = list(zip(rows.split(some), sixteenths.split(some), strict=True))
-        for part, amount in parts:
-            method, weights = (rb.update if amount.sum() > 0 else rb.forget), amount.abs() / 16
-            if number(0, 3) == 0:
-                other = empty()
-                other.update(x[part], y[part], sample_weight=weights)
-                rb = rb + other if amount.sum() > 0 else (rb - other if other.samples else rb)
-            elif weights.any():
-                method(x[part], y[part], sample_weight=weights)
-            held[part] += amount
+        sign = 1 if sixteenths.sum() > 0 else -1
+        weights = sixteenths.abs() / 16
+        if number(0, 3) == 0:
+            other = empty()
+            other.update(x[rows], y[rows], sample_weight=weights)
+            head = head + other if sign > 0 else head - other
+        elif sign > 0:
+            head.update(x[rows], y[rows], sample_weight=weights)
+        else:
+            head.forget(x[rows], y[rows], sample_weight=weights)
+        held[rows] += sixteenths
     once = empty()
-    kept = held > 0
-    for rows in kept.nonzero()[:, 0].split(300):  # weights up to 16: the rest again
+    for rows in (held > 0).nonzero()[:, 0].split(300):  # weights up to 16: the rest again
         left = held[rows]
         while left.any():
             now = left.clamp(max=256)
             once.update(x[rows], y[rows], sample_weight=now / 16)
             left = left - now
-    assert rb.samples == held.sum().item() / 16
-    assert rb.sums is not None and rb.sums.kept is not None
-    assert len(rb.sums.kept.keys) == int((keys_of(x[kept]) % 8 == 0).sum()) > 100
-    assert rb.clipped == once.clipped
-    assert same_bits(rb, once, PROBE)
+    assert head.samples == held.sum().item() / 16
+    kept = int((sample_keys(x[held > 0]) % 8 == 0).sum())
+    assert len(head.sums.counted["kept"].keys) == kept > 100
+    assert same_bits(head, once)
+    assert refused > operations // 2 or not ledger
 
 
 @pytest.mark.filterwarnings("ignore:.*are clipped")
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_additions_deletions_and_merges_leave_no_trace(seed: int) -> None:
-    random_walk(60, seed)
+@pytest.mark.parametrize("ledger", [False, True])
+def test_additions_deletions_and_merges_leave_no_trace(ledger: bool) -> None:
+    random_walk(60, 0, ledger)
 
 
 @pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore:.*are clipped")
-def test_ten_thousand_additions_deletions_and_merges_leave_no_trace() -> None:
-    random_walk(10_000, 2)
+@pytest.mark.parametrize("ledger", [False, True])
+def test_ten_thousand_additions_deletions_and_merges_leave_no_trace(ledger: bool) -> None:
+    random_walk(10_000, 2, ledger)
 
 
 # ---------------------------------------------------------------------- deletion
 
 
 def test_what_is_forgotten_was_never_there(tmp_path: Path) -> None:
-    x, y = blobs()
-    rb = fed(x, y)
-    gone = (y == 3) | (torch.arange(300) > 250)
+    gone = (Y == 3) | (torch.arange(300) > 250)
+    head = fed(X, Y)
     for rows in gone.nonzero()[:, 0].flip(0).split(7):
-        rb.forget(x[rows], y[rows])
-    assert (-1, 3) not in rb.columns
-    assert same_bits(rb, fed(x[~gone], y[~gone]), PROBE)
-    assert same_bits(fed(x, y) - fed(x[gone], y[gone]), rb, PROBE)
-    files = [tmp_path / "a", tmp_path / "b"]
-    for path, each in zip(files, (rb, fed(x[~gone], y[~gone])), strict=True):
-        ol.save(path, each)
+        head.forget(X[rows], Y[rows])
+    without = fed(X[~gone], Y[~gone])
+    assert (-1, 3) not in head.columns
+    assert same_bits(head, without)
+    assert same_bits(fed(X, Y) - fed(X[gone], Y[gone]), head)
+    files = [ol.save(tmp_path / "a", head), ol.save(tmp_path / "b", without)]
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_everything_forgotten_is_a_new_filter() -> None:
-    x, y = blobs()
-    rb, new = fed(x, y, classes=10), ExactHead(ensemble(), classes=10)
-    rb.forget(x.flip(0), y.flip(0))
-    assert same_state(rb.state_dict(), new.state_dict()) and rb.samples == 0 and rb.columns == []
-    assert torch.equal(rb.predict(PROBE), new.predict(PROBE))
-    assert same_state((fed(x, y) - fed(x, y)).state_dict(), new.state_dict())
+def test_everything_forgotten_is_a_new_head() -> None:
+    new = ol.ExactHead(maps(), classes=10)
+    head = fed(X, Y, classes=10)
+    head.forget(X.flip(0), Y.flip(0))
+    assert same_sums(head, new) and head.samples == 0 and head.columns == []
+    assert torch.equal(head.predict(PROBE), new.predict(PROBE))
+    assert same_sums(fed(X, Y) - fed(X, Y), new)
 
 
 def test_tasks_and_values_are_forgotten_alike() -> None:
-    x, y = blobs()
-    rb = in_order((0, 1, 2, 3, 4))
-    mine = y // 2 == 2
-    rb.forget(x[mine], y[mine] % 2, task=2)
-    assert same_bits(rb, in_order((4, 3, 1, 0)), PROBE)
+    head = of_tasks((0, 1, 2, 3, 4))
+    rows = Y // 2 == 2
+    head.forget(X[rows], Y[rows] % 2, task=2)
+    assert same_bits(head, of_tasks((4, 3, 1, 0)))
     x, y = regression()
-    values = [ExactHead(nn.Identity(), targets="values") for _ in range(2)]
-    values[0].update(x, torch.stack([y, 0 * y], 1))
-    values[0].forget(x[:20], torch.stack([y[:20], 0 * y[:20]], 1))
-    values[1].update(x[20:], torch.stack([y[20:], 0 * y[20:]], 1))
-    assert len(values[0].columns) == 2  # of zeros alone, but there
-    assert same_bits(*values, x)
+    y = torch.stack([y, 0 * y], 1)
+    rest, both = line(), line()
+    rest.update(x[20:], y[20:])
+    both.update(x, y)
+    both.forget(x[:20], y[:20])
+    assert len(both.columns) == 2  # of zeros alone, but there
+    assert same_bits(both, rest, x)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_what_was_never_there_is_not_forgotten() -> None:
     x, y = blobs(40)
-    rb = fed(x, y)
-    before, prediction = rb.state_dict(), rb.predict(PROBE)
     strange = blobs(40, seed=5)[0]
+    head = fed(x, y)
+    before = digest(head.state_dict())
+    ones = torch.ones(6, dtype=torch.long)
     bad = [
-        (x, y + 10, "no sample of label 10 is here"),
-        (torch.cat([x, x[:1]]), torch.cat([y, y[:1]]), "never all in it"),
-        (4 * x, y, "squared features would fall below 0"),
+        (x, y + 10),
+        (torch.cat([x, x[:1]]), torch.cat([y, y[:1]])),
+        (4 * x, y),
+        (x, y.roll(1)),
+        (x[y == 1][:3].repeat(2, 1), ones),
+        (strange[y == 2], y[y == 2]),
+        (strange, y),
+    ]
+    for inputs, labels in bad:
+        with pytest.raises(ValueError, match="never all in it"):
+            head.forget(inputs, labels)
+    with pytest.raises(ValueError, match="never all in it"):
+        head - fed(strange, y)
+    with pytest.raises(ValueError, match="nothing can be taken"):
+        ol.ExactHead(maps()) - head
+    assert digest(head.state_dict()) == before
+
+
+def test_sums_alone_tell_why_samples_were_never_there() -> None:
+    """Without kept samples, which would tell first."""
+    x, y = blobs(40)
+    head = fed(x, y, calibration=0)
+    for inputs, labels, reason in (
+        (1.5 * x, y, "squared features would fall below 0"),
         (x, y.roll(1), "a column would have no samples but some of their features"),
         (x[y == 1][:3].repeat(2, 1), torch.ones(6, dtype=torch.long), "fewer than 0 samples"),
-        (strange[y == 2], y[y == 2], "never all in it"),
-        (strange, y, "never all in it"),
-    ]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for inputs, labels, message in bad:
-            with pytest.raises(ValueError, match=message):
-                rb.forget(inputs, labels)
-        with pytest.raises(ValueError, match="never all in it"):
-            rb - fed(strange, y)
-        with pytest.raises(ValueError, match="nothing can be taken"):
-            ExactHead(ensemble()) - rb
-    assert same_state(before, rb.state_dict()) and torch.equal(rb.predict(PROBE), prediction)
+    ):
+        with pytest.raises(ValueError, match=reason):
+            head.forget(inputs, labels)
 
 
-def test_clipped_goes_down_again() -> None:
-    rb = ExactHead(nn.Identity(), feature_limit=2.0)
-    x, y = torch.tensor([[1.0, 3.0], [-9.0, 0.5]]), torch.tensor([0, 1])
-    with pytest.warns(UserWarning, match="clipped"):
-        rb.update(x, y, sample_weight=[1.0, 2.5])
-    assert rb.clipped == 3.5
-    rb.forget(x[:1], y[:1])
-    assert rb.clipped == 2.5
+# ---------------------------------------------------------------------- the ledger
 
 
-def test_a_sum_of_filters() -> None:
-    x, y = blobs()
-    thirds = [fed(x[i::3], y[i::3]) for i in range(3)]
-    total = sum(thirds)
-    assert same_bits(total, fed(x, y), PROBE)
-    alone = sum([thirds[0]])
-    alone.update(x[:1], y[:1])
-    assert thirds[0].samples == 100 and alone.samples == 101
-    assert "3 maps, 40 features, 10 columns, 300 samples" in repr(total)
+def test_a_ledger_refuses_every_sample_that_is_not_in_and_accepts_every_one_that_is() -> None:
+    """The sums alone accept most of these."""
+    strange = blobs(seed=5)[0]
+    head = fed(X, Y, ledger=True)
+    before = digest(head.state_dict())
+    for row in range(40):
+        one = slice(row, row + 1)
+        for x, y in ((strange[one], Y[one]), (X[one], (Y[one] + 1) % 10)):
+            with pytest.raises(ValueError, match="1 of them are not among the samples"):
+                head.forget(x, y)
+        with pytest.raises(ValueError, match="ledger"):
+            head.forget(X[one], Y[one], sample_weight=1.0625)
+    assert digest(head.state_dict()) == before
+    for row in range(len(X)):
+        head.forget(X[row : row + 1], Y[row : row + 1])
+    assert head.samples == 0
 
 
-# ---------------------------------------------------------------------- samples that are kept
+def test_a_ledger_is_added_saved_and_dropped_with_its_head(tmp_path: Path) -> None:
+    halves = [fed(X[rows], Y[rows], ledger=True) for rows in (slice(150), slice(150, 300))]
+    both = halves[0] + halves[1]
+    assert same_sums(both, fed(X, Y, ledger=True)) and same_sums(both - halves[1], halves[0])
+    entries = halves[0].sums.counted["ledger"]
+    assert entries.keys.nbytes + entries.weights.nbytes == 16 * 150
+    assert not entries.features.numel()
+    path = ol.save(tmp_path / "head", both)
+    again = ol.load(path, into=ol.ExactHead(maps(seed=7), ledger=True))
+    with pytest.raises(ValueError, match="ledger"):
+        again.forget(blobs(3, seed=5)[0], Y[:3])
+    with pytest.raises(ValueError, match="ledger is True here and False there"):
+        both + fed(X, Y)
+    again.drop_ledger()
+    assert same_sums(again, fed(X, Y))
+    assert same_sums(again + fed(X, Y), fed(X, Y) + fed(X, Y))
 
 
-def test_a_state_loaded_into_a_sum_leaves_its_terms_as_they_are() -> None:
-    """A sum shares the maps of its first term, and the state brings maps of its own."""
-    x, y = blobs()
-    first, other = fed(x, y), ExactHead(ensemble(seed=5))
-    other.update(x, y)
-    before, total = first.predict(PROBE), first + fed(x, y)
-    total.load_state_dict(other.state_dict())
+# ---------------------------------------------------------------------- several heads
+
+
+def test_a_plus_b_is_one_head_fed_both() -> None:
+    parts = [fed(X[rows], Y[rows], calibration=4) for rows in (Y < 3, Y == 3, Y > 3)]
+    whole = fed(X, Y, calibration=4)
+    before = parts[0].predict(PROBE)
+    assert same_bits(parts[2] + parts[0] + parts[1], whole)
+    assert same_bits(parts[0] + (parts[1] + parts[2]), whole)
+    assert same_bits(sum(parts), whole)
+    assert torch.equal(parts[0].predict(PROBE), before)
+    joined = whole + ol.ExactHead(maps(), calibration=4)
+    joined.update(X[:5], Y[:5])
+    alone = sum([whole])
+    alone.update(X[:1], Y[:1])
+    assert (whole.samples, joined.samples, alone.samples) == (300, 305, 301)
+    assert "3 maps, 40 features, 10 columns, 300 samples" in repr(whole)
+
+
+def test_a_sum_that_is_moved_or_loaded_leaves_its_terms_as_they_are() -> None:
+    """A sum shares the maps of its first term; "meta" is a device without data."""
+    first = fed(X, Y)
+    other = ol.ExactHead(maps(seed=5))
+    other.update(X, Y)
+    before = first.predict(PROBE)
+    loaded = first + fed(X, Y)
+    loaded.load_state_dict(other.state_dict())
+    assert same_bits(loaded, other)
+    moved = first + fed(X, Y)
+    moved.to("meta")
+    assert moved.sums.sums["gram"].low.is_meta and moved.grid.device.type == "meta"
     assert torch.equal(first.predict(PROBE), before)
-    assert same_bits(total, other, PROBE)
+    first.update(X[:1], Y[:1])
+    assert same_bits(fed(X, Y).to("cpu"), fed(X, Y))
 
 
-def test_sums_of_one_column_are_copied_into_a_state_and_out_of_it() -> None:
-    """The transpose of one column is contiguous already, so `contiguous` alone makes no copy."""
-    x, y = blobs()
-    rb, loaded = fed(x, y * 0), ExactHead(ensemble())
-    before, state = rb.predictive(PROBE), rb.state_dict()
+def test_heads_over_something_else_do_not_merge_nor_load() -> None:
+    head = fed(X, Y)
+    others = {
+        "fingerprint": ol.ExactHead(maps(), bits=12),
+        "calibration": ol.ExactHead(maps(), calibration=3),
+        "targets": ol.ExactHead(maps(), targets="values", calibration=16),
+    }
+    others["targets"].update(X, X[:, 0])
+    for setting, other in others.items():
+        with pytest.raises(ValueError, match=f"{setting} is .* here and .* there"):
+            head + other
+        with pytest.raises(ValueError, match=f"{setting} is .* here and .* there"):
+            other.load_state_dict(head.state_dict())
+    with pytest.raises(ValueError, match="fingerprint"):
+        head + ol.ExactHead(maps(seed=1))
+    with pytest.raises(ValueError, match="another model"):
+        ol.ExactHead(maps(width=41)).load_state_dict(head.state_dict())
+
+
+def test_labels_and_values_that_do_not_fit_do_not_merge_nor_load() -> None:
+    ten = fed(X, Y, classes=10)
+    two = fed(X, Y % 2, classes=2)
+    for join in (lambda: two + ten, lambda: two.load_state_dict(ten.state_dict())):
+        with pytest.raises(ValueError, match="between 0 and 1, got 9"):
+            join()
+    assert (ten + two).predict(X).shape == (len(X), 10)
+    one, both = line(), line()
+    one.update(X, X[:, 0])
+    both.update(X, X[:, :2])
+    with pytest.raises(ValueError, match="targets have 1 values here and 2 there"):
+        one + both  # the second would count as 0 wherever there was only one
+    with pytest.raises(ValueError, match="16.0' here .*32.0' there"):
+        one + line(target_limit=32.0)
+
+
+def test_a_saved_head_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    head = of_tasks((0, 1, 2, 3, 4))
+    path = ol.save(tmp_path / "head.safetensors", head)
+    again = ol.load(path, into=ol.ExactHead(maps(seed=77), classes=2))
+    assert same_bits(head, again)
+    for each in (head, again):
+        each.update(X[:9], Y[:9] % 2, task=7)
+    assert same_bits(head, again)
+
+
+def test_sums_are_copied_into_a_state_and_out_of_it() -> None:
+    head = fed(X, Y * 0)
+    loaded = ol.ExactHead(maps())
+    before = head.predictive(PROBE).mean
+    state = head.state_dict()
     loaded.load_state_dict(state)
-    state["sums"]["moments"].zero_()
-    for each in (rb, loaded):
+    state["sums"]["moments"][0].zero_()
+    for each in (head, loaded):
         each.class_prior = None  # solve again
-        assert torch.equal(each.predictive(PROBE).mean, before.mean)
+        assert torch.equal(each.predictive(PROBE).mean, before)
 
 
-def test_a_state_that_does_not_fit_into_memory_changes_nothing(monkeypatch) -> None:
-    x, y = blobs()
-    rb, other = fed(x, y), ExactHead(ensemble(seed=5))
-    other.update(x, y)
-    state, before = other.state_dict(), rb.state_dict()
+# ---------------------------------------------------------------------- all or nothing
+
+
+def test_a_state_that_does_not_fit_into_memory_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head = fed(X, Y)
+    other = ol.ExactHead(maps(seed=5))
+    other.update(X, Y)
+    before = digest(head.state_dict())
+    state = other.state_dict()
     monkeypatch.setattr(sums, "check_memory", Mock(side_effect=MemoryError))
     with pytest.raises(MemoryError):
-        rb.load_state_dict(state)
-    assert same_state(rb.state_dict(), before)
+        head.load_state_dict(state)
+    assert digest(head.state_dict()) == before
 
 
-@pytest.mark.parametrize("change", ["update", "forget"])
-def test_a_change_that_ends_in_an_error_is_undone(change: str, monkeypatch) -> None:
-    x, y = blobs()
-    rb = fed(x, y)
-    before = rb.state_dict()
-    with monkeypatch.context() as patch:
-        failing = Mock(side_effect=MemoryError)
-        patch.setattr(sums.HeadSums, "impossible" if change == "forget" else "plus", failing)
-        with pytest.raises(MemoryError):
-            getattr(rb, change)(x[:50], y[:50])
-    assert same_state(rb.state_dict(), before)
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+@pytest.mark.parametrize("place", ["_add", "plus", "impossible"])
+def test_a_change_that_ends_in_an_error_is_none(place: str, error: Any, monkeypatch) -> None:
+    head = fed(X, Y)
+    before = digest(head.state_dict())
+    monkeypatch.setattr(sums.HeadSums, place, Mock(side_effect=error))
+    for change in (head.update, head.forget)[place == "impossible" :]:
+        with pytest.raises(error):
+            change(X[:50], Y[:50])
+    assert digest(head.state_dict()) == before
 
 
-def test_equal_numbers_have_equal_keys_and_one_in_so_many_is_kept() -> None:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 3, (40_000, 2, 6), generator=generator)
-    assert torch.equal(keys_of(x), keys_of(x.float())) and torch.equal(
-        keys_of(x), keys_of(x.byte())
-    )
-    assert torch.equal(keys_of(-0.0 * x[:9].double()), keys_of(0 * x[:9]))
-    assert len(keys_of(x).unique()) == len(x.flatten(1).unique(dim=0))
-    distinct = x.flatten(1).unique(dim=0)
-    for share in (2, 16, 31):  # within four standard errors of 1 / share
-        count, expected = int((keys_of(distinct) % share == 0).sum()), len(distinct) / share
-        assert abs(count - expected) < 4 * expected**0.5
-
-
-def test_copies_of_a_sample_are_kept_once_and_leave_when_the_last_one_does() -> None:
-    x, y = blobs(40)
-    rb = fed(x, y, calibration=1)
-    rb.update(x[:5], (y[:5] + 1) % 10)  # the same inputs under another label
-    rb.update(x[:5], y[:5], sample_weight=torch.full((5,), 2.5))
-    assert rb.sums is not None and rb.sums.kept is not None
-    kept = rb.sums.kept
-    assert len(kept.keys) == 45 and kept.weights.sum() == 57.5 and (kept.keys.diff() >= 0).all()
-    rb.forget(x[:5], y[:5], sample_weight=torch.full((5,), 3.5))
-    rb.forget(x[:5], (y[:5] + 1) % 10)
-    assert same_bits(rb, fed(x[5:], y[5:], calibration=1), PROBE)
-
-
-def test_filters_that_keep_other_samples_do_not_merge_nor_load() -> None:
-    x, y = blobs(40)
-    with pytest.raises(ValueError, match="one sample in 2 is kept here and one in 3 there"):
-        fed(x, y, calibration=2) + fed(x, y, calibration=3)
-    with pytest.raises(ValueError, match="build this head with calibration=2"):
-        fed(x, y, calibration=3).load_state_dict(fed(x, y, calibration=2).state_dict())
+def test_updates_and_predictions_in_several_threads_are_those_of_one() -> None:
+    x, y = blobs(200)
+    head, alone = (ol.ExactHead(maps(2, 32), ledger=True) for _ in range(2))
+    alone.update(x, y)
+    right = alone.predict(PROBE)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda row: head.update(x[row : row + 1], y[row : row + 1]), range(200)))
+        answers = list(pool.map(lambda _: alone.predict(PROBE), range(40)))
+    assert head.samples == 200
+    assert same_bits(head, alone)
+    assert all(torch.equal(answer, right) for answer in answers)
 
 
 # ---------------------------------------------------------------------- weights
 
 
 def test_a_whole_weight_is_repetition_to_the_bit() -> None:
-    x, y = blobs()
     times = torch.arange(300) % 4
-    assert same_bits(
-        fed(x, y, times), fed(x.repeat_interleave(times, 0), y.repeat_interleave(times)), PROBE
-    )
-    quarters = fed(x, y, torch.full((300,), 0.25))
+    repeated = fed(X.repeat_interleave(times, 0), Y.repeat_interleave(times))
+    assert same_bits(fed(X, Y, times), repeated)
+    quarters = fed(X, Y, torch.full((300,), 0.25))
     for _ in range(3):
-        quarters.update(x, y, sample_weight=torch.full((300,), 0.25))
-    assert same_bits(quarters, fed(x, y), PROBE)
+        quarters.update(X, Y, sample_weight=0.25)
+    assert same_bits(quarters, fed(X, Y))
 
 
 def test_a_weightless_sample_is_none_and_its_class_is_none() -> None:
-    x, y = blobs()
-    weights = (y != 4).double()
-    rb = fed(x, y, weights)
-    assert (-1, 4) not in rb.columns and same_bits(rb, fed(x[y != 4], y[y != 4]), PROBE)
+    head = fed(X, Y, (Y != 4).double())
+    assert same_bits(head, fed(X[Y != 4], Y[Y != 4]))
+    head.update(X[:2], Y[:2], sample_weight=0.0)
+    assert head.samples == 270
     for wrong in (-1.0, 17.0, 0.3, float("nan")):
         with pytest.raises(ValueError, match="multiples of 1/16"):
-            rb.update(x[:2], y[:2], sample_weight=[1.0, wrong])
+            head.update(X[:2], Y[:2], sample_weight=[1.0, wrong])
     with pytest.raises(ValueError, match=r"must be \[2\], one per sample, got \(3,\)"):
-        rb.update(x[:2], y[:2], sample_weight=[1.0, 1.0, 1.0])
+        head.update(X[:2], Y[:2], sample_weight=[1.0, 1.0, 1.0])
 
 
-def test_a_uniform_prior_is_what_balanced_weights_give_where_classes_scatter_alike() -> None:
-    """Two classes with the same scatter around other means; one comes eight times as often."""
-    generator = torch.Generator().manual_seed(0)
-    noise = (torch.randn(64, 5, generator=generator, dtype=torch.float64) * 256).round() / 256
-    x = torch.cat([noise, noise + 0.5])
-    y = torch.arange(2).repeat_interleave(64)
-    weights = torch.where(y == 0, 8.0, 1.0)
-    filters = [ExactHead(nn.Identity(), class_prior=p) for p in (None, "uniform")]
-    filters[0].update(x, y, sample_weight=torch.full((128,), 4.5, dtype=torch.float64))
-    filters[1].update(x, y, sample_weight=weights)
-    balanced, prior = (rb.predictive(x) for rb in filters)
-    assert torch.allclose(balanced.mean, prior.mean, atol=1e-6)  # searches end within 1e-5
-    filters[1].class_prior = [0.9, 0.1]
-    assert (filters[1].predictive(x).mean[:, 0] > prior.mean[:, 0]).all()
-    with pytest.raises(ValueError, match="a list of shares .*, got 'flat'"):
-        filters[1].class_prior = "flat"
-
-
-def test_a_uniform_prior_is_one_over_labels_whatever_tasks_have_them() -> None:
-    columns, counts = [(0, 0), (0, 1), (1, 0)], torch.tensor([6.0, 1.0, 2.0])
-    expected = [9 / 4, 9 / 2, 9 / 4]  # nine samples, half of them of either label
-    assert torch.allclose(ratios_of("uniform", columns, counts) * counts, torch.tensor(expected))
-
-
-def test_shares_of_a_prior_may_be_an_array() -> None:
-    x, y = blobs(100)
-    shares = [1.0 + label for label in range(10)]
-    filters = [fed(x, y, class_prior=prior) for prior in (shares, np.array(shares))]
-    assert torch.equal(filters[0].predict(x), filters[1].predict(x))
-    given = np.array(shares)
-    rb = fed(x, y, class_prior=given)
-    given[:] = given[::-1]  # the caller's own array
-    assert torch.equal(rb.predict(x), filters[0].predict(x))
-    with pytest.raises(ValueError, match="a positive share per label"):
-        rb.class_prior = [1.0, math.inf]
-
-
-def test_values_have_no_class_prior() -> None:
-    x, y = blobs(100)[0], torch.sin(torch.arange(200.0)).view(100, 2)
-    rb = fed(x, y, targets="values")
-    before = rb.predict(x)
-    rb.class_prior = "uniform"
-    assert torch.equal(rb.predict(x), before)
-
-
-def test_a_rare_class_is_found_with_a_uniform_prior() -> None:
-    x, y = blobs(4000)
-    keep = (y != 9) | (torch.arange(4000) % 100 == 9)
-    test, truth = blobs(1000, seed=7)
-
-    def recall(**options: Any) -> float:
-        guess = fed(x[keep], y[keep], **options).predict(test).argmax(1)
-        return (guess[truth == 9] == 9).double().mean().item()
-
-    assert recall(class_prior="uniform") > recall() + 0.2
+def test_clipped_values_are_counted_up_and_down() -> None:
+    head = ol.ExactHead("linear", feature_limit=2.0)
+    x = torch.tensor([[1.0, 3.0], [-9.0, 0.5]])
+    y = torch.tensor([0, 1])
+    with pytest.warns(UserWarning, match="50% of the features .* set feature_limit=32"):
+        head.update(x, y, sample_weight=[1.0, 2.5])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # told once
+        head.forget(x[:1], y[:1])
+    assert head.clipped == 2.5

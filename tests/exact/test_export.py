@@ -1,4 +1,4 @@
-"""ONNX and torch.export: the same answers as at home."""
+"""Exported heads, torch.export and ONNX: the same answers as at home."""
 
 from __future__ import annotations
 
@@ -7,22 +7,57 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.exact.toys import PROBE, X, Y, fed, of_tasks
+from torch import nn
 
 import orderless as ol
+from orderless.features import Backbone, DeadLeaves, RandomConvolution, RandomReLU
 
 
-def network() -> torch.nn.Module:
+@pytest.mark.parametrize("across", ["max", "probs"])
+@pytest.mark.parametrize("portable", [False, True])
+def test_the_exported_module_gives_the_head_s_answers(across: str, portable: bool) -> None:
+    head = of_tasks(range(5), across_tasks=across, weights="evidence")
+    mean = head.export(portable=portable)
+    probabilities = head.export(probabilities=True, portable=portable)
+    expected = head.predict(PROBE)
+    assert torch.allclose(mean(PROBE), head.predictive(PROBE).mean, rtol=0, atol=1e-12)
+    head.update(X, Y % 2, task=1)  # later updates do not change it
+    assert torch.allclose(probabilities(PROBE), expected, rtol=0, atol=1e-12)
+    sizes = [sum(part.numel() for part in module.buffers()) for module in (mean, probabilities)]
+    assert sizes[0] < sizes[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_the_exported_module_passes_through_torch_export(probabilities: bool) -> None:
+    module = fed(X, Y, weights="evidence").export(probabilities=probabilities)
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(module, (PROBE,), dynamic_shapes=({0: batch},))
+    for rows in (PROBE, PROBE[:7]):
+        assert torch.allclose(program.module()(rows), module(rows), rtol=0, atol=1e-12)
+
+
+def test_what_cannot_be_exported_is_told() -> None:
+    head = ol.ExactHead("linear", targets="values")
+    with pytest.raises(ValueError, match="has no probabilities"):
+        head.export(probabilities=True)
+    with pytest.raises(ValueError, match="nothing to export yet"):
+        head.export()
+
+
+def network() -> nn.Module:
     torch.manual_seed(0)
-    layers = torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(2)
-    return torch.nn.Sequential(*layers, torch.nn.Flatten())
+    layers = nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+    return nn.Sequential(*layers)
 
 
 MAPS = {
-    "relu": (lambda: ol.features.RandomReLU(3 * 12 * 12, 32), 1e-6),
-    "leaves": (lambda: ol.features.DeadLeaves(3, 12, 4, regions=2), 1e-6),
-    "convolution": (lambda: ol.features.RandomConvolution(3, 12, 8), 1e-6),
+    "relu": (lambda: RandomReLU(3 * 12 * 12, 32), 1e-6),
+    "leaves": (lambda: DeadLeaves(3, 12, 4, regions=2), 1e-6),
+    "convolution": (lambda: RandomConvolution(3, 12, 8), 1e-6),
     "network": (network, 1e-4),
-    "backbone": (lambda: ol.features.Backbone(network(), inputs=torch.rand(8, 3, 12, 12)), 1e-4),
+    "backbone": (lambda: Backbone(network(), inputs=torch.rand(8, 3, 12, 12)), 1e-4),
 }
 
 
@@ -31,7 +66,7 @@ MAPS = {
     ("kind", "probabilities"), [*((kind, True) for kind in MAPS), ("relu", False)]
 )
 @pytest.mark.filterwarnings("ignore")  # of torch about itself
-def test_an_exported_filter_answers_alike_in_onnxruntime(
+def test_an_exported_head_answers_alike_in_onnxruntime(
     kind: str, probabilities: bool, tmp_path: Path
 ) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
@@ -39,10 +74,10 @@ def test_an_exported_filter_answers_alike_in_onnxruntime(
     make_map, tolerance = MAPS[kind]
     x = torch.rand(300, 3, 12, 12, generator=torch.Generator().manual_seed(1))
     y = (x[:, 0].mean((1, 2)) > x[:, 1].mean((1, 2))).long()
-    rb = ol.ExactHead(make_map(), classes=2)
-    rb.update(x, y)
-    expected = (rb.predict(x) if probabilities else rb.predictive(x).mean).numpy()
-    module = rb.export(probabilities=probabilities, portable=True).eval()
+    head = ol.ExactHead(make_map(), classes=2)
+    head.update(x, y)
+    expected = (head.predict(x) if probabilities else head.predictive(x).mean).numpy()
+    module = head.export(probabilities=probabilities, portable=True).eval()
     shapes = ({0: torch.export.Dim("batch")},)
     program = torch.export.export(module, (x[:3],), dynamic_shapes=shapes)
     # the heads' products are float64, and rounded otherwise for another number of rows
@@ -53,3 +88,12 @@ def test_an_exported_filter_answers_alike_in_onnxruntime(
     (answers,) = onnxruntime.InferenceSession(path).run(None, {"x": x.numpy()})
     assert np.abs(answers - expected).max() < tolerance
     assert np.array_equal(answers.argmax(1), expected.argmax(1))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_module_that_was_exported_without_options_goes_to_onnx(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    module = fed(X, Y).export(probabilities=True)
+    torch.onnx.export(module, (PROBE,), str(tmp_path / "x.onnx"), verbose=False)
+    assert (tmp_path / "x.onnx").stat().st_size > 0

@@ -73,11 +73,8 @@ def check_stackable(modules: list[nn.Module]) -> None:
     """Raise if the modules cannot be stacked."""
     first = modules[0]
     refuse_lazy(first)
-    if not any(True for _ in first.parameters()):
-        raise ValueError(
-            f"{type(first).__name__} has no parameters: N copies would be equal (the exact filter "
-            "accepts such a map by itself)"
-        )
+    if len(modules) > 1 and not any(True for _ in first.parameters()):
+        raise ValueError(f"{type(first).__name__} has no parameters: N copies would be equal")
     if any(getattr(module, "sparse", False) for module in first.modules()):
         raise ValueError("particles have dense gradients: make every Embedding with sparse=False")
     shapes = {name: tensor.shape for name, tensor in tensors_of(first).items()}

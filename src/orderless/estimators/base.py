@@ -6,7 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -147,11 +147,11 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         head = ExactHead(self._feature_map(), **self._head_options())
         if head.grid.device != torch.device(self.device):
             head.to(self.device)
-        advice = head.intake.warnings.advice
+        advice = head.warnings.advice
         advice["input_limit"] = advice["feature_limit"] = "set input_mean and input_scale"
         advice["target_limit"] = "set target_mean and target_scale"
         meaning = self._meaning(getattr(self, "classes_", None))
-        head.intake = replace(head.intake, meaning=meaning)
+        head.meaning = meaning
         return head
 
     def _feature_map(self) -> Any:
@@ -161,7 +161,7 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             count = max(1024, 4 * inputs) if self.n_features is None else self.n_features
             count = check_whole("n_features", count, 1)
             # larger biases give features that are 0 on almost all samples, and extrapolate badly
-            make = lambda: RandomReLU(inputs, count, bias_scale=0.5)  # noqa: E731
+            make = lambda: RandomReLU(inputs, count)  # noqa: E731
             return Ensemble(make, 1, seed=self.seed_, device=self.device)
         if self.n_features is not None:
             raise ValueError(f"n_features={self.n_features} needs features='relu'")
@@ -204,11 +204,11 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], accept_sparse=True)
         return iter(self._inputs(dense(X)).split(ROWS))
 
-    def export(self, *, portable: bool = False) -> nn.Module:
+    def export(self, *, portable: bool = True) -> nn.Module:
         """What predicts, as an ordinary module: raw inputs X `[n, d]` to probabilities `[n, C]` in
         the order of `classes_`, or to values `[n]`. Scaling is part of it.
 
-        Later updates do not change it. `portable`: without triangular solves, for ONNX.
+        Later updates do not change it. See `ExactHead.export` for `portable`.
         """
         check_is_fitted(self, "head_")
         return ExportedEstimator(self, portable)

@@ -1,6 +1,6 @@
 """The classifier."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +11,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
 from ..exact import ExactHead
-from ..exact.targets import LARGEST_WEIGHT
+from ..exact.intake import LARGEST_WEIGHT
 from .base import ExactEstimator, dense
 
 
@@ -76,7 +76,7 @@ class ExactClassifier(ClassifierMixin, ExactEstimator):
         """The head with a column for each of `classes`, which include ours."""
         places = np.searchsorted(classes, self.classes_.astype(classes.dtype))
         result = self.head_.relabelled(places.tolist(), len(classes))
-        result.intake = replace(result.intake, meaning=self._meaning(classes))
+        result.meaning = self._meaning(classes)
         return result
 
     def _align(self, other: Any) -> tuple[ExactHead, ExactHead]:

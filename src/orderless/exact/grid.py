@@ -5,28 +5,27 @@ A grid that loses too much by clipping or rounding gives a warning, once per hea
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..ensemble import Ensemble
 from ..ensemble.precision import matrix_precision
-from ..features.exact import check_limit, check_whole, round_inputs
+from ..features.exact import check_limit, check_whole
 from ..io import digest
-from .targets import Classes, Values
 
 # the shares of clipped values, and of squares lost by rounding, above which a warning is given
 _CLIPPED = {"input_limit": 0.1, "feature_limit": 0.01, "target_limit": 0.0}
-_ROUNDED = {"input_limit": 1e-3, "feature_limit": 1e-4, "target_limit": 1e-4}
-_LOOKED_AT = 64  # samples of an update for which warnings are given
+_ROUNDED = 1e-3
 _PACKAGE = str(Path(__file__).parents[1])
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -44,14 +43,6 @@ def in_plain_mode(method: Method) -> Method:
             return method(self, *args, **kwargs)
 
     return run  # type: ignore[return-value]
-
-
-class Block(NamedTuple):
-    """Features of a block `[N, B, M]`: on the grid, before rounding, and which were clipped."""
-
-    features: Tensor
-    raw: Tensor
-    clipped: Tensor
 
 
 class GridFeatures:
@@ -75,59 +66,75 @@ class GridFeatures:
         self.limit = check_limit(limit, "feature_limit")
         self.bits = check_whole("bits", bits, 1, 20)
         self.block_size = check_whole("block_size", block_size, 1)
-        self.device = particles.device
-        self.maps = [particles[i].requires_grad_(False).eval() for i in range(particles.n)]
         self.scale = 2.0**bits / limit
+        self._take(particles)
         first = self.maps[0]
-        self.input_limit = getattr(first, "input_limit", None)
         # a map may split its batches into blocks itself
         self.padded = not (getattr(first, "exact", False) or getattr(first, "blocks_itself", False))
-        self.fingerprint = self._fingerprint(particles.state_dict())
+        self._digest = digest([repr(first), self.limit, self.bits, particles.state_dict()])
 
-    def of(self, particles: Ensemble) -> GridFeatures:
-        """The same grid for other maps."""
-        return GridFeatures(particles, self.limit, self.bits, self.block_size)
+    def _take(self, particles: Ensemble) -> None:
+        self.device = particles.device
+        self.maps = [particles[i].requires_grad_(False).eval() for i in range(particles.n)]
 
-    def blocks(self, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Rows in portions of bounded memory."""
-        size = self.block_size
-        if not self.padded:
-            size = 4096 if self.device.type == "cuda" else 1024
-        return zip(*[tensor.split(size) for tensor in tensors], strict=True)
+    def moved(self, particles: Ensemble) -> Self:
+        """The same grid for the same maps on another device."""
+        result = copy.copy(self)
+        result._take(particles)
+        return result
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the maps and the grid, followed by what else affects the bits of maps that are
+        not `exact`: heads with equal ones can be merged."""
+        conditions = getattr(self.maps[0], "fingerprint", None)
+        parts = [self._digest]
+        if callable(conditions):
+            parts.append(conditions(self.device))
+        if self.padded:
+            parts.append(f"blocks of {self.block_size}")
+        return "-".join(parts)
+
+    @property
+    def portion(self) -> int:
+        """How many rows are computed at a time, in bounded memory."""
+        return 4096 if self.device.type == "cuda" else 1024
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Features of one block `[N, B, M]` on the grid."""
-        return self.measured(x).features
+        """Features of samples `[N, B, M]`, on the grid."""
+        return self.rounded(self.raw(x))
 
-    def measured(self, x: Tensor) -> Block:
-        """The same with the features before rounding, and which were clipped."""
-        count = len(x)
-        x = x.float() if x.dtype == torch.uint8 and self.padded else x
-        missing = max(1, self.block_size if self.padded else 0) - count
-        if missing > 0:
-            filler = x[:1] if count else x.new_zeros(1, *x.shape[1:])
-            x = torch.cat([x, filler.expand(missing, *x.shape[1:])])
-        features = torch.stack([checked_features(part, x) for part in self._run(x)])
-        features = features[:, :count]
+    def rounded(self, features: Tensor) -> Tensor:
+        largest = 2.0**self.bits
+        return (features * self.scale).round_().clamp_(-largest, largest).div_(self.scale)
+
+    def raw(self, x: Tensor) -> Tensor:
+        """Features before rounding: `[N, B, M]`, float32 or float64."""
+        size = self.block_size if self.padded else self.portion
+        features = torch.cat([self._block(part) for part in x.split(size)], dim=1)
         if not features.isfinite().all():
             bad = (~features.isfinite()).any(2).any(0).nonzero()[0].item()
             raise ValueError(
-                f"the features of sample {bad} of a block of {count} are not finite: clean the data"
+                f"the features of sample {bad} of a block of {len(x)} are not finite: clean the "
+                "data"
             )
-        features = features if features.dtype == torch.float64 else features.float()
-        largest = 2.0**self.bits
-        whole = (features * self.scale).round_()
-        beyond = whole.abs() > largest
-        return Block(whole.clamp_(-largest, largest).div_(self.scale), features, beyond)
+        return features if features.dtype == torch.float64 else features.float()
 
-    def _run(self, x: Tensor) -> list[Any]:
-        """Every map's features of one block; errors name the fix."""
+    def _block(self, x: Tensor) -> Tensor:
+        """Every map's features of a few samples; errors name the fix."""
+        count = len(x)
+        if self.padded:
+            x = x.float() if x.dtype == torch.uint8 else x
+            filler = x[:1] if count else x.new_zeros(1, *x.shape[1:])
+            missing = self.block_size - count
+            x = torch.cat([x, filler.expand(missing, *x.shape[1:])]) if missing else x
         try:
             pooled = getattr(self.maps[0], "pooled", None)
             if pooled is None:
-                return [module(x) for module in self.maps]
-            common = pooled(x)  # by the frozen network that all maps share
-            return [module.projected(common) for module in self.maps]  # type: ignore[operator]
+                outputs = [module(x) for module in self.maps]
+            else:  # by the frozen network that all maps share
+                common = pooled(x)
+                outputs = [module.projected(common) for module in self.maps]  # type: ignore[operator]
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -138,24 +145,15 @@ class GridFeatures:
                 f"the feature map cannot take samples of shape {list(x.shape[1:])}, {x.dtype} "
                 f"({hint}): {error}"
             ) from error
-
-    def _fingerprint(self, state: dict[str, Tensor]) -> str:
-        """A hash of the maps and the grid: heads with equal ones can be merged. It is followed by
-        what else affects the bits of maps that are not `exact`."""
-        first = self.maps[0]
-        parts = [digest([repr(first), self.limit, self.bits, state])]
-        conditions = getattr(first, "fingerprint", None)
-        if callable(conditions):
-            parts.append(conditions(self.device))
-        return "-".join([*parts, f"blocks of {self.block_size}"] if self.padded else parts)
+        return torch.stack([checked_features(output, len(x)) for output in outputs])[:, :count]
 
 
-def checked_features(features: Any, x: Tensor) -> Tensor:
+def checked_features(features: Any, count: int) -> Tensor:
     """Raise `ValueError` if a map's output is no matrix with a row per sample."""
-    if isinstance(features, Tensor) and features.dim() == 2 and len(features) == len(x):
+    if isinstance(features, Tensor) and features.dim() == 2 and len(features) == count:
         return features
     got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-    raise ValueError(f"a feature map must give [B, M] for B={len(x)}, got {got}: add nn.Flatten()")
+    raise ValueError(f"a feature map must give [B, M] for B={count}, got {got}: add nn.Flatten()")
 
 
 class GridWarnings:
@@ -170,47 +168,27 @@ class GridWarnings:
             self.told.add(setting)
             warnings.warn(message, stacklevel=_outside())
 
-    def look_at(
-        self,
-        grid: GridFeatures,
-        kind: Classes | Values,
-        x: Tensor,
-        y: Tensor,
-        targets: Tensor,
-        block: Block,
-    ) -> None:
-        """Warn if inputs, features or targets lose much on their grids; y are those before it."""
-        some = slice(_LOOKED_AT)
-        limit = grid.input_limit
-        if limit is not None and x.is_floating_point():
-            inside = round_inputs(x[some], limit, torch.float64)
-            self.compare("inputs", x[some], inside, limit, "input_limit")
-        features = block.features[:, some]
-        self.compare("features", block.raw[:, some], features, grid.limit, "feature_limit")
-        if isinstance(kind, Values):
-            values = y[some].double().reshape(targets[some].shape)
-            self.compare("targets", values, targets[some], kind.limit, "target_limit")
-
-    def compare(self, what: str, raw: Tensor, rounded: Tensor, limit: float, setting: str) -> None:
-        """Compare values with the rounded ones on a grid that ends at +-limit."""
-        if setting in self.told or not raw.any():
+    def look_at(self, setting: str, values: Tensor, limit: float, bits: int) -> None:
+        """Warn if values lose much on the grid of multiples of limit / 2^bits up to the limit."""
+        values = values.double()
+        largest = values.abs().max().item() if values.numel() else 0.0
+        if setting in self.told or largest == 0.0:
             return
-        raw = raw.double()
-        largest = raw.abs().max()
-        clipped = (raw.abs() > limit).double().mean().item()
+        unit = limit / 2.0**bits
+        clipped = (values.abs() > limit).double().mean().item()
+        inside = values.clamp(-limit, limit)
         # in units of the largest, whose square may be too small or too large for a float64
-        lost = ((raw.clamp(-limit, limit) - rounded) / largest).square().sum()
-        share = (lost / (raw / largest).square().sum()).item()
+        lost = ((inside - (inside / unit).round() * unit) / largest).square().mean()
+        share = (lost / (values / largest).square().mean()).item()
+        what = setting.replace("_limit", "s")
         if clipped > _CLIPPED[setting]:
-            how = f"{100 * clipped:.0f} % of the {what} lie beyond +-{limit:g} and are clipped"
-        elif share > _ROUNDED[setting]:
-            how = (
-                f"the {what} are so small that rounding takes {100 * share:.2g} % of their squares"
-            )
+            how = f"{100 * clipped:.0f}% of the {what} lie beyond +-{limit:g} and are clipped"
+        elif share > _ROUNDED:
+            how = f"the {what} are so small that rounding takes {100 * share:.2g}% of their squares"
         else:
             return
         # a power of two, at least twice the largest value seen
-        better = 2.0 ** math.ceil(math.log2(2.0 * largest.item()))
+        better = 2.0 ** math.ceil(math.log2(2.0 * largest))
         advice = self.advice.get(setting, f"scale them, or set {setting}={better!r}")
         self.tell(setting, f"{how}: {advice}")
 
@@ -225,28 +203,10 @@ def _outside() -> int:
     return level
 
 
-class _Inputs(nn.Module):
+class Inputs(nn.Flatten):
     """phi(x) = x: the inputs are features already."""
 
     exact = True
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.flatten(1)
-
-
-class _Body(nn.Module):
-    """A module without parameters, with one added, as an ensemble requires."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-        for name in ("exact", "blocks_itself", "fingerprint"):
-            if hasattr(module, name):
-                setattr(self, name, getattr(module, name))
-        self.nothing = nn.Parameter(torch.zeros(1), requires_grad=False)
-
-    def forward(self, x: Tensor) -> Any:
-        return self.module(x)
 
 
 def as_ensemble(features: Ensemble | nn.Module | str) -> Ensemble:
@@ -254,10 +214,8 @@ def as_ensemble(features: Ensemble | nn.Module | str) -> Ensemble:
     if isinstance(features, Ensemble):
         return features
     if features == "linear":
-        features = _Inputs()
+        features = Inputs()
     if not isinstance(features, nn.Module):
         raise TypeError(f"features must be an Ensemble, a module or 'linear', got {features!r}")
     parameter = next(features.parameters(), None)
-    if parameter is None:
-        return Ensemble.from_modules([_Body(features)])
-    return Ensemble.from_modules([features], device=parameter.device)
+    return Ensemble.from_modules([features], device=None if parameter is None else parameter.device)

@@ -37,29 +37,31 @@ import torch
 from torch import Tensor, nn
 
 from ..ensemble import Ensemble
-from ..ensemble.stacking import check_same_shapes
-from ..features.exact import check_whole
+from ..features.exact import check_limit, check_whole
 from ..filters.base import Predictor
 from ..filters.weights import log_mean
+from .columns import Column, by_label, column_pairs, label_table, tasks_and_labels
 from .export import ExportedHead
-from .grid import GridFeatures, as_ensemble, in_plain_mode
-from .intake import Intake
+from .grid import GridFeatures, GridWarnings, as_ensemble, in_plain_mode
+from .intake import LARGEST_LABEL, sums_of
 from .ridge import HeadPosterior
-from .solution import Prior, Solution, check_choice, check_prior, maps_weights, read, solve
-from .sums import HeadSums, whole
-from .targets import (
-    Classes,
-    Column,
-    Values,
-    by_label,
-    column_pairs,
-    label_table,
-    tasks_and_labels,
+from .solution import (
+    Prior,
+    Solution,
+    check_choice,
+    checked_prior,
+    read,
+    solve,
 )
+from .sums import Basis, HeadSums, whole
 
-_READ_OPTIONS = (
-    "weighting", "across_tasks", "standardize", "prior_precision", "noise_variance", "class_prior",
-)  # fmt: skip
+_CHOICES = {
+    "weighting": ("uniform", "evidence"),
+    "across_tasks": ("max", "probs"),
+    "standardize": (True, False),
+}
+_READ_OPTIONS = {*_CHOICES, "prior_precision", "noise_variance", "class_prior"}
+_UNLIKELY = 1 << 16  # labels below are not taken for ids
 
 
 class Predictive(NamedTuple):
@@ -113,6 +115,7 @@ class ExactHead(Predictor):
     Updates may come from several threads: each is counted. A head in use is not to be moved.
     """
 
+    plain_state = ("fingerprint", "targets", "calibration", "ledger", "sums")
     sums: HeadSums | None  # None without data; never changed in place
     _solution: Solution | None
 
@@ -136,37 +139,42 @@ class ExactHead(Predictor):
         ledger: bool = False,
     ) -> None:
         check_choice("targets", targets, ("classes", "values"))
-        check_choice("weights", weights, ("uniform", "evidence"))
-        check_choice("across_tasks", across_tasks, ("max", "probs"))
-        check_choice("standardize", standardize, (True, False))
         check_choice("ledger", ledger, (True, False))
         if (prior_precision is None) != (noise_variance is None):
             raise ValueError("give both prior_precision and noise_variance, or neither")
-        for value in (prior_precision, noise_variance):
-            if value is not None and not value > 0:
-                raise ValueError(f"a prior precision or noise variance is positive, got {value}")
-        calibration = check_whole("calibration", calibration, 0)
-        particles = as_ensemble(features)
-        grid = GridFeatures(particles, feature_limit, bits, block_size)
-        if targets == "classes":
-            super().__init__(particles, link="softmax")
-            self.intake = Intake(grid, Classes(classes), calibration, ledger)
-        else:
-            super().__init__(particles, link="identity")
-            self.intake = Intake(grid, Values(target_limit, grid.bits), 0, ledger)
+        of_classes = targets == "classes"
+        super().__init__(as_ensemble(features), link="softmax" if of_classes else "identity")
+        self.grid = GridFeatures(self.particles, feature_limit, bits, block_size)
+        self.basis = Basis(
+            self.grid.fingerprint,
+            self.grid.limit,
+            self.grid.bits,
+            target_limit=None if of_classes else check_limit(target_limit, "target_limit"),
+            calibration=check_whole("calibration", calibration, 0) if of_classes else 0,
+            ledger=ledger,
+        )
+        if classes is not None:
+            classes = check_whole("classes", classes, 1, LARGEST_LABEL)
+        self.classes = classes
         self.weighting = weights
         self.across_tasks = across_tasks
         self.standardize = standardize
         self.prior_precision = prior_precision
         self.noise_variance = noise_variance
         self.class_prior = class_prior
+        self.warnings = GridWarnings()
+        self.meaning = ""  # an estimator's description of inputs and labels; not saved
         self.sums = None
         self._lock = threading.RLock()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; the solved heads are dropped here if they depend on it."""
-        if name == "class_prior":
-            value = check_prior(value) if self.intake.units.classes else None
+        """Set an attribute, checked; the solved heads are dropped here if they depend on it."""
+        if name in _CHOICES:
+            check_choice(name.replace("weighting", "weights"), value, _CHOICES[name])
+        elif name == "class_prior":
+            value = checked_prior(value) if self.basis.classes else None
+        elif name in _READ_OPTIONS and value is not None and not value > 0:
+            raise ValueError(f"{name} must be positive, got {value}")
         super().__setattr__(name, value)
         if name == "sums" or name in _READ_OPTIONS:
             super().__setattr__("_solution", None)
@@ -179,7 +187,7 @@ class ExactHead(Predictor):
         vars(self).update(state, _lock=threading.RLock())
 
     def __repr__(self) -> str:
-        features = "no" if self.sums is None else str(self.sums.features)
+        features = "no" if self.sums is None else self.sums.features
         maps = "1 map" if self.particles.n == 1 else f"{self.particles.n} maps"
         return (
             f"{type(self).__name__}({maps}, {features} features, "
@@ -202,13 +210,9 @@ class ExactHead(Predictor):
         """The head's columns (task, label) in ascending order; task is -1 if none was given."""
         return [] if self.sums is None else column_pairs(self.sums.columns)
 
-    @property
-    def grid(self) -> GridFeatures:
-        """The features of samples, on their grid."""
-        return self.intake.grid
-
     # ---------------------------------------------------------------------- data
 
+    @in_plain_mode
     def update(
         self, x: Tensor, y: Tensor, task: int | None = None, sample_weight: Any = None
     ) -> None:
@@ -217,10 +221,11 @@ class ExactHead(Predictor):
         With `task` the head has a column per (task, label), otherwise one per label. A sample of
         weight 3 counts as three; weights `[B]` are multiples of 1/16 up to 16.
         """
-        part = self.intake.part(x, y, task, sample_weight)
+        part = sums_of(self, x, y, task, sample_weight)
         with self._lock:
-            self.sums = self.intake.combined(self.sums, part, 1)
+            self.sums = self._total(part, 1)
 
+    @in_plain_mode
     def forget(
         self, x: Tensor, y: Tensor, task: int | None = None, sample_weight: Any = None
     ) -> None:
@@ -230,23 +235,54 @@ class ExactHead(Predictor):
         that were never added are refused if the sums show it: if a count or a sum of squares would
         fall below 0, or if sums would remain without samples. With a ledger all of them are.
         """
-        part = self.intake.part(x, y, task, sample_weight)
+        part = sums_of(self, x, y, task, sample_weight)
         with self._lock:
-            self.sums = self.intake.combined(self.sums, part, -1)
+            self.sums = self._total(part, -1)
+
+    def _total(self, part: HeadSums | None, sign: int) -> HeadSums | None:
+        """Own sums plus or minus others, after every check; None if no data are left."""
+        if part is None:
+            return self.sums
+        if self.sums is not None:
+            total = self.sums.plus(part, sign)
+        elif sign > 0:
+            total = part.map(lambda tensor: tensor.to(self.grid.device))
+        else:
+            raise ValueError("nothing can be taken from a head without data")
+        self._check_labels(total)
+        return total if total.samples else None
+
+    def _check_labels(self, sums: HeadSums) -> None:
+        """Refuse labels beyond `classes`; warn of labels that seem to be ids."""
+        if not self.basis.classes or not len(sums.columns):
+            return
+        largest = int(tasks_and_labels(sums.columns)[1].max())
+        if self.classes is not None and largest >= self.classes:
+            raise ValueError(f"labels must lie between 0 and {self.classes - 1}, got {largest}")
+        if self.classes is None and largest >= max(_UNLIKELY, 100 * len(sums.columns)):
+            self.warnings.tell(
+                "labels",
+                f"a label is {largest}, but there are {len(sums.columns)} different ones, and "
+                f"predictions will have {largest + 1} columns: number the labels from 0 if these "
+                "are ids, or say how many classes there are",
+            )
 
     def drop_ledger(self) -> None:
         """Forget which samples are in; the sums stay. To be done before a head is published."""
         with self._lock:
-            self.intake = replace(self.intake, ledger=False)
+            self.basis = replace(self.basis, ledger=False)
             if self.sums is not None:
-                self.sums = replace(self.sums, ledger=None)
+                left = {name: own for name, own in self.sums.counted.items() if name != "ledger"}
+                self.sums = replace(self.sums, basis=self.basis, counted=left)
 
     # ---------------------------------------------------------------------- several heads
 
+    @in_plain_mode
     def holding(self, sums: HeadSums | None) -> Self:
         """A head with these sums and the same settings; it shares the maps."""
         result = copy.copy(self)
-        result.sums = self.intake.combined(None, sums, 1)
+        result.sums = None
+        result.sums = result._total(sums, 1)
         return result
 
     def __add__(self, other: ExactHead) -> Self:
@@ -263,26 +299,34 @@ class ExactHead(Predictor):
             return NotImplemented
         return self.holding(self.sums)
 
+    @in_plain_mode
     def _with(self, other: ExactHead, sign: int) -> Self:
         if not isinstance(other, ExactHead):
             return NotImplemented
-        self.intake.check_same(other.intake)
-        return self.holding(self.intake.combined(self.sums, other.sums, sign))
+        self.basis.check_same(other.basis.described())
+        if self.meaning != other.meaning:
+            raise ValueError(
+                "inputs or labels mean something else there: add the estimators that these heads "
+                "belong to, which align labels and compare scales"
+            )
+        return self.holding(self._total(other.sums, sign))
 
     def relabelled(self, labels: list[int], classes: int | None) -> Self:
         """The same data with label i renamed to `labels[i]` (ascending), out of `classes`."""
         result = self.holding(None)
-        result.intake = replace(self.intake, targets=Classes(classes))
-        if self.sums is not None:
-            result.sums = result.intake.relabelled(self.sums, labels)
+        result.classes = classes
+        result.sums = None if self.sums is None else self.sums.relabelled(labels)
         return result
 
     def to(self, device: torch.device | str) -> Self:
         """Move maps and sums, in place. Heads that share the maps keep theirs where they are."""
         with self._lock:
             self.particles = copy.deepcopy(self.particles).to(device)
-            self.intake = replace(self.intake, grid=self.grid.of(self.particles))
-            self.sums = None if self.sums is None else self.intake.here(self.sums)
+            self.grid = self.grid.moved(self.particles)
+            self.basis = replace(self.basis, fingerprint=self.grid.fingerprint)
+            if self.sums is not None:
+                moved = self.sums.map(lambda tensor: tensor.to(device))
+                self.sums = replace(moved, basis=self.basis)
         return self
 
     def state_dict(self) -> dict[str, Any]:
@@ -290,56 +334,48 @@ class ExactHead(Predictor):
         return {
             "kind": type(self).__name__,
             "particles": {name: t.clone() for name, t in self.particles.state_dict().items()},
-            **self.intake.described(),
+            **self.basis.described(),
             "sums": None if self.sums is None else self.sums.state_dict(),
         }
 
     @in_plain_mode
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load maps and sums. Raise before any change if they are of another kind or grid."""
-        name = type(self).__name__
-        missing = {"particles", "sums", *self.intake.described()} - state.keys()
-        if state.get("kind") != name or missing:
-            raise ValueError(f"this state is of a {state.get('kind')}, not of a {name}")
-        shapes = {key: tuple(t.shape) for key, t in self.particles.state_dict().items()}
-        check_same_shapes(shapes, state["particles"], "this state is of another model")
+        self.check_state(state)
         particles = copy.deepcopy(self.particles)
         particles.load_state_dict(state["particles"])
-        intake = replace(self.intake, grid=self.grid.of(particles))
-        intake.check_described({key: state[key] for key in intake.described()})
+        grid = GridFeatures(particles, self.grid.limit, self.grid.bits, self.grid.block_size)
+        basis = replace(self.basis, fingerprint=grid.fingerprint)
+        basis.check_same(state)
         sums = state["sums"]
         if sums is not None:
-            sums = HeadSums.from_state(sums, intake.units, intake.grid.device)
-            intake.targets.check_others(sums.columns[:0], sums.columns)
+            sums = HeadSums.from_state(sums, basis, grid.device)
+            self._check_labels(sums)
         with self._lock:
             self.particles = particles
-            self.intake = intake
+            self.grid = grid
+            self.basis = basis
             self.sums = sums
 
     # ---------------------------------------------------------------------- reading
 
     @in_plain_mode
-    def solution(self) -> Solution | None:
-        """Posteriors, weights and temperature, computed once after each change; None without
-        data."""
+    def solution(self) -> Solution:
+        """Posteriors, weights and temperature, computed once after each change."""
         with self._lock:
-            if self._solution is None and self.sums is not None:
+            if self._solution is None:
                 self._solution = solve(self, self.sums)
             return self._solution
 
     @property
     def heads(self) -> list[HeadPosterior]:
         """The head of every map."""
-        solution = self.solution()
-        return [] if solution is None else solution.heads
+        return self.solution().heads
 
     @property
     def particle_log_evidence(self) -> Tensor:
         """log p(data | map i): `[N]`, float64; 0 without data."""
-        solution = self.solution()
-        if solution is None:
-            return torch.zeros(self.particles.n, dtype=torch.float64, device=self.grid.device)
-        return solution.evidence
+        return self.solution().evidence
 
     @property
     def log_evidence(self) -> Tensor:
@@ -349,10 +385,7 @@ class ExactHead(Predictor):
     @property
     def raw_log_weights(self) -> Tensor:  # type: ignore[override]
         """Normalised log-weights `[N]`."""
-        solution = self.solution()
-        if solution is None:
-            return maps_weights("uniform", self.particle_log_evidence)
-        return solution.log_weights
+        return self.solution().log_weights
 
     @property
     def alive(self) -> Tensor:  # type: ignore[override]
@@ -369,19 +402,19 @@ class ExactHead(Predictor):
         compete for each label. A class without samples has logit -inf; an unknown task, all zeros.
         """
         solution = self.solution()
-        if not isinstance(self.intake.targets, Classes):
+        if not self.basis.classes:
             return read(solution, self.grid, x)[0]
         across = self.across_tasks if across_tasks is None else across_tasks
-        check_choice("across_tasks", across, ("max", "probs"))
+        check_choice("across_tasks", across, _CHOICES["across_tasks"])
         columns = torch.zeros(0, dtype=torch.int64) if self.sums is None else self.sums.columns
         tasks, labels = tasks_and_labels(columns)
-        count = self.intake.targets.labels(labels)
+        count = self.classes or 1 + max(labels.tolist(), default=-1)
         if count == 0:
             raise ValueError("nothing to predict yet: update first, or say how many classes exist")
         chosen = torch.ones_like(labels, dtype=torch.bool)
         if task is not None:
             chosen = (tasks == task) | (tasks == -1)
-        if solution is None or not chosen.any():
+        if not chosen.any():
             shape = self.particles.n, len(x), count
             return torch.zeros(shape, dtype=torch.float64, device=self.grid.device)
         means, variances = read(solution, self.grid, x)
@@ -389,11 +422,6 @@ class ExactHead(Predictor):
         factor = means.new_tensor(solution.sharpness)
         scores = means[..., chosen] * (factor / variances.sqrt()).unsqueeze(2)
         return by_label(scores, label_table(labels[chosen], count), across)
-
-    def mixture(self, values: Tensor, weights: Tensor) -> Tensor:
-        """sum_i w_i values_i over `[N, B, C]`; a map of weight 0 may say -inf."""
-        shares = weights.to(values.dtype).view(-1, 1, 1)
-        return torch.where(shares > 0, shares * values, 0.0).sum(0)
 
     @in_plain_mode
     def predictive(self, x: Tensor) -> Predictive:
@@ -404,11 +432,11 @@ class ExactHead(Predictor):
         spread = variances.unsqueeze(2) + (means - mean).square()
         return Predictive(mean, self.mixture(spread, weights))
 
-    def export(self, *, probabilities: bool = False, portable: bool = False) -> ExportedHead:
+    def export(self, *, probabilities: bool = False, portable: bool = True) -> ExportedHead:
         """Maps and heads as one `nn.Module` that computes `predictive(x).mean`, or `predict(x)`.
 
-        Later updates do not change it. `probabilities` need the factors too, 8 N M^2 bytes.
-        `portable` inverts them beforehand, for runtimes without triangular solves (ONNX); results
-        are equal up to rounding.
+        Later updates do not change it. `probabilities` need the factors too, 8 N M^2 bytes. They
+        are inverted beforehand, for runtimes without triangular solves such as ONNX's;
+        `portable=False` solves. Results are equal up to rounding.
         """
         return ExportedHead(self, probabilities, portable)

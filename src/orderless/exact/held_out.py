@@ -14,15 +14,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from .ridge import DEVIATION, SHARPNESS, STEP, STEPS, maximize
-from .targets import by_label
-
-_AT_ONCE = 2**22  # scores in memory at a time
+from .columns import by_label
+from .ridge import DEVIATION, SHARPNESS, STEP, STEPS, maximum
 
 
 @dataclass(frozen=True)
@@ -47,39 +44,37 @@ class HeldOut:
     def judge(self, scores: Tensor) -> Tensor:
         """The log-likelihood of all labels under each of n maps alone, at the best factor on its
         scores `[n, S, K]`: `[n]`. The maximum is that of a parabola through a few factors."""
-        factors = math.log(SHARPNESS) + STEP * torch.arange(-STEPS, STEPS + 1, dtype=torch.float64)
-        values = self._log_likelihoods(scores, factors)  # [factors, n]
+        factors = math.log(SHARPNESS) + STEP * torch.arange(-STEPS, STEPS + 1.0)
+        values = self.likelihoods(scores, factors)
         best = values[1:-1].argmax(0, keepdim=True) + 1
         left, middle, right = values.gather(0, torch.cat([best - 1, best, best + 1]))
         bend = (2.0 * middle - left - right).clamp(min=1e-9)
-        rise = ((right - left) ** 2 / (8.0 * bend)).clamp(max=(right - left).abs() / 2)
-        return middle + rise
+        rise = (right - left).square() / (8.0 * bend)
+        return middle + rise.clamp(max=(right - left).abs() / 2)
 
     def sharpness(self, scores: Tensor, maps: Tensor) -> float:
         """The best factor on the scores `[n, S, K]` for the mixture of maps with log-weights
         `[n]`."""
-        likelihoods = partial(self._log_likelihoods, scores, maps=maps)
-        start = math.log(SHARPNESS)
-        return math.exp(maximize(likelihoods, start, -3.0, 4.0, width=STEP * STEPS, tolerance=0.05))
 
-    def _log_likelihoods(
-        self, scores: Tensor, factors: Tensor, maps: Tensor | None = None
-    ) -> Tensor:
-        """Log-likelihoods of all labels plus the log prior of the factor, at log `factors`: of each
-        map `[factors, n]`, or of the mixture with log-weights `maps` `[factors]`."""
+        def of_mixture(factors: Tensor) -> Tensor:
+            return self.likelihoods(scores, factors, maps).squeeze(1)
+
+        return math.exp(maximum(of_mixture, -3.0, 4.0, tolerance=0.05))
+
+    def likelihoods(self, scores: Tensor, factors: Tensor, maps: Tensor | None = None) -> Tensor:
+        """Log-likelihoods of all labels plus the log prior of the factor, at F log factors: of each
+        map `[F, n]`, or of the mixture with log-weights `maps` `[F, 1]`."""
         if self.across == "max":  # a factor does not change which is the largest
             scores = by_label(scores, self.table, "max")
-        parts = []
-        for some in factors.to(scores).split(max(1, _AT_ONCE // scores.numel())):
-            logits = (some.exp().view(-1, 1, 1, 1) * scores).flatten(0, 1)  # [some * n, S, .]
+        own = self.labels.expand(scores.shape[:2]).unsqueeze(2)
+        values = []
+        for factor in factors.tolist():
+            logits = math.exp(factor) * scores
             if self.across != "max":
                 logits = by_label(logits, self.table, self.across)
-            own = self.labels.expand(logits.shape[:2]).unsqueeze(2)
-            chances = logits.gather(2, own).squeeze(2) - logits.logsumexp(2)
-            chances = chances.unflatten(0, (len(some), -1))
-            unusual = (some - math.log(SHARPNESS)) / DEVIATION
+            chances = logits.gather(2, own).squeeze(2) - logits.logsumexp(2)  # [n, S]
             if maps is not None:
-                chances = (chances + maps.unsqueeze(1)).logsumexp(1, keepdim=True)
-            values = (chances * self.weights).sum(2) - unusual.square().unsqueeze(1) / 2.0
-            parts.append(values if maps is None else values.squeeze(1))
-        return torch.cat(parts)
+                chances = (chances + maps.unsqueeze(1)).logsumexp(0, keepdim=True)
+            unusual = (factor - math.log(SHARPNESS)) / DEVIATION
+            values.append((chances * self.weights).sum(1) - unusual**2 / 2.0)
+        return torch.stack(values)

@@ -1,171 +1,151 @@
-"""How samples become sums: the maps, the grids of features and targets, what is kept besides."""
+"""How samples become sums: checks, targets on their grid, portions of bounded memory."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from .grid import GridFeatures, GridWarnings, in_plain_mode
-from .ledger import Ledger
-from .sums import HeadSums, KeptSamples, Units
-from .targets import Classes, Values, checked, column_numbers, column_pairs
+from ..features.exact import INPUT_BITS, check_whole
+from .columns import LABELS
+from .samples import Samples, sample_hashes, sample_keys
+from .sums import Basis, HeadSums, check_memory
+
+if TYPE_CHECKING:
+    from .head import ExactHead
+
+LARGEST_WEIGHT = 16.0
+LARGEST_LABEL = 1 << 20
+_LARGEST_TASK = (1 << 30) - 1
+_LOOKED_AT = 64  # samples of an update for which warnings are given
 
 
-@dataclass(frozen=True)
-class Intake:
-    """Everything that sums depend on besides the data. Sums of equal intakes can be added."""
+def sums_of(
+    head: ExactHead, x: Tensor, y: Tensor, task: int | None, sample_weight: Any
+) -> HeadSums | None:
+    """The sums over these samples alone; None if none of them counts."""
+    grid = head.grid
+    basis = head.basis
+    x, y, weights = checked(x, y, sample_weight, grid.device)
+    if not len(y):
+        return None
+    columns, targets = encoded(y, task, basis)
+    sums: HeadSums | None = None
+    kept = []
+    parts = [tensor.split(grid.portion) for tensor in (x, targets, weights)]
+    for rows, wanted, mass in zip(*parts, strict=True):
+        raw = grid.raw(rows)
+        features = grid.rounded(raw)
+        if sums is None:
+            n, _, size = features.shape
+            check_memory(n, size, grid.device)
+            sums = HeadSums.empty(basis, n, size, columns, grid.device)
+            some = slice(_LOOKED_AT)
+            head.warnings.look_at("feature_limit", raw[:, some], grid.limit, grid.bits)
+            limit = getattr(grid.maps[0], "input_limit", None)
+            if limit is not None and x.is_floating_point():
+                head.warnings.look_at("input_limit", x[some], limit, INPUT_BITS)
+            if basis.target_limit is not None:
+                head.warnings.look_at("target_limit", y[some], basis.target_limit, basis.bits)
+        sums.add(features, wanted, mass)
+        sums.clipped += float((raw.abs() > grid.limit).sum((0, 2)).double() @ mass)
+        if basis.calibration:
+            keys = sample_keys(rows).to(grid.device)
+            chosen = keys % basis.calibration == 0
+            of_columns = torch.stack([keys, columns[wanted]], 1)[chosen]
+            kept.append((of_columns, mass[chosen], (features[:, chosen] / grid.limit).half()))
+    if sums is not None and basis.ledger:
+        names = sample_hashes(f"{basis.fingerprint} {task}", x, y, size=8)
+        numbers = [int.from_bytes(name, signed=True) for name in names]
+        entries = torch.tensor(numbers, device=grid.device).unsqueeze(1)
+        nothing = torch.zeros(0, len(names), 0, device=grid.device)
+        sums.counted["ledger"] = Samples.of(entries, weights, nothing)
+    if sums is not None and kept:
+        own, masses, small = zip(*kept, strict=True)
+        sums.counted["kept"] = Samples.of(torch.cat(own), torch.cat(masses), torch.cat(small, 1))
+    return sums
 
-    grid: GridFeatures
-    targets: Classes | Values
-    calibration: int  # keep one sample in so many; 0: none
-    ledger: bool
-    meaning: str = ""  # an estimator's description of inputs and labels; not saved
-    warnings: GridWarnings = field(default_factory=GridWarnings)
 
-    @property
-    def units(self) -> Units:
-        classes = isinstance(self.targets, Classes)
-        return Units(self.grid.limit, self.targets.unit, self.grid.bits, classes)
-
-    @in_plain_mode
-    def part(self, x: Tensor, y: Tensor, task: int | None, sample_weight: Any) -> HeadSums | None:
-        """The sums over these samples alone; None if none of them counts."""
-        x, y, weights = checked(x, y, sample_weight, self.grid.device)
-        self.targets.check(y, task)
-        counted = weights > 0
-        if not counted.any():
-            return None
-        if not counted.all():  # a sample of weight 0 does not even add its class
-            x = x[counted.to(x.device)]
-            y = y[counted]
-            weights = weights[counted]
-        columns = self.targets.columns(y, task)
-        sums = None
-        for rows, labels, mass in self.grid.blocks(x, y, weights):
-            block = self.grid.measured(rows)
-            targets = self.targets.encode(labels, task, columns)
-            if sums is None:
-                n, _, size = block.features.shape
-                sums = HeadSums.empty(n, size, self.units, columns, self.grid.device)
-                self.warnings.look_at(self.grid, self.targets, rows, labels, targets, block)
-            sums.add(block.features, targets, mass)
-            sums.clipped += float(block.clipped.sum((0, 2)).double() @ mass)
-            if self.calibration:
-                small = block.features / self.grid.limit
-                kept = KeptSamples.of(rows, small, columns[targets], mass, self.calibration)
-                sums.kept = kept if sums.kept is None else sums.kept.plus(kept)
-        assert sums is not None
-        if self.ledger:
-            sums.ledger = Ledger.of(self.grid.fingerprint, x, y, task, weights)
-        return sums.carry()
-
-    @in_plain_mode
-    def combined(
-        self, ours: HeadSums | None, theirs: HeadSums | None, sign: int
-    ) -> HeadSums | None:
-        """Sums plus or minus others, after every check; None if no data are left."""
-        if theirs is None:
-            return ours
-        known = theirs.columns[:0] if ours is None else ours.columns
-        self.targets.check_others(known, theirs.columns)
-        if ours is not None and ours.features != theirs.features:
-            raise ValueError(
-                f"the feature map gave {theirs.features} features, but {ours.features} before: it "
-                "must give the same number for every input"
+def encoded(y: Tensor, task: int | None, basis: Basis) -> tuple[Tensor, Tensor]:
+    """The columns that targets need `[K]`, ascending, and the targets: indices into the columns
+    `[B]`, or values on their grid `[B, K]`, float64."""
+    limit = basis.target_limit
+    if limit is None:
+        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool or y.dim() != 1:
+            raise TypeError(
+                f"labels must be whole numbers of shape [B], got {y.dtype} {tuple(y.shape)}; for "
+                "regression use targets='values'"
             )
-        if sign > 0:
-            self.check_total(theirs.samples + (0.0 if ours is None else ours.samples))
-            total = self.here(theirs) if ours is None else ours.plus(theirs)
-            doubt = self.targets.doubt(total.columns)
-            if doubt:
-                self.warnings.tell("labels", doubt)
-            return total
-        if ours is None:
-            raise ValueError("nothing can be taken from a head without data")
-        new = theirs.columns.to(known.device)
-        strange = column_pairs(new[~torch.isin(new, known)])
-        if strange:
-            task, label = strange[0]
-            of_task = "" if task < 0 else f" of task {task}"
-            raise ValueError(f"no sample of label {label}{of_task} is here to be forgotten")
-        left = ours.plus(theirs, -1)
-        reason = left.impossible()
-        if reason:
-            raise ValueError(f"these samples were never all in it: {reason}. Nothing was forgotten")
-        return left if left.samples else None
-
-    def check_total(self, samples: float) -> None:
-        """Raise `ValueError` if so many samples are too many for exact sums."""
-        if samples > self.units.most:
+        labels = y.long()  # torch cannot compare unsigned integers
+        wrong = labels[(labels < 0) | (labels >= LARGEST_LABEL)]
+        if len(wrong):
             raise ValueError(
-                f"{samples:.0f} samples cannot be summed exactly with bits={self.grid.bits}: the "
-                f"limit is {self.units.most:.0f}; build the head with fewer bits"
+                f"labels must lie between 0 and {LARGEST_LABEL - 1}, got {int(wrong[0])}"
             )
+        number = -1 if task is None else check_whole("task", task, 0, _LARGEST_TASK)
+        return (labels + (number + 1) * LABELS).unique(return_inverse=True)  # type: ignore[no-any-return]
+    if task is not None:
+        raise ValueError("targets='values' has one head for all tasks: leave task out")
+    if not y.is_floating_point() or y.dim() not in (1, 2) or y.shape[-1] == 0:
+        raise TypeError(f"values must be floats [B] or [B, K], got {y.dtype} {tuple(y.shape)}")
+    values = y.double().reshape(len(y), -1)
+    if not (values.abs() <= limit).all():
+        raise ValueError(
+            f"targets must be finite and within +-{limit}: scale them, or build the "
+            "head with a larger target_limit (a power of two)"
+        )
+    columns = torch.arange(values.shape[1], device=y.device)
+    return columns, (values / basis.target_unit).round() * basis.target_unit
 
-    @in_plain_mode
-    def here(self, sums: HeadSums) -> HeadSums:
-        """Sums on the device of the maps."""
-        if sums.columns.device == self.grid.device:
-            return sums
-        return HeadSums.from_state(sums.state_dict(), self.units, self.grid.device)
 
-    def check_same(self, other: Intake) -> None:
-        """Raise `ValueError` if the other's sums are not over the same features and targets."""
-        self.check_described(other.described())
-        if self.meaning != other.meaning:
-            raise ValueError(
-                "inputs or labels mean something else there: add the estimators that these heads "
-                "belong to, which align labels and compare scales"
-            )
+def check_tensor(name: str, value: Any) -> None:
+    """Raise `TypeError` if a value is not a dense tensor of real numbers."""
+    if not isinstance(value, Tensor):
+        kind = type(value).__name__
+        raise TypeError(
+            f"{name} must be a tensor, got {kind}: use torch.as_tensor, and number labels that are "
+            "strings"
+        )
+    if value.is_complex() or value.layout != torch.strided:
+        raise TypeError(f"{name} must hold real numbers, densely, got {value.dtype} {value.layout}")
 
-    def described(self) -> dict[str, Any]:
-        """What a saved state says about it."""
-        return {
-            "fingerprint": self.grid.fingerprint,
-            "targets": str(self.targets),
-            "calibration": self.calibration,
-            "ledger": self.ledger,
-        }
 
-    def check_described(self, there: dict[str, Any]) -> None:
-        """Raise `ValueError` if sums of an intake with this description do not fit here."""
-        ours, _, conditions = self.grid.fingerprint.partition("-")
-        theirs, _, others = there["fingerprint"].partition("-")
-        if str(self.targets) != there["targets"]:
-            raise ValueError(f"targets are {self.targets} here and {there['targets']} there")
-        if ours != theirs:
-            raise ValueError(
-                f"these are sums over different feature maps or grids ({ours[:12]} here and "
-                f"{theirs[:12]} there): build both from the same ensemble and seed, with the same "
-                "limit and bits"
-            )
-        if conditions != others:
-            raise ValueError(
-                "the same maps may give other bits there: they are computed in "
-                f"{conditions!r} here and in {others!r} there"
-            )
-        if self.calibration != there["calibration"]:
-            raise ValueError(
-                f"one sample in {self.calibration} is kept here and one in {there['calibration']} "
-                f"there: build this head with calibration={there['calibration']}"
-            )
-        if self.ledger != there["ledger"]:
-            raise ValueError(
-                f"ledger={self.ledger} here and {there['ledger']} there: build both alike, or "
-                "drop_ledger() first"
-            )
-
-    def relabelled(self, sums: HeadSums, labels: list[int]) -> HeadSums:
-        """The sums with label i renamed to `labels[i]`, ascending."""
-        if self.ledger:
-            raise ValueError("the hashes of a ledger hold labels: drop_ledger() before renaming")
-        pairs = [(task, labels[label]) for task, label in column_pairs(sums.columns)]
-        columns = column_numbers(pairs, sums.columns.device)
-        self.targets.check_others(columns[:0], columns)
-        kept = sums.kept
-        if kept is not None:
-            kept = replace(kept, columns=columns[torch.searchsorted(sums.columns, kept.columns)])
-        return replace(sums, columns=columns, kept=kept)
+def checked(
+    x: Tensor, y: Tensor, weight: Any, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs `[B, ...]`, targets and weights `[B]` of the samples with a positive weight; a single
+    sample may lack the first axis."""
+    check_tensor("x", x)
+    check_tensor("y", y)
+    if y.dim() == 0:
+        x = x.unsqueeze(0)
+        y = y.unsqueeze(0)
+    y = y.to(device)
+    count = len(x) if x.dim() else 0
+    if count != len(y) or count == 0:
+        raise ValueError(
+            f"x has {count} samples and y has {len(y)}: give at least one, and one target each"
+        )
+    if x.is_floating_point() and not x.isfinite().all():
+        raise ValueError("x holds values that are not finite: clean the data first")
+    try:
+        given = 1.0 if weight is None else weight
+        weights = torch.as_tensor(given, dtype=torch.float64, device=device)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"sample_weight must hold numbers, got {weight!r}") from error
+    weights = weights.expand(count) if weights.dim() == 0 else weights
+    if tuple(weights.shape) != (count,):
+        raise ValueError(
+            f"sample_weight must be [{count}], one per sample, got {tuple(weights.shape)}"
+        )
+    fine = (weights >= 0) & (weights <= LARGEST_WEIGHT) & (weights * 16 == (weights * 16).round())
+    if not fine.all():
+        raise ValueError(
+            "sample_weight must lie between 0 and 16 in multiples of 1/16, which keeps sums exact, "
+            f"got {weights[~fine][0].item():g}"
+        )
+    counted = weights > 0  # a sample of weight 0 does not even add its class
+    if counted.all():
+        return x, y, weights
+    return x[counted.to(x.device)], y[counted], weights[counted]

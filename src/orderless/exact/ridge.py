@@ -42,7 +42,8 @@ EVIDENCE = 200.0  # the weight of the evidence per sample and output, in samples
 CHEAP = 128  # features; trials of such a model are cheap
 AROUND = 0.5  # between trials of log lambda near the maximum
 DRIFT = 0.4  # the usual change of log lambda when features double
-FIRST_RIDGE = 0.1  # where the search starts, in units of the features' mean square
+LOWEST = -25.0  # log lambda, in units of the features' mean square
+HIGHEST = 15.0
 SMALLEST_NOISE = 1e-12  # noise variance of data with a perfect fit
 
 # the temperature of probabilities: the sharpness is its inverse
@@ -51,8 +52,6 @@ DEVIATION = 0.4  # of the logarithm of the sharpness, under its prior
 STEP = 0.35  # of that logarithm, when trials of lambda are compared
 STEPS = 4  # to either side
 
-_EACH_SIDE = 4  # points on each side of the centre
-_EACH_SIDE = 4  # points of a search on each side of its centre
 _AT_ONCE = 2**20  # entries of the matrices that are factorised as one batch
 
 
@@ -90,12 +89,10 @@ class NormalEquations:
     right: Tensor  # B [M, K]
     total: float  # tr Y^T Y over the contrasts
     count: float  # n
-    dimensions: float  # n'
-    outputs: int  # K'
-    classes: bool
-    standardize: bool
     mean: Tensor  # [M]
     target_mean: Tensor  # [K]
+    classes: bool
+    standardize: bool
     held: HeldOut | None = None
     rows: Tensor | None = None  # [S, M], centred features of the samples held out
 
@@ -113,32 +110,31 @@ class NormalEquations:
         """From gram `[M+1, M+1]` (its lower triangle), moments `[K, M+1]` and squares `[K]`, where
         the last feature is constant."""
         count = gram[-1, -1] / constant**2
-        sums = gram[-1, :-1] / constant
+        mean = standardize * gram[-1, :-1] / constant / count
         targets = moments[:, -1] / constant
-        right = moments[:, :-1].T
-        columns = len(targets)
-        total = squares.sum()
-        if standardize:
-            mean = sums / count
-            target_mean = targets / count
-            right = right - mean.unsqueeze(1) * targets
-            total = total - (targets * target_mean).sum()
-        else:
-            mean = torch.zeros_like(sums)
-            target_mean = torch.zeros_like(targets)
-            total = total - count / columns if classes else total
+        target_mean = standardize * targets / count
+        total = squares.sum() - (targets * target_mean).sum()
+        if classes and not standardize:
+            total = total - count / len(targets)
+        right = moments[:, :-1].T - mean.unsqueeze(1) * targets
         return cls(
             gram[:-1, :-1],
             right,
             total.item(),
             count.item(),
-            count.item() - standardize,
-            columns - 1 if classes else columns,
-            classes,
-            standardize,
             mean,
             target_mean,
+            classes,
+            standardize,
         )
+
+    @property
+    def outputs(self) -> int:  # K'
+        return len(self.target_mean) - self.classes
+
+    @property
+    def dimensions(self) -> float:  # n'
+        return self.count - self.standardize
 
     @property
     def intercept_leverage(self) -> float:
@@ -170,9 +166,12 @@ class NormalEquations:
             rows=None if self.rows is None else self.rows[:, ::step],
         )
 
-    def matrix(self) -> Tensor:
-        """A `[M, M]`, its lower triangle; a copy."""
-        return torch.addr(self.gram, self.mean, self.mean, alpha=-self.count)
+    def shifted(self, ridges: Tensor) -> Tensor:
+        """A + lambda I for T lambdas: `[T, M, M]`, the lower triangles."""
+        matrix = torch.addr(self.gram, self.mean, self.mean, alpha=-self.count)
+        matrices = matrix.expand(len(ridges), -1, -1).contiguous()
+        matrices.diagonal(dim1=1, dim2=2).add_(ridges.unsqueeze(1))
+        return matrices
 
 
 @dataclass(frozen=True)
@@ -186,7 +185,7 @@ class Minimisers:
 
 def minimise(equations: NormalEquations, ridges: Tensor) -> Minimisers:
     """Solve for several lambdas `[T]`."""
-    factors = safe_cholesky(equations.matrix, ridges)
+    factors = safe_cholesky(equations.shifted(ridges))
     solved = torch.linalg.solve_triangular(factors, equations.right, upper=False)
     return Minimisers(ridges, factors, solved)
 
@@ -205,8 +204,7 @@ def score(equations: NormalEquations, trials: Minimisers, beta: float | None = N
     """Score minimisers, under the best beta of each unless it is given."""
     explained = trials.solved.square().sum((1, 2))
     if equations.classes:  # over the contrasts of the columns
-        columns = trials.solved.shape[2]
-        explained = explained - trials.solved.sum(2).square().sum(1) / columns
+        explained = explained - trials.solved.sum(2).square().sum(1) / trials.solved.shape[2]
     freedom = equations.outputs * equations.dimensions
     residual = (equations.total - explained).clamp(min=0.0)
     precision = freedom / residual.clamp(min=freedom * SMALLEST_NOISE)
@@ -219,14 +217,13 @@ def score(equations: NormalEquations, trials: Minimisers, beta: float | None = N
     if equations.outputs == 0:
         evidence = torch.zeros_like(evidence)
     total = EVIDENCE * evidence / max(freedom, 1.0)
-    held = equations.held
-    if held is None or equations.rows is None:
+    if equations.held is None or equations.rows is None:
         return Scores(evidence, precision, None, total)
     rows = torch.linalg.solve_triangular(trials.factors, equations.rows.T, upper=False)
     leverage = rows.square().sum(1) + equations.intercept_leverage
     outputs = rows.mT @ trials.solved + equations.target_mean
-    held_out = held.scores(outputs, leverage, 1.0 / precision)
-    return Scores(evidence, precision, held_out, total + held.judge(held_out))
+    held_out = equations.held.scores(outputs, leverage, 1.0 / precision)
+    return Scores(evidence, precision, held_out, total + equations.held.judge(held_out))
 
 
 def choose_ridge(equations: NormalEquations) -> float:
@@ -246,37 +243,28 @@ def choose_ridge(equations: NormalEquations) -> float:
     size = len(equations.gram)
     steps = [2**k for k in range(1, size.bit_length()) if size > CHEAP * 2 ** (k - 1)]
     if not steps:
-        return equations.unit * math.exp(_search(equations, 0.01))
-    peak = _search(equations.every(steps[-1]), AROUND)
+        return equations.unit * math.exp(_best(equations, 0.01))
+    peak = _best(equations.every(steps[-1]), AROUND)
     before = peak - DRIFT
     for step in reversed(steps[:-1]):
         start = 2.0 * peak - before  # extrapolated to twice as many features
-        points = torch.tensor([start - AROUND, start, start + AROUND], dtype=torch.float64)
-        values = _totals(equations.every(step))(points).tolist()
         before = peak
-        peak = start + AROUND * vertex(*values)
+        values = totals(equations.every(step), start + AROUND * torch.arange(-1.0, 2.0))
+        peak = start + AROUND * vertex(*values.tolist())
     return equations.unit * math.exp(2.0 * peak - before)
 
 
-def _search(equations: NormalEquations, tolerance: float) -> float:
-    """The best log(lambda / unit), by a global search."""
-    start = math.log(FIRST_RIDGE)
-    return maximize(_totals(equations), start, -25.0, 15.0, width=5.0, tolerance=tolerance)
+def _best(equations: NormalEquations, tolerance: float) -> float:
+    """The best log(lambda / unit), from all of its range."""
+    return maximum(lambda points: totals(equations, points), LOWEST, HIGHEST, tolerance)
 
 
-def _totals(equations: NormalEquations) -> Callable[[Tensor], Tensor]:
-    """The scores as a function of several log(lambda / unit)."""
-    unit = equations.unit
+def totals(equations: NormalEquations, points: Tensor) -> Tensor:
+    """The scores for several log(lambda / unit)."""
+    ridges = (points.exp() * equations.unit).to(equations.mean)
     together = max(1, _AT_ONCE // equations.gram.numel())
-
-    def totals(points: Tensor) -> Tensor:
-        ridges = (points.exp() * unit).to(equations.mean)
-        parts = []
-        for some in ridges.split(together):
-            parts.append(score(equations, minimise(equations, some)).total)
-        return torch.cat(parts)
-
-    return totals
+    parts = ridges.split(together)
+    return torch.cat([score(equations, minimise(equations, some)).total for some in parts])
 
 
 def solve_head(
@@ -296,8 +284,7 @@ def solve_head(
     else:  # one class or one sample: nothing to choose lambda by
         ridge = variance
         beta = 1.0
-    ridges = equations.mean.new_tensor([ridge])
-    best = minimise(equations, ridges)
+    best = minimise(equations, equations.mean.new_tensor([ridge]))
     scores = score(equations, best, beta)
     factor = best.factors[0]
     weight = torch.linalg.solve_triangular(factor.T, best.solved[0], upper=True)
@@ -315,58 +302,38 @@ def solve_head(
     )
 
 
-def safe_cholesky(matrix: Callable[[], Tensor], ridges: Tensor) -> Tensor:
-    """Cholesky factors of A + lambda I for T lambdas `[T, M, M]`, with a little more ridge if
-    rounding made one indefinite. `matrix` makes a copy of A, which is overwritten."""
-    extra = torch.zeros_like(ridges)
-    for _ in range(8):
-        shifted = matrix().unsqueeze(0)
-        if len(ridges) > 1:
-            shifted = shifted.repeat(len(ridges), 1, 1)
-        diagonal = shifted.diagonal(dim1=1, dim2=2)
-        scale = torch.maximum(diagonal.mean(1), ridges)
-        diagonal.add_((ridges + extra).unsqueeze(1))
-        factors, failed = torch.linalg.cholesky_ex(shifted)
+def safe_cholesky(matrices: Tensor) -> Tensor:
+    """Cholesky factors of matrices `[T, M, M]`. Those that rounding made indefinite get a little
+    more ridge, in place."""
+    diagonal = matrices.diagonal(dim1=1, dim2=2)
+    scale = diagonal.mean(1, keepdim=True).abs()
+    for power in range(-13, -4):
+        factors, failed = torch.linalg.cholesky_ex(matrices)
         if not failed.any():
             return factors
-        more = torch.where(extra > 0, 10.0 * extra, 1e-13 * scale)
-        extra = torch.where(failed != 0, more, extra)
+        diagonal += torch.where(failed.unsqueeze(1) > 0, 10.0**power * scale, 0.0)
     raise FloatingPointError(
-        "the features' covariance is not positive definite even with a ridge of "
-        f"{(extra / scale).max().item():.0e} of its size: were samples forgotten that "
-        "had never been learned?"
+        "the features' covariance is not positive definite even with a ridge of 1e-05 of its size: "
+        "were samples forgotten that had never been learned?"
     )
 
 
-def maximize(
-    function: Callable[[Tensor], Tensor],
-    centre: float,
-    low: float,
-    high: float,
-    *,
-    width: float,
-    tolerance: float,
+def maximum(
+    function: Callable[[Tensor], Tensor], low: float, high: float, tolerance: float
 ) -> float:
-    """The maximum of a smooth function of one number, evaluated at several points at a time.
-
-    Evaluate points within `centre` +- `width`, then closer around the best of them, until they are
-    `tolerance` apart; finally fit a parabola through the best three. While an outermost point is
-    the best, move there, within `low` and `high`.
-    """
-    offsets = torch.arange(-_EACH_SIDE, _EACH_SIDE + 1, dtype=torch.float64)
+    """The maximum of a smooth function of one number, evaluated at several points at a time: on a
+    grid, then on finer grids around the best point, until points are `tolerance` apart. Each time a
+    parabola goes through the best three."""
+    points = torch.linspace(low, high, 21, dtype=torch.float64)
     while True:
-        centre = min(max(centre, low + width), high - width)
-        step = width / _EACH_SIDE
-        values = function(centre + step * offsets).tolist()
-        best = values.index(max(values))
-        inside = 0 < best < len(values) - 1
-        centre += (best - _EACH_SIDE) * step
-        if inside:
-            centre += step * vertex(*values[best - 1 : best + 2])
-        if inside or not low + 1e-9 < centre < high - 1e-9:
-            if step <= tolerance:
-                return centre
-            width = step
+        step = float(points[1] - points[0])
+        values = function(points)
+        best = 1 + int(values[1:-1].argmax())
+        peak = float(points[best]) + step * vertex(*values[best - 1 : best + 2].tolist())
+        if step <= tolerance:
+            return peak
+        centre = min(max(peak, low + step), high - step)
+        points = torch.linspace(centre - step, centre + step, 9, dtype=torch.float64)
 
 
 def vertex(left: float, middle: float, right: float) -> float:

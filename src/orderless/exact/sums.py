@@ -8,8 +8,7 @@ the samples, on batches or on machines, and samples can be removed without a tra
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,18 +16,16 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from ..ensemble.device import available_memory
-from .ledger import Ledger
-from .targets import column_numbers, column_pairs
+from .columns import check_columns, column_numbers, column_pairs
+from .samples import Samples
 
 WORD = 2.0**49  # in units
 ROOM = WORD / 2.0  # in units: the most that may be added between two carries
 _MOST_WORDS = 2.0**52
 _TILE = 512  # rows of the Gram matrix per product, about
 _LARGE_TILE = 2048  # the same on a GPU, which smaller products do not fill
-_FEW = 512  # columns up to which a product is the fastest way to add moments on a GPU
-_ALIGNED = 8  # products are faster if the length of rows is a multiple of this
+_FEW = 128  # columns up to which targets are written out as 0 and 1
 _LITTLE = 2**26  # bytes that are there without asking
-_HASHED = 2**22  # values hashed at a time
 
 
 @dataclass(frozen=True)
@@ -70,11 +67,11 @@ class ExactSum:
                 return self
         carry = (self.low / word + 0.5).floor_()
         high = carry if self.high is None else self.high + carry
-        largest = float(high.abs().max()) if high.numel() else 0.0
-        if not largest < _MOST_WORDS:
+        most = float(high.abs().max()) if high.numel() else 0.0
+        if not most < _MOST_WORDS:
             raise ValueError(
                 f"sums must be finite and below {_MOST_WORDS * word:.1e}, got about "
-                f"{largest * word:.1e}: scale the data"
+                f"{most * word:.1e}: scale the data"
             )
         return replace(self, low=self.low - carry * word, high=high if high.any() else None)
 
@@ -89,309 +86,259 @@ class ExactSum:
 
 
 @dataclass(frozen=True)
-class KeptSamples:
-    """S samples in ascending order of (key, column), each pair once; 2 N M bytes each.
+class Basis:
+    """What sums are over, besides the data. Sums over the same can be added."""
 
-    Whether a sample is kept depends on a hash of its inputs alone. So the kept samples are a
-    function of the multiset of samples, as the sums are: they can be merged, and removed with it.
-    """
-
-    keys: Tensor  # [S]
-    columns: Tensor  # [S], see `column_numbers`
-    weights: Tensor  # [S], float64
-    features: Tensor  # [N, S, M], float16, in units of the grid's limit
-
-    @classmethod
-    def of(
-        cls, x: Tensor, features: Tensor, columns: Tensor, weights: Tensor, every: int
-    ) -> KeptSamples:
-        """Those of some samples whose hash is a multiple of `every`."""
-        keys = keys_of(x).to(columns.device)
-        some = keys % every == 0
-        found = cls(keys[some], columns[some], weights[some], features[:, some].half())
-        none = cls(keys[:0], columns[:0], weights[:0], found.features[:, :0])
-        return none.plus(found)
-
-    def plus(self, other: KeptSamples, sign: int = 1) -> KeptSamples:
-        """Add or remove the samples of the other; weights of equal samples add up."""
-        if not len(other.keys):
-            return self
-        if other.keys.device != self.keys.device:
-            other = other.to(self.keys.device)
-        keys = torch.cat([self.keys, other.keys])
-        columns = torch.cat([self.columns, other.columns])
-        distinct, place = torch.stack([keys, columns], 1).unique(dim=0, return_inverse=True)
-        weights = torch.cat([self.weights, sign * other.weights])
-        weights = weights.new_zeros(len(distinct)).index_add_(0, place, weights)
-        # the index of one of the equal samples
-        source = torch.empty_like(distinct[:, 0])
-        source[place] = torch.arange(len(place), device=place.device)
-        left = weights != 0
-        features = torch.cat([self.features, other.features], 1)[:, source[left]]
-        return KeptSamples(distinct[left, 0], distinct[left, 1], weights[left], features)
-
-    def to(self, device: torch.device) -> KeptSamples:
-        return KeptSamples(*[getattr(self, field.name).to(device) for field in fields(self)])
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self, field.name).clone() for field in fields(self)}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Tensor], device: torch.device) -> KeptSamples:
-        return cls(*[state[field.name].clone() for field in fields(cls)]).to(device)
-
-
-def keys_of(x: Tensor) -> Tensor:
-    """A hash of every sample's values: `[B]`, int64, the same for equal numbers of any type."""
-    flat = x.reshape(len(x), -1)
-    factors = _factors(flat.shape[1], x.device)
-    keys = []
-    for part in flat.split(max(1, _HASHED // max(1, flat.shape[1]))):
-        bits = (part.double() + 0.0).view(torch.int64)  # + 0: minus zero is zero
-        # multilinear hashing; the lower halves of small integers are all zeros
-        keys.append(((bits ^ _upper(bits, 32)) * factors).sum(1))
-    return _mixed(torch.cat(keys))
-
-
-@lru_cache(maxsize=8)
-def _factors(count: int, device: torch.device) -> Tensor:
-    """Pseudo-random odd numbers."""
-    return _mixed(torch.arange(1, count + 1, device=device)) | 1
-
-
-def _mixed(keys: Tensor) -> Tensor:
-    """Every bit of the result depends on every bit of the key; products wrap at 2^64."""
-    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
-        keys = (keys ^ _upper(keys, shift)) * factor
-    return keys ^ _upper(keys, 31)
-
-
-def _upper(bits: Tensor, shift: int) -> Tensor:
-    return (bits >> shift) & ((1 << (64 - shift)) - 1)
-
-
-@dataclass(frozen=True)
-class Units:
-    """The grids of features and targets.
-
-    The constant feature has the value `feature_limit`, so all entries of a sum have one unit.
-    """
-
+    fingerprint: str  # of the maps, their grid, and all that their bits depend on
     feature_limit: float
-    target_unit: float
     bits: int
-    classes: bool  # targets are columns of 0 and 1
+    target_limit: float | None  # None: classes, as columns of 0 and 1
+    calibration: int  # one sample in so many is kept; 0: none
+    ledger: bool
 
     @property
-    def feature(self) -> float:
-        return self.feature_limit / 2.0**self.bits
+    def classes(self) -> bool:
+        return self.target_limit is None
+
+    @property
+    def target_unit(self) -> float:
+        return 1.0 if self.target_limit is None else self.target_limit / 2.0**self.bits
 
     @property
     def most(self) -> float:
         """The total weight that can be summed exactly: 2^44 at 16 bits."""
         return 2.0 ** (76 - 2 * self.bits)
 
+    def described(self) -> dict[str, Any]:
+        """What a saved state says about it; the fingerprint holds the limit and the bits."""
+        values = f"values within +-{self.target_limit}"
+        return {
+            "fingerprint": self.fingerprint,
+            "targets": "classes" if self.target_limit is None else values,
+            "calibration": self.calibration,
+            "ledger": self.ledger,
+        }
+
+    def check_same(self, there: Mapping[str, Any]) -> None:
+        """Raise `ValueError` if sums with another description do not fit here."""
+        for name, value in self.described().items():
+            if there[name] != value:
+                raise ValueError(
+                    f"{name} is {value!r} here and {there[name]!r} there: build both heads from "
+                    "the same feature maps with the same settings (a ledger can be dropped)"
+                )
+
 
 @dataclass
 class HeadSums:
-    """The sums over some data. N maps, M features, K head columns.
+    """The sums over some data. N maps, M features and a constant one of value `feature_limit`, so
+    that all entries of a sum have one unit; K columns of the head.
 
-    P is M + 1, for the constant, rounded up to a multiple of 8; what is beyond the constant is 0.
+        gram     Phi^T Phi    [N, M+1, M+1], the lower triangles
+        moments  Y^T Phi      [K, N, M+1]
+        squares  sums of y^2  [K]; for classes, their numbers of samples
     """
 
-    units: Units
-    features: int  # M
-    gram: ExactSum  # Phi^T Phi: [N, P, P], of which only the lower triangles mean anything
-    moments: ExactSum  # Y^T Phi: [N, K, P]
-    squares: ExactSum  # sums of y^2: [K]; for classes, their numbers of samples
+    basis: Basis
+    sums: dict[str, ExactSum]
     columns: Tensor  # [K], ascending, see `column_numbers`
     samples: float = 0.0  # the sum of their weights
     clipped: float = 0.0  # values clipped by the grid
-    pending: float = 0.0  # weight added since the last carry
-    kept: KeptSamples | None = None  # None if none are kept
-    ledger: Ledger | None = None  # None if none is kept
+    counted: dict[str, Samples] = field(default_factory=dict)  # "ledger", "kept", if there are any
 
     @classmethod
     def empty(
-        cls, n: int, features: int, units: Units, columns: Tensor, device: torch.device
+        cls, basis: Basis, n: int, features: int, columns: Tensor, device: torch.device | str
     ) -> HeadSums:
-        check_memory(n, features, device)
-        size = features + 1 + -(features + 1) % _ALIGNED
-        options: Any = {"dtype": torch.float64, "device": device}
-        target = units.target_unit
-        return cls(
-            units,
-            features,
-            ExactSum(torch.zeros(n, size, size, **options), units.feature**2),
-            ExactSum(torch.zeros(n, len(columns), size, **options), units.feature * target),
-            ExactSum(torch.zeros(len(columns), **options), target**2),
-            columns,
-        )
+        width = features + 1
+        unit = basis.feature_limit / 2.0**basis.bits
+        shapes = {
+            "gram": (unit**2, (n, width, width)),
+            "moments": (unit * basis.target_unit, (len(columns), n, width)),
+            "squares": (basis.target_unit**2, (len(columns),)),
+        }
+        sums = {
+            name: ExactSum(torch.zeros(shape, dtype=torch.float64, device=device), unit)
+            for name, (unit, shape) in shapes.items()
+        }
+        return cls(basis, sums, columns)
+
+    @property
+    def features(self) -> int:
+        return self.sums["gram"].low.shape[2] - 1
+
+    @property
+    def counts(self) -> Tensor:
+        """The sums of squared targets `[K]`: for classes, their numbers of samples."""
+        return self.sums["squares"].value()
 
     def add(self, features: Tensor, targets: Tensor, weights: Tensor) -> None:
         """Add samples in place: features `[N, B, M]` on the grid, weights `[B]`, and targets,
         indices into `columns` `[B]` (classes) or values `[B, K]`."""
-        largest = float(weights.max())
-        portion = max(1, int(ROOM / 4.0**self.units.bits / largest))
+        if targets.dim() == 1 and len(self.columns) <= _FEW:
+            targets = one_hot(targets, len(self.columns)).double()
+        portion = max(1, int(ROOM / 4.0**self.basis.bits / float(weights.max())))
         for start in range(0, len(weights), portion):
             rows = slice(start, start + portion)
             self._add(features[:, rows], targets[rows], weights[rows])
+            self.sums = {name: words.carried() for name, words in self.sums.items()}
+        self.samples += float(weights.sum())
 
     def _add(self, features: Tensor, targets: Tensor, weights: Tensor) -> None:
-        mass = float(weights.sum())
-        if (self.pending + mass) * 4.0**self.units.bits > ROOM:
-            self.carry()
-        self.pending += mass
-        self.samples += mass
-        if self.units.classes:
-            self.squares.low.index_add_(0, targets, weights)
-        else:
-            self.squares.low.addmv_(targets.square().T, weights)
-        plain = bool((weights == 1.0).all())
-        for values, gram, moments in zip(features, self.gram.low, self.moments.low, strict=True):
-            rows = weights.new_zeros(len(weights), len(gram))
-            rows[:, : self.features] = values
-            rows[:, self.features] = self.units.feature_limit
-            weighted = rows if plain else rows * weights.unsqueeze(1)
-            for i, j in _tiles(gram):
-                gram[i:j, :j].addmm_(weighted[:, i:j].T, rows[:, :j])
-            self._add_moments(moments, targets, weighted)
-
-    def _add_moments(self, moments: Tensor, targets: Tensor, weighted: Tensor) -> None:
-        if not self.units.classes:
-            moments.addmm_(targets.T, weighted)
-        elif targets.is_cuda and len(moments) <= _FEW:
-            moments.addmm_(one_hot(targets, len(moments)).double().T, weighted)
-        else:
-            moments.index_add_(0, targets, weighted)
-
-    def carry(self) -> HeadSums:
-        """Carry where needed, so that equal sums are equal words. Returns itself."""
-        self.gram = self.gram.carried()
-        self.moments = self.moments.carried()
-        self.squares = self.squares.carried()
-        self.pending = 0.0
-        return self
+        gram, moments, squares = (words.low for words in self.sums.values())
+        _add_targets(squares.unsqueeze(1), targets, weights.unsqueeze(1), power=2)
+        for number, values in enumerate(features):
+            rows = pad(values.double(), (0, 1), value=self.basis.feature_limit)
+            weighted = rows * weights.unsqueeze(1)
+            for i, j in _tiles(gram[number]):
+                gram[number, i:j, :j].addmm_(weighted[:, i:j].T, rows[:, :j])
+            gram[number].tril_()
+            _add_targets(moments[:, number], targets, weighted)
 
     def plus(self, other: HeadSums, sign: int = 1) -> HeadSums:
-        """The sums over both data sets, or over the first without the second."""
+        """The sums over both data sets, or over the first without the second. Raise `ValueError` if
+        they cannot be added, or if the second cannot be in the first."""
+        self.basis.check_same(other.basis.described())
+        samples = self.samples + sign * other.samples
+        if samples > self.basis.most:
+            raise ValueError(
+                f"{samples:.0f} samples cannot be summed exactly with bits={self.basis.bits}: the "
+                f"limit is {self.basis.most:.0f}; build the head with fewer bits"
+            )
+        if self.features != other.features:
+            raise ValueError(
+                f"the feature map gave {other.features} features, but {self.features} before: it "
+                "must give the same number for every input"
+            )
+        if not self.basis.classes and len(self.columns) != len(other.columns):
+            raise ValueError(
+                f"targets have {len(self.columns)} values here and {len(other.columns)} there"
+            )
         columns = torch.cat([self.columns, other.columns.to(self.columns.device)]).unique()
+        check_columns(columns)
         ours = self._with_columns(columns)
         theirs = other._with_columns(columns)
-        both_keep = self.kept is not None and other.kept is not None
-        both_list = self.ledger is not None and other.ledger is not None
-        total = replace(
-            self,
-            gram=self.gram.plus(other.gram, sign),
-            moments=ours.moments.plus(theirs.moments, sign),
-            squares=ours.squares.plus(theirs.squares, sign),
-            columns=columns,
-            samples=self.samples + sign * other.samples,
-            clipped=self.clipped + sign * other.clipped,
-            kept=self.kept.plus(other.kept, sign) if both_keep else None,  # type: ignore[union-attr,arg-type]
-            ledger=self.ledger.plus(other.ledger, sign) if both_list else None,  # type: ignore[union-attr,arg-type]
+        total = HeadSums(
+            self.basis,
+            {name: words.plus(theirs[name], sign) for name, words in ours.items()},
+            columns,
+            samples,
+            self.clipped + sign * other.clipped,
+            {name: own.plus(other.counted[name], sign) for name, own in self.counted.items()},
         )
-        return total._without_empty_columns() if sign < 0 and self.units.classes else total
-
-    def _with_columns(self, columns: Tensor) -> HeadSums:
-        """The same sums with more columns."""
-        if len(columns) == len(self.columns):
-            return self
-        columns = columns.to(self.columns.device)
-        places = torch.searchsorted(columns, self.columns)
-
-        def spread(sums: Tensor, dim: int) -> Tensor:
-            shape = *sums.shape[:dim], len(columns), *sums.shape[dim + 1 :]
-            return sums.new_zeros(shape).index_copy_(dim, places, sums)
-
-        moments = self.moments.map(lambda sums: spread(sums, 1))
-        squares = self.squares.map(lambda sums: spread(sums, 0))
-        return replace(self, moments=moments, squares=squares, columns=columns)
-
-    def _without_empty_columns(self) -> HeadSums:
-        """The same sums without columns that have neither samples nor a trace of any."""
-        left = (self.squares.value() != 0) | (self.moments.value() != 0).any(2).any(0)
-        if left.all():
-            return self
-        moments = self.moments.map(lambda sums: sums[:, left]).carried()
-        squares = self.squares.map(lambda sums: sums[left]).carried()
-        return replace(self, moments=moments, squares=squares, columns=self.columns[left])
+        if sign > 0:
+            return total
+        reason = total.impossible()
+        if reason:
+            raise ValueError(f"these samples were never all in it: {reason}. Nothing was forgotten")
+        return total.of_columns(total.counts != 0) if self.basis.classes else total
 
     def impossible(self) -> str | None:
         """A reason why these cannot be sums over data, or None."""
-        diagonal = self.gram.map(lambda words: words.diagonal(dim1=1, dim2=2)).value()
-        counts = self.squares.value()
+        for name, samples in self.counted.items():
+            missing = int((samples.weights < 0).sum())
+            if missing:
+                return (
+                    f"{missing} of them are not among the samples of its {name!r}, or not so often"
+                )
+        diagonal = self.sums["gram"].map(lambda words: words.diagonal(dim1=1, dim2=2)).value()
         if bool((diagonal < 0).any()):
             return "a sum of squared features would fall below 0"
-        if bool((counts < 0).any()):
+        if bool((self.counts < 0).any()):
             return "a column would have fewer than 0 samples"
         if self.clipped < 0:
             return "fewer than 0 values would be clipped"
         if self.samples == 0 and bool(diagonal.any()):
             return "no samples but some of their features would be left"
-        if bool(self.moments.value()[:, counts == 0].any()):
+        if bool(self.sums["moments"].value()[self.counts == 0].any()):
             return "a column would have no samples but some of their features"
-        if self.kept is not None and bool((self.kept.weights < 0).any()):
-            return "a sample would be in it fewer than 0 times"
         return None
+
+    def _with_columns(self, columns: Tensor) -> dict[str, ExactSum]:
+        """The same sums with more columns."""
+        places = torch.searchsorted(columns.to(self.columns.device), self.columns)
+
+        def spread(words: Tensor) -> Tensor:
+            zeros = words.new_zeros(len(columns), *words.shape[1:])
+            return zeros.index_copy_(0, places, words)
+
+        grown = {name: self.sums[name].map(spread) for name in ("moments", "squares")}
+        return self.sums | grown if len(columns) > len(self.columns) else self.sums
+
+    def of_columns(self, chosen: Tensor) -> HeadSums:
+        """The sums of some columns only, a mask `[K]`."""
+        fewer = {
+            name: self.sums[name].map(lambda words: words[chosen]).carried()
+            for name in ("moments", "squares")
+        }
+        return replace(self, sums=self.sums | fewer, columns=self.columns[chosen])
 
     def of_map(self, number: int) -> tuple[Tensor, Tensor]:
         """A map's gram `[M+1, M+1]` (its lower triangle) and moments `[K, M+1]`, as float64."""
-        size = self.features + 1
-        gram = self.gram.map(lambda words: words[number, :size, :size])
-        moments = self.moments.map(lambda words: words[number, :, :size])
+        gram = self.sums["gram"].map(lambda words: words[number])
+        moments = self.sums["moments"].map(lambda words: words[:, number])
         return gram.value(), moments.value()
 
+    def map(self, change: Callable[[Tensor], Tensor]) -> HeadSums:
+        """Apply a function to every tensor."""
+        return replace(
+            self,
+            sums={name: words.map(change) for name, words in self.sums.items()},
+            columns=change(self.columns),
+            counted={name: own.map(change) for name, own in self.counted.items()},
+        )
+
+    def relabelled(self, labels: list[int]) -> HeadSums:
+        """The sums with label i renamed to `labels[i]`, ascending."""
+        if self.basis.ledger:
+            raise ValueError("the hashes of a ledger hold labels: drop_ledger() before renaming")
+        pairs = [(task, labels[label]) for task, label in column_pairs(self.columns)]
+        columns = column_numbers(pairs, self.columns.device)
+        counted = dict(self.counted)
+        if "kept" in counted:
+            keys = counted["kept"].keys.clone()
+            keys[:, 1] = columns[torch.searchsorted(self.columns, keys[:, 1].contiguous())]
+            counted["kept"] = replace(counted["kept"], keys=keys)
+        return replace(self, columns=columns, counted=counted)
+
     def state_dict(self) -> dict[str, Any]:
-        size = self.features + 1
-        words = {
-            "gram": self.gram.map(lambda sums: sums[:, :size, :size].tril()),
-            "moments": self.moments.map(lambda sums: sums[:, :, :size].clone()),
-            "squares": self.squares.map(torch.clone),
-        }
-        state: dict[str, Any] = {name: sums.low for name, sums in words.items()}
-        carries = {f"{name}_high": s.high for name, s in words.items() if s.high is not None}
-        state |= {
-            **carries,
+        """Plain values, the two words of each sum, and the samples that are counted."""
+        copied = self.map(torch.clone)
+        return {
             "columns": [list(column) for column in column_pairs(self.columns)],
             "clipped": whole(self.clipped),
             "samples": whole(self.samples),
+            **{name: (words.low, words.high) for name, words in copied.sums.items()},
+            **{name: vars(samples) for name, samples in copied.counted.items()},
         }
-        if self.kept is not None:
-            state["kept"] = self.kept.state_dict()
-        if self.ledger is not None:
-            state["ledger"] = self.ledger.state_dict()
-        return state
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], units: Units, device: torch.device) -> HeadSums:
+    def from_state(cls, state: Mapping[str, Any], basis: Basis, device: torch.device) -> HeadSums:
         """The inverse of `state_dict`, on a device."""
-        n, size, _ = state["gram"].shape
-        columns = column_numbers([(int(t), int(c)) for t, c in state["columns"]], device)
-        made = cls.empty(n, size - 1, units, columns, device)
-        beyond = made.gram.low.shape[2] - size
-
-        def words(name: str, like: ExactSum, change: Callable[[Tensor], Tensor]) -> ExactSum:
-            high = state.get(f"{name}_high")
-            loaded = replace(like, low=state[name], high=high).map(lambda t: t.to(device))
-            changed = loaded.map(change)
-            if changed.low.shape != like.low.shape:
-                raise ValueError(f"the {name} of a state cannot be {tuple(state[name].shape)}")
-            return changed
-
-        def whole_matrix(lower: Tensor) -> Tensor:
-            return pad(lower + lower.tril(-1).mT, (0, beyond, 0, beyond))
-
-        made.gram = words("gram", made.gram, whole_matrix)
-        made.moments = words("moments", made.moments, lambda sums: pad(sums, (0, beyond)))
-        made.squares = words("squares", made.squares, torch.clone)
+        n, width, _ = state["gram"][0].shape
+        check_memory(n, width - 1, device)
+        columns = column_numbers([(int(t), int(c)) for t, c in state["columns"]])
+        check_columns(columns)
+        made = cls.empty(basis, n, width - 1, columns, "meta")
         made.samples = float(state["samples"])
         made.clipped = float(state["clipped"])
-        if "kept" in state:
-            made.kept = KeptSamples.from_state(state["kept"], device)
-        if "ledger" in state:
-            made.ledger = Ledger.from_state(state["ledger"])
-        return made.carry()
+        for name, zeros in made.sums.items():
+            low, high = state[name]
+            if low.shape != zeros.low.shape:
+                raise ValueError(f"the {name} of a state cannot be {tuple(low.shape)}")
+            made.sums[name] = replace(zeros, low=low, high=high)
+        for name in ("ledger", "kept"):
+            if name in state:
+                made.counted[name] = Samples(**state[name])
+        return made.map(lambda tensor: tensor.to(device, copy=True))
+
+
+def _add_targets(sums: Tensor, targets: Tensor, rows: Tensor, power: int = 1) -> None:
+    """Add Y^T rows, from targets `[B, K]` or the indices of their ones `[B]`."""
+    if targets.dim() == 1:
+        sums.index_add_(0, targets, rows)
+    else:
+        sums.addmm_(targets.pow(power).T, rows)
 
 
 def check_memory(n: int, features: int, device: torch.device) -> None:
@@ -411,8 +358,9 @@ def check_memory(n: int, features: int, device: torch.device) -> None:
 def _tiles(matrix: Tensor) -> list[tuple[int, int]]:
     """Ranges of rows (i, j); rows i to j and columns up to j cover the lower triangle."""
     size = len(matrix)
-    step = _LARGE_TILE if matrix.is_cuda else _TILE
-    return [(start, min(start + step, size)) for start in range(0, size, step)]
+    count = max(1, size // (_LARGE_TILE if matrix.is_cuda else _TILE))
+    edges = [size * part // count for part in range(count + 1)]
+    return list(zip(edges, edges[1:], strict=False))
 
 
 def whole(value: float) -> int | float:

@@ -161,7 +161,9 @@ class Backbone(nn.Module):
         self.out_features = self.in_features if project is None else project
         self.projection = None
         if project is not None:
-            self.projection = RandomReLU(self.in_features, project, input_limit=_INPUT_LIMIT)
+            self.projection = RandomReLU(
+                self.in_features, project, bias_scale=0.0, input_limit=_INPUT_LIMIT
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.projected(self.pooled(x))

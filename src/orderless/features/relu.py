@@ -15,7 +15,8 @@ class RandomReLU(nn.Module):
 
     Args:
         input_limit: a power of two; inputs are clipped to +-this and rounded to 1/256 of it.
-        bias_scale: 0 suits images, whose brightness sets the scale of the other terms.
+        bias_scale: with 0 features are straight lines through the origin, which suits images, whose
+            brightness sets the scale of all inputs, and the outputs of networks.
     """
 
     exact = True
@@ -25,7 +26,7 @@ class RandomReLU(nn.Module):
         in_features: int,
         out_features: int,
         *,
-        bias_scale: float = 0.0,
+        bias_scale: float = 0.5,
         input_limit: float = 4.0,
     ) -> None:
         super().__init__()

@@ -23,9 +23,10 @@ def feature_map(kind: str, shape: tuple[int, ...], features: int) -> Callable[[]
     if kind == "auto":
         kind = "leaves" if image and shape[1] > 8 else "relu"  # patches have 6 x 6 pixels
     if kind.startswith("lite"):  # a network's outputs have longer tails than pixels
-        return partial(RandomReLU, math.prod(shape), features, input_limit=8.0)
+        return partial(RandomReLU, math.prod(shape), features, bias_scale=0.0, input_limit=8.0)
     if kind == "relu":
-        return partial(RandomReLU, math.prod(shape), features)
+        bias_scale = 0.0 if image else 0.5
+        return partial(RandomReLU, math.prod(shape), features, bias_scale=bias_scale)
     if not image:
         raise ValueError(f"rb_map={kind} takes square images, got inputs of shape {shape}")
     # Grey images are digits here: positions matter more, and mirror images differ.

@@ -1,0 +1,229 @@
+"""Exact sums against Python's whole numbers, also where words end."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from tests.exact.toys import PROBE, X, Y, blobs, fed, maps, same_bits, same_sums
+
+import orderless as ol
+from orderless.exact.samples import sample_keys
+from orderless.exact.sums import WORD, Basis, ExactSum, HeadSums
+from orderless.io import digest
+
+
+def value_of(words: ExactSum, *index: int) -> Fraction:
+    high = 0 if words.high is None else int(words.high[index])
+    return Fraction(words.low[index].item()) + high * Fraction(WORD * words.unit)
+
+
+@pytest.mark.parametrize("unit", [1.0, 2.0**-60])
+def test_words_near_their_limits_add_up_as_python_integers_do(unit: float) -> None:
+    one = torch.ones((), dtype=torch.float64) * unit
+    half = WORD / 2
+    lows = [0.0, 0.0625, -half, half - 0.0625, 1.0, -half + 0.0625, half / 3 // 1]
+    highs = [0, 1, -1, 2**50, -(2**50)]
+    numbers = [
+        ExactSum(one * low, unit, torch.tensor(float(high), dtype=torch.float64))
+        for low, high in itertools.product(lows, highs)
+    ]
+    for left, right, sign in itertools.product(numbers, numbers, (1, -1)):
+        total = left.plus(right, sign)
+        assert value_of(total) == value_of(left) + sign * value_of(right)
+        assert -half * unit <= total.low < half * unit
+
+
+def test_a_number_is_rounded_once_to_whole_units() -> None:
+    values = torch.tensor([1.3, -2.5e-18, 3e11, -7.77e4], dtype=torch.float64)
+    words = ExactSum.of(values, 2.0**-60)
+    for place, value in enumerate(values.tolist()):
+        assert value_of(words, place) == Fraction(round(Fraction(value) * 2**60), 2**60)
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, 2.0**41])
+def test_what_two_words_cannot_hold_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="sums must be finite and below 2.2e"):
+        ExactSum.of(torch.tensor([1.0, value], dtype=torch.float64), 2.0**-60)
+
+
+def test_the_gram_matrix_is_that_of_integers() -> None:
+    x, y = blobs(40)
+    head = ol.ExactHead(maps(n=1, width=6))
+    head.update(x, y)
+    rows = [[int(v) for v in row] for row in (head.grid(x)[0].double() * 4096).tolist()]
+    for i, j in itertools.product(range(6), range(6)):
+        expected = sum(row[i] * row[j] for row in rows)
+        gram = head.sums.sums["gram"].low[0, max(i, j), min(i, j)]
+        assert int(gram.item() * 4096**2) == expected
+
+
+def near(value: float, high: int) -> ol.ExactHead:
+    """A head whose sums are close to where words end."""
+    head = ol.ExactHead("linear", feature_limit=2.0**16)
+    head.update(torch.full((1, 2), 3.0), torch.tensor([0]))
+    state = head.state_dict()
+    gram = state["sums"]["gram"][0]
+    gram[0, :2, :2] = torch.full((2, 2), value, dtype=torch.float64).tril()
+    carry = torch.zeros_like(gram)
+    carry[0, :2, :2] = torch.full((2, 2), float(high), dtype=torch.float64).tril()
+    state["sums"]["gram"] = (gram, carry if high else None)
+    head.load_state_dict(state)
+    return head
+
+
+@pytest.mark.parametrize("high", [0, 1, 2**27])
+def test_sums_near_both_limits_are_those_of_python_integers(high: int) -> None:
+    """Features up to 2^16 in units of 1: a sample adds at most 2^32 to a sum."""
+    head = near(WORD / 2 - 5.0, high)
+    before = digest(head.state_dict())
+    x = torch.tensor([[65536.0, -65535.0], [7.0, 65536.0], [1.0, 1.0]])
+    y = torch.zeros(3, dtype=torch.long)
+    weights = torch.tensor([16.0, 0.0625, 1.0], dtype=torch.float64)
+    for rows in ([0], [1, 2]):
+        head.update(x[rows], y[rows], sample_weight=weights[rows])
+    start = Fraction(WORD / 2 - 5.0) + high * int(WORD)
+    for i, j in ((0, 0), (1, 0), (1, 1)):
+        terms = zip(x[:, i].tolist(), x[:, j].tolist(), weights.tolist(), strict=True)
+        expected = start + sum(Fraction(a) * Fraction(b) * Fraction(w) for a, b, w in terms)
+        assert value_of(head.sums.sums["gram"], 0, i, j) == expected
+    twice = head + head
+    assert value_of(twice.sums.sums["gram"], 0, 1, 1) == 2 * expected
+    assert same_sums(twice - head, head)
+    head.forget(x.flip(0), y, sample_weight=weights.flip(0))
+    assert digest(head.state_dict()) == before
+
+
+def test_the_second_word_is_there_only_while_it_is_needed() -> None:
+    """2^16 samples at the limit fill the first word."""
+    head = ol.ExactHead("linear", feature_limit=1.0)
+    x = torch.ones(4096, 1)
+    y = torch.zeros(4096, dtype=torch.long)
+    for _ in range(15):
+        head.update(x, y)
+    assert head.sums.sums["gram"].high is None
+    head.update(x, y)
+    head.update(x, y)
+    assert head.sums.sums["gram"].high is not None
+    assert head.heads[0].mean.item() == 1.0
+    head.forget(x, y)
+    head.forget(x[:1], y[:1])
+    assert head.sums.sums["gram"].high is None
+
+
+def test_fine_grids_carry_often_and_stay_exact() -> None:
+    x, y = blobs(600)
+    fine = ol.ExactHead(maps(), bits=20)
+    fine.update(x.repeat(4, 1), y.repeat(4))
+    assert same_bits(fine, fed(x, y, torch.full((600,), 4.0), bits=20))
+
+
+def test_a_refused_deletion_leaves_no_trace_on_a_fine_grid() -> None:
+    """Sums of squares fall far below 0 on the way: off the diagonal, too, words must be carried."""
+    generator = torch.Generator().manual_seed(0)
+    odd = 2**20 - 1 - 2 * torch.randint(2000, (1564, 5), generator=generator).double()
+    x = odd / 2**16
+    y = torch.zeros(1564, dtype=torch.long)
+    head = ol.ExactHead("linear", bits=20, calibration=0)
+    head.update(x[:64], y[:64])
+    before = digest(head.state_dict())
+    with pytest.raises(ValueError, match="a sum of squared features would fall below 0"):
+        head.forget(x[64:], y[64:], sample_weight=15 / 16)
+    with pytest.raises(ValueError, match="a column would have fewer than 0 samples"):
+        head.forget(x[:64], y[:64] + 1)
+    assert digest(head.state_dict()) == before
+
+
+def test_more_samples_than_two_words_hold_are_refused() -> None:
+    x, y = blobs(40)
+    head = fed(x, y)
+    head.sums.samples = 2.0**44 - 39
+    with pytest.raises(ValueError, match="the limit is 17592186044416"):
+        head.update(x, y)
+    with pytest.raises(ValueError, match="the limit is 17592186044416"):
+        head + fed(x, y)
+    head.forget(x[:1], y[:1])
+    assert (head - fed(x[1:2], y[1:2])).samples == 2**44 - 41
+
+
+def test_tiles_of_a_large_matrix_are_the_sums_of_the_whole() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randint(-9, 9, (1, 30, 1100), generator=generator).double()
+    basis = Basis("", 2.0**16, 16, None, 0, False)
+    sums = HeadSums.empty(basis, 1, 1100, torch.tensor([0]), "cpu")
+    sums.add(features, torch.zeros(30, dtype=torch.long), torch.ones(30, dtype=torch.float64))
+    rows = torch.cat([features[0], torch.full((30, 1), 2.0**16)], 1).double()
+    gram, moments = sums.of_map(0)
+    assert torch.equal(gram, (rows.T @ rows).tril())
+    assert torch.equal(moments[0], rows.sum(0))
+
+
+def test_more_features_than_memory_are_refused() -> None:
+    head = ol.ExactHead("linear")
+    with pytest.raises(MemoryError, match="use at most"):
+        head.update(torch.zeros(1, 1_000_000), torch.zeros(1, dtype=torch.long))
+    assert head.samples == 0
+
+
+def test_equal_numbers_have_equal_keys_and_one_in_so_many_is_kept() -> None:
+    x = torch.randint(0, 3, (40_000, 2, 6), generator=torch.Generator().manual_seed(0))
+    keys = sample_keys(x)
+    for same in (x.float(), x.byte(), x.flatten(1)):
+        assert torch.equal(keys, sample_keys(same))
+    assert torch.equal(sample_keys(-0.0 * x[:9].double()), sample_keys(0 * x[:9]))
+    distinct = x.flatten(1).unique(dim=0)
+    assert len(keys.unique()) == len(distinct)
+    for share in (2, 16, 31):  # within four standard errors of 1 / share
+        count = int((sample_keys(distinct) % share == 0).sum())
+        expected = len(distinct) / share
+        assert abs(count - expected) < 4 * expected**0.5
+
+
+def test_copies_of_a_sample_are_kept_once_and_leave_when_the_last_one_does() -> None:
+    x, y = blobs(40)
+    head = fed(x, y, calibration=1)
+    head.update(x[:5], (y[:5] + 1) % 10)  # the same inputs under another label
+    head.update(x[:5], y[:5], sample_weight=torch.full((5,), 2.5))
+    kept = head.sums.counted["kept"]
+    assert len(kept.keys) == 45 and kept.weights.sum() == 57.5
+    assert (kept.keys[1:, 0] >= kept.keys[:-1, 0]).all()
+    head.forget(x[:5], y[:5], sample_weight=torch.full((5,), 3.5))
+    head.forget(x[:5], (y[:5] + 1) % 10)
+    assert same_bits(head, fed(x[5:], y[5:], calibration=1))
+
+
+def test_thousands_of_classes_have_the_closed_form() -> None:
+    """Against a dense one-hot regression; what they cost is in benchmarks/exact.py."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4_000, 8, generator=generator)
+    y = torch.randperm(4_000, generator=generator) % 3_000
+    map_ = ol.features.RandomReLU(8, 16)
+    head = ol.ExactHead(map_, prior_precision=2.0, noise_variance=0.5)
+    for part in torch.arange(4_000).split(1500):
+        head.update(x[part], y[part])
+    features = head.grid(x)[0].double()
+    z = (features - features.mean(0)) / features.var(0, correction=0).mean().sqrt()
+    targets = torch.nn.functional.one_hot(y, 3_000).double()
+    weight = torch.linalg.solve(z.T @ z + torch.eye(16), z.T @ (targets - targets.mean(0)))
+    expected = z[:16] @ weight + targets.mean(0)
+    assert torch.allclose(head.predictive(x[:16]).mean, expected, atol=1e-9)
+    assert head.predict(x[:16]).shape == (16, 3_000)
+
+
+def test_single_samples_empty_batches_and_bytes() -> None:
+    head = fed(X, Y)
+    for row in range(3):
+        head.update(X[row], Y[row])
+    assert same_bits(head, fed(torch.cat([X, X[:3]]), torch.cat([Y, Y[:3]])))
+    body = ol.ExactHead(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)), classes=2)
+    images = torch.randint(0, 9, (10, 1, 2, 2), dtype=torch.uint8)
+    body.update(images, torch.arange(10) % 2)
+    assert torch.equal(body.predict(images), body.predict(images.float()))
+    for each, empty in ((head, PROBE[:0]), (body, images[:0])):
+        assert each.predict(empty).shape == (0, len(each.columns))
+        assert each.predictive(empty).mean.shape == (0, len(each.columns))
+    with pytest.raises(ValueError, match="x has 0 samples and y has 0"):
+        head.update(X[:0], Y[:0])
