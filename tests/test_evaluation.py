@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import SGDClassifier
-from tests.exact.blobs import blobs, ensemble
+from tests.exact.toys import blobs, maps
 
 import orderless as ol
 
 
 def test_every_batch_is_predicted_before_it_is_learned() -> None:
     x, y = blobs(200)
-    rb, plain = (ol.ExactHead(ensemble(), classes=10) for _ in range(2))
+    rb, plain = (ol.ExactHead(maps(), classes=10) for _ in range(2))
     batches = list(zip(x.split(30), y.split(30), strict=True))
     result = ol.prequential(rb, batches)
     right = []

@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import torch
-from tests.exact.blobs import same_bits
+from tests.exact.toys import same_bits
 
 import orderless as ol
 

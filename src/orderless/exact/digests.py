@@ -29,7 +29,7 @@ def digests(state: Mapping[str, Any]) -> dict[str, str]:
         "maps": inner["particles"],
         "classes and scales": inner["targets"] if inner is state else around,
         "columns": sums.get("columns"),
-        **{name: [sums.get(name), sums.get(f"{name}_high")] for name in _SUMS},
+        **{name: sums.get(name) for name in _SUMS},
         "kept samples": sums.get("kept"),
         "ledger": sums.get("ledger"),
     }

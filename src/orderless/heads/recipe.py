@@ -178,5 +178,5 @@ def _scaled_map(recipe: Recipe) -> nn.Module:
         return Scaled(RandomReLU(3 * size**2, recipe.count, bias_scale=0.0), 127.5, 127.5)
     if recipe.features == "linear":
         return Scaled(nn.Identity(), recipe.mean, recipe.scale)
-    inner = RandomReLU(len(recipe.mean), recipe.count, bias_scale=0.5)
+    inner = RandomReLU(len(recipe.mean), recipe.count)
     return Scaled(inner, recipe.mean, recipe.scale)
