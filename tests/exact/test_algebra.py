@@ -321,7 +321,7 @@ def test_a_state_that_does_not_fit_into_memory_changes_nothing(
     other.update(X, Y)
     before = digest(head.state_dict())
     state = other.state_dict()
-    monkeypatch.setattr(sums, "check_memory", Mock(side_effect=MemoryError))
+    monkeypatch.setattr(sums.HeadSums, "empty", Mock(side_effect=MemoryError))
     with pytest.raises(MemoryError):
         head.load_state_dict(state)
     assert digest(head.state_dict()) == before

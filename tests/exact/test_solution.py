@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import orderless as ol
-from orderless.exact.columns import column_numbers
 from orderless.exact.ridge import (
     EVIDENCE,
     SHARPNESS,
@@ -27,6 +26,7 @@ from orderless.exact.ridge import (
     solve_head,
 )
 from orderless.exact.solution import held_out_of, ratios_of
+from orderless.exact.sums import column_numbers
 
 ALPHA = 2.5
 NOISE = 0.3

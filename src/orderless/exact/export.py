@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from .columns import by_label, label_table, tasks_and_labels
+from .held_out import by_label, label_table
+from .sums import tasks_and_labels
 
 if TYPE_CHECKING:
     from .head import ExactHead

@@ -75,6 +75,8 @@ class GridFeatures:
 
     def _take(self, particles: Ensemble) -> None:
         self.device = particles.device
+        # rows that are computed at a time, in bounded memory
+        self.portion = 4096 if self.device.type == "cuda" else 1024
         self.maps = [particles[i].requires_grad_(False).eval() for i in range(particles.n)]
 
     def moved(self, particles: Ensemble) -> Self:
@@ -94,11 +96,6 @@ class GridFeatures:
         if self.padded:
             parts.append(f"blocks of {self.block_size}")
         return "-".join(parts)
-
-    @property
-    def portion(self) -> int:
-        """How many rows are computed at a time, in bounded memory."""
-        return 4096 if self.device.type == "cuda" else 1024
 
     def __call__(self, x: Tensor) -> Tensor:
         """Features of samples `[N, B, M]`, on the grid."""

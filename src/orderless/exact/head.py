@@ -40,9 +40,9 @@ from ..ensemble import Ensemble
 from ..features.exact import check_limit, check_whole
 from ..filters.base import Predictor
 from ..filters.weights import log_mean
-from .columns import Column, by_label, column_pairs, label_table, tasks_and_labels
 from .export import ExportedHead
 from .grid import GridFeatures, GridWarnings, as_ensemble, in_plain_mode
+from .held_out import by_label, label_table
 from .intake import LARGEST_LABEL, sums_of
 from .ridge import HeadPosterior
 from .solution import (
@@ -53,7 +53,7 @@ from .solution import (
     read,
     solve,
 )
-from .sums import Basis, HeadSums, whole
+from .sums import Basis, Column, HeadSums, column_pairs, tasks_and_labels, whole
 
 _CHOICES = {
     "weighting": ("uniform", "evidence"),
@@ -422,6 +422,11 @@ class ExactHead(Predictor):
         factor = means.new_tensor(solution.sharpness)
         scores = means[..., chosen] * (factor / variances.sqrt()).unsqueeze(2)
         return by_label(scores, label_table(labels[chosen], count), across)
+
+    def mixture(self, values: Tensor, weights: Tensor) -> Tensor:
+        """sum_i w_i values_i over `[N, B, C]`; a map of weight 0 may say -inf."""
+        shares = weights.to(values.dtype).view(-1, 1, 1)
+        return torch.where(shares > 0, shares * values, 0.0).sum(0)
 
     @in_plain_mode
     def predictive(self, x: Tensor) -> Predictive:

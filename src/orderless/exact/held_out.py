@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .columns import by_label
 from .ridge import DEVIATION, SHARPNESS, STEP, STEPS, maximum
 
 
@@ -78,3 +77,21 @@ class HeldOut:
             unusual = (factor - math.log(SHARPNESS)) / DEVIATION
             values.append((chances * self.weights).sum(1) - unusual**2 / 2.0)
         return torch.stack(values)
+
+
+def label_table(labels: Tensor, count: int) -> Tensor:
+    """The columns of each of `count` labels: `[count, most]`, padded with `len(labels)`."""
+    ascending, order = labels.sort(stable=True)
+    first = torch.searchsorted(ascending, ascending)
+    rank = torch.arange(len(labels), device=labels.device) - first  # among columns of its label
+    table = torch.full((count, int(rank.max()) + 1), len(labels), device=labels.device)
+    table[ascending, rank] = order
+    return table
+
+
+def by_label(scores: Tensor, table: Tensor, across: str) -> Tensor:
+    """Logits `[N, B, C]` of labels from scores `[N, B, K]` of columns; -inf without a column."""
+    scores = scores - scores.amax(2, keepdim=True)
+    nothing = torch.full_like(scores[..., :1], -torch.inf)  # the padding of the table
+    tasks = torch.cat([scores, nothing], dim=2)[..., table]  # [N, B, C, tasks]
+    return tasks.amax(-1) if across == "max" else tasks.logsumexp(-1)

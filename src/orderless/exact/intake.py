@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from ..features.exact import INPUT_BITS, check_whole
-from .columns import LABELS
 from .samples import Samples, sample_hashes, sample_keys
-from .sums import Basis, HeadSums, check_memory
+from .sums import LABELS, Basis, HeadSums
 
 if TYPE_CHECKING:
     from .head import ExactHead
@@ -39,7 +38,6 @@ def sums_of(
         features = grid.rounded(raw)
         if sums is None:
             n, _, size = features.shape
-            check_memory(n, size, grid.device)
             sums = HeadSums.empty(basis, n, size, columns, grid.device)
             some = slice(_LOOKED_AT)
             head.warnings.look_at("feature_limit", raw[:, some], grid.limit, grid.bits)

@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -128,19 +129,19 @@ class NormalEquations:
             standardize,
         )
 
-    @property
+    @cached_property
     def outputs(self) -> int:  # K'
         return len(self.target_mean) - self.classes
 
-    @property
+    @cached_property
     def dimensions(self) -> float:  # n'
         return self.count - self.standardize
 
-    @property
+    @cached_property
     def intercept_leverage(self) -> float:
         return self.standardize / self.count
 
-    @property
+    @cached_property
     def unit(self) -> float:
         """The unit of lambda: the mean diagonal of A, or n if no feature varies."""
         squares = self.gram.diagonal()
@@ -148,11 +149,11 @@ class NormalEquations:
         size, rounding = torch.stack([centred.mean(), 1e-12 * squares.mean()]).tolist()
         return size if size > rounding else self.count
 
-    @property
+    @cached_property
     def variance(self) -> float:  # v
         return self.unit / self.count if self.standardize else 1.0
 
-    @property
+    @cached_property
     def informative(self) -> bool:
         return self.outputs > 0 and self.dimensions > 0 and self.total > 0
 

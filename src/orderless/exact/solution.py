@@ -12,12 +12,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..filters.weights import normalize
-from .columns import by_label, label_table, tasks_and_labels
 from .grid import GridFeatures, in_plain_mode
-from .held_out import HeldOut
+from .held_out import HeldOut, by_label, label_table
 from .intake import check_tensor
 from .ridge import SHARPNESS, HeadPosterior, NormalEquations, solve_head
-from .sums import HeadSums
+from .sums import HeadSums, tasks_and_labels
 
 if TYPE_CHECKING:
     from .head import ExactHead

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from ..ensemble.device import available_memory
-from .columns import check_columns, column_numbers, column_pairs
+from ..ensemble.device import check_memory
 from .samples import Samples
 
 WORD = 2.0**49  # in units
@@ -24,8 +23,10 @@ ROOM = WORD / 2.0  # in units: the most that may be added between two carries
 _MOST_WORDS = 2.0**52
 _TILE = 512  # rows of the Gram matrix per product, about
 _LARGE_TILE = 2048  # the same on a GPU, which smaller products do not fill
-_FEW = 128  # columns up to which targets are written out as 0 and 1
+Column = tuple[int, int]  # (task, label); task is -1 if heads are not distinguished by task
+LABELS = 1 << 32  # a column as a number, which sorts alike: (task + 1) * LABELS + label
 _LITTLE = 2**26  # bytes that are there without asking
+_FEW = 128  # columns up to which targets are written out as 0 and 1
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,10 @@ class HeadSums:
         cls, basis: Basis, n: int, features: int, columns: Tensor, device: torch.device | str
     ) -> HeadSums:
         width = features + 1
+        needed = 32 * n * width**2  # its sums, those of new samples, both together, and its factor
+        if needed > _LITTLE:
+            what = f"the matrices of {n} maps with {features} features"
+            check_memory(needed, device, what, "fewer features, or fewer maps")
         unit = basis.feature_limit / 2.0**basis.bits
         shapes = {
             "gram": (unit**2, (n, width, width)),
@@ -185,7 +190,9 @@ class HeadSums:
         self.samples += float(weights.sum())
 
     def _add(self, features: Tensor, targets: Tensor, weights: Tensor) -> None:
-        gram, moments, squares = (words.low for words in self.sums.values())
+        gram = self.sums["gram"].low
+        moments = self.sums["moments"].low
+        squares = self.sums["squares"].low
         _add_targets(squares.unsqueeze(1), targets, weights.unsqueeze(1), power=2)
         for number, values in enumerate(features):
             rows = pad(values.double(), (0, 1), value=self.basis.feature_limit)
@@ -256,14 +263,15 @@ class HeadSums:
 
     def _with_columns(self, columns: Tensor) -> dict[str, ExactSum]:
         """The same sums with more columns."""
+        if len(columns) == len(self.columns):
+            return self.sums
         places = torch.searchsorted(columns.to(self.columns.device), self.columns)
 
         def spread(words: Tensor) -> Tensor:
             zeros = words.new_zeros(len(columns), *words.shape[1:])
             return zeros.index_copy_(0, places, words)
 
-        grown = {name: self.sums[name].map(spread) for name in ("moments", "squares")}
-        return self.sums | grown if len(columns) > len(self.columns) else self.sums
+        return self.sums | {name: self.sums[name].map(spread) for name in ("moments", "squares")}
 
     def of_columns(self, chosen: Tensor) -> HeadSums:
         """The sums of some columns only, a mask `[K]`."""
@@ -316,7 +324,6 @@ class HeadSums:
     def from_state(cls, state: Mapping[str, Any], basis: Basis, device: torch.device) -> HeadSums:
         """The inverse of `state_dict`, on a device."""
         n, width, _ = state["gram"][0].shape
-        check_memory(n, width - 1, device)
         columns = column_numbers([(int(t), int(c)) for t, c in state["columns"]])
         check_columns(columns)
         made = cls.empty(basis, n, width - 1, columns, "meta")
@@ -341,17 +348,29 @@ def _add_targets(sums: Tensor, targets: Tensor, rows: Tensor, power: int = 1) ->
         sums.addmm_(targets.pow(power).T, rows)
 
 
-def check_memory(n: int, features: int, device: torch.device) -> None:
-    """Raise `MemoryError` if four matrices `[M, M]` per map do not fit: its sums, those of new
-    samples, both together, and its factor."""
-    needed = 32 * n * (features + 1) ** 2
-    available = available_memory(device) if needed > _LITTLE else None
-    if available is not None and needed > available:
-        fits = int((available / (32 * n)) ** 0.5)
-        raise MemoryError(
-            f"{n} maps with {features} features need {needed / 2**30:.1f} GiB of matrices but "
-            f"{available / 2**30:.1f} GiB are free on {device}: use at most {fits} features, or "
-            "fewer maps"
+def column_numbers(columns: list[Column], device: Any = None) -> Tensor:
+    numbers = [(task + 1) * LABELS + label for task, label in columns]
+    return torch.tensor(numbers, dtype=torch.int64, device=device)
+
+
+def column_pairs(numbers: Tensor) -> list[Column]:
+    """The inverse of `column_numbers`."""
+    tasks, labels = tasks_and_labels(numbers)
+    return list(zip(tasks.tolist(), labels.tolist(), strict=True))
+
+
+def tasks_and_labels(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """The tasks and the labels `[K]` of columns as numbers."""
+    return numbers.div(LABELS, rounding_mode="floor") - 1, numbers.remainder(LABELS)
+
+
+def check_columns(columns: Tensor) -> None:
+    """Raise `ValueError` if some have a task and others have none."""
+    of_tasks = columns >= LABELS
+    if of_tasks.any() and not of_tasks.all():
+        raise ValueError(
+            "samples with a task and samples without a task do not fit into one head: it has "
+            "either a column per (task, label) or one per label"
         )
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ensemble import Ensemble
-from ..ensemble.device import available_memory
+from ..ensemble.device import check_memory
 from ..ensemble.layers import BATCH_NORMS, Layer, Watcher, entering, find_layers, is_known
 from ..ensemble.pairs import Data, is_pair, pairs
 from ..ensemble.stacking import check_same_shapes, places_of
@@ -156,14 +156,9 @@ def merged_layers(particles: Ensemble) -> dict[str, Layer]:
 def _check_memory(layers: dict[str, Layer], particles: Ensemble) -> None:
     """Raise `MemoryError` if seven matrices per block (sums, new sums, a task's) do not fit."""
     entries = sum(layer.blocks * layer.width**2 for layer in set(layers.values()))
-    needed = 8 * 7 * particles.n * entries
-    available = available_memory(particles.device)
-    if available is not None and needed > available:
-        raise MemoryError(
-            f"the input moments of {particles.n} particles need {needed / 2**30:.1f} GiB but "
-            f"{available / 2**30:.1f} GiB are free on {particles.device}: use fewer particles, "
-            "or narrower layers"
-        )
+    what = f"the input moments of {particles.n} particles"
+    fix = "fewer particles, or narrower layers"
+    check_memory(8 * 7 * particles.n * entries, particles.device, what, fix)
 
 
 def running_statistics(particles: Ensemble) -> dict[str, tuple[str, str]]:
