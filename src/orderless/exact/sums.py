@@ -125,8 +125,9 @@ class Basis:
         for name, value in self.described().items():
             if there[name] != value:
                 raise ValueError(
-                    f"{name} is {value!r} here and {there[name]!r} there: build both heads from "
-                    "the same feature maps with the same settings (a ledger can be dropped)"
+                    f"{name} is {value!r} here and {there[name]!r} there: sums over different "
+                    "feature maps or with other settings do not add up; build both heads alike (a "
+                    "ledger can be dropped)"
                 )
 
 
