@@ -26,9 +26,9 @@ from orderless.filters import (
     AveragingParticles,
     BootstrapParticleFilter,
     GradientDescent,
+    GradientFilter,
     WeightedParticleFilter,
 )
-from orderless.filters.step import SteppedFilter
 from orderless_lab import theory
 from orderless_lab.report.figures import new_figure
 from orderless_lab.text import markdown_table
@@ -43,7 +43,8 @@ SIGMA2 = 1 / 16
 PARTICLES = 32
 ROUNDING = 1e-12  # smaller discrepancies are rounding errors, which differ between machines
 HALVINGS = [2.0**-power for power in range(3, 10)]
-SIZES, NOISES = [32, 256, 2048], [SIGMA2, 2.0**-30]
+SIZES = [32, 256, 2048]
+NOISES = [SIGMA2, 2.0**-30]
 SWAPS = [1, 4, 8, 14, 20, 28]  # shown in the table
 BY_GRADIENT = {
     "weighted": WeightedParticleFilter,
@@ -65,7 +66,7 @@ class Point(nn.Module):
 
 def make_filter(
     kind: str, sigma2: float = SIGMA2, *, n: int = PARTICLES, dimension: int = 1, seed: int = 0
-) -> SteppedFilter:
+) -> GradientFilter | BootstrapParticleFilter:
     """A filter over `Point`s, by a key of `BY_GRADIENT` or by a variant of the bootstrap filter.
 
     The variants, "sir" and "paper", add noise of variance `sigma2`.
@@ -156,7 +157,7 @@ def number(value: float) -> str:
 
 def curves_table(curves: Mapping[str, theory.OrderDependence]) -> str:
     """Mean discrepancy at a few numbers of swaps, as Markdown."""
-    means = {label: dict(zip(*curve.by_swaps(), strict=True)) for label, curve in curves.items()}
+    means = {label: curve.by_swaps() for label, curve in curves.items()}
     rows = [[label, *(number(mean[swaps]) for swaps in SWAPS)] for label, mean in means.items()]
     return markdown_table(["filter and losses", *(f"N = {swaps}" for swaps in SWAPS)], rows)
 
@@ -193,7 +194,8 @@ def bounds_table(length: int = 4) -> str:
     readings: dict[str, Represent] = {"points": lambda p: p, "mixture": mixture}
     problems = {"linear": linear_losses(length), "logistic": logistic_losses(length)}
     start = theory.filter_set(make_filter("weighted"))
-    update, D = theory.FilterUpdate(make_filter("weighted")), theory.wasserstein_1
+    update = theory.FilterUpdate(make_filter("weighted"))
+    D = theory.wasserstein_1
     rows = []
     for name, losses in problems.items():
         runs = losses, losses[::-1]
@@ -205,7 +207,8 @@ def bounds_table(length: int = 4) -> str:
             bound = theory.theorem_1(found.C, found.epsilon, length, swaps)
             follow = partial(theory.constants_of_trajectory, update, start, represent(start), **how)
             along = [follow(run) for run in runs]
-            C, epsilon = max(c.C for c in along), max(c.epsilon for c in along)
+            C = max(constants.C for constants in along)
+            epsilon = max(constants.epsilon for constants in along)
             direct = theory.direct_bound(C, epsilon, length)
             values = found.epsilon, bound, direct, D(*map(represent, ends))
             growth = f"{found.C:.3g}" if found.C else "none"  # no two sets to compare
@@ -218,12 +221,19 @@ def draw(curves: Mapping[str, theory.OrderDependence], gaps: Mapping[str, np.nda
     """Left: discrepancy against swaps. Right: forwards against backwards as sigma^2 halves."""
     figure = new_figure(11, 4.6)
     left, right = figure.subplots(1, 2, width_ratios=[1.35, 1])
-    theory.plot_order_dependence(
-        curves,
-        axes=left,
+    for place, (label, curve) in enumerate(curves.items()):
+        means = curve.by_swaps()
+        color = f"C{place}"
+        left.plot(means.keys(), np.maximum(list(means.values()), 1e-18), color=color, label=label)
+        values = np.maximum(curve.discrepancy, 1e-18)
+        left.plot(curve.swaps, values, ".", color=color, alpha=0.45, ms=5, mew=0)
+    left.set(
+        yscale="log",
+        xlabel="adjacent swaps N",
+        ylabel="Wasserstein-1 to the given order",
         title=rf"T = 8 losses in other orders, $\sigma^2$ = 1/{round(1 / SIGMA2)}",
-        discrepancy_name="Wasserstein-1 to the given order",
     )
+    left.grid(alpha=0.25)
     left.legend(frameon=False, fontsize=8, loc="center", bbox_to_anchor=(0.5, 0.42), ncols=2)
     for kind, gap in gaps.items():
         right.plot(HALVINGS, gap, "o-", ms=4, lw=1.4, label=kind)

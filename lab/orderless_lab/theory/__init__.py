@@ -14,15 +14,13 @@ from .constants import (
     Constants,
     constants_of_swaps,
     constants_of_trajectory,
-    estimate_constants,
 )
 from .discrepancy import (
-    gaussian_kernel,
     root_energy_distance,
     root_mmd,
     wasserstein_1,
 )
-from .measure import OrderDependence, measure_order_dependence, plot_order_dependence
+from .measure import OrderDependence, measure_order_dependence
 from .orders import adjacent_swaps, order_at_distance, swap_path
 from .sets import (
     FilterUpdate,
@@ -38,8 +36,8 @@ from .sets import (
 __all__ = [
     "Comparisons", "Constants", "FilterUpdate", "GridMixture", "OrderDependence", "WeightedSet",
     "adjacent_swap_bound", "adjacent_swaps", "bayes_update", "constants_of_swaps",
-    "constants_of_trajectory", "direct_bound", "estimate_constants", "expected_loss", "filter_set",
-    "gaussian_kernel", "grid", "log_posterior_ratios", "measure_order_dependence",
-    "order_at_distance", "plot_order_dependence", "positions_of", "root_energy_distance",
-    "root_mmd", "swap_path", "theorem_1", "theorem_2", "unrolled_bound", "wasserstein_1",
+    "constants_of_trajectory", "direct_bound", "expected_loss", "filter_set", "grid",
+    "log_posterior_ratios", "measure_order_dependence", "order_at_distance", "positions_of",
+    "root_energy_distance", "root_mmd", "swap_path", "theorem_1", "theorem_2", "unrolled_bound",
+    "wasserstein_1",
 ]  # fmt: skip

@@ -25,7 +25,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import combinations
 
 from .discrepancy import Discrepancy
 from .orders import swap_path
@@ -106,43 +105,6 @@ class Comparisons:
         excess = (after - (C * before if before > 0 else 0.0) for before, after in self._fidelities)
         loss_bound = max((before for before, _ in self._descents), default=0.0)
         return Constants(C, max([0.0, *excess]), k, beta, loss_bound)
-
-
-def estimate_constants(
-    update: Update,
-    sets: Sequence[WeightedSet],
-    losses: Sequence[Loss],
-    discrepancy: Discrepancy,
-    *,
-    represent: Represent = _points,
-    references: Sequence[WeightedSet] = (),
-) -> Constants:
-    """The constants over all pairs of `sets` and all `losses`: lower bounds of the suprema.
-
-    Args:
-        update: the filter as a map (set, loss) -> set; `FilterUpdate(particle_filter)` makes one.
-        sets: at least two particle sets, preferably sets that a filter reaches.
-        losses: functions from positions `[N, d]` to `[N]`; beta needs values of at least 0.
-        represent: how a particle set is interpreted, see above.
-        references: further densities p (sets on a grid, for example a prior) for Bayes updates,
-            besides the representations of `sets`.
-    """
-    if len(sets) < 2 or not losses:
-        raise ValueError(
-            "constants need at least two sets and one loss, "
-            f"got {len(sets)} sets and {len(losses)} losses"
-        )
-    comparisons = Comparisons(update, discrepancy, represent)
-    densities = [represent(p) for p in sets] + list(references)
-    for loss in losses:
-        for p, q in combinations(sets, 2):
-            comparisons.contraction(p, q, loss)
-            comparisons.difference(p, q, loss)
-        for p_hat in sets:
-            comparisons.descent(p_hat, loss)
-            for density in densities:
-                comparisons.fidelity(p_hat, density, loss)
-    return comparisons.constants()
 
 
 def constants_of_trajectory(

@@ -19,7 +19,6 @@ from torch import Tensor
 from .sets import WeightedSet, checked
 
 Discrepancy = Callable[[WeightedSet, WeightedSet], float]
-Kernel = Callable[[Tensor, Tensor], Tensor]
 
 
 def root_energy_distance(p: WeightedSet, q: WeightedSet) -> float:
@@ -35,20 +34,16 @@ def root_energy_distance(p: WeightedSet, q: WeightedSet) -> float:
     return float((-masses @ _distances(support, support) @ masses).clamp(min=0).sqrt())
 
 
-def root_mmd(p: WeightedSet, q: WeightedSet, kernel: Kernel | None = None) -> float:
+def root_mmd(p: WeightedSet, q: WeightedSet, length_scale: float = 1.0) -> float:
     r"""$D^2 = \sum_{ij} \mu_i \mu_j k(z_i, z_j)$ with $\mu = p - q$ (the V-statistic); returns D.
 
-    `kernel(x [N, d], y [M, d]) -> [N, M]` must be positive definite and bounded; the default is
-    `gaussian_kernel(1.0)`.
+    The kernel is Gaussian, $k(x, y) = e^{-|x - y|^2 / 2 \ell^2}$ with the length scale $\ell$.
     """
+    if not length_scale > 0:
+        raise ValueError(f"length_scale must be positive, got {length_scale}")
     support, masses = _difference(p, q)
-    matrix = (kernel or gaussian_kernel(1.0))(support, support)
-    if matrix.shape != (len(support), len(support)):
-        raise ValueError(
-            f"the kernel must return [{len(support)}, {len(support)}] for as many points, "
-            f"got {list(matrix.shape)}"
-        )
-    return float((masses @ matrix.double() @ masses).clamp(min=0).sqrt())
+    kernel = (-_distances(support, support).square() / (2 * length_scale**2)).exp()
+    return float((masses @ kernel @ masses).clamp(min=0).sqrt())
 
 
 def wasserstein_1(p: WeightedSet, q: WeightedSet) -> float:
@@ -61,13 +56,6 @@ def wasserstein_1(p: WeightedSet, q: WeightedSet) -> float:
     return float(gaps.abs() @ widths)
 
 
-def gaussian_kernel(length_scale: float) -> Kernel:
-    r"""$k(x, y) = e^{-|x - y|^2 / 2 \ell^2}$."""
-    if not length_scale > 0:
-        raise ValueError(f"length_scale must be positive, got {length_scale}")
-    return lambda x, y: (-_distances(x, y).square() / (2 * length_scale**2)).exp()
-
-
 def _difference(p: WeightedSet, q: WeightedSet) -> tuple[Tensor, Tensor]:
     """p - q as one signed set: distinct points `[K, d]`, sorted, and masses `[K]`.
 
@@ -76,10 +64,8 @@ def _difference(p: WeightedSet, q: WeightedSet) -> tuple[Tensor, Tensor]:
     """
     x, w = checked(p)
     y, v = checked(q)
-    left = x.shape[1]
-    right = y.shape[1]
-    if left != right:
-        raise ValueError(f"the two sets must have the same dimension, got {left} and {right}")
+    if x.shape[1] != y.shape[1]:
+        raise ValueError(f"sets of different dimensions, {x.shape[1]} and {y.shape[1]}")
     support, where = torch.unique(torch.cat([x, y]), dim=0, return_inverse=True)
     return support, torch.zeros(len(support), dtype=x.dtype).index_add(0, where, torch.cat([w, -v]))
 

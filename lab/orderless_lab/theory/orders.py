@@ -4,25 +4,14 @@ The smallest number of swaps of adjacent elements that turns one order into anot
 pairs that the two orders rank differently: the Kendall tau distance, from 0 to T (T - 1) / 2.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
 
 
 def adjacent_swaps(order: Sequence[int]) -> int:
-    """The smallest number of swaps of neighbours between an order and the ascending one.
-
-    Takes O(T log T) comparisons.
-    """
-    _check_distinct(order)
-    sorted_so_far: list[int] = []
-    swaps = 0
-    for element in order:
-        place = bisect_left(sorted_so_far, element)
-        swaps += len(sorted_so_far) - place  # these come before it and belong after it
-        sorted_so_far.insert(place, element)
-    return swaps
+    """The smallest number of swaps of neighbours between an order and the ascending one."""
+    return len(swap_path(order))
 
 
 def order_at_distance(length: int, swaps: int, seed: int = 0) -> list[int]:
@@ -32,8 +21,6 @@ def order_at_distance(length: int, swaps: int, seed: int = 0) -> list[int]:
     times. Each swap puts one more pair out of order, so the distance grows by one. Every order at
     that distance is possible, but not all are equally likely.
     """
-    if length < 1:
-        raise ValueError(f"length must be at least 1, got {length}")
     most = length * (length - 1) // 2
     if not 0 <= swaps <= most:
         raise ValueError(f"swaps must lie between 0 and {most} for length {length}, got {swaps}")
@@ -49,10 +36,11 @@ def order_at_distance(length: int, swaps: int, seed: int = 0) -> list[int]:
 def swap_path(order: Sequence[int]) -> list[int]:
     """Places p_1, p_2, ... from 0: swapping the elements p and p + 1 in turn sorts an order.
 
-    Its length is `adjacent_swaps(order)`: each swap corrects one pair (insertion sort).
+    No path is shorter: each swap corrects one pair that is out of order (insertion sort).
     """
-    _check_distinct(order)
     elements = list(order)
+    if len(set(elements)) != len(elements):
+        raise ValueError(f"an order holds every element once, got {elements}")
     path = []
     for end in range(1, len(elements)):
         place = end
@@ -61,8 +49,3 @@ def swap_path(order: Sequence[int]) -> list[int]:
             elements[place], elements[place + 1] = elements[place + 1], elements[place]
             path.append(place)
     return path
-
-
-def _check_distinct(order: Sequence[int]) -> None:
-    if len(set(order)) != len(order):
-        raise ValueError("an order holds every element once, but elements are repeated")

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from orderless.ensemble import Ensemble
-from orderless.filters.base import ParticleFilter
-from orderless.filters.step import SteppedFilter
+from orderless.filters import BootstrapParticleFilter, GradientFilter
+
+Filter = GradientFilter | BootstrapParticleFilter
 
 
 class WeightedSet(NamedTuple):
@@ -62,7 +63,7 @@ def positions_of(particles: Ensemble) -> Tensor:
     return torch.cat([parameter.flatten(1) for parameter in particles.parameters()], 1)
 
 
-def filter_set(particle_filter: ParticleFilter) -> WeightedSet:
+def filter_set(particle_filter: Filter) -> WeightedSet:
     """The current weighted set of a filter, as float64 copies."""
     positions = positions_of(particle_filter.particles).detach().double().clone()
     return WeightedSet(positions, particle_filter.log_weights)
@@ -77,7 +78,7 @@ class FilterUpdate:
     have the filter's own N. Networks with buffers are refused, as their state is more than a set.
     """
 
-    def __init__(self, particle_filter: SteppedFilter) -> None:
+    def __init__(self, particle_filter: Filter) -> None:
         if particle_filter.particles.particle_buffers():
             raise ValueError("a network with buffers is more than its position: use one without")
         self.filter = particle_filter
@@ -86,9 +87,9 @@ class FilterUpdate:
     def __call__(self, p: WeightedSet, loss: Loss) -> WeightedSet:
         particles = self.filter.particles
         positions, weights = checked(p)
-        wanted = tuple(positions_of(particles).shape)
-        if tuple(positions.shape) != wanted:
-            raise ValueError(f"this filter's sets have shape {wanted}, got {tuple(p[0].shape)}")
+        wanted = positions_of(particles).shape
+        if positions.shape != wanted:
+            raise ValueError(f"this filter's sets have shape {wanted}, got {positions.shape}")
         self.filter.load_state_dict(
             {**self._state, "log_weights": weights.log(), "alive": weights > 0}
         )
@@ -101,15 +102,9 @@ class FilterUpdate:
         return filter_set(self.filter)
 
 
-def grid(low: float, high: float, points: int, dimension: int = 1) -> Tensor:
-    """`points` per axis, evenly from `low` to `high`: `[points ** dimension, dimension]`."""
-    if not (low < high and points >= 2 and dimension >= 1):
-        raise ValueError(
-            "a grid needs low < high, points >= 2 and dimension >= 1, got "
-            f"{low}, {high}, {points}, {dimension}"
-        )
-    axis = torch.linspace(low, high, points, dtype=torch.float64)
-    return torch.cartesian_prod(*[axis] * dimension).view(-1, dimension)
+def grid(low: float, high: float, points: int) -> Tensor:
+    """Nodes on a line, evenly from `low` to `high`: `[points, 1]`."""
+    return torch.linspace(low, high, points, dtype=torch.float64).unsqueeze(1)
 
 
 class GridMixture:

@@ -16,7 +16,6 @@ from orderless_lab.theory import (
     bayes_update,
     constants_of_swaps,
     constants_of_trajectory,
-    estimate_constants,
     expected_loss,
     filter_set,
     grid,
@@ -31,7 +30,6 @@ from orderless_lab.theory import (
 )
 
 MIXTURE = GridMixture(grid(-8.0, 8.0, 161), SIGMA2)
-PLANE_MIXTURE = GridMixture(grid(-6.0, 6.0, 13, 2), 1.0)
 
 
 def points(p):
@@ -50,50 +48,37 @@ def single(x):
 
 def test_gradient_descent_on_a_parabola_has_closed_form_constants():
     """x -> (1 - sigma^2 a) x under L = a x^2 / 2, with W1 between single points."""
-    a, places = 3.0, [-2.0, 0.5, 1.0]
-    update = FilterUpdate(make_filter("descent", SIGMA2))
-    found = estimate_constants(
-        update, [single(x) for x in places], [lambda x: a * x[:, 0] ** 2 / 2], wasserstein_1
-    )
+    a = 3.0
     shrink = 1 - SIGMA2 * a
+    left = single(-2.0)
+    right = single(0.5)
+    comparisons = Comparisons(FilterUpdate(make_filter("descent", SIGMA2)), wasserstein_1)
+
+    def loss(x):
+        return a * x[:, 0] ** 2 / 2
+
+    comparisons.contraction(left, right, loss)
+    comparisons.difference(left, right, loss)
+    comparisons.descent(left, loss)
+    comparisons.fidelity(left, left, loss)
+    found = comparisons.constants()
     assert pytest.approx(shrink) == found.C
-    # |shrink x - y| - shrink |x - y|, largest for y = -2 and x there or beyond: sigma^2 a |y|.
-    assert found.epsilon == pytest.approx(SIGMA2 * a * 2.0)
-    # |L(x) - L(y)| / |x - y| = a |x + y| / 2, largest for -2 and 0.5.
-    assert found.k == pytest.approx(a * 1.5 / 2)
+    assert found.epsilon == pytest.approx(SIGMA2 * a * 2.0)  # Bayes does not move a point
+    assert found.k == pytest.approx(a * 1.5 / 2)  # |L(x) - L(y)| / |x - y| = a |x + y| / 2
     assert found.beta == pytest.approx(shrink**2)
     assert found.loss_bound == pytest.approx(a * 4 / 2)
 
 
-def test_an_exact_bayes_update_has_epsilon_zero():
-    nodes = grid(-4.0, 4.0, 101)
-    generator = torch.Generator().manual_seed(0)
-    sets = [WeightedSet(nodes, torch.randn(101, generator=generator).double()) for _ in range(4)]
-    found = estimate_constants(bayes_update, sets, logistic_losses(3), wasserstein_1)
-    assert found.epsilon == 0.0 and found.beta < 1.0
-
-
 def test_linear_losses_have_epsilon_zero_for_the_mixture_and_not_for_the_points():
-    losses = linear_losses(3)
     update = FilterUpdate(make_filter("weighted", n=12))
-    sets = [filter_set(make_filter("weighted", n=12, seed=seed)) for seed in range(3)]
-    smooth, rough = Comparisons(update, wasserstein_1, MIXTURE), Comparisons(update, wasserstein_1)
-    for loss in losses:
-        for p in sets:
-            smooth.fidelity(p, MIXTURE(p), loss)
-            rough.fidelity(p, p, loss)
+    p = filter_set(make_filter("weighted", n=12, seed=1))
+    smooth = Comparisons(update, wasserstein_1, MIXTURE)
+    rough = Comparisons(update, wasserstein_1)
+    for loss in linear_losses(3):
+        smooth.fidelity(p, MIXTURE(p), loss)
+        rough.fidelity(p, p, loss)
     assert smooth.constants().epsilon < 1e-12
     assert rough.constants().epsilon > 1e-2
-
-
-@pytest.mark.slow
-def test_constants_are_lower_bounds_that_grow_with_what_is_compared():
-    losses = logistic_losses(4)
-    update = FilterUpdate(make_filter("weighted", n=8))
-    sets = [filter_set(make_filter("weighted", n=8, seed=seed)) for seed in range(5)]
-    few = estimate_constants(update, sets[:3], losses[:2], wasserstein_1)
-    many = estimate_constants(update, sets, losses, wasserstein_1)
-    assert many.C >= few.C and many.k >= few.k and many.beta >= few.beta
 
 
 def test_k_for_wasserstein_1_stays_below_the_lipschitz_constant():
@@ -110,12 +95,10 @@ def test_k_for_wasserstein_1_stays_below_the_lipschitz_constant():
 UPDATES = [
     ("weighted", 1, wasserstein_1, points),
     ("weighted", 1, wasserstein_1, MIXTURE),
-    ("weighted", 1, root_energy_distance, MIXTURE),
-    ("averaging", 1, wasserstein_1, points),
+    ("averaging", 1, root_energy_distance, MIXTURE),
     ("sir", 1, wasserstein_1, points),
     ("paper", 1, root_mmd, points),
     ("weighted", 2, root_energy_distance, points),
-    ("weighted", 2, root_mmd, PLANE_MIXTURE),
 ]
 
 
@@ -128,7 +111,8 @@ def test_theorems_1_and_2_hold_with_the_constants_of_their_proofs(
     length = 4
     losses = logistic_losses(length, dimension, seed=3)
     build = {"n": 10, "dimension": dimension}
-    start, update = filter_set(make_filter(kind, **build)), FilterUpdate(make_filter(kind, **build))
+    start = filter_set(make_filter(kind, **build))
+    update = FilterUpdate(make_filter(kind, **build))
     ahead = run(update, start, losses)
     slack = 1 + 1e-9  # rounding
 
@@ -154,7 +138,8 @@ def test_theorems_1_and_2_hold_with_the_constants_of_their_proofs(
 def test_the_unrolled_bound_holds_along_a_run_from_another_prior(kind, represent):
     losses = logistic_losses(5, seed=4)
     prior = GridMixture(MIXTURE.nodes, 1.0)(single(0.0))  # N(0, 1), which particles sample
-    start, update = filter_set(make_filter(kind, n=10)), FilterUpdate(make_filter(kind, n=10))
+    start = filter_set(make_filter(kind, n=10))
+    update = FilterUpdate(make_filter(kind, n=10))
     found = constants_of_trajectory(
         update, start, prior, losses, wasserstein_1, represent=represent
     )
@@ -178,40 +163,16 @@ def test_comparisons_of_equal_sets_bind_nothing_and_impossible_ones_are_infinite
     assert comparisons.constants().beta == float("inf")
 
 
-def test_a_filter_update_is_a_function_of_set_and_loss():
-    losses = logistic_losses(3)
-    for kind in ("weighted", "sir", "paper"):
-        update = FilterUpdate(make_filter(kind, n=6))
-        p = filter_set(make_filter(kind, n=6, seed=9))
-        first = update(p, losses[0])
-        run(update, p, losses)
-        again = update(p, losses[0])
-        assert torch.equal(first.positions, again.positions)
-        assert torch.equal(first.log_weights, again.log_weights)
-
-
 def test_a_filter_update_is_one_step_of_the_filter_and_keeps_weights():
     loss_1, loss_2 = logistic_losses(2)
     stepped = make_filter("weighted", n=6)
-    update, p = FilterUpdate(make_filter("weighted", n=6)), filter_set(stepped)
+    update = FilterUpdate(make_filter("weighted", n=6))
+    p = filter_set(stepped)
     for loss in (loss_1, loss_2):
         stepped.step(lambda loss=loss: loss(stepped.particles.x))
         p = update(p, loss)
     assert torch.allclose(p.positions, filter_set(stepped).positions, atol=1e-14)
     assert torch.allclose(p.log_weights, filter_set(stepped).log_weights, atol=1e-13)
-
-
-def test_bad_arguments_are_refused_in_a_sentence():
-    update, p = FilterUpdate(make_filter("weighted", n=4)), filter_set(make_filter("weighted", n=5))
-    with pytest.raises(ValueError, match=r"sets have shape \(4, 1\), got \(5, 1\)"):
-        update(p, lambda x: x[:, 0])
-    with pytest.raises(ValueError, match="two sets and one loss, got 1 sets and 0 losses"):
-        estimate_constants(update, [p], [], wasserstein_1)
-    normed = ol.Ensemble(lambda: nn.BatchNorm1d(2), 3)
-    with pytest.raises(ValueError, match="buffers"):
-        FilterUpdate(
-            ol.WeightedParticleFilter(normed, torch.optim.SGD(normed.parameters(), lr=0.1))
-        )
 
 
 def test_the_map_of_a_filter_does_not_change_when_the_filter_steps_on():
@@ -224,8 +185,19 @@ def test_the_map_of_a_filter_does_not_change_when_the_filter_steps_on():
         pf.step(lambda: loss(positions_of(particles)))
         return pf
 
-    pf, start = stepped(), filter_set(stepped())
-    expected, update = FilterUpdate(stepped()), FilterUpdate(pf)
+    pf = stepped()
+    start = filter_set(pf)
+    expected = FilterUpdate(stepped())
+    update = FilterUpdate(pf)
     pf.step(lambda: loss(positions_of(pf.particles)))
     for found, wanted in zip(update(start, loss), expected(start, loss), strict=True):
         assert torch.equal(found, wanted)
+
+
+def test_sets_of_another_size_and_networks_with_buffers_are_refused():
+    with pytest.raises(ValueError, match="sets have shape"):
+        FilterUpdate(make_filter("weighted", n=4))(single(1.0), lambda x: x[:, 0])
+    normed = ol.Ensemble(lambda: nn.BatchNorm1d(2), 3)
+    optimizer = torch.optim.SGD(normed.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="buffers"):
+        FilterUpdate(ol.WeightedParticleFilter(normed, optimizer))

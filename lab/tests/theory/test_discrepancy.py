@@ -10,20 +10,13 @@ from orderless_lab.theory import (
     GridMixture,
     WeightedSet,
     bayes_update,
-    gaussian_kernel,
     grid,
     root_energy_distance,
     root_mmd,
     wasserstein_1,
 )
 
-
-def laplace_mmd(p, q):
-    return root_mmd(p, q, lambda x, y: (-torch.cdist(x, y) / 0.7).exp())
-
-
-ANY_DIMENSION = [root_energy_distance, root_mmd, laplace_mmd]
-ALL = [*ANY_DIMENSION, wasserstein_1]
+ALL = [root_energy_distance, root_mmd, wasserstein_1]
 
 
 def random_set(generator, n, dimension=1):
@@ -53,9 +46,8 @@ def double_sums(p, q, function):
 @pytest.mark.parametrize("discrepancy", ALL)
 def test_the_triangle_inequality_holds_on_random_triples(discrepancy):
     generator = torch.Generator().manual_seed(0)
-    dimensions = (1,) if discrepancy is wasserstein_1 else (1, 2, 5)
-    for dimension in dimensions:
-        for _ in range(60):
+    for dimension in (1,) if discrepancy is wasserstein_1 else (1, 5):
+        for _ in range(40):
             p, q, r = (random_set(generator, n, dimension) for n in (3, 5, 8))
             r = WeightedSet(r.positions / 4 + p.positions[0], r.log_weights)  # r near p
             assert discrepancy(p, q) <= discrepancy(p, r) + discrepancy(r, q) + 1e-12
@@ -63,10 +55,11 @@ def test_the_triangle_inequality_holds_on_random_triples(discrepancy):
 
 
 def test_the_squares_do_not_obey_the_triangle_inequality():
-    # Three points on a line: 2h, 2h and 4h for energy; for the Gaussian kernel about h^2 each way.
-    a, b, c = point(0.0), point(0.5), point(1.0)
-    assert root_mmd(a, c) ** 2 > root_mmd(a, b) ** 2 + root_mmd(b, c) ** 2
-    p, q = WeightedSet(torch.tensor([[0.0], [1.0]]), torch.zeros(2)), point(0.0)
+    # for the Gaussian kernel about h^2 each way
+    squared = [root_mmd(point(0.0), point(x)) ** 2 for x in (0.5, 1.0)]
+    assert squared[1] > 2 * squared[0]
+    p = WeightedSet(torch.tensor([[0.0], [1.0]]), torch.zeros(2))
+    q = point(0.0)
     r = WeightedSet(torch.tensor([[0.0], [1.0]]), torch.tensor([0.75, 0.25]).log())
     squared = [root_energy_distance(*pair) ** 2 for pair in ((p, q), (p, r), (r, q))]
     assert squared[0] > squared[1] + squared[2]
@@ -101,7 +94,7 @@ def test_one_dimension_agrees_with_scipy():
         assert root_energy_distance(p, q) == pytest.approx(energy_distance(*arguments), rel=1e-12)
 
 
-@pytest.mark.parametrize("dimension", [1, 2, 4])
+@pytest.mark.parametrize("dimension", [1, 4])
 def test_energy_and_mmd_agree_with_plain_double_sums(dimension):
     generator = torch.Generator().manual_seed(3)
     p, q = random_set(generator, 5, dimension), random_set(generator, 3, dimension)
@@ -110,33 +103,19 @@ def test_energy_and_mmd_agree_with_plain_double_sums(dimension):
     between, in_p, in_q = double_sums(
         p, q, lambda x, y: torch.exp(-(x - y).square().sum() / (2 * 0.6**2))
     )
-    squared = root_mmd(p, q, gaussian_kernel(0.6)) ** 2
+    squared = root_mmd(p, q, 0.6) ** 2
     assert squared == pytest.approx(in_p + in_q - 2 * between, rel=1e-10)
 
 
-def test_two_points_have_closed_forms():
-    a, b = point(0.0, 0.0), point(3.0, 4.0)
-    assert root_energy_distance(a, b) == pytest.approx(math.sqrt(2 * 5.0))
-    assert root_mmd(a, b, gaussian_kernel(5.0)) == pytest.approx(math.sqrt(2 - 2 * math.exp(-0.5)))
-    assert laplace_mmd(a, b) == pytest.approx(math.sqrt(2 - 2 * math.exp(-5 / 0.7)))
-    assert wasserstein_1(point(-1.0), point(2.5)) == pytest.approx(3.5)
-    assert root_energy_distance(point(-1.0), point(2.5)) == pytest.approx(math.sqrt(7.0))
-
-
 def test_a_small_move_counts_linearly_except_in_the_root_energy_distance():
-    near, far = point(1e-4), point(2e-4)
     for discrepancy, factor in (
         (wasserstein_1, 2.0),
         (root_mmd, 2.0),
         (root_energy_distance, math.sqrt(2)),
     ):
-        ratio = discrepancy(point(0.0), far) / discrepancy(point(0.0), near)
+        near = discrepancy(point(0.0), point(1e-4))
+        ratio = discrepancy(point(0.0), point(2e-4)) / near
         assert ratio == pytest.approx(factor, rel=1e-4)
-
-
-def test_a_particle_of_weight_zero_does_not_count():
-    p = WeightedSet(torch.tensor([[0.0], [9.0]]), torch.tensor([0.0, -torch.inf]))
-    assert wasserstein_1(p, point(0.0)) == root_energy_distance(p, point(0.0)) == 0.0
 
 
 def test_a_grid_density_is_a_weighted_set_and_bayes_gives_the_conjugate_posterior():
@@ -147,25 +126,28 @@ def test_a_grid_density_is_a_weighted_set_and_bayes_gives_the_conjugate_posterio
     assert wasserstein_1(posterior, exact) < 1e-12
     # Between N(0, 1) and N(1, 1) the distance is 1: the grid's sum of a smooth density is exact.
     assert wasserstein_1(prior, GridMixture(nodes, 1.0)(point(1.0))) == pytest.approx(1, rel=1e-9)
-    assert grid(0.0, 1.0, 3, 2).tolist()[:4] == [[0, 0], [0, 0.5], [0, 1], [0.5, 0]]
 
 
-def test_bad_sets_are_refused_in_a_sentence():
-    with pytest.raises(ValueError, match="same dimension, got 1 and 2"):
-        root_mmd(point(0.0), point(0.0, 0.0))
-    with pytest.raises(ValueError, match="one dimension only, got 2"):
-        wasserstein_1(point(0.0, 0.0), point(0.0, 1.0))
-    with pytest.raises(ValueError, match=r"\(3,\) and \(3,\)"):
-        root_mmd(WeightedSet(torch.zeros(3), torch.zeros(3)), point(0.0))
-    with pytest.raises(ValueError, match="positions of a weighted set must be finite"):
-        root_mmd(point(math.nan), point(0.0))
-    with pytest.raises(ValueError, match="at least one above -infinity"):
-        root_mmd(WeightedSet(torch.zeros(1, 1), torch.tensor([-torch.inf])), point(0.0))
-    with pytest.raises(ValueError, match="kernel must return"):
-        root_mmd(point(0.0), point(1.0), lambda x, y: x[:, 0] * y[:, 0])
-    with pytest.raises(ValueError, match="length_scale must be positive, got 0"):
-        gaussian_kernel(0)
-    with pytest.raises(ValueError, match="sigma2 must be positive"):
-        GridMixture(grid(0.0, 1.0, 2), 0.0)
-    with pytest.raises(ValueError, match="low < high"):
-        grid(1.0, 0.0, 5)
+def test_a_particle_of_weight_zero_does_not_count():
+    p = WeightedSet(torch.tensor([[0.0], [9.0]]), torch.tensor([0.0, -torch.inf]))
+    assert wasserstein_1(p, point(0.0)) == root_energy_distance(p, point(0.0)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("discrepancy", "p", "q", "message"),
+    [
+        (root_mmd, point(0.0), point(0.0, 0.0), "dimensions, 1 and 2"),
+        (wasserstein_1, point(0.0, 0.0), point(0.0, 1.0), "one dimension only, got 2"),
+        (root_mmd, WeightedSet(torch.zeros(3), torch.zeros(3)), point(0.0), r"\(3,\)"),
+        (root_mmd, point(math.nan), point(0.0), "must be finite"),
+        (
+            root_mmd,
+            WeightedSet(torch.zeros(1, 1), torch.full((1,), -torch.inf)),
+            point(0.0),
+            "-inf",
+        ),
+    ],
+)
+def test_bad_sets_are_named(discrepancy, p, q, message):
+    with pytest.raises(ValueError, match=message):
+        discrepancy(p, q)

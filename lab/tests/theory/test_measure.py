@@ -1,7 +1,5 @@
 """Order dependence of real filters: what the theory says must be seen."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +20,8 @@ from torch import nn
 
 import orderless as ol
 from orderless_lab.theory import (
-    adjacent_swaps,
     measure_order_dependence,
     order_at_distance,
-    plot_order_dependence,
-    root_energy_distance,
     root_mmd,
     wasserstein_1,
 )
@@ -54,32 +49,18 @@ def test_linear_losses_give_the_same_set_in_every_order(kind):
 
 def test_logistic_losses_differ_more_the_more_swaps_there_are():
     orders = [order_at_distance(8, swaps, seed) for swaps in (1, 9, 28) for seed in range(6)]
-    swaps, means = measure("weighted", logistic_losses(), orders).by_swaps()
-    assert swaps.tolist() == [1, 9, 28]
-    assert 1e-4 < means[0] < means[1] < means[2]
+    means = measure("weighted", logistic_losses(), orders).by_swaps()
+    assert list(means) == [1, 9, 28]
+    assert 1e-4 < means[1] < means[9] < means[28]
+    assert measure("weighted", logistic_losses(), [list(range(8))]).discrepancy.tolist() == [0.0]
 
 
-def test_the_given_order_is_at_zero():
-    measured = measure("weighted", logistic_losses(), [list(range(8))])
-    assert measured.swaps[0] == 0 and measured.discrepancy[0] == 0.0
-
-
-@pytest.mark.parametrize("kind", ["weighted", "averaging", "descent"])
+@pytest.mark.parametrize("kind", ["weighted", "descent"])
 def test_the_gap_between_orders_falls_with_sigma_to_the_fourth(kind):
     gaps = measure_halvings(kind, [2.0**-8, 2.0**-9, 2.0**-10])
     # Halving sigma^2 divides by 4 up to a relative O(sigma^2), which halves too.
     factors = gaps[:-1] / gaps[1:]
     assert np.all(np.abs(factors - 4) < 0.1) and abs(factors[1] - 4) < 0.6 * abs(factors[0] - 4)
-
-
-def test_the_root_energy_distance_sees_the_root_of_that():
-    gaps = [
-        measure(
-            "weighted", logistic_losses(), [list(range(8))[::-1]], root_energy_distance, sigma2=s
-        ).discrepancy[0]
-        for s in (2.0**-11, 2.0**-12)
-    ]
-    assert gaps[0] / gaps[1] == pytest.approx(2.0, abs=0.1)
 
 
 @pytest.mark.slow
@@ -107,8 +88,8 @@ def test_it_works_with_networks_and_data():
         lambda particles, x=x: cross_entropy(particles(x), (x[:, 0] > 0).long()) for x in batches
     ]
     measured = measure_order_dependence(make, losses, [[0, 1, 3, 2], [3, 2, 1, 0]])
-    assert measured.swaps.tolist() == [1, 6] and (measured.discrepancy > 1e-4).all()
-    assert adjacent_swaps(measured.orders[1].tolist()) == 6
+    assert measured.swaps.tolist() == [1, 6]
+    assert (measured.discrepancy > 1e-4).all()
 
 
 def test_filters_that_start_differently_are_refused():
@@ -119,19 +100,6 @@ def test_filters_that_start_differently_are_refused():
         )
     with pytest.raises(ValueError, match=r"0 \.\.\. 1 once each, got \[0, 0\]"):
         measure("weighted", linear_losses(2), [[0, 0]])
-
-
-def test_the_figure_shows_every_curve():
-    pytest.importorskip("matplotlib")
-    measured = measure("weighted", logistic_losses())
-    figure = plot_order_dependence({"a": measured, "b": measure("weighted", linear_losses())})
-    (axes,) = figure.axes
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
-    swaps, means = measured.by_swaps()
-    assert axes.lines[0].get_xdata().tolist() == swaps.tolist()
-    assert axes.lines[0].get_ydata().tolist() == means.tolist()
-    assert axes.get_yscale() == "log"
-    assert plot_order_dependence(measured).axes[0].get_legend() is None
 
 
 @pytest.mark.slow
@@ -151,23 +119,3 @@ def test_the_command_of_the_docs_writes_the_figure_and_the_tables(tmp_path, caps
         sigma2, numbers = line.strip("| ").split(" | ", 1)
         (row,) = [text for text in page.splitlines() if text.startswith(f"| {sigma2} |")]
         assert numbers in row
-
-
-def test_the_example_in_the_docs_runs(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
-    page = (ROOT / "docs" / "theory.md").read_text()
-    monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    exec(page.split("```python\n")[1].split("```")[0], names)
-    assert (tmp_path / "order.png").exists()
-    assert names["measured"].discrepancy[0] == 0.0 and names["measured"].discrepancy[-1] > 0.0
-
-
-@pytest.mark.slow
-def test_importing_the_theory_does_not_import_matplotlib():
-    code = "import sys, orderless_lab.theory; print('matplotlib' in sys.modules)"
-    environment = {"PYTHONPATH": str(ROOT / "src")}
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
-    )
-    assert found.stdout.strip() == "False"
