@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .kernels import residual_update
+from . import kernels  # noqa: F401  (ensembles of these networks use them)
 
 ACTIONS = 15  # ProcGen's
 NO_VALUES = "PPO needs a network that returns (logits, values): build it with value=True"
@@ -60,8 +60,7 @@ class Residual(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        fused = residual_update(x, self.first, self.second)
-        return x + self.second(F.relu(self.first(F.relu(x)))) if fused is None else fused
+        return x + self.second(F.relu(self.first(F.relu(x))))
 
 
 class Impala(ActorCritic):

@@ -27,7 +27,7 @@ Write = Callable[[], None]
 Shown = Callable[[Tensor], Collection[int]]  # ids of parameters
 
 # The cost of writing, measuring, copying and adding a dense gradient, in multiplications per entry
-# of the weight. Measured by benchmarks/factored.py.
+# of the weight.
 DENSE_PASSES = 70
 FEW_ROWS = 32  # factors are always faster for so few rows
 

@@ -1,9 +1,9 @@
-"""Convolutions, pooling and residual blocks of N networks by Triton kernels, for IMPALA on a GPU.
+"""Convolutions and pooling of N networks by Triton kernels, for IMPALA on a GPU.
 
 To import this room registers them with `orderless.ensemble.rules`: every ensemble then uses them
 where they apply, in reduced precision on a GPU.
 """
 
-from .rules import residual_update
+from . import rules
 
-__all__ = ["residual_update"]
+__all__ = ["rules"]
