@@ -1,11 +1,10 @@
 """PPO over particles on real ProcGen, end to end: environment steps per second.
 
     python benchmarks/ppo.py [--particles 1,8] [--envs 64,256] [--rounds 3] [--network impala]
-                             [--rollout 256] [--turns 2] [--unweighted] [--plain] [--profile]
+                             [--rollout 256] [--unweighted] [--plain] [--profile]
 
 A round is 16,384 steps in all environments together, or `--rollout` in each, and three epochs over
-them; the first two, which record the graphs, are not counted. With `--turns 2`, as in the
-benchmarks, one half of the environments plays while the GPU computes the actions of the other.
+them; the first two, which record the graphs, are not counted.
 Particles are weighted, which computes their losses twice per step, unless `--unweighted` is given.
 `--plain` also measures one network in stock PyTorch (plain_ppo.py), and `--profile` prints the
 kernels of one more round of each.

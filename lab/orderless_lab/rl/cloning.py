@@ -10,7 +10,6 @@ sum_i w_i pi_i. Actions are sampled.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,16 +17,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from orderless.ensemble import Ensemble, per_particle
-from orderless.filters.base import ParticleFilter
-from orderless.filters.step import SteppedFilter
+from orderless.filters import BootstrapParticleFilter, GradientFilter
 
 from .environment import Array, Saved, VectorEnvironment, require_environment
 from .games import whole_number
 from .keyed import permutation
 from .mixture import MixturePolicy
 from .networks import policy_logits
-from .staging import Staging
 
+Filter = GradientFilter | BootstrapParticleFilter
 COMBINES = ("accuracy", "probs")
 
 
@@ -48,7 +46,7 @@ class BehaviourCloning:
     resumes from the filter's state and the number of batches done.
     """
 
-    def __init__(self, filter: SteppedFilter, *, batch_size: int = 256, seed: int = 0) -> None:
+    def __init__(self, filter: Filter, *, batch_size: int = 256, seed: int = 0) -> None:
         self.batch_size = whole_number("batch_size", batch_size, 1)
         self.filter = filter
         self.seed = seed
@@ -68,32 +66,30 @@ class BehaviourCloning:
         Each pass uses the M transitions in another order, without a short last batch. Returns the
         losses before each step, `[stop - start, N]`.
         """
-        observations = torch.as_tensor(observations)
-        actions = torch.as_tensor(actions)
         count = len(observations)
-        a_pass = count // self.batch_size
+        batches = count // self.batch_size  # in a pass
         if count != len(actions):
             raise ValueError(f"{count} observations but {len(actions)} actions")
         if actions.is_floating_point():
             raise TypeError(f"actions must be whole numbers, got {actions.dtype}")
-        if len(actions) and actions.min() < 0:
+        if count and actions.min() < 0:
             raise ValueError(f"actions must be at least 0, got {int(actions.min())}")
         whole_number("start", start, 0)
-        if a_pass == 0:
+        if not batches:
             raise ValueError(f"{count} transitions do not fill one batch of {self.batch_size}")
-        device = self.filter.particles.device
-        losses = []
-        order = torch.empty(0)
-        current = -1
-        for number in range(start, a_pass if stop is None else stop):
-            if number // a_pass != current:
-                current = number // a_pass
-                order = permutation(self.seed, level, current, count, observations.device)
-            place = number % a_pass * self.batch_size
-            index = order[place : place + self.batch_size]
-            batch = observations[index].to(device), actions[index].long().to(device)
-            losses.append(self._step(*batch).loss_before)
-        return torch.stack(losses) if losses else torch.empty(0, self.filter.particles.n)
+        particles = self.filter.particles
+        losses = [torch.empty(0, particles.n, device=particles.device)]
+        shuffled = -1
+        for number in range(start, batches if stop is None else stop):
+            if number // batches != shuffled:
+                shuffled = number // batches
+                order = permutation(self.seed, level, shuffled, count, observations.device)
+                parts = order.split(self.batch_size)
+            index = parts[number % batches]
+            x = observations[index].to(particles.device)
+            y = actions[index].long().to(particles.device)
+            losses.append(self._step(x, y).loss_before.clone().unsqueeze(0))
+        return torch.cat(losses)
 
     def check(self) -> None:
         """Raise if no particle is left."""
@@ -121,7 +117,7 @@ class Score:
 
 
 def play(
-    filter: ParticleFilter,
+    filter: Filter,
     env: VectorEnvironment,
     *,
     combine: str = "probs",
@@ -137,13 +133,15 @@ def play(
     `normalize` normalises the returns if the environment defines how. Episodes must end, by a time
     limit if need be, because `play` waits for all of them. The environment is reset afterwards.
     """
-    options: Any = {"episodes": episodes, "normalize": normalize, "seed": seed}
-    return play_both(filter, env, combines=(combine,), **options)[combine]
+    combines = (combine,)
+    return play_both(
+        filter, env, combines=combines, episodes=episodes, normalize=normalize, seed=seed
+    )[combine]
 
 
 @torch.no_grad()
 def play_both(
-    filter: ParticleFilter,
+    filter: Filter,
     env: VectorEnvironment,
     *,
     combines: tuple[str, ...] = COMBINES,
@@ -153,9 +151,8 @@ def play_both(
 ) -> dict[str, Score]:
     """`play` for all `combines` at once, each in an equal part of the environments."""
     require_environment(env)
-    for combine in combines:
-        if combine not in COMBINES:
-            raise ValueError(f"combine must be 'accuracy' or 'probs', got {combine!r}")
+    if not set(combines) <= set(COMBINES):
+        raise ValueError(f"combine must be one of {', '.join(COMBINES)}, got {combines}")
     if env.n_envs % len(combines):
         raise ValueError(f"{env.n_envs} environments cannot be halved for {' and '.join(combines)}")
     whole_number("episodes", episodes, 1)
@@ -182,25 +179,24 @@ def _score(combine: str, weights: Tensor, returns: Array, players: Tensor) -> Sc
     if combine == "probs":
         return Score(float(returns.mean()), returns, None)
     shares = weights.cpu().numpy()
-    who = players.cpu().numpy()
-    each = [returns[who == number] for number in range(len(shares))]
-    own = np.array([part.mean() if part.size else np.nan for part in each])
+    own = np.full(len(shares), np.nan)
+    for number in players.unique().tolist():
+        own[number] = returns[players.cpu().numpy() == number].mean()
     played = ~np.isnan(own)
     mean = shares[played] @ own[played] / shares[played].sum()
     return Score(float(mean), returns, own)
 
 
 def _play(
-    filter: ParticleFilter, env: VectorEnvironment, players: Tensor, episodes: int, seed: int
+    filter: Filter, env: VectorEnvironment, players: Tensor, episodes: int, seed: int
 ) -> Array:
     """Raw returns `[E, K]`."""
     policy = MixturePolicy(filter, env.n_envs, env.actions, seed=seed, playing=players)
-    staging = Staging(filter.particles.device)
     finished = np.zeros(env.n_envs, dtype=np.int64)
     returns = np.zeros((env.n_envs, episodes))
     env.reset()
     while (finished < episodes).any():
-        decision = policy(staging(env.observations), torch.from_numpy(env.first))
+        decision = policy(env.observations, env.first)
         info = env.step(decision.actions.cpu().numpy())[-1]
         counted = np.flatnonzero(env.ended & (finished < episodes))
         returns[counted, finished[counted]] = info["episode_return"][counted]

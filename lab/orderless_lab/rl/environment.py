@@ -22,9 +22,10 @@ Step = tuple[Array, Array, Array, Array, dict[str, Array]]
 class VectorEnvironment:
     """E copies of one environment with A actions; the base class of all environments.
 
-    A subclass defines `_start() -> observations`, `_send(actions)` and `_receive() ->
-    (observations, rewards, terminated, truncated)`, with next-step resets and new arrays every
-    time. This class checks actions, sums rewards to returns and tracks episodes:
+    A subclass defines `_start() -> observations` and `_step(actions) -> (observations, rewards,
+    terminated, truncated)`, with next-step resets and new arrays every time; with levels also
+    `switch`, and to be saved also `state_dict` and `load_state_dict`. This class checks actions,
+    sums rewards to returns and tracks episodes:
 
     - `observations` `[E, ...]`: the current frames, for which the next actions are chosen.
     - `first` `[E]`: the frame is the first of its episode.
@@ -44,17 +45,13 @@ class VectorEnvironment:
         self.ended = np.zeros(n_envs, dtype=bool)
         self.returns = np.zeros(n_envs)
         self.lengths = np.zeros(n_envs, dtype=np.int64)
-        self._started = False
-        self.under_way = False  # whether a step was sent and not received, as after Ctrl-C
+        self.started = False  # False again after a step that was interrupted
 
     def _start(self) -> Array:
         raise TypeError(f"{type(self).__name__} cannot start: define _start")
 
-    def _send(self, actions: Array) -> None:
-        raise TypeError(f"{type(self).__name__} cannot step: define _send")
-
-    def _receive(self) -> tuple[Array, Array, Array, Array]:
-        raise TypeError(f"{type(self).__name__} cannot step: define _receive")
+    def _step(self, actions: Array) -> tuple[Array, Array, Array, Array]:
+        raise TypeError(f"{type(self).__name__} cannot step: define _step")
 
     def switch(self, level: int) -> tuple[Array, dict[str, Array]]:
         """Switch to another level and start there."""
@@ -69,42 +66,22 @@ class VectorEnvironment:
 
     def reset(self) -> tuple[Array, dict[str, Array]]:
         """Start a new episode in every copy: `(observations [E, ...], info)`."""
-        if self.under_way:
-            self.recv()
         self.observations = self._start()
         self.first[:] = True
         self.ended[:] = False
         self.returns[:] = 0.0
         self.lengths[:] = 0
-        self._started = True
+        self.started = True
         return self.observations, {"valid": np.ones(self.n_envs, dtype=bool)}
 
     def step(self, actions: ArrayLike) -> Step:
         """`(observations, rewards, terminated, truncated, info)`, each with a leading E."""
-        self.send(actions)
-        return self.recv()
-
-    def send(self, actions: ArrayLike) -> None:
-        """Start a step, which the copies compute until `recv` is called."""
-        if not self._started:
-            raise RuntimeError(
-                "the environment has not started: call reset() before the first step"
-            )
-        if self.under_way:
-            raise RuntimeError("a step is under way: call recv() before the next send()")
-        self._send(self._checked(actions))
-        self.under_way = True
-
-    def recv(self) -> Step:
-        """Wait for the step that `send` started."""
-        if not self.under_way:
-            raise RuntimeError("no step is under way: call send(actions) first")
-        try:
-            observations, rewards, terminated, truncated = self._receive()
-        except Exception:  # the copies are in an unknown state: only a reset is possible
-            self.under_way = self._started = False
-            raise
-        self.under_way = False
+        if not self.started:
+            raise RuntimeError("the environment has not started: call reset() before a step")
+        checked = self._checked(actions)
+        self.started = False  # after an error the copies are in an unknown state
+        observations, rewards, terminated, truncated = self._step(checked)
+        self.started = True
         valid = ~self.ended
         self.returns = np.where(valid, self.returns + rewards, 0.0)
         self.lengths = np.where(valid, self.lengths + 1, 0)
@@ -121,9 +98,8 @@ class VectorEnvironment:
     def _checked(self, actions: ArrayLike) -> Array:
         """Check actions and convert them to int32 `[E]`; the games would accept any number."""
         array = np.asarray(actions)
-        shape = (self.n_envs,)
-        if array.shape != shape:
-            raise ValueError(f"actions must have shape {shape}, one per copy, got {array.shape}")
+        if array.shape != (self.n_envs,):
+            raise ValueError(f"actions must have shape ({self.n_envs},), got {array.shape}")
         if array.dtype.kind not in "iu":
             raise TypeError(f"actions must be whole numbers, got {array.dtype}")
         outside = array[(array < 0) | (array >= self.actions)]

@@ -15,9 +15,7 @@ from torch import Tensor
 
 from orderless import io as storage
 from orderless.ensemble import Ensemble, find_device
-from orderless.ensemble.stacking import check_same_shapes
 from orderless.filters import GradientDescent
-from orderless.filters.base import ParticleFilter
 
 from .cloning import play
 from .environment import Saved
@@ -49,10 +47,6 @@ class Expert:
         """A hash of the parameters, which identifies the transitions collected from them."""
         return storage.digest(_rounded(self.network))[:12]
 
-    def filter(self, device: torch.device | str = "cpu") -> ParticleFilter:
-        """The expert as a filter of one particle, in float32."""
-        return ParticleFilter(Ensemble.from_modules([self.network], device=device))
-
 
 def _rounded(network: ActorCritic) -> dict[str, Tensor]:
     return {name: tensor.bfloat16().cpu() for name, tensor in network.state_dict().items()}
@@ -76,25 +70,17 @@ def load_expert(game: str, path: Path | None = None) -> Expert:
         )
     content = storage.load(path)
     try:
-        if content["kind"] != KIND:
-            raise ValueError(f"it is a {content['kind']}")
         facts = content["facts"]
-        parameters = content["parameters"]
-        whose = facts["game"]
+        if (content["kind"], facts["game"]) != (KIND, game):
+            raise ValueError(f"it is a {content['kind']} for {facts['game']}")
         network = find_network(facts["network"])()
-        means = [facts["returns"][where]["expert"]["mean"] for where in ("training", "held_out")]
-        numbers = [*parameters.values(), torch.tensor(means)]
-        if not all(tensor.isfinite().all() for tensor in numbers):
+        network.load_state_dict({k: tensor.float() for k, tensor in content["parameters"].items()})
+        if not all(tensor.isfinite().all() for tensor in network.parameters()):
             raise ValueError("not all of its numbers are finite")
     except storage.INVALID_STATE as error:
         raise ValueError(
-            f"{path} is not an expert that `orderless expert train` wrote ({error})"
+            f"{path} is not an expert for {game} that `orderless expert train` wrote ({error})"
         ) from None
-    if whose != game:
-        raise ValueError(f"{path} is an expert for {whose}, not for {game}")
-    shapes = {name: tensor.shape for name, tensor in network.state_dict().items()}
-    check_same_shapes(shapes, parameters, f"{path} holds another network")
-    network.load_state_dict({name: tensor.float() for name, tensor in parameters.items()})
     return Expert(network, facts)
 
 
@@ -163,24 +149,19 @@ class ExpertTraining:
         network = self.ppo.particles[0].cpu()
         assert isinstance(network, ActorCritic)
         network.load_state_dict({name: t.float() for name, t in _rounded(network).items()})
-        training = 0, self.identity["levels"]
-        held_out = self.identity["levels"], HELD_OUT
-        returns = {
-            name: {
-                who: self._measured(policy, levels, episodes)
-                for who, policy in (("expert", network), ("random", random_policy()))
-            }
-            for name, levels in (("training", training), ("held_out", held_out))
-        }
-        return Expert(network, {**self.identity, "steps": self.steps, "returns": returns})
+        identity = self.identity
+        copies = min(identity["envs"], PLAYING)
 
-    def _measured(
-        self, network: ActorCritic, levels: tuple[int, int], episodes: int
-    ) -> dict[str, float]:
-        n_envs = min(self.identity["envs"], PLAYING)
-        game = self.identity["game"]
-        seed = self.identity["seed"]
-        return mean_return(network, game, *levels, n_envs, episodes, seed, self.device)
+        def measured(network: ActorCritic, first: int, count: int) -> dict[str, float]:
+            play_on = identity["game"], first, count, copies, episodes
+            return mean_return(network, *play_on, identity["seed"], self.device)
+
+        levels = {"training": (0, identity["levels"]), "held_out": (identity["levels"], HELD_OUT)}
+        returns = {
+            name: {"expert": measured(network, *some), "random": measured(random_policy(), *some)}
+            for name, some in levels.items()
+        }
+        return Expert(network, {**identity, "steps": self.steps, "returns": returns})
 
     def state_dict(self) -> dict[str, object]:
         return {
@@ -196,7 +177,7 @@ class ExpertTraining:
             if other != value:
                 raise ValueError(f"this training has {name}={other}, not {value}")
         self.ppo.load_state_dict(state["ppo"])
-        self.recent = deque(state["recent"], maxlen=self.recent.maxlen)
+        self.recent.extend(state["recent"])
 
 
 def random_policy() -> ActorCritic:
@@ -204,6 +185,12 @@ def random_policy() -> ActorCritic:
     network = Compact()
     torch.nn.init.zeros_(network.policy.weight)
     return network
+
+
+def policy_of(network: ActorCritic, device: torch.device | str = "cpu") -> GradientDescent:
+    """One network as a filter that is not trained, to act with."""
+    particles = Ensemble.from_modules([network], device=device)
+    return GradientDescent(particles, torch.optim.SGD(particles.parameters(), lr=0.0))
 
 
 def mean_return(
@@ -218,9 +205,8 @@ def mean_return(
 ) -> dict[str, float]:
     """Mean normalised return over `n_envs` x `episodes` episodes, standard error and count."""
     env = ProcgenLevels(game, n_envs, level, num_levels=num_levels, seed=seed + 1)
-    filter = ParticleFilter(Ensemble.from_modules([network], device=device))
     try:
-        returns = play(filter, env, episodes=episodes, seed=seed).episodes
+        returns = play(policy_of(network, device), env, episodes=episodes, seed=seed).episodes
     finally:
         env.close()
     error = float(returns.std() / max(1, returns.size - 1) ** 0.5)

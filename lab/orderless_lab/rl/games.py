@@ -19,33 +19,31 @@ def known_game(game: str) -> str:
 
 def parse_levels(text: str) -> tuple[int, ...]:
     """Parse `"0,1,5"`, `"0-14"` or both: the levels in the order named."""
-    found: list[int] = []
+    levels: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise ValueError(f"levels must look like 0,1,2 or 0-14, got {text!r}")
         begin = int(first)
         end = int(last or first)
-        if end < begin:
-            raise ValueError(f"levels must be named from low to high, not {begin}-{end}: {text!r}")
-        if end - begin >= MOST_LEVELS:
-            raise ValueError(f"name at most {MOST_LEVELS:,} levels at once, got {text!r}")
-        found += range(begin, end + 1)
-    if len(found) != len(set(found)):
+        if not begin <= end < begin + MOST_LEVELS:
+            raise ValueError(
+                f"levels must be named from low to high, at most {MOST_LEVELS:,}, got {text!r}"
+            )
+        levels += range(begin, end + 1)
+    if len(levels) != len(set(levels)):
         raise ValueError(f"levels must be named once each, got {text!r}")
-    checked_levels(max(found), 1)
-    return tuple(found)
+    checked_level(max(levels))
+    return tuple(levels)
 
 
-def checked_levels(level: int, num_levels: int) -> tuple[int, int]:
+def checked_level(level: int, num_levels: int = 1) -> int:
     """Check level numbers: envpool accepts any, ProcGen's levels are 0 to 2^31 - 2."""
-    level = whole_number("level", level)
-    num_levels = whole_number("num_levels", num_levels)
-    if not 1 <= num_levels <= LEVELS_END:
+    if not 1 <= whole_number("num_levels", num_levels) <= LEVELS_END:
         raise ValueError(f"num_levels must lie in 1..{LEVELS_END}, got {num_levels}")
-    if not 0 <= level <= LEVELS_END - num_levels:
+    if not 0 <= whole_number("level", level) <= LEVELS_END - num_levels:
         raise ValueError(f"level must lie in 0..{LEVELS_END - num_levels}, got {level}")
-    return level, num_levels
+    return operator.index(level)
 
 
 def whole_number(name: str, value: Any, least: int | None = None) -> int:

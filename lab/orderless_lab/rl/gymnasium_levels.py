@@ -34,10 +34,15 @@ class GymnasiumLevels(VectorEnvironment):
         self.levels = list(levels) if isinstance(levels, Sequence) else [levels]
         if not self.levels:
             raise ValueError("GymnasiumLevels needs at least one vector environment")
-        for place, env in enumerate(self.levels):
-            _check(env, self.levels[0], place)
-            if any(env is other for other in self.levels[:place]):
-                raise ValueError(f"level {place} is also an earlier level: pass each only once")
+        for number, env in enumerate(self.levels):
+            _check(env, number)
+            if _described(env) != _described(self.levels[0]):
+                raise ValueError(
+                    f"level {number} has {_described(env)}, but level 0 has "
+                    f"{_described(self.levels[0])}"
+                )
+            if any(env is other for other in self.levels[:number]):
+                raise ValueError(f"level {number} is also an earlier level: pass each only once")
         super().__init__(self.levels[0].num_envs, int(self.levels[0].single_action_space.n))
         self.seed = whole_number("seed", seed, 0)
         self.resumes = 0
@@ -45,15 +50,11 @@ class GymnasiumLevels(VectorEnvironment):
 
     def switch(self, level: int) -> tuple[Array, dict[str, Array]]:
         """Start on another level; the old one stays open."""
-        level = self._known(level)
-        if self.under_way:
-            self.recv()
-        self.level = level
+        self.level = self._checked_level(level)
         return self.reset()
 
-    def _known(self, level: int) -> int:
-        level = whole_number("level", level)
-        if not 0 <= level < len(self.levels):
+    def _checked_level(self, level: int) -> int:
+        if not 0 <= whole_number("level", level) < len(self.levels):
             raise ValueError(f"level must lie in 0..{len(self.levels) - 1}, got {level}")
         return level
 
@@ -70,24 +71,18 @@ class GymnasiumLevels(VectorEnvironment):
             self._seeded[self.level] = self.resumes
         return _frames(self.levels[self.level].reset(seed=seed)[0])
 
-    def _send(self, actions: Array) -> None:
-        self._actions = actions
-        env = self.levels[self.level]
-        if hasattr(env, "step_async"):  # starts to step; the others step in `_receive`
-            env.step_async(actions)
-
-    def _receive(self) -> tuple[Array, Array, Array, Array]:
-        env = self.levels[self.level]
-        step = env.step_wait() if hasattr(env, "step_wait") else env.step(self._actions)
-        rewards = np.array(step[1], dtype=np.float64)
-        terminated, truncated = (np.array(flags, dtype=bool) for flags in step[2:4])
-        for name, array in (("rewards", rewards), ("ends", terminated), ("ends", truncated)):
-            if array.shape != (self.n_envs,):
+    def _step(self, actions: Array) -> tuple[Array, Array, Array, Array]:
+        frames, *arrays = self.levels[self.level].step(actions)[:4]
+        for array in arrays:
+            if np.shape(array) != (self.n_envs,):
                 raise ValueError(
-                    f"level {self.level} gave {name} of shape {array.shape}, "
+                    f"level {self.level} gave rewards or ends of shape {np.shape(array)}, "
                     f"but there are {self.n_envs} copies"
                 )
-        return _frames(step[0]), rewards, terminated, truncated & ~terminated
+        rewards = np.array(arrays[0], dtype=np.float64)
+        terminated = np.array(arrays[1], dtype=bool)
+        truncated = np.array(arrays[2], dtype=bool)
+        return _frames(frames), rewards, terminated, truncated & ~terminated
 
     def state_dict(self) -> dict[str, object]:
         return {"level": self.level, "resumes": self.resumes, "seeded": list(self._seeded)}
@@ -97,11 +92,10 @@ class GymnasiumLevels(VectorEnvironment):
             raise ValueError(
                 f"this state is of {len(state['seeded'])} levels, but there are {len(self.levels)}"
             )
-        seeded = [whole_number("a number of resumes", count) for count in state["seeded"]]
+        level = self._checked_level(state["level"])
         resumes = whole_number("resumes", state["resumes"])
-        level = self._known(state["level"])
+        self._seeded = [whole_number("a number of resumes", count) for count in state["seeded"]]
         self.resumes = resumes + 1
-        self._seeded = seeded
         self.switch(level)
 
 
@@ -115,26 +109,27 @@ def _kind(dtype: Any) -> Any:
     return np.dtype(np.float32) if np.issubdtype(dtype, np.floating) else dtype
 
 
-def _check(env: Any, first: Any, place: int) -> None:
-    """Raise if PPO cannot use an environment, or if it differs from the first level."""
+def _check(env: Any, number: int) -> None:
+    """Raise if PPO cannot use an environment."""
     if not hasattr(env, "single_action_space"):
         raise TypeError(
-            f"level {place} is a {type(env).__name__}, not a vector environment: make one with "
+            f"level {number} is a {type(env).__name__}, not a vector environment: make one with "
             "gymnasium.make_vec(name, num_envs=8)"
         )
     actions = env.single_action_space
     frames = env.single_observation_space
     if getattr(actions, "start", None) != 0:  # only Discrete has one
-        raise ValueError(f"level {place} has actions {actions}: PPO here needs Discrete(n), from 0")
+        raise ValueError(f"level {number} has actions {actions}: Discrete(n), from 0, is needed")
     if not isinstance(frames.shape, tuple) or frames.dtype is None:
-        raise ValueError(f"level {place} has observations {frames}: an array is needed")
+        raise ValueError(f"level {number} has observations {frames}: an array is needed")
     reset = env.metadata.get("autoreset_mode")
     if reset is not None and getattr(reset, "name", None) != "NEXT_STEP":
-        raise ValueError(f"level {place} resets by {reset}: use NEXT_STEP, Gymnasium's default")
-    described = [
-        f"{one.num_envs} copies, {one.single_action_space.n} actions and observations "
-        f"{_kind(one.single_observation_space.dtype)} {one.single_observation_space.shape}"
-        for one in (env, first)
-    ]
-    if described[0] != described[1]:
-        raise ValueError(f"level {place} has {described[0]}, but level 0 has {described[1]}")
+        raise ValueError(f"level {number} resets by {reset}: use NEXT_STEP, Gymnasium's default")
+
+
+def _described(env: Any) -> str:
+    frames = env.single_observation_space
+    return (
+        f"{env.num_envs} copies, {env.single_action_space.n} actions and observations "
+        f"{_kind(frames.dtype)} {frames.shape}"
+    )

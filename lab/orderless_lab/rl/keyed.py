@@ -22,34 +22,32 @@ def gumbel(seed: int, draw: Tensor, indices: Tensor, count: int, stream: int) ->
 
 
 class Gumbels:
-    """`gumbel` for indices 0 ... n-1, one draw after another: a call returns the next `[n, count]`.
+    """`gumbel` for indices 0 ... n-1: `noise(draw)` is `[n, count]`.
 
     A hash is a hundred small operations, which take as long for one draw as for many, so a table
-    of draws is computed at a time. `draw` is the next one; it may be set to any number.
+    of consecutive draws is computed at a time.
     """
 
     def __init__(self, seed: int, n: int, count: int, stream: int, device: torch.device) -> None:
         self.seed = seed
         self.count = count
         self.stream = stream
-        self.draw = 0
         self._indices = torch.arange(n, device=device)
         self._rows = max(1, min(ROWS, ENTRIES // (n * count)))
         self._begin = 0
         self._table = torch.empty(0)
 
-    def __call__(self) -> Tensor:
-        if not 0 <= self.draw - self._begin < len(self._table):
-            self._begin = self.draw
-            draws = torch.arange(self._rows, device=self._indices.device).unsqueeze(1) + self._begin
+    def __call__(self, draw: int) -> Tensor:
+        if not self._begin <= draw < self._begin + len(self._table):
+            self._begin = draw
+            draws = torch.arange(self._rows, device=self._indices.device).unsqueeze(1) + draw
             self._table = gumbel(self.seed, draws, self._indices, self.count, self.stream)
-        self.draw += 1
-        return self._table[self.draw - 1 - self._begin]
+        return self._table[draw - self._begin]
 
 
 def permutation(seed: int, draw: int, index: int, count: int, device: torch.device) -> Tensor:
     """A random permutation of 0 ... count-1, `[count]`."""
-    place = torch.tensor([index], dtype=torch.int64, device=device)
     number = torch.tensor(draw, dtype=torch.int64, device=device)
-    keys = random.particle_keys(seed, number, place, MINIBATCH)
+    indices = torch.tensor([index], dtype=torch.int64, device=device)
+    keys = random.particle_keys(seed, number, indices, MINIBATCH)
     return random.uniform(keys, (count,))[0].argsort(stable=True)

@@ -12,18 +12,19 @@ A dead particle has weight 0: it is no part of mu, and its episodes are given to
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
-from orderless.filters.base import ParticleFilter
+from orderless.ensemble.device import no_garbage
+from orderless.filters import BootstrapParticleFilter, GradientFilter
 
-from .environment import Saved
+from .environment import Array, Saved
 from .keyed import ACTION, PARTICLE, Gumbels
 from .networks import policy_and_values, policy_logits, require_actions
-from .staging import Recorded
 
 
 def mixture_log_probabilities(log_policies: Tensor, log_weights: Tensor) -> Tensor:
@@ -64,7 +65,7 @@ class MixturePolicy:
 
     def __init__(
         self,
-        filter: ParticleFilter,
+        filter: GradientFilter | BootstrapParticleFilter,
         n_envs: int,
         actions: int,
         *,
@@ -77,56 +78,36 @@ class MixturePolicy:
         self.filter = filter
         self.particles = filter.particles
         self.actions = actions
-        self.act = act
+        self.by_episode = act == "episode"
         self.seed = seed
         self.log_weights = filter.log_weights
         self.draws = 0
         n = filter.particles.n
         device = filter.particles.device
-        mixture = torch.full((n_envs,), n, device=device)
-        self.playing = mixture if playing is None else playing
-        if act == "episode":
-            self.playing = torch.zeros_like(mixture)
+        if playing is None:
+            playing = torch.full((n_envs,), 0 if self.by_episode else n, device=device)
+        self.playing = playing
         self._environments = torch.arange(n_envs, device=device)
-        noise = partial(Gumbels, seed, n_envs, device=device)
-        self._noise = [noise(actions, ACTION)]
-        if act == "episode":
-            self._noise.append(noise(n, PARTICLE))
-        self._graphs: dict[str, Recorded | None] = {}  # None: the function has run once
+        self._action_noise = Gumbels(seed, n_envs, actions, ACTION, device)
+        self._particle_noise = Gumbels(seed, n_envs, n, PARTICLE, device)
+        self._decided = Replayed(self._decide, device)
+        self._valued = Replayed(self._values, device)
 
     def begin(self) -> None:
         """Use the filter's current weights from now on."""
         self.log_weights.copy_(self.filter.log_weights)
 
-    @torch.no_grad()
-    def __call__(self, observations: Tensor, first: Tensor) -> Decision:
-        """Decide for `observations` `[E, ...]`; `first` `[E]` marks those that start an episode.
-
-        On CUDA the next call overwrites the returned tensors, and `observations` in pinned memory
-        are copied from there.
-        """
-        for source in self._noise:
-            source.draw = self.draws
+    def __call__(self, observations: Array, first: Array) -> Decision:
+        """Decide for `observations` `[E, ...]`; `first` `[E]` marks those that start an episode."""
+        noise = [self._action_noise(self.draws)]
+        if self.by_episode:
+            noise += [self._particle_noise(self.draws), torch.from_numpy(first)]
         self.draws += 1
-        inputs = [observations, *(source() for source in self._noise)]
-        if self.act == "episode":
-            inputs.append(first)
-        return self._run("decide", self._decide, inputs)
+        return self._decided(observations, *noise)
 
-    @torch.no_grad()
-    def values(self, observations: Tensor) -> Tensor:
+    def values(self, observations: Array) -> Tensor:
         """Every particle's values of `observations`: `[N, E]`."""
-        return self._run("values", self._values, [observations])
-
-    def _run(self, name: str, function: Callable[..., Any], inputs: list[Tensor]) -> Any:
-        """`function(*inputs)`; on CUDA eagerly at first, then recorded and replayed."""
-        device = self.particles.device
-        if device.type != "cuda" or name not in self._graphs:
-            self._graphs[name] = None
-            return function(*(tensor.to(device) for tensor in inputs))
-        graph = self._graphs[name] or Recorded(function, *inputs)
-        self._graphs[name] = graph
-        return graph(*inputs)
+        return self._valued(observations)
 
     def _outputs(self, observations: Tensor) -> Any:
         with self.particles.evaluating():
@@ -147,11 +128,11 @@ class MixturePolicy:
         log_policies = policy_logits(outputs).log_softmax(-1)  # [N, E, A]
         require_actions(log_policies, self.actions)
         log_mixture = mixture_log_probabilities(log_policies, self.log_weights)
-        if particle_noise is not None and first is not None:
+        if particle_noise is not None:
             # j ~ w where an episode starts or its particle has died; the others keep theirs
             drawn = (self.log_weights + particle_noise).argmax(-1)
-            dead = self.log_weights[self.playing].isneginf()
-            self.playing.copy_(torch.where(first | dead, drawn, self.playing))
+            again = first | self.log_weights[self.playing].isneginf()
+            self.playing.copy_(torch.where(again, drawn, self.playing))
         players = torch.cat([log_policies, log_mixture.unsqueeze(0)])
         acting = players[self.playing, self._environments]
         actions = (acting + action_noise).argmax(-1)
@@ -165,8 +146,7 @@ class MixturePolicy:
         )
 
     def state_dict(self) -> dict[str, object]:
-        draws = torch.tensor(self.draws)
-        return {"seed": self.seed, "draws": draws, "playing": self.playing.clone()}
+        return {"seed": self.seed, "draws": self.draws, "playing": self.playing.clone()}
 
     def load_state_dict(self, state: Saved) -> None:
         if state["playing"].shape != self.playing.shape:
@@ -177,3 +157,38 @@ class MixturePolicy:
             raise ValueError(f"this state is of seed {state['seed']}, not of seed {self.seed}")
         self.draws = int(state["draws"])
         self.playing.copy_(state["playing"])
+
+
+class Replayed:
+    """`function(frames, *tensors)` without gradients, for frames of an environment.
+
+    On CUDA the function runs once as it is, because some initialisation cannot be recorded, and is
+    then recorded as a graph. Frames are in pinned memory, which the GPU reads asynchronously.
+    """
+
+    def __init__(self, function: Callable[..., Any], device: torch.device) -> None:
+        self.function = function
+        self.device = device
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._inputs: list[Tensor] = []
+        self._result: Any = None
+
+    @torch.no_grad()
+    def __call__(self, frames: Array, *tensors: Tensor) -> Any:
+        if self.device.type != "cuda":
+            return self.function(torch.from_numpy(frames), *tensors)
+        if not self._inputs:
+            self._pinned = torch.from_numpy(frames).pin_memory()
+            self._inputs = [t.to(self.device, copy=True) for t in (self._pinned, *tensors)]
+            return self.function(*self._inputs)
+        # By numpy: torch would use all cores, whose threads then compete with the environments.
+        np.copyto(self._pinned.numpy(), frames)
+        for static, tensor in zip(self._inputs, (self._pinned, *tensors), strict=True):
+            static.copy_(tensor, non_blocking=True)
+        if self._graph is None:
+            self._graph = torch.cuda.CUDAGraph()
+            torch.cuda.synchronize()
+            with no_garbage(), torch.cuda.graph(self._graph):
+                self._result = self.function(*self._inputs)
+        self._graph.replay()
+        return tree_map(torch.clone, self._result)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -31,16 +30,15 @@ from orderless.filters import (
     Trapezoid,
     WeightedParticleFilter,
 )
-from orderless.filters.step import SteppedFilter
 from orderless.filters.weights import effective_sample_size
 
 from .environment import Array, Saved, VectorEnvironment, require_environment
 from .games import whole_number
 from .keyed import permutation
 from .mixture import MixturePolicy
+from .networks import NO_VALUES
 from .rollout import RewardScaler, Rollout
 from .settings import PPOSettings
-from .staging import Staging
 from .surrogate import TERMS, Surrogate
 
 
@@ -128,7 +126,7 @@ class PPO:
 
     def __init__(
         self,
-        filter: SteppedFilter,
+        filter: GradientFilter | LineageBootstrapFilter,
         env: VectorEnvironment,
         settings: PPOSettings | None = None,
         *,
@@ -142,11 +140,10 @@ class PPO:
         self.seed = whole_number("seed", seed)
         self.particles = filter.particles
         self.device = filter.particles.device
-        self.policy = MixturePolicy(
-            filter, env.n_envs, env.actions, act=self.settings.act, seed=self.seed
-        )
-        lineage = filter.lineage if isinstance(filter, LineageBootstrapFilter) else None
-        self.loss = Surrogate(self.particles, self.settings, lineage)
+        act = self.settings.act
+        self.policy = MixturePolicy(filter, env.n_envs, env.actions, act=act, seed=self.seed)
+        self.lineage = filter.lineage if isinstance(filter, LineageBootstrapFilter) else None
+        self.loss = Surrogate(self.particles, self.settings, self.lineage)
         self.set_penalty(penalty)
         self.steps = 0
         # By level, the counters from which its random choices continue on its next turn.
@@ -155,14 +152,17 @@ class PPO:
         self.policy.draws = _key(env.level, 0)
         self.episodes: list[Episode] = []
         self.scaler = self._new_scaler()
-        self._rollout: Rollout | None = None
-        self._staging = Staging(self.device)
         env.reset()
 
     def set_penalty(self, penalty: Callable[..., Tensor] | None) -> None:
         """Replace the penalty, or record the same one again after its Python has changed."""
-        moving = penalty if self.settings.weigh_by == "loss" else partial(_moving_loss, penalty)
-        self._step = self.filter.compile(self.loss, moving)
+
+        def moving(*minibatch: Tensor, outputs: Tensor) -> Tensor:
+            """With weights by policy, what the gradient adds to what is weighed: the loss."""
+            return outputs if penalty is None else outputs + penalty(*minibatch)
+
+        by_policy = self.settings.weigh_by == "policy"
+        self._step = self.filter.compile(self.loss, moving if by_policy else penalty)
 
     def _new_scaler(self) -> RewardScaler:
         return RewardScaler(self.env.n_envs, self.settings.discount, self.settings.reward_limit)
@@ -202,33 +202,27 @@ class PPO:
         return taken
 
     def collect(self) -> Rollout:
-        """Collect T steps of the mixture; the next call overwrites the rollout."""
+        """Collect T steps of the mixture."""
         env = self.env
-        length = self.settings.steps
-        rewards = np.zeros((length, env.n_envs))
-        flags = np.zeros((3, length, env.n_envs), dtype=bool)
-        if env.under_way:  # the last rollout was interrupted
+        if not env.started:  # the last rollout was interrupted
             env.reset()
         self.policy.begin()
-        for t in range(length):
+        decisions = []
+        rewards = []
+        flags = []
+        for _ in range(self.settings.steps):
             first = env.first
-            decision = self.policy(self._staging(env.observations), torch.from_numpy(first))
-            if self._rollout is None:
-                self._rollout = Rollout.empty(length, decision)
-            self._rollout.keep(t, decision)
+            decision = self.policy(env.observations, first)
+            if decision.values is None:
+                raise TypeError(NO_VALUES)
             _, gained, terminated, truncated, info = env.step(decision.actions.cpu().numpy())
-            flags[:, t] = terminated, truncated, info["valid"]
-            rewards[t] = self.scaler(gained, first, info["valid"])
+            decisions.append(decision)
+            rewards.append(self.scaler(gained, first, info["valid"]))
+            flags.append((terminated, truncated, info["valid"]))
             self.steps += env.n_envs
             self._note_episodes(info)
-        rollout = self._rollout
-        assert rollout is not None
-        rollout.values[:, length] = self.policy.values(self._staging(env.observations))
-        noted = rollout.rewards, rollout.terminated, rollout.truncated, rollout.valid
-        for tensor, array in zip(noted, (rewards, *flags), strict=True):
-            tensor.copy_(torch.from_numpy(array))
-        rollout.log_weights.copy_(self.policy.log_weights)
-        return rollout
+        last_values = self.policy.values(env.observations)
+        return Rollout.of(decisions, last_values, rewards, flags, self.policy.log_weights)
 
     def _note_episodes(self, info: dict[str, Array]) -> None:
         for number in np.flatnonzero(self.env.ended):
@@ -240,11 +234,7 @@ class PPO:
         """Take the epochs of minibatch steps on one rollout."""
         settings = self.settings
         advantages = rollout.advantages(settings.discount, settings.trace)
-        # The recursion is linear in V, so the mixture of advantages is the advantage of the
-        # mixture's V. A particle whose values are not finite must not spoil it.
-        finite = advantages.flatten(1).isfinite().all(1)
-        weights = torch.where(finite, rollout.log_weights.exp(), 0.0)
-        shared = self.filter.average(advantages, weights / weights.sum()).flatten()
+        shared = _mixed(advantages, rollout.log_weights.exp()).flatten()
         observations = rollout.observations.flatten(0, 1)
         actions = rollout.actions.flatten()
         behaviour = rollout.log_behaviour.flatten()
@@ -259,14 +249,14 @@ class PPO:
         for epoch in range(settings.epochs):
             counts = torch.full((), float(epoch == 0), device=self.device)
             for index in self.shuffle(len(actions), epoch).chunk(settings.minibatches):
-                self._step(
+                step = self._step(
                     observations[index], actions[index], log_old[:, index], behaviour[index],
                     advantages[:, index], targets[:, index], shared[index], valid[index], counts,
                 )  # fmt: skip
         self._updates[self.env.level] = self._updates.get(self.env.level, 0) + 1
-        return self._info()
+        return self._info(step.log_weights.clone(), step.alive.clone())
 
-    def _info(self) -> UpdateInfo:
+    def _info(self, log_weights: Tensor, alive: Tensor) -> UpdateInfo:
         means = self.loss.means()
         energy = means.pop("energy")
         parts = torch.zeros((len(TERMS), self.particles.n), dtype=torch.float64, device=self.device)
@@ -277,8 +267,6 @@ class PPO:
                 parts = torch.stack([means[name] for name in TERMS])
             taken = self.settings.epochs * self.settings.minibatches
             parts = -self.filter.loss_scale * taken * parts
-        log_weights = self.filter.raw_log_weights.clone()
-        alive = self.filter.alive.clone()
         return UpdateInfo(**means, log_weight_parts=parts, log_weights=log_weights, alive=alive)
 
     def state_dict(self) -> dict[str, object]:
@@ -312,26 +300,28 @@ def _key(level: int, number: int) -> int:
     return (level << 31) + number
 
 
-def _moving_loss(
-    penalty: Callable[..., Tensor] | None, *minibatch: Tensor, outputs: Tensor
-) -> Tensor:
-    """With weights by policy, what the gradient adds to what is weighed: the loss and a penalty."""
-    return outputs if penalty is None else outputs + penalty(*minibatch)
+def _mixed(advantages: Tensor, weights: Tensor) -> Tensor:
+    """The advantage of the mixture's value function, from those of all particles `[N, T, E]`.
+
+    The recursion is linear in V, so it is the mixture of advantages. A particle without weight, or
+    whose values are not finite, is no part of it.
+    """
+    counted = advantages.flatten(1).isfinite().all(1) & (weights > 0)
+    shares = torch.where(counted, weights, 0.0)
+    shares = (shares / shares.sum()).to(advantages.dtype).view(-1, 1, 1)
+    return torch.where(shares > 0, shares * advantages, 0.0).sum(0)
 
 
-def _check(filter: SteppedFilter, env: VectorEnvironment, settings: PPOSettings) -> None:
+def _check(filter: object, env: VectorEnvironment, settings: PPOSettings) -> None:
     """Raise if filter, environment and settings do not fit together."""
     require_environment(env)
     if not isinstance(settings, PPOSettings):
         raise TypeError(f"settings must be PPOSettings, got {type(settings).__name__}")
-    if isinstance(filter, BootstrapParticleFilter):
-        if not isinstance(filter, LineageBootstrapFilter):
-            raise TypeError(
-                "PPO needs to know the ancestors of resampled particles: "
-                "use LineageBootstrapFilter instead of BootstrapParticleFilter"
-            )
-    elif not isinstance(filter, GradientFilter):
-        raise TypeError(f"PPO needs a filter that steps on losses, got {type(filter).__name__}")
+    if not isinstance(filter, GradientFilter | LineageBootstrapFilter):
+        raise TypeError(
+            "PPO needs a GradientFilter, or a LineageBootstrapFilter, which knows the ancestors of "
+            f"resampled particles; got {type(filter).__name__}"
+        )
     trapezoid = isinstance(filter, WeightedParticleFilter) and isinstance(
         filter.weighting, Trapezoid
     )

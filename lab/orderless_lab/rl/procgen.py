@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from .environment import Array, Saved, VectorEnvironment
-from .games import LEVELS_END, RETURN_RANGES, checked_levels, known_game, whole_number
+from .games import LEVELS_END, RETURN_RANGES, checked_level, known_game, whole_number
 from .networks import ACTIONS
 from .runtime import load_envpool
 
@@ -29,9 +29,8 @@ def normalized_return(game: str, returns: ArrayLike) -> Array:
 class ProcgenLevels(VectorEnvironment):
     """E copies of one game on level `level`, or on `num_levels` levels from there on.
 
-    Observations are uint8 `[E, 3, 64, 64]`; there are 15 actions. `reset`, `step`, `send` / `recv`
-    and `info` are as in `VectorEnvironment`; `switch(level)` closes the old copies and opens new
-    ones. An episode that reaches the limit of 1000 steps is truncated, not terminated.
+    Observations are uint8 `[E, 3, 64, 64]`; there are 15 actions. `switch(level)` closes the old
+    copies and opens new ones. An episode of 1000 steps is truncated, not terminated.
 
     Args:
         game: `"starpilot"`, `"fruitbot"` or `"dodgeball"`.
@@ -58,18 +57,16 @@ class ProcgenLevels(VectorEnvironment):
     ) -> None:
         super().__init__(n_envs, ACTIONS)
         self.game = known_game(game)
-        self.level, self.num_levels = checked_levels(level, num_levels)
-        if threads is not None:
-            whole_number("threads", threads, 1)
+        self.num_levels = num_levels
+        self.level = checked_level(level, num_levels)
         self.seed = seed
-        self.threads = threads
+        # envpool shares the cores with torch: more threads than copies would only wait
+        self.threads = min(n_envs, whole_number("threads", threads or os.cpu_count() or 1, 1))
         self.resumes = 0
         self._envpool = load_envpool()
-        # envpool shares the cores with torch: more threads than copies would only wait
-        self._workers = min(n_envs, threads or os.cpu_count() or 1)
         self._history = np.zeros((n_envs, EPISODE_LIMIT), dtype=np.int8)
         self._pool: Any = None
-        self._open()
+        self._pending = False  # whether the pool computes a step that nobody has received
 
     def _open(self) -> None:
         """Open a new pool and release the old one's threads and memory."""
@@ -77,7 +74,7 @@ class ProcgenLevels(VectorEnvironment):
         self._pool = self._envpool.make_gymnasium(
             f"{self.game.capitalize()}Hard-v0",
             num_envs=self.n_envs,
-            num_threads=self._workers,
+            num_threads=self.threads,
             start_level=self.level,
             num_levels=self.num_levels,
             max_episode_steps=EPISODE_LIMIT,
@@ -88,42 +85,43 @@ class ProcgenLevels(VectorEnvironment):
     def close(self) -> None:
         """Release the copies; `reset` or `switch` opens new ones."""
         if self._pool is not None:
-            if self.under_way and self._owner == os.getpid():
+            if self._pending and self._owner == os.getpid():
                 self._pool.recv()
             self._pool.close()
-        self.under_way = self._started = False
         self._pool = None
+        self._pending = False
+        self.started = False
 
     def switch(self, level: int) -> tuple[Array, dict[str, Array]]:
         """Close this level, open another and start there: `(observations, info)`."""
         self._check_process()
-        self.level, _ = checked_levels(level, self.num_levels)
-        self._open()
+        level = checked_level(level, self.num_levels)
+        self.close()
+        self.level = level
         return self.reset()
 
     def _check_process(self) -> None:
-        if self._owner != os.getpid():
+        if self._pool is not None and self._owner != os.getpid():
             raise RuntimeError(
                 "these ProcGen copies belong to another process and would hang in a forked child: "
                 "start children with the 'spawn' method and make the environment there"
             )
 
     def _start(self) -> Array:
-        self._check_process()
-        if self._pool is None:
+        if self._pool is None or self._pending:
             self._open()
+        self._check_process()
         observations, _ = self._pool.reset()
         return observations
 
-    def _send(self, actions: Array) -> None:
+    def _step(self, actions: Array) -> tuple[Array, Array, Array, Array]:
         self._check_process()
         playing = np.flatnonzero(~self.ended)
         self._history[playing, self.lengths[playing]] = actions[playing]
         self._pool.send(actions)
-
-    def _receive(self) -> tuple[Array, Array, Array, Array]:
-        self._check_process()
+        self._pending = True
         observations, rewards, terminated, truncated, _ = self._pool.recv()
+        self._pending = False
         return observations, rewards.astype(np.float64), terminated, truncated
 
     def normalize(self, returns: ArrayLike) -> Array:
@@ -131,8 +129,6 @@ class ProcgenLevels(VectorEnvironment):
         return normalized_return(self.game, returns)
 
     def state_dict(self) -> dict[str, object]:
-        if self.under_way:
-            raise RuntimeError("a step is under way: call recv() before state_dict()")
         longest = int(self.lengths.max())
         return {
             "game": self.game,
@@ -147,34 +143,32 @@ class ProcgenLevels(VectorEnvironment):
     def load_state_dict(self, state: Saved) -> None:
         """Open the saved level and, if there is only one, replay the running episodes."""
         for name in ("game", "n_envs", "num_levels"):
-            if state.get(name) != getattr(self, name):
+            if state[name] != getattr(self, name):
                 raise ValueError(
-                    f"this state is of another environment: its {name} is {state.get(name)!r}, "
+                    f"this state is of another environment: its {name} is {state[name]!r}, "
                     f"here it is {getattr(self, name)!r}"
                 )
         history = state["actions"].numpy()
-        ends = state["lengths"].numpy()
-        alike = ends.shape == history.shape[:1] == (self.n_envs,)
-        if not (alike and ends.max() <= history.shape[1] <= EPISODE_LIMIT):
+        lengths = state["lengths"].numpy()
+        if len(history) != self.n_envs or history.shape[1] != lengths.max():
             raise ValueError(f"this state does not hold the actions of {self.n_envs} episodes")
-        self._check_process()
-        self.level, _ = checked_levels(state["level"], self.num_levels)
         several = self.num_levels > 1
         self.resumes = int(state["resumes"]) + several
-        self._open()
-        self.reset()
-        if several:
-            return
-        # play each copy's own actions from its first frame; finished copies wait
+        self.switch(state["level"])
+        if not several:
+            self._replay(history, lengths)
+
+    def _replay(self, history: Array, lengths: Array) -> None:
+        """Play each copy's own actions from its first frame; finished copies wait."""
         self._history[:, : history.shape[1]] = history
         self.observations = self.observations.copy()
-        for place in range(int(ends.max())):
-            playing = np.flatnonzero(ends > place).astype(np.int32)
-            chosen = history[playing, place].astype(np.int32)
-            frames, rewards, terminated, truncated, info = self._pool.step(chosen, playing)
+        for place in range(history.shape[1]):
+            playing = np.flatnonzero(lengths > place).astype(np.int32)
+            actions = history[playing, place].astype(np.int32)
+            frames, rewards, terminated, truncated, info = self._pool.step(actions, playing)
             copies = info["env_id"]
             self.observations[copies] = frames
             self.returns[copies] += rewards
             self.ended[copies] = terminated | truncated
-        self.lengths = ends.copy()
-        self.first = ends == 0
+        self.lengths = lengths.copy()
+        self.first = lengths == 0

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from .environment import Array, Saved
 from .mixture import Decision
-from .networks import NO_VALUES
 
 
 class RewardScaler:
@@ -69,10 +68,6 @@ class RewardScaler:
         }
 
     def load_state_dict(self, state: Saved) -> None:
-        if state["running"].shape != self.running.shape:
-            raise ValueError(
-                f"this state is of {len(state['running'])} environments, not {len(self.running)}"
-            )
         self.running = state["running"].numpy().copy()
         self.count, self.mean, self.variance = state["moments"]
 
@@ -93,10 +88,9 @@ def advantages(
     recursion is linear, so it is solved by doubling: log2(T) steps for all N, T and E together.
     """
     steps = rewards.shape[0]
-    if values.dim() != 3 or values.shape[1:] != (steps + 1, rewards.shape[1]):
+    if values.shape[1:] != (steps + 1, rewards.shape[1]):
         raise ValueError(
-            f"values must have shape [N, {steps + 1}, {rewards.shape[1]}] for rewards of shape "
-            f"{list(rewards.shape)}, got {list(values.shape)}"
+            f"values must have shape [N, {steps + 1}, {rewards.shape[1]}], got {list(values.shape)}"
         )
     rewards = rewards.to(values.dtype)
     future = discount * (~terminated).to(values.dtype)
@@ -113,9 +107,9 @@ def advantages(
     return total
 
 
-@dataclass
+@dataclass(frozen=True)
 class Rollout:
-    """T steps of E environments, evaluated by N particles; written in place, step by step.
+    """T steps of E environments, evaluated by N particles.
 
     `observations` `[T, E, ...]`, `actions` `[T, E]`, `log_policies` `[N, T, E]` (log pi_i,old of
     the action), `log_behaviour` `[T, E]` (log mu of the action), `values` `[N, T + 1, E]`, scaled
@@ -135,38 +129,30 @@ class Rollout:
     log_weights: Tensor
 
     @classmethod
-    def empty(cls, steps: int, decision: Decision) -> Self:
-        """A rollout of zeros, for decisions like this one."""
-        actions, _, _, values, observations = decision
-        if values is None:
-            raise TypeError(NO_VALUES)
-        n, n_envs = values.shape
-        shape = steps, n_envs
+    def of(
+        cls,
+        decisions: list[Decision],
+        last_values: Tensor,
+        rewards: list[Array],
+        flags: list[tuple[Array, Array, Array]],
+        log_weights: Tensor,
+    ) -> Self:
+        """From every step's decision, rewards and (terminated, truncated, valid)."""
+        values = [*(decision.values for decision in decisions), last_values]
+        scaled = torch.from_numpy(np.array(rewards))
+        ends = torch.from_numpy(np.array(flags)).to(last_values.device)
         return cls(
-            observations=observations.new_zeros((*shape, *observations.shape[1:])),
-            actions=actions.new_zeros(shape),
-            log_policies=values.new_zeros((n, *shape)),
-            log_behaviour=values.new_zeros(shape),
-            values=values.new_zeros((n, steps + 1, n_envs)),
-            rewards=values.new_zeros(shape),
-            terminated=values.new_zeros(shape, dtype=torch.bool),
-            truncated=values.new_zeros(shape, dtype=torch.bool),
-            valid=values.new_zeros(shape, dtype=torch.bool),
-            log_weights=values.new_zeros(n, dtype=torch.float64),
+            observations=torch.stack([decision.observations for decision in decisions]),
+            actions=torch.stack([decision.actions for decision in decisions]),
+            log_policies=torch.stack([decision.log_policies for decision in decisions], 1),
+            log_behaviour=torch.stack([decision.log_behaviour for decision in decisions]),
+            values=torch.stack(values, 1),
+            rewards=scaled.to(last_values),
+            terminated=ends[:, 0],
+            truncated=ends[:, 1],
+            valid=ends[:, 2],
+            log_weights=log_weights.clone(),
         )
-
-    def keep(self, t: int, decision: Decision) -> None:
-        """Write the decision of step `t`."""
-        self.observations[t] = decision.observations
-        self.actions[t] = decision.actions
-        self.log_policies[:, t] = decision.log_policies
-        self.log_behaviour[t] = decision.log_behaviour
-        assert decision.values is not None
-        self.values[:, t] = decision.values
-
-    @property
-    def steps(self) -> int:
-        return self.rewards.shape[0]
 
     def advantages(self, discount: float, trace: float) -> Tensor:
         """Every particle's own A `[N, T, E]`."""

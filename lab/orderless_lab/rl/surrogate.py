@@ -96,8 +96,8 @@ class Surrogate:
         importance = whole.clamp(max=s.importance_limit)
         log_ratio = log_new - log_old
         ratio = log_ratio.exp()
-        advantage = normalized(advantages, valid)
         bounded = ratio.clamp(1 - s.clip, 1 + s.clip)
+        advantage = normalized(advantages, valid)
         gain = importance * torch.minimum(ratio * advantage, bounded * advantage)
         policy = -mean(gain, valid)
 
@@ -115,11 +115,14 @@ class Surrogate:
         with torch.no_grad():
             now = (log_new - log_behaviour).exp().clamp(max=s.importance_limit)
             energy = -counts * mean(now * normalized(shared, valid), valid)
-            truncated = (whole > s.importance_limit).to(ratio.dtype)
-            clipped = (bounded != ratio).to(ratio.dtype)
-            samples = importance, truncated, clipped, ratio - 1 - log_ratio
-            means = [mean(values, valid) for values in samples]
-            self.sums.add_(torch.stack([policy, value, entropy, *means, energy]).double())
+            samples = (
+                importance,
+                (whole > s.importance_limit).to(ratio.dtype),
+                (bounded != ratio).to(ratio.dtype),
+                ratio - 1 - log_ratio,
+            )
+            diagnostics = [mean(sample, valid) for sample in samples]
+            self.sums.add_(torch.stack([policy, value, entropy, *diagnostics, energy]).double())
             self.evaluations.add_(1)
         loss = policy + value + entropy
         if s.weigh_by == "loss":

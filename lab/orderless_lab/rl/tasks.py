@@ -48,7 +48,9 @@ class ClonedTasks(ProcgenTasks):
         if not path.exists():
             level = self.levels[task]
             collect(path, self.expert, level, self.count, seed=self.seed, device=self.device)
-        return _read(path)
+        # a file that has changed is read again: its memory map would be of another content
+        frames = path / "observations.npy"
+        return _read(path, frames.stat().st_mtime_ns if frames.exists() else 0)
 
     def prepare(self, say: Callable[[str], None]) -> None:
         """Collect the missing transitions, with a message for each level."""
@@ -62,7 +64,7 @@ class ClonedTasks(ProcgenTasks):
 
 
 @lru_cache(maxsize=3)  # the levels of preset `gpu`, which all methods and orders read
-def _read(path: Path) -> Transitions:
+def _read(path: Path, changed: int) -> Transitions:
     return read_transitions(path)
 
 

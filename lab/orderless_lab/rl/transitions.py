@@ -17,7 +17,7 @@ import tokenize
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,10 +27,9 @@ from orderless.ensemble import find_device
 from orderless.io import INVALID_STATE, write_atomically
 
 from .environment import Array
-from .experts import Expert
+from .experts import Expert, policy_of
 from .mixture import MixturePolicy
 from .procgen import ProcgenLevels
-from .staging import Staging
 
 FRAME = (3, 64, 64)
 # Errors of reading a damaged file; the last two because NumPy's headers are Python literals.
@@ -42,28 +41,17 @@ MOST_COPIES = 256
 STEPS = 1250
 
 
-class Facts(TypedDict):
-    """The content of `facts.json`: what the folder's bytes depend on, and the episodes' returns."""
-
-    format: int
-    game: str
-    expert: str
-    level: int
-    seed: int
-    transitions: int
-    copies: int
-    sha256: str
-    episodes: int
-    mean_return: float | None
-
-
 @dataclass(frozen=True)
 class Transitions:
-    """`observations` uint8 `[M, 3, 64, 64]`, `actions` int64 `[M]`, and their `facts`."""
+    """`observations` uint8 `[M, 3, 64, 64]`, `actions` int64 `[M]`, and their `facts`.
+
+    The facts are the content of `facts.json`: what the bytes depend on, and `episodes` with their
+    `mean_return` (normalised; None if no episode ended).
+    """
 
     observations: Tensor
     actions: Tensor
-    facts: Facts
+    facts: dict[str, Any]
 
 
 def transitions_path(folder: Path, expert: Expert, level: int, count: int, seed: int) -> Path:
@@ -81,7 +69,7 @@ def collect(
     n_envs: int | None = None,
     device: torch.device | str = "cpu",
     tell: Callable[[int], None] = lambda done: None,
-) -> Facts:
+) -> dict[str, Any]:
     """Write `count` transitions of the expert on `level` to the folder `path`; returns their facts.
 
     `n_envs` copies of the game play (by default more for a larger `count`). Frames are written
@@ -99,18 +87,18 @@ def collect(
     try:
         temporary.mkdir(exist_ok=True)
         returns = _write(temporary, expert, env, seed, count, find_device(device), tell)
-        facts = Facts(
-            format=FORMAT,
-            game=expert.game,
-            expert=expert.digest,
-            level=level,
-            seed=seed,
-            transitions=count,
-            copies=n_envs,
-            sha256=_checksum(*_arrays(temporary)),
-            episodes=len(returns),
-            mean_return=float(env.normalize(returns).mean()) if returns else None,
-        )
+        facts = {
+            "format": FORMAT,
+            "game": expert.game,
+            "expert": expert.digest,
+            "level": level,
+            "seed": seed,
+            "transitions": count,
+            "copies": n_envs,
+            "sha256": _checksum(*_arrays(temporary)),
+            "episodes": len(returns),
+            "mean_return": float(env.normalize(returns).mean()) if returns else None,
+        }
         write_atomically(temporary / "facts.json", json.dumps(facts, indent=1).encode())
         try:
             os.replace(temporary, path)
@@ -136,25 +124,22 @@ def _write(
     shape = count, *FRAME
     frames = np.lib.format.open_memmap(folder / "observations.npy", "w+", np.uint8, shape)
     actions = np.lib.format.open_memmap(folder / "actions.npy", "w+", np.uint8, (count,))
-    policy = MixturePolicy(expert.filter(device), env.n_envs, env.actions, seed=seed)
-    staging = Staging(device)
+    filter = policy_of(expert.network, device)
+    policy = MixturePolicy(filter, env.n_envs, env.actions, seed=seed)
     returns: list[float] = []
     done = 0
     env.reset()
-    while True:
-        seen = env.observations
+    while done < count:
         playing = np.flatnonzero(~env.ended)[: count - done]
-        chosen = policy(staging(seen), torch.from_numpy(env.first)).actions.cpu().numpy()
-        env.send(chosen)
+        chosen = policy(env.observations, env.first).actions.cpu().numpy()
         rows = slice(done, done + len(playing))
-        frames[rows] = seen[playing]  # while the game steps
+        frames[rows] = env.observations[playing]
         actions[rows] = chosen[playing]
         done += len(playing)
         tell(done)
-        if done == count:
-            break
-        info = env.recv()[-1]
-        returns += info["episode_return"][env.ended].tolist()
+        if done < count:
+            info = env.step(chosen)[-1]
+            returns += info["episode_return"][env.ended].tolist()
     frames.flush()
     actions.flush()
     return returns
@@ -177,17 +162,17 @@ def read_transitions(path: Path) -> Transitions:
     if not path.is_dir():
         raise ValueError(f"there is no folder {path}: `orderless expert collect` writes it")
     try:
-        facts: Facts = json.loads((path / "facts.json").read_bytes())
+        facts = json.loads((path / "facts.json").read_bytes())
         if facts["format"] != FORMAT:
             raise ValueError(f"its format is {facts['format']}, not {FORMAT}")
         frames, actions = _arrays(path)
         if _checksum(frames, actions) != facts["sha256"]:
             raise ValueError("its checksum is not that of its content")
-        shapes = [frames.shape, actions.shape]
-        kinds = {frames.dtype, actions.dtype}
         count = facts["transitions"]
-        if shapes != [(count, *FRAME), (count,)] or kinds != {np.dtype(np.uint8)}:
-            raise ValueError(f"{shapes} of {kinds} are not {count} transitions")
+        if (frames.shape, actions.shape) != ((count, *FRAME), (count,)):
+            raise ValueError(f"{frames.shape} and {actions.shape} are not {count} transitions")
+        if not frames.dtype == actions.dtype == np.uint8:
+            raise ValueError(f"its arrays are {frames.dtype} and {actions.dtype}, not uint8")
         if not isinstance(facts["mean_return"], float | None):
             raise ValueError(f"its mean return is {facts['mean_return']!r}")
     except (*DAMAGED, *INVALID_STATE) as error:

@@ -10,7 +10,7 @@ import copy
 
 import pytest
 import torch
-from lab.tests.rl.corridor import Corridor, Walker
+from lab.tests.rl.toys import Corridor, Walker
 from torch import Tensor
 
 import orderless as ol

@@ -13,18 +13,17 @@ from lab.tests.rl.tiny_policies import (
     GAME,
     SETTINGS,
     make_run,
+    make_walker,
     record_of,
     tiny_cell,
     tiny_expert,
+    walk,
     without_time,
 )
-from lab.tests.rl.walking import make_walker, walk
+from lab.tests.rl.toys import assert_same_networks
 
 import orderless as ol
-from orderless_lab.experiments import policy
 from orderless_lab.experiments.policy import _figures, binned_returns
-from orderless_lab.methods import METHODS
-from orderless_lab.methods.learners.continual import heaviest_representation
 from orderless_lab.methods.learners.policy import PolicyLearner
 from orderless_lab.rl import (
     PPO,
@@ -74,8 +73,7 @@ def test_a_lifelong_cell_is_ppo_level_after_level(tmp_path: Path) -> None:
     assert record["final_returns"] == [None if v is None else pytest.approx(v) for v in finals]
     assert any(value is not None for value in finals)
     assert record["scores"]["accuracy"][:2] == [[None, None]] * 2
-    for ours, theirs in zip(run.filter.particles.parameters(), particles.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
+    assert_same_networks(run.filter.particles, particles)
     assert record["curves"]["step"] == pytest.approx([320 * (k + 0.5) / 3 for k in range(6)])
     assert record["trace"]["step"] == list(range(32, 641, 32))
     assert record["score_kind"] == "return" and record["task_names"] == ["level 0", "level 1"]
@@ -123,17 +121,6 @@ def test_trac_tells_how_far_it_goes(tmp_path: Path) -> None:
     assert record.trace["scale"][-1] == float(run.filter.optimizer.scale)
 
 
-def test_what_only_clones_read_does_not_tell_players_apart() -> None:
-    played, cloned = tiny_cell(LIFELONG, "ppo"), tiny_cell(CLONING, "bc")
-    for cell, other, same in (
-        (played, {"envs": 8}, {"transitions": 64, "epochs": 3}),
-        (cloned, {"epochs": 3}, {"envs": 8}),
-    ):
-        record = cell.describe()
-        assert replace(cell, settings=cell.settings.changed(**same)).differs(record) is None
-        assert replace(cell, settings=cell.settings.changed(**other)).differs(record)
-
-
 @pytest.mark.slow
 def test_the_order_of_levels_changes_nothing_but_the_order(tmp_path: Path) -> None:
     """Networks that learn nothing play a level the same way whenever its turn comes."""
@@ -179,29 +166,10 @@ def test_a_cloning_cell_is_a_loop_over_levels(tmp_path: Path) -> None:
 
     assert np.array(record["scores"]["accuracy"]) == pytest.approx(np.array(rows))
     assert np.array(record["scores"]["probs"]).shape == (3, 2)
-    for ours, theirs in zip(run.filter.particles.parameters(), particles.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
+    assert_same_networks(run.filter.particles, particles)
     assert record["trace"]["step"] == list(range(1, 13))  # 6 batches of 16 on each level
     assert record["expert"]["level_returns"] == [shown[0], shown[1]]
     assert 0 < record["scoring_duration"] < record["duration"]
-
-
-@pytest.mark.slow
-def test_plasticity_is_measured_on_frames_of_the_whole_level(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked: list[torch.Tensor] = []
-
-    def look(filter: Any, frames: torch.Tensor) -> Any:
-        looked.append(frames)
-        return heaviest_representation(filter, frames)
-
-    monkeypatch.setattr(policy, "SAMPLES", 3)
-    monkeypatch.setattr(policy, "heaviest_representation", look)
-    make_run(tiny_cell(CLONING, "bc", expert=str(tiny_expert(tmp_path))), tmp_path).run()
-    (path,) = tmp_path.glob("procgen/*/level1-96")
-    frames = read_transitions(path).observations
-    assert torch.equal(looked[0], torch.stack([frames[0], frames[47], frames[95]]))
 
 
 # ---------------------------------------------------------------------- who equals whom
@@ -224,19 +192,7 @@ def test_one_particle_or_no_penalty_is_plain_ppo(
     )
     records = [as_json(each.run()) for each in (plain, other)]
     assert records[0]["scores"] == records[1]["scores"]
-    for ours, theirs in zip(
-        plain.filter.particles.parameters(), other.filter.particles.parameters(), strict=True
-    ):
-        assert torch.equal(ours, theirs)
-
-
-def test_the_registry_knows_which_benchmark_a_method_is_for() -> None:
-    kinds = {kind: [m.name for m in METHODS.values() if m.kind == kind] for kind in (
-        "cloning", "lifelong"
-    )}  # fmt: skip
-    assert kinds["cloning"] == ["bc", "bc+wpf", "bc+averaging", "bc+bootstrap"]
-    extensions = ["", "+wpf", "+averaging", "+bootstrap", "+trac", "+trac+wpf", "+ewc", "+ewc+wpf"]
-    assert sorted(kinds["lifelong"]) == sorted(f"ppo{end}" for end in extensions)
+    assert_same_networks(plain.filter.particles, other.filter.particles)
 
 
 @pytest.mark.slow
@@ -255,13 +211,6 @@ def test_the_spread_of_log_weights_is_that_of_the_particles_left() -> None:
     info = UpdateInfo(*[torch.zeros(3)] * 7, parts.double(), log_weights, alive)
     spread = [_figures(info)[f"log_weight_{term}"] for term in ("policy", "value", "entropy")]
     assert spread == [1.0, 0.0, 2.0]
-
-
-@pytest.mark.slow
-def test_weights_by_policy_can_be_asked_for(tmp_path: Path) -> None:
-    record = record_of(tiny_cell(LIFELONG, "ppo+wpf", weigh_by="policy"), tmp_path)
-    assert not any(record["trace"]["log_weight_value"])
-    assert any(record["trace"]["log_weight_policy"])
 
 
 # ---------------------------------------------------------------------- consolidation

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lab.tests.rl.corridor import Walker
+from lab.tests.rl.toys import Walker
 from torch import Tensor
 
 import orderless as ol
@@ -16,7 +16,8 @@ from orderless_lab.rl import PPOSettings, Surrogate
 SETTINGS = PPOSettings(
     clip=0.2, value_coefficient=0.5, entropy_coefficient=0.01, importance_limit=2.0
 )
-N, B = 3, 12
+N = 3
+B = 12
 
 
 def minibatch() -> list[Tensor]:
@@ -28,7 +29,8 @@ def minibatch() -> list[Tensor]:
 
     valid = torch.ones(B, dtype=torch.bool)
     valid[3] = valid[7] = False
-    log_old, log_behaviour = -normal(N, B).abs() - 0.3, -normal(B).abs() - 0.5
+    log_old = -normal(N, B).abs() - 0.3
+    log_behaviour = -normal(B).abs() - 0.5
     actions = torch.randint(3, (B,), generator=generator)
     tail = [normal(N, B), normal(N, B), normal(B), valid, torch.tensor(1.0)]
     return [normal(B, 6), actions, log_old, log_behaviour, *tail]
@@ -42,31 +44,35 @@ def standard(values: list[float]) -> list[float]:
 
 def by_loop(
     network: torch.nn.Module, i: int, clip_values: bool, batch: list[Tensor]
-) -> list[float]:
-    """Policy, value and entropy terms, mean c, share truncated, energy: particle i, one by one."""
+) -> dict[str, float]:
+    """What is recorded of particle i, sample by sample."""
     x, actions, log_old, log_mu, advantages, targets, shared, valid, _ = batch
     rows = [b for b in range(B) if valid[b]]
     own = standard([float(advantages[i, b]) for b in rows])
     common = standard([float(shared[b]) for b in rows])
-    policy = value = entropy = importance = truncated = energy = 0.0
+    names = ("policy", "value", "entropy", "importance", "truncated", "energy")
+    sums = dict.fromkeys(names, 0.0)
     for place, b in enumerate(rows):
         logits, v = network(x[b : b + 1])
         probabilities = logits[0].softmax(0).tolist()
-        p, p_old = probabilities[int(actions[b])], math.exp(log_old[i, b])
+        p = probabilities[int(actions[b])]
+        p_old = math.exp(log_old[i, b])
         mu = math.exp(log_mu[b])
-        c, r = min(p_old / mu, 2.0), p / p_old
-        policy -= c * min(r * own[place], min(max(r, 0.8), 1.2) * own[place])
-        target, v = float(targets[i, b]), float(v.detach())
-        errors = [(v - target) ** 2]
+        c = min(p_old / mu, 2.0)
+        r = p / p_old
+        sums["policy"] -= c * min(r * own[place], min(max(r, 0.8), 1.2) * own[place])
+        target = float(targets[i, b])
+        error = (float(v.detach()) - target) ** 2
         if clip_values:
             v_old = target - float(advantages[i, b])
-            errors.append((v_old + min(max(v - v_old, -0.2), 0.2) - target) ** 2)
-        value += 0.5 * 0.5 * max(errors)
-        entropy += 0.01 * sum(q * math.log(q) for q in probabilities)
-        importance += c
-        truncated += p_old / mu > 2.0
-        energy -= min(p / mu, 2.0) * common[place]
-    return [term / len(rows) for term in (policy, value, entropy, importance, truncated, energy)]
+            near = v_old + min(max(float(v.detach()) - v_old, -0.2), 0.2)
+            error = max(error, (near - target) ** 2)
+        sums["value"] += 0.5 * 0.5 * error
+        sums["entropy"] += 0.01 * sum(q * math.log(q) for q in probabilities)
+        sums["importance"] += c
+        sums["truncated"] += p_old / mu > 2.0
+        sums["energy"] -= min(p / mu, 2.0) * common[place]
+    return {name: total / len(rows) for name, total in sums.items()}
 
 
 @pytest.mark.parametrize("clip_values", [True, False])
@@ -79,12 +85,13 @@ def test_every_particle_has_the_loss_of_the_formula(clip_values: bool) -> None:
     means = loss.means()
     energies, moving = Surrogate(particles, replace(settings, weigh_by="policy"))(*batch)
     assert torch.equal(moving, losses)
-    names = ("policy", "value", "entropy", "importance", "truncated", "energy")
     for i in range(N):
         expected = by_loop(particles[i], i, clip_values, batch)
-        assert float(losses[i]) == pytest.approx(sum(expected[:3]), abs=1e-10)
-        assert [float(means[name][i]) for name in names] == pytest.approx(expected, abs=1e-10)
-        assert float(energies[i].detach()) == pytest.approx(expected[-1], abs=1e-10)
+        for name, value in expected.items():
+            assert float(means[name][i]) == pytest.approx(value, abs=1e-10)
+        loss = expected["policy"] + expected["value"] + expected["entropy"]
+        assert float(losses[i]) == pytest.approx(loss, abs=1e-10)
+        assert float(energies[i].detach()) == pytest.approx(expected["energy"], abs=1e-10)
 
 
 def test_a_minibatch_that_does_not_count_has_no_energy() -> None:
@@ -119,7 +126,7 @@ def test_an_action_that_a_network_rules_out_adds_nothing_to_the_entropy() -> Non
             logits, value = super().forward(x)
             return logits.index_fill(-1, torch.tensor([2]), -torch.inf), value
 
-    class Left(Walker):
+    class Fewer(Walker):
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
             logits, value = super().forward(x)
             return logits[..., :2], value
@@ -127,7 +134,7 @@ def test_an_action_that_a_network_rules_out_adds_nothing_to_the_entropy() -> Non
     batch = minibatch()
     batch[1] = batch[1].clamp(max=1)
     found = []
-    for kind in (Two, Left):
+    for kind in (Two, Fewer):
         particles = ol.Ensemble(kind, N, seed=0).double()
         losses = Surrogate(particles, SETTINGS)(*batch)
         found.append([losses, *torch.autograd.grad(losses.sum(), list(particles.parameters()))])

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lab.tests.rl.toys import Corridor, Walker
 
+import orderless as ol
 from orderless_lab.experiments import Cell, Store
 from orderless_lab.experiments.benchmarks import find_benchmark
 from orderless_lab.experiments.grid import runner_of
+from orderless_lab.methods.learners.policy import PolicyLearner
 from orderless_lab.methods.presets import POLICY_PRESETS
-from orderless_lab.rl import Compact
+from orderless_lab.rl import Compact, PPOSettings, policy_logits
 from orderless_lab.rl.experts import Expert, save_expert
 from orderless_lab.storage.typed import as_json
 
@@ -64,3 +67,23 @@ def without_time(record: dict[str, Any]) -> dict[str, Any]:
     del record["duration"]
     record.pop("scoring_duration", None)
     return record
+
+
+def make_walker(strength: float | None, device: str = "cpu") -> PolicyLearner:
+    particles = ol.Ensemble(Walker, 2, seed=0, device=device)
+    optimizer = torch.optim.SGD(particles.parameters(), lr=1e-2)
+    filter = ol.AveragingParticles(particles, optimizer)
+    ewc = None
+    if strength is not None:
+        ewc = ol.EWC(particles, strength, fisher="exact", logits=policy_logits)
+    settings = PPOSettings(steps=16, minibatches=4)
+    return PolicyLearner(Corridor(8), filter, settings, consolidation=ewc)
+
+
+def walk(learner: PolicyLearner, level: int, rounds: int = 5) -> None:
+    """One level from its beginning to its end."""
+    learner.begin_level(level)
+    for _ in range(rounds):
+        learner.collect()
+        learner.update()
+    learner.end_level()
