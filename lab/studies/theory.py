@@ -26,14 +26,13 @@ from orderless.filters import (
     AveragingParticles,
     BootstrapParticleFilter,
     GradientDescent,
-    GradientFilter,
     WeightedParticleFilter,
 )
 from orderless_lab import theory
 from orderless_lab.report.figures import new_figure
 from orderless_lab.text import markdown_table
 from orderless_lab.theory.measure import ParticleLoss
-from orderless_lab.theory.sets import Loss, Represent
+from orderless_lab.theory.sets import Filter, Loss, Represent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,7 +65,7 @@ class Point(nn.Module):
 
 def make_filter(
     kind: str, sigma2: float = SIGMA2, *, n: int = PARTICLES, dimension: int = 1, seed: int = 0
-) -> GradientFilter | BootstrapParticleFilter:
+) -> Filter:
     """A filter over `Point`s, by a key of `BY_GRADIENT` or by a variant of the bootstrap filter.
 
     The variants, "sir" and "paper", add noise of variance `sigma2`.

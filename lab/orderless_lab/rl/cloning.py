@@ -17,15 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from orderless.ensemble import Ensemble, per_particle
-from orderless.filters import BootstrapParticleFilter, GradientFilter
 
 from .environment import Array, Saved, VectorEnvironment, require_environment
 from .games import whole_number
 from .keyed import permutation
-from .mixture import MixturePolicy
+from .mixture import Filter, MixturePolicy
 from .networks import policy_logits
 
-Filter = GradientFilter | BootstrapParticleFilter
 COMBINES = ("accuracy", "probs")
 
 

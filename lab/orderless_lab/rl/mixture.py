@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from orderless.ensemble.device import no_garbage
-from orderless.filters import BootstrapParticleFilter, GradientFilter
+from orderless.filters.step import SteppedFilter as Filter
 
 from .environment import Array, Saved
 from .keyed import ACTION, PARTICLE, Gumbels
@@ -65,7 +65,7 @@ class MixturePolicy:
 
     def __init__(
         self,
-        filter: GradientFilter | BootstrapParticleFilter,
+        filter: Filter,
         n_envs: int,
         actions: int,
         *,
@@ -128,7 +128,7 @@ class MixturePolicy:
         log_policies = policy_logits(outputs).log_softmax(-1)  # [N, E, A]
         require_actions(log_policies, self.actions)
         log_mixture = mixture_log_probabilities(log_policies, self.log_weights)
-        if particle_noise is not None:
+        if particle_noise is not None and first is not None:
             # j ~ w where an episode starts or its particle has died; the others keep theirs
             drawn = (self.log_weights + particle_noise).argmax(-1)
             again = first | self.log_weights[self.playing].isneginf()

@@ -35,7 +35,7 @@ from orderless.filters.weights import effective_sample_size
 from .environment import Array, Saved, VectorEnvironment, require_environment
 from .games import whole_number
 from .keyed import permutation
-from .mixture import MixturePolicy
+from .mixture import Filter, MixturePolicy
 from .networks import NO_VALUES
 from .rollout import RewardScaler, Rollout
 from .settings import PPOSettings
@@ -126,7 +126,7 @@ class PPO:
 
     def __init__(
         self,
-        filter: GradientFilter | LineageBootstrapFilter,
+        filter: Filter,
         env: VectorEnvironment,
         settings: PPOSettings | None = None,
         *,
@@ -312,7 +312,7 @@ def _mixed(advantages: Tensor, weights: Tensor) -> Tensor:
     return torch.where(shares > 0, shares * advantages, 0.0).sum(0)
 
 
-def _check(filter: object, env: VectorEnvironment, settings: PPOSettings) -> None:
+def _check(filter: Filter, env: VectorEnvironment, settings: PPOSettings) -> None:
     """Raise if filter, environment and settings do not fit together."""
     require_environment(env)
     if not isinstance(settings, PPOSettings):

@@ -138,7 +138,7 @@ class Rollout:
         log_weights: Tensor,
     ) -> Self:
         """From every step's decision, rewards and (terminated, truncated, valid)."""
-        values = [*(decision.values for decision in decisions), last_values]
+        values = [decision.values for decision in decisions if decision.values is not None]
         scaled = torch.from_numpy(np.array(rewards))
         ends = torch.from_numpy(np.array(flags)).to(last_values.device)
         return cls(
@@ -146,7 +146,7 @@ class Rollout:
             actions=torch.stack([decision.actions for decision in decisions]),
             log_policies=torch.stack([decision.log_policies for decision in decisions], 1),
             log_behaviour=torch.stack([decision.log_behaviour for decision in decisions]),
-            values=torch.stack(values, 1),
+            values=torch.stack([*values, last_values], 1),
             rewards=scaled.to(last_values),
             terminated=ends[:, 0],
             truncated=ends[:, 1],

@@ -1,11 +1,11 @@
 """PPO's numbers."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass as validated
 
 from .games import whole_number
 
@@ -17,7 +17,8 @@ Positive = Annotated[float, Field(gt=0.0)]
 Coefficient = Annotated[float, Field(ge=0.0, lt=math.inf)]
 
 
-@dataclass(frozen=True, config=ConfigDict(strict=True))
+@validated(frozen=True, config=ConfigDict(strict=True))
+@dataclass(frozen=True)
 class PPOSettings:
     """Settings of PPO; the defaults are ProcGen's, for 64 environments and Adam with lr 5e-4."""
 
@@ -56,4 +57,4 @@ def rollouts_for(n_envs: int, steps: int | None = None) -> PPOSettings:
     if steps is None:
         divisible = max(1, 64 * usual.steps // n_envs // usual.minibatches) * usual.minibatches
         steps = min(usual.steps, divisible)
-    return replace(usual, steps=whole_number("rollout", steps, 1))
+    return PPOSettings(steps=whole_number("rollout", steps, 1))

@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from orderless.ensemble import Ensemble
-from orderless.filters import BootstrapParticleFilter, GradientFilter
-
-Filter = GradientFilter | BootstrapParticleFilter
+from orderless.filters.step import SteppedFilter as Filter
 
 
 class WeightedSet(NamedTuple):

@@ -44,7 +44,7 @@ def convolution_rule(
     if not stacked or not images or groups != 1:
         return NotImplemented
     weight = weight.movedim(of_weight, 0)
-    bias = None if bias is None else bias.movedim(of_bias, 0)
+    bias = None if bias is None or of_bias is None else bias.movedim(of_bias, 0)
     if not can_convolve(x, weight, stride, padding, dilation):
         return NotImplemented
     if of_x is not None:
