@@ -1,4 +1,4 @@
-"""Published figures, read from `published.toml`: the paper's tables and the literature's figures.
+"""The paper's tables, read from `published.toml`, and its claims.
 
 ``TABLE_1[benchmark][method]`` is (average accuracy, normalized variance),
 ``TABLE_2[benchmark][game][method]`` (average normalised return, its variance).
@@ -8,14 +8,10 @@ import tomllib
 from importlib.resources import files
 
 Figures = dict[str, dict[str, list[float]]]
-Fractions = dict[str, dict[str, float]]
 
 _FILE = tomllib.loads((files(__package__) / "published.toml").read_text(encoding="utf-8"))
 TABLE_1: Figures = _FILE["table_1"]
 TABLE_2: dict[str, Figures] = _FILE["table_2"]
-HSU_2018: Fractions = _FILE["hsu_2018"]
-VAN_DE_VEN: Fractions = _FILE["van_de_ven"]
-CHANCE: Fractions = _FILE["chance"]
 
 SINGLE = ("gd", "bc", "ppo")  # its single networks, each of other benchmarks
 BENCHMARK_LABELS = {

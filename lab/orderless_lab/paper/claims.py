@@ -23,15 +23,13 @@ import numpy as np
 from orderless import metrics
 
 from ..text import count
-from . import CHANCE, SINGLE, TABLE_1, benchmark_label, published
+from . import SINGLE, published
 
 if TYPE_CHECKING:
     from orderless_lab.report.frame import Row, Table
 
 MINIMUM_ORDERS = 5
 FEWEST_ORDERS = 3  # of games
-NEAR_CHANCE = 0.03
-COMPETING = 0.01
 ROUNDING = 1e-12  # smaller differences are rounding errors
 
 Measure = Literal["average", "variance", "order_variance"]
@@ -47,7 +45,7 @@ WITHOUT_WEIGHTS = {  # the paper's rows with weights -> the same method without
     "ppo+ewc+wpf": "ppo+ewc",
 }
 ALSO_ABOVE = {
-    "wpf": ("averaging", "bootstrap"),
+    "wpf": ("averaging", "bootstrap", "lwf", "lwf+wpf"),
     "bc+wpf": ("bc+averaging", "bc+bootstrap"),
     "ppo+wpf": ("ppo+averaging", "ppo+bootstrap", "ppo+ewc"),
 }
@@ -65,8 +63,8 @@ class Claim:
     """
 
     claim: str
-    left: str | None = None
-    right: str | None = None
+    left: str
+    right: str
     measure: str
     paper: str | None = None
     holds: bool | None = None
@@ -80,12 +78,6 @@ class Claim:
 def judge_claims(table: Table) -> list[Claim]:
     """The verdicts on the paper's claims about its tables, and on weighted rows of others."""
     found = [compare(table, *pair) for pair in comparisons(table)]
-    if table.benchmark in TABLE_1:
-        found += [near_chance(table, "bootstrap"), near_chance(table, "gd"), front(table)]
-    if table.benchmark == "splitmnist":
-        found.append(best_of_all(table))
-    if table.benchmark == "splitcifar100":
-        found.append(competes(table))
     if table.benchmark == "procgen-lifelong":
         rivals = ("ppo", "ppo+averaging")
         found += [keeps_plasticity(table, rival, name) for rival in rivals for name in PLASTICITY]
@@ -101,7 +93,7 @@ def comparisons(table: Table) -> list[tuple[str, str, Measure]]:
     theirs = published(table.benchmark, table.scenario)
     pairs: list[tuple[str, str, Measure]] = []
     for left, others in ALSO_ABOVE.items():
-        pairs += [(left, right, "average") for right in others if left in theirs]
+        pairs += [(left, right, "average") for right in others if {left, right} <= theirs.keys()]
     bases = {name: base for name, base in WITHOUT_WEIGHTS.items() if name in theirs}
     for name, row in table.rows.items():
         base = table.rival(name)
@@ -153,86 +145,6 @@ def decided(claim: Claim, difference: metrics.Difference, better: str = "high") 
     return replace(claim, holds=holds, difference=value, interval=[low, high])
 
 
-def near_chance(table: Table, name: str) -> Claim:
-    """Whether a row is within `NEAR_CHANCE` of what guessing gives."""
-    claim = Claim(
-        claim=f"{table.label(name)} is near chance",
-        left=name,
-        measure="near chance",
-        paper=f"{TABLE_1[table.benchmark][name][0]:.1%}",
-        reason=unfit(table, name),
-    )
-    chance = CHANCE[table.benchmark].get(table.scenario)
-    if claim.reason or chance is None:
-        return claim
-    row = table.rows[name]
-    if len(row.orders) < MINIMUM_ORDERS:
-        return replace(claim, reason=_few(name, len(row.orders), MINIMUM_ORDERS))
-    average = metrics.average(row.scores) - chance
-    interval = [end - chance for end in metrics.interval(row.scores)]
-    holds = abs(average) <= NEAR_CHANCE
-    return replace(claim, holds=holds, difference=average, interval=interval)
-
-
-def front(table: Table) -> Claim:
-    """ "The bottom right of Figure 2 is dominated by WPF or X + WPF": of the paper's rows, those
-    for which no other is both higher and steadier have weights."""
-    theirs = TABLE_1[table.benchmark]
-    claim = Claim(
-        claim="Of the paper's rows, the bottom right of Figure 2 belongs to those with WPF",
-        measure="front",
-        reason=unfit(table, *theirs),
-    )
-    if claim.reason:
-        return claim
-    grids = {name: table.rows[name].scores for name in theirs}
-    high = {name: metrics.average(scores) for name, scores in grids.items()}
-    varied = {name: metrics.normalized_variance(scores) for name, scores in grids.items()}
-    undefined = ", ".join(name for name in theirs if np.isnan(varied[name]))
-    if undefined:
-        words = f"No normalized variance, as the mean of a task is 0: {undefined}."
-        return replace(claim, reason=words)
-    beaten = {
-        name
-        for name in theirs
-        if any(high[o] > high[name] and varied[o] < varied[name] for o in theirs)
-    }
-    holds = all(table.rows[name].method.weighted for name in theirs if name not in beaten)
-    return replace(claim, holds=holds)
-
-
-def competes(table: Table) -> Claim:
-    """ "WPF competes with LwF on SplitCIFAR100": it is at most `COMPETING` below."""
-    claim = compare(table, "wpf", "lwf", "average")
-    words = f"{table.label('wpf')} competes with LwF on {benchmark_label('splitcifar100')}"
-    holds = None if claim.interval is None else claim.interval[0] >= -COMPETING
-    return replace(claim, claim=words, measure="competes", holds=holds)
-
-
-def best_of_all(table: Table) -> Claim:
-    """ "WPF outperforms all other methods": against the best of the paper's other rows."""
-    theirs = TABLE_1["splitmnist"]
-    missing = [name for name in theirs if name not in table.rows]
-    averages = {
-        name: metrics.average(table.rows[name].scores)
-        for name in theirs
-        if name in table.rows and name != "wpf"
-    }
-    best = max(averages, key=lambda name: averages[name], default="lwf+wpf")
-    claim = replace(
-        compare(table, "wpf", best, "average"),
-        claim=f"{table.label('wpf')} outperforms all other methods on "
-        f"{benchmark_label('splitmnist')}",
-        measure="best",
-        paper=f"{theirs['wpf'][0]:.1%} against {theirs['lwf+wpf'][0]:.1%} for LwF + WPF: "
-        "contradicted by its own table",
-    )
-    # One better row refutes the claim; it takes all rows to support it.
-    if claim.holds and missing:
-        return replace(claim, holds=None, reason=f"Not measured: {', '.join(missing)}.")
-    return claim
-
-
 def keeps_plasticity(table: Table, right: str, measure: str) -> Claim:
     """Whether weights keep a measure of plasticity better in the second half of the order."""
     claim = Claim(
@@ -270,31 +182,19 @@ def late_plasticity(row: Row, measure: str) -> np.ndarray:
 
 def shared(table: Table, left: str, right: str, needed: int) -> tuple[Row, Row] | str:
     """Both rows on their common seeds and orders; or why they are not judged."""
-    reason = unfit(table, left, right)
-    if reason:
-        return reason
-    pair = table.rows[left].beside(table.rows[right])
-    orders = len(pair[0].orders)
-    return pair if orders >= needed else _few(f"{left} and {right}", orders, needed)
-
-
-def _few(names: str, orders: int, needed: int) -> str:
-    return f"{count(orders, 'common order')} of {names}: a verdict takes {needed}."
-
-
-def unfit(table: Table, *names: str) -> str | None:
-    """The reason why these rows cannot be judged (one is missing or broke off), or None."""
+    names = (left, right)
     missing = [name for name in names if name not in table.rows]
     if missing:
         return f"Not measured: {', '.join(missing)}."
-    for name in names:
-        row = table.rows[name]
-        if row.died:
-            return (
-                f"In {row.died} of {len(row.cells)} cells of {name} no particle kept a finite "
-                "loss: rows that broke off say nothing about the method."
-            )
-    return None
+    died = [f"{table.rows[name].died} cells of {name}" for name in names if table.rows[name].died]
+    if died:
+        return f"No particle kept a finite loss in {' and '.join(died)}."
+    pair = table.rows[left].beside(table.rows[right])
+    orders = len(pair[0].orders)
+    if orders < needed:
+        common = count(orders, "common order")
+        return f"{common} of {left} and {right}: a verdict takes {needed}."
+    return pair
 
 
 def _in_the_paper(table: Table, left: str, right: str, measure: Measure) -> str | None:

@@ -270,10 +270,10 @@ def complete_block(places: Iterable[tuple[int, int]]) -> tuple[list[int], list[i
     seeds_chosen = len(by_seed) <= len(by_order)
     partners = by_seed if seeds_chosen else by_order
     fullest = sorted(partners, key=lambda member: (-len(partners[member]), member))
-    sizes = range(1, len(fullest) + 1)
-    subsets = [list(fullest[:size]) for size in sizes]
-    if len(fullest) <= EXHAUSTIVE:
-        subsets = [list(each) for size in sizes for each in itertools.combinations(fullest, size)]
+    subsets: list[Sequence[int]] = []
+    for size in range(1, len(fullest) + 1):
+        few = len(fullest) <= EXHAUSTIVE
+        subsets += itertools.combinations(fullest, size) if few else [fullest[:size]]
     blocks = []
     for chosen in subsets:
         common = set.intersection(*(partners[member] for member in chosen))

@@ -11,7 +11,6 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from ..paper.claims import evidence
-from ..text import count
 from .columns import NUMBERS
 from .figures import drawn, svg
 from .frame import Row
@@ -43,71 +42,43 @@ def render(summaries: list[Summary]) -> str:
 
 def _result(summary: Summary, place: int) -> dict[str, Any]:
     """What the template needs of one summary; `place` keeps its figures apart from others'."""
-    table = summary.table
-    content = summary.as_json()
     texts = readable(summary)
-    figures = [
-        (name, explanation, Markup(svg(draw(), f"{place}{name}")))
-        for name, explanation, draw in drawn(table, summary.numbers)
-    ]
-    claims = sorted(summary.claims, key=lambda claim: claim.holds is None)
-    decided = sum(claim.holds is not None for claim in claims)
     return {
-        "title": title(table),
-        "headline": summary.headline,
-        "units": units(table),
-        "columns": [NUMBERS[name] for name in texts.columns],
-        "rows": [
-            (table.label(name), _remark(table.rows[name]), _cells(summary, texts, name))
-            for name in texts.index
+        "summary": summary,
+        "table": summary.table,
+        "content": summary.as_json(),
+        "title": title(summary.table),
+        "units": units(summary.table),
+        "texts": texts,
+        "columns": {name: NUMBERS[name] for name in texts.columns},
+        "best": {column: _best(summary, texts, column) for column in texts.columns},
+        "undominated": undominated(summary.numbers),
+        "figures": [
+            (name, explanation, Markup(svg(draw(), f"{place}{name}")))
+            for name, explanation, draw in drawn(summary.table, summary.numbers)
         ],
-        "notes": summary.notes,
-        "figures": figures,
-        "matrices": {
-            table.label(name): matrix
-            for name in texts.index
-            if (matrix := _matrix(table.rows[name])) is not None
-        },
+        "matrices": {name: _matrix(summary.table.rows[name]) for name in texts.index},
         "claims": [
-            (VERDICTS[claim.holds], claim, evidence(claim, table.returns)) for claim in claims
+            (VERDICTS[claim.holds], claim, evidence(claim, summary.table.returns))
+            for claim in sorted(summary.claims, key=lambda claim: claim.holds is None)
         ],
-        "decided": f"{count(decided, 'verdict')} on {len(claims)}",
-        "undominated": [table.label(name) for name in undominated(summary.numbers)],
-        "content": content,
-        "own": {
-            table.label(name): row["settings"]
-            for name, row in content["methods"].items()
-            if row["settings"]
-        },
     }
 
 
-def _remark(row: Row) -> str:
-    if row.died:
-        return f"broke down in {row.died} of {count(len(row.cells), 'cell')}"
-    return "trained on all tasks at once" if row.method.joint else ""
+def _best(summary: Summary, texts: pd.DataFrame, column: str) -> list[str]:
+    """The rows with the best entry of a column, as printed, of those that may be called so."""
+    number = NUMBERS[column]
+    values = summary.numbers[column][competing(summary.table)].dropna()
+    if number.better is None or len(values) < 2:
+        return []
+    best = values.idxmax() if number.better == "high" else values.idxmin()
+    return [name for name in values.index if texts[column][name] == texts[column][best]]
 
 
-def _cells(summary: Summary, texts: pd.DataFrame, name: str) -> list[tuple[str, float, bool]]:
-    """Text and value of each column, and whether it is the best that is printed."""
-    cells = []
-    for column in texts.columns:
-        values = summary.numbers[column]
-        rivals = values[competing(summary.table)].dropna()
-        best = rivals.idxmax() if NUMBERS[column].better == "high" else rivals.idxmin()
-        wins = (
-            len(rivals) > 1
-            and NUMBERS[column].better is not None
-            and name in rivals
-            and texts[column][name] == texts[column][best]
-        )
-        cells.append((texts[column][name], values[name], wins))
-    return cells
-
-
-def _matrix(row: Row) -> list[list[float]] | None:
-    """[moment, place]: the mean score on the k-th task of the order, before and after each task."""
+def _matrix(row: Row) -> list[list[float]]:
+    """[moment, place]: the mean score on the k-th task of the order, before and after each task;
+    empty for returns, and where scores are missing."""
     matrices = [np.array(cell.scores["accuracy"], dtype=np.float64) for cell in row.block]
     in_order = [matrix[:, cell.order] for matrix, cell in zip(matrices, row.block, strict=True)]
     mean = np.mean(in_order, axis=0)
-    return None if row.returns or not np.isfinite(mean).all() else mean.tolist()
+    return [] if row.returns or not np.isfinite(mean).all() else mean.tolist()

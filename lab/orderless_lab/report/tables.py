@@ -97,17 +97,13 @@ def _latex(summary: Summary) -> str:
 
 def _lines(summary: Summary) -> pd.DataFrame:
     """All numbers, a line per row; without durations, so that equal scores have equal files."""
-    names = pd.DataFrame(index=summary.numbers.index)
-    for key in ("benchmark", "scenario", "preset"):
-        names[key] = csv_cell(getattr(summary.table, key))
-    names["method"] = [csv_cell(name) for name in names.index]
-    rows = summary.table.rows.values()
-    runs = pd.DataFrame(
-        {
-            "orders": [len(row.orders) for row in rows],
-            "seeds": [len(row.seeds) for row in rows],
-            "died": [row.died for row in rows],
-        },
-        index=names.index,
+    rows = summary.table.rows
+    lines = summary.numbers.assign(
+        orders=[len(row.orders) for row in rows.values()],
+        seeds=[len(row.seeds) for row in rows.values()],
+        died=[row.died for row in rows.values()],
     )
-    return pd.concat([names, summary.numbers, runs], axis=1)
+    lines.insert(0, "method", [csv_cell(name) for name in rows])
+    for key in ("preset", "scenario", "benchmark"):
+        lines.insert(0, key, csv_cell(getattr(summary.table, key)))
+    return lines

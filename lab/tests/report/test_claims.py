@@ -34,8 +34,8 @@ def verdict(summary, left, right, measure):
 def test_in_the_papers_world_all_its_claims_hold_but_the_one_its_table_contradicts(ruled_by):
     summary = ruled_by(the_papers_world, METHODS, orders=6, seeds=3)
     (failed,) = [claim for claim in summary.claims if claim.holds is not True]
-    assert len(summary.claims) == 18
-    assert failed.measure == "best" and failed.right == "lwf+wpf" and failed.holds is False
+    assert len(summary.claims) == 16
+    assert (failed.left, failed.right, failed.holds) == ("wpf", "lwf+wpf", False)
 
 
 def test_less_seed_variance_lowers_the_total_variance_but_not_the_order_variance(ruled_by):
@@ -94,7 +94,7 @@ def test_a_row_that_broke_off_decides_nothing(summary_of):
         for order in range(6)
     ]
     claim = verdict(summary_of(cells), "ewc+wpf", "ewc", "average")
-    assert claim.holds is None and "6 of 6 cells of ewc" in claim.reason
+    assert claim.holds is None and "6 cells of ewc" in claim.reason
 
 
 def test_rounding_noise_is_no_finding(ruled_by):
@@ -114,22 +114,6 @@ def test_few_orders_and_missing_rows_are_not_decided(ruled_by):
     assert verdict(summary, "ewc+wpf", "ewc", "average").reason == "Not measured: ewc+wpf, ewc."
 
 
-def test_being_best_of_the_rows_measured_is_no_proof_while_rows_are_missing(ruled_by):
-    (best,) = [
-        c for c in ruled_by(the_papers_world, ["wpf", "gd"], 6).claims if c.measure == "best"
-    ]
-    assert best.holds is None and "Not measured: averaging" in best.reason
-    # One better row is enough to refute it.
-    summary = ruled_by(the_papers_world, ["wpf", "lwf+wpf"], 6)
-    assert verdict(summary, "wpf", "lwf+wpf", "best").holds is False
-
-
-@pytest.mark.parametrize(("level", "holds"), [(0.52, True), (0.55, False), (0.46, False)])
-def test_near_chance_means_within_three_points(ruled_by, level, holds):
-    summary = ruled_by(lambda *_: level, ["bootstrap"], orders=5)
-    assert verdict(summary, "bootstrap", None, "near chance").holds is holds
-
-
 def test_comparisons_use_only_the_cells_both_methods_have(summary_of):
     # gd lacks the orders in which wpf does badly: unpaired averages would give -.05.
     cells = []
@@ -145,30 +129,6 @@ def test_comparisons_use_only_the_cells_both_methods_have(summary_of):
 def test_other_benchmarks_have_verdicts_on_their_weighted_rows_alone(summary_of):
     cells = [make_cell(name, o, 0, benchmark="mine") for name in ("gd", "wpf") for o in range(6)]
     assert {(c.left, c.right) for c in summary_of(cells).claims} == {("wpf", "gd")}
-
-
-def front(summary):
-    (claim,) = [claim for claim in summary.claims if claim.measure == "front"]
-    return claim
-
-
-def test_the_bottom_right_of_figure_2_is_its_pareto_front(ruled_by):
-    def law(name, order, seed):  # LwF is steadiest, LwF + WPF highest, the others beaten by both
-        mean, spread = {"lwf": (0.7, 0.001), "lwf+wpf": (0.8, 0.02)}.get(name, (0.6, 0.05))
-        return mean + spread * noise(name, order, seed)
-
-    assert front(ruled_by(law, METHODS, orders=6)).holds is False
-    assert front(ruled_by(the_papers_world, METHODS, orders=6)).holds is True
-    part = front(ruled_by(the_papers_world, ["wpf", "lwf"], orders=6))
-    assert part.holds is None and "Not measured: averaging" in part.reason
-
-
-def test_an_undefined_normalized_variance_is_not_the_lowest(ruled_by):
-    def law(name, order, seed):  # one row never has a right answer on the first task
-        return the_papers_world(name, order, seed) * ([0, 1, 1, 1, 1] if name == "gd" else 1)
-
-    claim = front(ruled_by(law, METHODS, orders=6))
-    assert claim.holds is None and claim.reason.endswith(": gd.")
 
 
 # ---------------------------------------------------------------------- returns of games
