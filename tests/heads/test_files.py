@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.cli.commands import fit, predictions, priced, refused, table, written
+from tests.cli.commands import fit, predictions, refused, table, written
 
 from orderless.errors import DataError
 from orderless.heads import Head
@@ -52,18 +52,6 @@ def test_scales_are_those_of_sums_without_rounding_in_any_order(tmp_path):
         assert mean == math.fsum(frame[name]) / 600
         assert scale == pytest.approx(frame[name].std(ddof=0), rel=1e-6)
     assert one.scale[4:] == [1 / 1024, 1.0]
-
-
-def test_many_rows_are_scaled_by_some_of_them_whatever_their_order(tmp_path, monkeypatch):
-    monkeypatch.setattr("orderless.heads.survey.LOOKED_AT", 200)
-    monkeypatch.setattr("orderless.heads.files.ROWS", 70)
-    found = []
-    for seed in (0, 1):
-        frame = priced(1000).sample(frac=1.0, random_state=seed)
-        data = written(frame, tmp_path / "x.csv")
-        found.append(survey(find_files(data), "price", [], True))
-    assert found[0] == found[1]
-    assert found[0].spread == pytest.approx(priced(1000)["price"].std(), rel=0.2)
 
 
 def test_a_class_may_be_named_like_nothing(tmp_path):

@@ -1,7 +1,5 @@
 """A first look through all files: classes, columns and scales, before anything is learned."""
 
-import hashlib
-import math
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import DataError, did_you_mean
+from ..scaling import ExactScaler
 from .files import Files, class_folders, numbers, read_table
 
 TARGET_LIMIT = 16.0  # largest distance of a value from the center, in spreads
-LOOKED_AT = 1 << 14  # rows that set the scales
 
 
 class Survey(NamedTuple):
@@ -48,10 +46,10 @@ def survey(files: Files, label: str, columns: list[str], values: bool) -> Survey
                 raise DataError(f"{path} has lists of another length than the rows before it")
             widths = wide
             classes |= set() if values else set(frame[label])
-            rows.add(np.concatenate(parts, axis=1))
-    if not rows.count:
+            rows.look_at(np.concatenate(parts, axis=1))
+    if not rows.samples:
         raise DataError(f"{files.root} holds no row to learn from")
-    mean, scale = rows.scales()
+    mean, scale = rows.mean.tolist(), rows.scale.tolist()
     center = spread = 0.0
     if values:
         center = mean.pop()
@@ -62,7 +60,7 @@ def survey(files: Files, label: str, columns: list[str], values: bool) -> Survey
     rows.remark(
         {name: int(n) for name, n, w in zip(columns, first, widths, strict=False) if w == 1}
     )
-    return Survey(rows.count, sorted(classes), columns, mean, scale, center, spread)
+    return Survey(rows.samples, sorted(classes), columns, mean, scale, center, spread)
 
 
 def _labelled(path: Path, label: str, values: bool) -> Iterator[Any]:
@@ -81,50 +79,30 @@ def _labelled(path: Path, label: str, values: bool) -> Iterator[Any]:
             yield frame
 
 
-class Rows:
-    """Numbers in D columns: the range of each, whether it counts the rows, and its scale.
+class Rows(ExactScaler):
+    """Numbers in D columns: their exact scales, and whether they count the rows."""
 
-    Scales are those of the `LOOKED_AT` rows with the smallest hashes, in whatever order they came:
-    sums of `math.fsum` are exact before they are rounded.
-    """
+    above: Any = None  # the row before, in the same file
+    counting: Any = True  # [D]
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.above: Any = None  # the row before, in the same file
+    @property
+    def samples(self) -> int:
+        return self.sixteenths // 16
 
-    def add(self, rows: np.ndarray) -> None:
-        """Look at more rows `[B, D]`."""
-        hashes = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in rows]
-        keys = np.frombuffer(b"".join(hashes), np.uint64)
+    def look_at(self, rows: np.ndarray) -> None:
+        """Add rows `[B, D]` that come after those before."""
         before = rows[:1] - 1.0 if self.above is None else self.above
-        counting = (np.diff(rows, axis=0, prepend=before) == 1.0).all(0)
-        if not self.count:
-            self.low, self.high, self.counting = rows.min(0), rows.max(0), counting
-            self.keys, self.kept = keys[:0], rows[:0]
-        self.low = np.minimum(self.low, rows.min(0))
-        self.high = np.maximum(self.high, rows.max(0))
-        self.counting &= counting
-        keys = np.concatenate([self.keys, keys])
-        smallest = keys.argsort()[:LOOKED_AT]
-        self.keys = keys[smallest]
-        self.kept = np.concatenate([self.kept, rows])[smallest]
-        self.count += len(rows)
+        steps = np.diff(rows, axis=0, prepend=before)
+        self.counting = self.counting & (steps == 1.0).all(0)
         self.above = rows[-1:]
-
-    def scales(self) -> tuple[list[float], list[float]]:
-        """Means and standard deviations `[D]`; a constant has the deviation 1."""
-        count = len(self.kept)
-        mean = [math.fsum(column) / count for column in self.kept.T]
-        variance = [math.fsum(column) / count for column in np.square(self.kept - mean).T]
-        pairs = zip(mean, variance, strict=True)
-        return mean, [v**0.5 if v > 1e-24 * m**2 else 1.0 for m, v in pairs]
+        self.add(rows)
 
     def remark(self, columns: dict[str, int]) -> None:
         """Warn of columns, by their places, that a head should not learn from."""
         for name, place in columns.items():
             if self.low[place] == self.high[place]:
                 remark = "has one value only"
-            elif self.counting[place] and self.count > 2:
+            elif self.counting[place] and self.samples > 2:
                 remark = "counts the rows"
             else:
                 continue
