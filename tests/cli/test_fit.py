@@ -52,8 +52,8 @@ def images(tmp_path_factory):
 def test_a_table_is_learned_and_predicted(tables, tmp_path):
     head = tmp_path / "head.safetensors"
     said = fit(tables, head)
-    assert "600 samples" in said and "4 columns: a, b, c, d" in said
-    assert "2 classes: other, same" in said
+    assert "600 samples" in said and "columns (4): a, b, c, d" in said
+    assert "classes (2): other, same" in said
     left_out = float(said.splitlines()[-1].split("%")[0])
     new = written(table(500, seed=1), tmp_path / "new.csv")
     said, rows = predictions(head, new, tmp_path / "p.csv", "--probabilities")
@@ -73,7 +73,7 @@ def test_rows_formats_and_workers_in_any_order_give_the_same_file(tables, tmp_pa
     frame = table(600).sample(frac=1, random_state=1)
     for number in range(20):
         written(frame[30 * number : 30 * number + 30], tmp_path / "other" / f"{number}.parquet")
-    monkeypatch.setattr("orderless.cli.fit.FEW_ROWS", 1)
+    monkeypatch.setattr("orderless.cli.fit.FEW_BYTES", 1)
     fit(tmp_path / "other", tmp_path / "b.st", "--workers", 2)
     assert (tmp_path / "a.st").read_bytes() == (tmp_path / "b.st").read_bytes()
 
@@ -157,7 +157,7 @@ def test_a_column_of_lists_is_learned(features, tmp_path):
         embedding=list(x), kind=np.where(x[:, 0] > 0, "yes", "no")
     )
     data = written(frame, tmp_path / "x.parquet")
-    assert "1 column: embedding" in fit(data, tmp_path / "h.st", "--features", features)
+    assert "columns (1): embedding" in fit(data, tmp_path / "h.st", "--features", features)
     said, _ = predictions(tmp_path / "h.st", data, tmp_path / "p.csv")
     assert int(said.split()[0]) > 380
     shorter = written(frame.assign(embedding=list(x[:, 1:])), tmp_path / "y.parquet")
@@ -175,7 +175,7 @@ def test_a_column_of_lists_is_learned(features, tmp_path):
 def test_images_are_learned_and_predicted(features, images, tmp_path):
     head = tmp_path / "head.safetensors"
     said = run("fit", "--data", images, "--out", head, *features).output
-    assert "48 samples" in said and "2 classes: above, below" in said
+    assert "48 samples" in said and "classes (2): above, below" in said
     said, rows = predictions(head, images, tmp_path / "p.csv")
     assert "48 of 48" in said and rows[0]["prediction"] == "above"
     (tmp_path / "loose").mkdir()

@@ -36,7 +36,7 @@ class GridProgress(Countdown, Report):
         self._finished += 1
         name = f"{self._label}{cell.title}"
         self.tell(self._finished, self._total, name)
-        if not self._console.is_terminal:
+        if not self.on_a_terminal:
             final = record.final()
             average = float("nan") if final is None else final.mean()
             returns, died = record.score_kind == "return", record.died_at
@@ -44,6 +44,3 @@ class GridProgress(Countdown, Report):
             broken = "" if died is None else f"no finite network left at step {died}, "
             place = f"[{self._finished}/{self._total}] {name}"
             self.say(f"{place}: {score}, {broken}{record.duration:.1f} s, {self.left}")
-
-    def say(self, text: str) -> None:
-        self._console.print(text, highlight=False, soft_wrap=True)

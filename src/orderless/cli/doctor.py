@@ -9,10 +9,8 @@ import typer
 
 from .. import __version__
 
-# of a requirement such as `rich>=13; extra == "cli"`
-NAME = re.compile(r"[\w.-]+")
-LEAST = re.compile(r">=([\d.]+)")
-EXTRA = re.compile(r"extra == ['\"]([\w-]+)['\"]")
+# a requirement such as `rich>=13; extra == "cli"`
+REQUIREMENT = re.compile(r"([\w.-]+)(?:>=([\d.]+))?[^;]*(?:;.*extra == ['\"](\w+)['\"])?")
 FOR_DEVELOPERS = ("dev", "docs", "all")
 
 
@@ -21,60 +19,38 @@ def doctor() -> None:
 
     Example: orderless doctor
     """
-    broken = False
-    for status, what, text in examine():
-        typer.echo(f"{status:8} {what:12} {text}")
-        broken = broken or status == "broken"
-    if broken:
+    findings = [*examine(), device()]
+    for status, what, text in findings:
+        typer.echo(f"{status:8} {what:22} {text}")
+    if any(status == "broken" for status, _, _ in findings):
         raise typer.Exit(1)
 
 
 def examine() -> Iterator[tuple[str, str, str]]:
-    """(status, what, text) of everything; the status is ok, missing (an extra) or broken."""
+    """(status, what, text) of every package; the status is ok, missing (of an extra) or broken."""
     yield "ok", "orderless", f"{__version__}, Python {platform.python_version()}"
-    extras: dict[str, list[str]] = {}
     for requirement in requires("orderless") or []:
-        extra = EXTRA.search(requirement)
-        if extra is None:
-            yield package(requirement)
-        elif extra[1] not in FOR_DEVELOPERS:
-            extras.setdefault(extra[1], []).append(name_of(requirement))
-    for extra_name, names in extras.items():
-        missing = [name for name in names if not installed(name)]
-        if missing:
-            text = f"no {', '.join(missing)}: pip install 'orderless[{extra_name}]'"
-            yield "missing", f"[{extra_name}]", text
+        found = REQUIREMENT.match(requirement)
+        if found is None or found[3] in FOR_DEVELOPERS:
+            continue
+        name, least, extra = found.groups()
+        what = f"{name} [{extra}]" if extra else name
+        try:
+            number = version(name)
+        except PackageNotFoundError:
+            advice = (
+                f"not installed: pip install 'orderless[{extra}]'" if extra else "not installed"
+            )
+            yield "missing" if extra else "broken", what, advice
+            continue
+        if least and numbers(number) < numbers(least):
+            yield "broken", what, f"{number}; needs {least} or newer: pip install -U {name}"
         else:
-            found = ", ".join(f"{name} {installed(name)}" for name in names)
-            yield "ok", f"[{extra_name}]", found
-    yield device()
-
-
-def package(requirement: str) -> tuple[str, str, str]:
-    """A package that the library needs."""
-    name = name_of(requirement)
-    least = LEAST.search(requirement)
-    found = installed(name)
-    if not found or (least is not None and numbers(found) < numbers(least[1])):
-        wanted = f"{least[1]} or newer" if least else "any version"
-        return "broken", name, f"{found or 'none'} found, needs {wanted}: pip install -U {name}"
-    return "ok", name, found
-
-
-def name_of(requirement: str) -> str:
-    found = NAME.match(requirement)
-    return found[0] if found else requirement
-
-
-def installed(name: str) -> str:
-    """The version of a distribution; empty if there is none."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
+            yield "ok", what, number
 
 
 def numbers(text: str) -> list[int]:
+    """A version as numbers, to be compared."""
     return [int(part) for part in re.findall(r"\d+", text)]
 
 

@@ -34,9 +34,10 @@ def problems_as_sentences(less_memory: str = "less data") -> Iterator[None]:
     `less_memory` is what the sentence recommends when memory runs out. A `KeyboardInterrupt` with a
     text prints that text.
     """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)  # it is reported like Ctrl-C
     try:
-        # SIGTERM, from a scheduler or `timeout`, is reported like Ctrl-C
-        with handled(signal.SIGTERM, _terminate), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.showwarning = OnceOfAKind()
             yield
     except (UserError, WriteError) as error:
@@ -58,25 +59,6 @@ def _end(text: str, code: int = 2) -> None:
     lines = map(printable, text.splitlines())  # it may quote names of users
     print("orderless: " + "\n".join(lines), file=sys.stderr)
     raise typer.Exit(code) from None
-
-
-@contextmanager
-def handled(number: signal.Signals, handler: Any) -> Iterator[None]:
-    """Install a signal handler; has no effect outside the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
-
-
-def complain(problem: BaseException | str) -> None:
-    """Print an error, which may quote names of users."""
-    lines = (printable(line) for line in str(problem).splitlines())
-    typer.echo("orderless: " + "\n".join(lines), err=True)
 
 
 def _terminate(*_: Any) -> None:

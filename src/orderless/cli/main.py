@@ -21,18 +21,12 @@ from .merge import forget, merge
 from .predict import predict
 from .verify_deletion import verify_deletion
 
-# In the order in which a new user needs them.
-EXAMPLES = (
-    "doctor",
-    "fit --data photos --out head.safetensors",
-    "predict head.safetensors --data photos",
-    "merge north.safetensors south.safetensors --out both.safetensors",
-    "forget head.safetensors --data user.csv --out after.safetensors",
-    "verify-deletion after.safetensors retrained.safetensors",
-    "audit my_module:make_learner --tasks my_module:tasks --out audit",
-)
+COMMANDS = (doctor, fit, predict, merge, forget, verify_deletion, audit)
 # commands of the lab: `orderless run` says what to install where they are missing
 LAB = ("run", "report", "tune", "settings", "data", "expert")
+EXAMPLES = [
+    str(command.__doc__).rpartition("Example: orderless ")[2].strip() for command in COMMANDS
+]
 
 app = typer.Typer(
     help="Learning whose result does not depend on the order of the data.",
@@ -42,10 +36,9 @@ app = typer.Typer(
 )
 
 
-def add(command: Callable[..., None], less_memory: str | None = None) -> None:
-    """Add a command; `less_memory` is what to recommend when memory runs out."""
-    advice = (less_memory,) if less_memory else ()
-    app.command()(problems_as_sentences(*advice)(command))
+def add(command: Callable[..., None]) -> None:
+    """Add a command."""
+    app.command()(problems_as_sentences()(command))
 
 
 def _missing(name: str) -> None:
@@ -57,23 +50,6 @@ def _missing(name: str) -> None:
 
     settings = {"allow_extra_args": True, "ignore_unknown_options": True}
     app.command(name, hidden=True, context_settings=settings)(command)
-
-
-add(doctor)
-add(fit, "fewer --workers, a smaller --count or fewer --maps")
-add(predict)
-add(merge)
-add(forget)
-add(verify_deletion)
-add(audit)
-examples = list(EXAMPLES)
-installed = sorted(entry_points(group="orderless.commands"), key=lambda entry: entry.name)
-for entry in installed:
-    examples += entry.load()(app, add)
-app.info.epilog = "\n\n".join(["Examples:", *(f"- orderless {example}" for example in examples)])
-if not installed:
-    for name in LAB:
-        _missing(name)
 
 
 def _version(value: bool) -> None:
@@ -89,3 +65,14 @@ def main(
     ] = False,
 ) -> None:
     pass
+
+
+for command in COMMANDS:
+    add(command)
+examples = list(EXAMPLES)
+installed = sorted(entry_points(group="orderless.commands"), key=lambda entry: entry.name)
+for entry in installed:
+    examples += entry.load()(app, add)
+for name in () if installed else LAB:
+    _missing(name)
+app.info.epilog = "\n\n".join(["Examples:", *(f"- orderless {example}" for example in examples)])

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
-from math import fsum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..text import csv_cell
+from ..text import csv_cell, percent
 from . import options
 from .fit import check_kind
 from .options import check_output, option
@@ -46,10 +44,12 @@ def predict(
 
     torch.set_num_threads(1)  # as in fit
     loaded = Head.load(head)
-    files = find_files(data)
     recipe = loaded.recipe
+    files = find_files(data)
     check_kind(recipe, files)
-    answers = Values(loaded) if recipe.spread else Classes(loaded, probabilities)
+    certainty = "deviation" if recipe.spread else "probability"
+    classes = [csv_cell(name) for name in recipe.classes] if probabilities else []
+    known: list[tuple[Any, Any]] = []
     with ExitStack() as stack:
         stream: Any = sys.stdout
         if out is not None:
@@ -58,71 +58,50 @@ def predict(
             stream = stack.enter_context(new_file(out, "w", newline="", encoding="utf-8"))
         bar = stack.enter_context(Countdown())
         writer = csv.writer(stream)
-        writer.writerow(["sample", *answers.header])
-        done = 0
-        for portion in recipe.portions(files):
-            rows = answers.rows(recipe.inputs(portion), portion.answers)
-            for name, row in zip(portion.names, rows, strict=True):
-                writer.writerow([csv_cell(name), *row])
-            done += len(portion.names)
-            bar.tell(done, len(files.paths) if files.images else None, f"{data}")
+        writer.writerow(["sample", "prediction", certainty, *classes])
+        for number, portion in enumerate(recipe.portions(files)):
+            bar.tell(number, None, f"{data}")
+            guesses, numbers = answers(loaded, recipe.inputs(portion))
+            known += zip(portion.answers, guesses, strict=True)
+            width = 1 + len(classes)
+            for name, guess, row in zip(portion.names, guesses, numbers.tolist(), strict=True):
+                shown = f"{guess:.9g}" if recipe.spread else csv_cell(guess)
+                writer.writerow([csv_cell(name), shown, *[f"{x:.6g}" for x in row[:width]]])
         stream.flush()  # a closed pipe is noticed here
-    if said := answers.summary():
-        typer.echo(said, err=out is None)
+    wanted = {truth for truth, _ in known} - {None} if recipe.spread else set(recipe.classes)
+    known = [(truth, guess) for truth, guess in known if truth in wanted]
+    if known:
+        text = error_of(known) if recipe.spread else share_of(known)
+        typer.echo(text, err=out is None)
 
 
-class Classes:
-    """The most probable class of each sample, its probability, and the accuracy."""
+def answers(head: Head, x: Tensor) -> tuple[list[Any], Tensor]:
+    """The class or value of every sample, and its probability followed by those of all classes, or
+    its standard deviation `[B, 1 + C]`."""
+    import torch
 
-    def __init__(self, head: Head, probabilities: bool) -> None:
-        self.head = head
-        self.classes = head.recipe.classes
-        self.probabilities = probabilities
-        self.names = [csv_cell(name) for name in self.classes]
-        self.header = ["prediction", "probability", *(self.names if probabilities else [])]
-        self.known = 0
-        self.right = 0
-
-    def rows(self, x: Tensor, answers: list[Any]) -> Iterator[list[str]]:
-        for truth, shares in zip(answers, self.head.predict(x).tolist(), strict=True):
-            best = max(range(len(shares)), key=shares.__getitem__)
-            texts = [f"{share:.6g}" for share in shares]
-            self.known += truth in self.classes
-            self.right += truth == self.classes[best]
-            yield [self.names[best], texts[best], *(texts if self.probabilities else [])]
-
-    def summary(self) -> str:
-        if not self.known:
-            return ""
-        share = f"{self.right:,} of {self.known:,} ({100 * self.right / self.known:.1f}%)"
-        return f"{share} of the samples with a known class are right"
+    if head.recipe.spread:
+        mean, variance = head.predictive(x)
+        return mean.tolist(), variance.sqrt().unsqueeze(1)
+    shares = head.predict(x)
+    largest = shares.max(1, keepdim=True)
+    names = [head.recipe.classes[place] for place in largest.indices[:, 0].tolist()]
+    return names, torch.cat([largest.values, shares], 1)
 
 
-class Values:
-    """The mean and standard deviation of each sample's value, and the error of the means."""
+def share_of(known: list[tuple[Any, Any]]) -> str:
+    """How many classes are right."""
+    right = sum(truth == guess for truth, guess in known)
+    share = f"{right:,} of {len(known):,} ({percent(right / len(known))}%)"
+    return f"{share} of the samples with a known class are right"
 
-    header = ("prediction", "deviation")
 
-    def __init__(self, head: Head) -> None:
-        self.head = head
-        self.known: list[float] = []
-        self.errors: list[float] = []
+def error_of(known: list[tuple[Any, Any]]) -> str:
+    """The root mean squared error of values, and the share of their variance that is explained."""
+    import torch
 
-    def rows(self, x: Tensor, answers: list[Any]) -> Iterator[list[str]]:
-        mean, variance = self.head.predictive(x)
-        triples = zip(answers, mean.tolist(), variance.sqrt().tolist(), strict=True)
-        for truth, value, deviation in triples:
-            if truth is not None:
-                self.known.append(truth)
-                self.errors.append(truth - value)
-            yield [f"{value:.9g}", f"{deviation:.6g}"]
-
-    def summary(self) -> str:
-        count = len(self.known)
-        if not count:
-            return ""
-        center = fsum(self.known) / count
-        total = fsum((value - center) ** 2 for value in self.known)
-        left = fsum(error**2 for error in self.errors)
-        explained = f", R^2 {1.0 - left / total:.3f}" if total else ""
-        return f"root mean squared error {(left / count) ** 0.5:.6g}{explained} ({count:,} known)"
+    truth, guess = torch.tensor(known, dtype=torch.float64).unbind(1)
+    error = (truth - guess).square().mean()
+    variance = truth.var(correction=0)
+    explained = f", R^2 {1.0 - error / variance:.3f}" if variance > 0.0 else ""
+    return f"root mean squared error {error.sqrt():.6g}{explained} ({len(known):,} known)"

@@ -1,4 +1,4 @@
-"""Progress of long commands: a bar with the time left, or plain lines; warnings once."""
+"""Progress of long commands: a line that is written over, or some lines; warnings once."""
 
 import re
 import sys
@@ -6,60 +6,59 @@ import time
 from datetime import timedelta
 from typing import Any, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
-
 from ..text import printable
+
+WIDTH = 100  # of the line on a terminal
 
 
 class Countdown:
-    """Shows progress in items or `bytes`: bars on a terminal, or a line `every` 5 seconds."""
+    """Shows progress in items or `bytes`, on a terminal at once, elsewhere `every` 5 seconds."""
 
     def __init__(self, *, bytes: bool = False, every: float = 5.0) -> None:
-        self._console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn() if bytes else MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
+        self.on_a_terminal = sys.stderr.isatty()
+        self.left = ""
         self._bytes = bytes
-        self._every = every
-        self._begun: dict[str, tuple[Any, float, int]] = {}  # bar, start time, items at the start
+        self._every = 0.1 if self.on_a_terminal else every
+        self._begun: dict[str, tuple[float, int]] = {}  # start time, items at the start
         self._said = time.monotonic()
 
     def __enter__(self) -> Self:
-        self._bar.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._bar.stop()
+        if self.on_a_terminal:
+            self._write("")
 
     def tell(
         self, done: int, total: int | None, text: str, *, name: str = "", before: str = ""
     ) -> None:
-        """Show `done` of `total` on the bar of this `name`; `before` precedes the time left."""
+        """Show `done` of `total` items of this `name`; `before` precedes the time left."""
         now = time.monotonic()
-        if name not in self._begun:
-            bar = self._bar.add_task(text, total=total, completed=done, left="")
-            self._begun[name] = bar, now, done
-        bar, begun, first = self._begun[name]
+        begun, first = self._begun.setdefault(name, (now, done))
         self.left = ""
         if total is not None and done > first:  # at the speed so far
             seconds = round((now - begun) / (done - first) * max(0, total - done))
             self.left = f"time left: {timedelta(seconds=seconds)}"
-        shown = f"{before}{self.left}"
-        self._bar.update(bar, completed=done, total=total, description=text, left=shown)
-        if not self._console.is_terminal and done != total and now - self._said >= self._every:
-            self._said = now
-            known = [count for count in (done, total) if count is not None]
-            counted = "/".join(
-                f"{count / 1e6:.1f} MB" if self._bytes else str(count) for count in known
-            )
-            parts = [f"[{counted}] {text}", self.left]
-            print(", ".join(filter(None, parts)), file=sys.stderr, flush=True)
+        if done == total or now - self._said < self._every:
+            return
+        self._said = now
+        known = [count for count in (done, total) if count is not None]
+        texts = [f"{count / 1e6:.1f} MB" if self._bytes else str(count) for count in known]
+        line = ", ".join(filter(None, [f"[{'/'.join(texts)}] {text}", f"{before}{self.left}"]))
+        if self.on_a_terminal:
+            self._write(line)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        if self.on_a_terminal:
+            self._write("")
+        print(text, file=sys.stderr, flush=True)
+
+    def _write(self, line: str) -> None:
+        """Write over the line on the terminal."""
+        print(f"\r{line[:WIDTH]:{WIDTH}}\r", end="", file=sys.stderr, flush=True)
 
 
 class OnceOfAKind:

@@ -26,11 +26,15 @@ class Survey(NamedTuple):
     center: float = 0.0
     spread: float = 0.0
 
+    def contents(self) -> dict[str, Any]:
+        """All but the number of samples."""
+        return {name: value for name, value in self._asdict().items() if name != "samples"}
+
 
 def survey(files: Files, label: str, columns: list[str], values: bool) -> Survey:
     """Look through images or tables; the result does not depend on the order of files and rows."""
     if files.images:
-        return Survey(len(files.paths), class_folders(files))
+        return _checked(Survey(len(files.paths), class_folders(files)), "a folder for each", files)
     if label in columns:
         raise DataError(f"column {label!r} is to be predicted: leave it out of --columns")
     classes: set[str] = set()
@@ -60,7 +64,16 @@ def survey(files: Files, label: str, columns: list[str], values: bool) -> Survey
     rows.remark(
         {name: int(n) for name, n, w in zip(columns, first, widths, strict=False) if w == 1}
     )
-    return Survey(rows.samples, sorted(classes), columns, mean, scale, center, spread)
+    found = Survey(rows.samples, sorted(classes), columns, mean, scale, center, spread)
+    return found if values else _checked(found, f"named in the column {label!r}", files)
+
+
+def _checked(found: Survey, where: str, files: Files) -> Survey:
+    """Refuse fewer than two classes."""
+    if len(found.classes) < 2:
+        names = ", ".join(found.classes) or "none"
+        raise DataError(f"{files.root} must have at least two classes, {where}, got {names}")
+    return found
 
 
 def _labelled(path: Path, label: str, values: bool) -> Iterator[Any]:
