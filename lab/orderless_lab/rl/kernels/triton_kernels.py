@@ -16,25 +16,31 @@ def _within(place, size):
 
 
 @triton.jit
+def _first(m, H: tl.constexpr, W: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr):
+    # row, column and position of the first output of each patch m
+    row = m // (W // WIDE) % (H // HIGH) * HIGH
+    column = m % (W // WIDE) * WIDE
+    return row, column, (m // (H // HIGH * (W // WIDE)) * H + row) * W + column
+
+
+@triton.jit
 def _inputs(
     source, n, m, k, place, patches,
     N: tl.constexpr, IN: tl.constexpr, H: tl.constexpr, W: tl.constexpr, SIDE: tl.constexpr,
     HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    # the entries k = (place, i) of the windows under the patches m, 0 outside of the image; and
-    # the position of each patch's first output. `place` is k // IN, or one number for all k
+    # the entries k = (place, i) of the windows under the patches m, 0 outside of the image; `place`
+    # is k // IN, or one number for all k
     WINDOW: tl.constexpr = SIDE + WIDE - 1
     ENTRIES: tl.constexpr = (SIDE + HIGH - 1) * WINDOW * IN
-    row = m // (W // WIDE) % (H // HIGH) * HIGH
-    column = m % (W // WIDE) * WIDE
-    position = (m // (H // HIGH * (W // WIDE)) * H + row) * W + column
+    row, column, position = _first(m, H, W, HIGH, WIDE)
     line = place // WINDOW - SIDE // 2
     tap = place % WINDOW - SIDE // 2
     there = _within(row[:, None] + line, H) & _within(column[:, None] + tap, W)
     there = there & (m[:, None] < patches) & (k[None, :] < ENTRIES)
     aside = (line * W + tap) * N * IN + (k % IN)[None, :]
     seen = source + (position.to(tl.int64) * N + n) * IN
-    return tl.load(seen[:, None] + aside, mask=there, other=0.0), position
+    return tl.load(seen[:, None] + aside, mask=there, other=0.0)
 
 
 @triton.jit
@@ -81,15 +87,14 @@ def convolve(
             k = start + tl.arange(0, INNER)
             # one place at a time, if it has enough entries
             place = start // IN if IN % INNER == 0 else (k // IN)[None, :]
-            values, position = _inputs(
-                source, n, m, k, place, patches, N, IN, H, W, SIDE, HIGH, WIDE
-            )
+            values = _inputs(source, n, m, k, place, patches, N, IN, H, W, SIDE, HIGH, WIDE)
             if INNER < ENTRIES:
                 slopes = _weights(filters, k, down, right, j, IN, OUT, SIDE, HIGH, WIDE)
             total = tl.dot(values, slopes, total, input_precision=PRECISION)
         if HAS_BIAS:
             total += tl.load(bias + n * OUT + j % OUT).to(tl.float32)[None, :]
         inside = (m[:, None] < patches) & (j < HIGH * WIDE * OUT)[None, :]
+        _, _, position = _first(m, H, W, HIGH, WIDE)
         rows = result + (position.to(tl.int64) * N + n) * OUT
         answer = total.to(result.dtype.element_ty)
         tl.store(rows[:, None] + beside[None, :], answer, mask=inside)
@@ -118,9 +123,9 @@ def filters(
     slopes_alone = tl.zeros([ROWS, COLUMNS], tl.float32)
     for start in range(0, SHARE, ROWS):
         m = part * SHARE + start + tl.arange(0, ROWS)
-        values, position = _inputs(
-            source, n, m, k, (k // IN)[None, :], patches, N, IN, H, W, SIDE, HIGH, WIDE
-        )
+        place = (k // IN)[None, :]
+        values = _inputs(source, n, m, k, place, patches, N, IN, H, W, SIDE, HIGH, WIDE)
+        _, _, position = _first(m, H, W, HIGH, WIDE)
         rows = slope + (position.to(tl.int64) * N + n) * OUT
         inside = (m[:, None] < patches) & (j[None, :] < OUTPUTS)
         slopes = tl.load(rows[:, None] + beside[None, :], mask=inside, other=0.0)
