@@ -110,15 +110,10 @@ def merged_tensors(
         if prior.anchor == "sum":
             matrix = matrix + sums.changes[layer.name].value()
         for columns, gram in sums.of_layer(layer.name):
-            for i in range(particles.n):
-                own = gram[i], cross[i][..., columns], matrix[i][..., columns]
-                mean = posterior_mean(*own, prior)
-                if mean is None:
-                    raise ValueError(
-                        f"the sums of {layer.name!r} cannot be inverted with prior_precision="
-                        f"{prior.precision}: use a larger one, or None for "
-                        f"{SHARES[prior.anchor]:g} of their mean diagonal"
-                    )
+            for i in range(particles.n):  # one at a time, for memory
+                mean = posterior_mean(
+                    gram[i], cross[i][..., columns], matrix[i][..., columns], prior, layer.name
+                )
                 matrix[i][..., columns] = mean
         merged |= layer.parameters(matrix, start)
     for place, (mean_name, variance_name) in running_statistics(particles).items():
@@ -128,20 +123,24 @@ def merged_tensors(
     return merged
 
 
-def posterior_mean(gram: Tensor, cross: Tensor, anchor: Tensor, prior: Prior) -> Tensor | None:
-    """(p_0 I + sum G)^-1 (p_0 A + sum G W) `[g, d, K]`; None if that is singular in float64.
+def posterior_mean(gram: Tensor, cross: Tensor, anchor: Tensor, prior: Prior, name: str) -> Tensor:
+    """(p_0 I + sum G)^-1 (p_0 A + sum G W) `[g, d, K]` of a layer.
 
     `gram` `[g, d, d]`, `cross` and `anchor` `[g, d, K]`.
     """
     diagonal = gram.diagonal(dim1=-2, dim2=-1)
     if not diagonal.any():  # no data
         return anchor
-    p_0 = SHARES[prior.anchor] * diagonal.mean()
-    if prior.precision is not None:
-        p_0 = gram.new_tensor(prior.precision)
-    precision = gram.clone()
-    precision.diagonal(dim1=-2, dim2=-1).add_(p_0)
+    p_0 = prior.precision
+    if p_0 is None:
+        p_0 = SHARES[prior.anchor] * float(diagonal.mean())
+    precision = gram + p_0 * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     factor, failed = torch.linalg.cholesky_ex(precision)
-    if failed.any():
-        return None
+    pivot = factor.diagonal(dim1=-2, dim2=-1).square().amin()
+    rounding = torch.finfo(gram.dtype).eps * gram.shape[-1] * diagonal.amax()
+    if failed.any() or pivot <= rounding:
+        raise ValueError(
+            f"the sums of {name!r} cannot be inverted with prior_precision={prior.precision}: use "
+            f"a larger one, or None for {SHARES[prior.anchor]:g} of their mean diagonal"
+        )
     return torch.cholesky_solve(p_0 * anchor + cross, factor)

@@ -235,8 +235,7 @@ class PosteriorProduct(Predictor):
             raise ValueError("these filters train different parameters: freeze the same ones")
         sums = self._sums
         if other._sums is not None:
-            state = other._sums.state_dict()
-            theirs = TaskSums.from_state(state, self.layers, self.particles.device)
+            theirs = other._sums.to(self.particles.device)
             nothing = theirs.plus(theirs, -1)
             sums = (sums or nothing).plus(theirs, sign)
         both = copy.copy(self)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ UNIT = 2.0**-60
 PATCHES = 1 << 24  # numbers in patches formed at a time, for all particles
 INPUTS = 1 << 25  # numbers of inputs in a batch, for all particles
 MOST = 512  # samples in a batch: activations may be larger than inputs
+_GROUPS = ("grams", "cross", "changes", "statistics")
 Columns = tuple[int, ...] | None  # output columns that a task's loss uses; None: all
 
 
@@ -56,44 +57,56 @@ class TaskSums:
                 "the first has not"
             )
         tasks = ours + theirs if sign > 0 else ours - theirs
-        grams = _added(self.grams, other.grams, sign)
+        sums: dict[str, Any] = {
+            group: _added(getattr(self, group), getattr(other, group), sign) for group in _GROUPS
+        }
         if sign < 0:  # leave no trace
-            grams = {key: gram for key, gram in grams.items() if gram.value().any()}
+            grams = sums["grams"]
+            sums["grams"] = {key: gram for key, gram in grams.items() if gram.value().any()}
         return TaskSums(
-            grams,
-            _added(self.cross, other.cross, sign),
-            _added(self.changes, other.changes, sign),
-            _added(self.statistics, other.statistics, sign),
-            self.deaths + sign * other.deaths,
-            self.samples + sign * other.samples,
-            tuple(sorted(tasks.elements())),
+            **sums,
+            deaths=self.deaths + sign * other.deaths,
+            samples=self.samples + sign * other.samples,
+            tasks=tuple(sorted(tasks.elements())),
         )
 
     def of_layer(self, name: str) -> list[tuple[list[int], Tensor]]:
         """sum_t G_t `[N, g, d, d]`, float64, for all columns that were used by the same tasks."""
-        groups: list[tuple[list[int], Any]] = [([*range(self.cross[name].low.shape[-1])], None)]
-        for (layer, used), gram in self.grams.items():
-            if layer == name:
-                parts = []
-                for columns, total in groups:
-                    inside = [column for column in columns if used is None or column in used]
-                    outside = [column for column in columns if column not in inside]
-                    parts += [(inside, gram if total is None else total.plus(gram))]
-                    parts += [(outside, total)]
-                groups = parts
-        return [(columns, total.value()) for columns, total in groups if columns and total]
+        own = {used: gram for (layer, used), gram in self.grams.items() if layer == name}
+        groups: dict[tuple[Columns, ...], list[int]] = {}
+        for column in range(self.cross[name].low.shape[-1]):
+            users = tuple(used for used in own if used is None or column in used)
+            groups.setdefault(users, []).append(column)
+        found = []
+        for users, columns in groups.items():
+            if users:
+                total = own[users[0]]
+                for used in users[1:]:
+                    total = total.plus(own[used])
+                found.append((columns, total.value()))
+        return found
+
+    def to(self, device: torch.device) -> TaskSums:
+        """A copy on a device."""
+        moved: dict[str, Any] = {
+            group: {
+                key: sums.map(lambda word: word.to(device, copy=True))
+                for key, sums in getattr(self, group).items()
+            }
+            for group in _GROUPS
+        }
+        return replace(self, **moved, deaths=self.deaths.to(device, copy=True))
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, and the two words of each sum."""
-        return {
-            "grams": _words(self.grams),
-            "cross": _words(self.cross),
-            "changes": _words(self.changes),
-            "statistics": _words(self.statistics),
-            "deaths": self.deaths.clone(),
-            "samples": self.samples,
-            "tasks": self.tasks,
+        copied = self.to(self.deaths.device)
+        words = {
+            group: {key: (s.low, s.high) for key, s in getattr(copied, group).items()}
+            for group in _GROUPS
         }
+        return {
+            **words, "deaths": copied.deaths, "samples": self.samples, "tasks": self.tasks,
+        }  # fmt: skip
 
     @classmethod
     def from_state(
@@ -103,16 +116,12 @@ class TaskSums:
         sizes = {own.name: (own.blocks, own.width, own.columns) for own in layers.values()}
         found = {name: low[0] for name, (low, _) in state["cross"].items()}
         check_same_shapes(sizes, found, "this state is of another model")
-        grams, cross, changes, statistics = (
-            {
-                key: ExactSum(low, UNIT, high).map(lambda word: word.to(device, copy=True))
-                for key, (low, high) in state[group].items()
-            }
-            for group in ("grams", "cross", "changes", "statistics")
-        )
-        deaths = state["deaths"].to(device, copy=True)
-        samples = state["samples"]
-        return cls(grams, cross, changes, statistics, deaths, samples, state["tasks"])
+        sums: dict[str, Any] = {
+            group: {key: ExactSum(low, UNIT, high) for key, (low, high) in state[group].items()}
+            for group in _GROUPS
+        }
+        rest = {name: state[name] for name in ("deaths", "samples", "tasks")}
+        return cls(**sums, **rest).to(device)
 
 
 def _added(
@@ -124,11 +133,6 @@ def _added(
         before = total[key] if key in total else sums.map(torch.zeros_like)
         total[key] = before.plus(sums, sign)
     return total
-
-
-def _words(sums: dict[Any, ExactSum]) -> dict[Any, tuple[Tensor, Tensor | None]]:
-    copies = {key: each.map(torch.clone) for key, each in sums.items()}
-    return {key: (each.low, each.high) for key, each in copies.items()}
 
 
 def merged_layers(particles: Ensemble) -> dict[str, Layer]:
@@ -241,40 +245,44 @@ def task_sums(
     cross: dict[str, ExactSum] = {}
     changes: dict[str, ExactSum] = {}
     fingerprint: list[Any] = [used]
-    for name, layer in {layer.name: layer for layer in layers.values()}.items():
-        matrix = layer.matrix(now).double()
-        before = layer.matrix(start).double()
-        if name in moments.grams:
-            gram = torch.where(alive.view(-1, 1, 1, 1), moments.grams[name], 0.0)
-        elif torch.equal(matrix, before):
-            gram = matrix.new_zeros(*matrix.shape[:3], layer.width)
-        else:
-            raise ValueError(
-                f"{name!r} was trained, but no call of its layer was seen: the product cannot "
-                "merge weights that are used without their module"
-            )
+    for layer in dict.fromkeys(layers.values()):
+        name = layer.name
+        weights = layer.matrix(now).double()  # W_t
+        change = weights - layer.matrix(start).double()
+        gram = _gram(layer, moments, change, alive)
+        product = gram @ weights
         columns = used if name in moments.heads else None
-        weighted = gram @ matrix
-        change = matrix - before
         if columns is not None:
             unused = [column for column in range(layer.columns) if column not in columns]
-            weighted[..., unused] = 0.0
+            product[..., unused] = 0.0
             change[..., unused] = 0.0
+        elif name in moments.heads:
+            _warn_of_unchanged(change, weights)
         grams[name, columns] = ExactSum.of(gram, UNIT)
-        cross[name] = ExactSum.of(weighted, UNIT)
+        cross[name] = ExactSum.of(product, UNIT)
         changes[name] = ExactSum.of(change, UNIT)
-        fingerprint += [matrix[0], gram[0].diagonal(dim1=-2, dim2=-1)]
-        if name in moments.heads and columns is None:
-            _warn_of_unchanged(matrix, before)
+        fingerprint += [weights[0], gram[0].diagonal(dim1=-2, dim2=-1)]
     statistics = {}
     for place, names in running_statistics(particles).items():
         mean, variance = (now[name].double() for name in names)
-        sums = torch.stack([mean, variance + mean.square()], dim=1) * moments.samples
-        statistics[place] = ExactSum.of(sums, UNIT)
+        values = torch.stack([mean, variance + mean.square()], dim=1) * moments.samples
+        statistics[place] = ExactSum.of(values, UNIT)
     _check_buffers(particles, start, now)
     dead = (~alive).long()
     tasks = (digest(fingerprint),)
     return TaskSums(grams, cross, changes, statistics, dead, moments.samples, tasks)
+
+
+def _gram(layer: Layer, moments: Moments, change: Tensor, alive: Tensor) -> Tensor:
+    """G_t `[N, g, d, d]`; 0 for a layer that was neither called nor trained."""
+    if layer.name in moments.grams:
+        return torch.where(alive.view(-1, 1, 1, 1), moments.grams[layer.name], 0.0)
+    if change.any():
+        raise ValueError(
+            f"{layer.name!r} was trained, but no call of its layer was seen: the product cannot "
+            "merge weights that are used without their module"
+        )
+    return change.new_zeros(*change.shape[:3], layer.width)
 
 
 def _columns(
@@ -296,9 +304,9 @@ def _columns(
     return None if len(columns) == count else tuple(columns)
 
 
-def _warn_of_unchanged(matrix: Tensor, start: Tensor) -> None:
+def _warn_of_unchanged(change: Tensor, weights: Tensor) -> None:
     """Warn about output columns that the task's loss seems not to use."""
-    same = (matrix == start).flatten(0, 2).all(0) & (start != 0).flatten(0, 2).any(0)
+    same = ~change.flatten(0, 2).any(0) & weights.flatten(0, 2).any(0)
     if same.any():
         unchanged = same.nonzero().flatten().tolist()
         warnings.warn(
