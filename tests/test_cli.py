@@ -333,7 +333,7 @@ def test_what_comes_after_the_end_of_a_grid(scores, following):
     [
         ["run", "splitmnist", "--preset", "demo", "--out", ""],
         ["tune", "splitmnist", "lr", "1", "--out="],
-        ["audit", "a:b", "--tasks", "a:c", "--out", ""],
+        ["audit", "a:b", "--tasks", "a:c", "--keep", ""],
         ["expert", "train", "starpilot", "--out", ""],
         ["expert", "collect", "starpilot", "--out", ""],
         ["fit", "--data", ".", "--out", ""],

@@ -35,8 +35,10 @@ def test_the_examples_of_a_module_run(name: str) -> None:
 
 PUBLIC = [
     *(getattr(metrics, name) for name in metrics.__all__),
-    *(audit.from_torch, audit.from_partial_fit, audit.rate_slope, audit.RateSlope),
-    orderless.order_sensitivity,
+    *(getattr(audit, name) for name in audit.__all__),
+    orderless.prequential,
+    orderless.Prequential,
+    orderless.Task,
 ]
 
 

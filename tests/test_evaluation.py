@@ -82,3 +82,10 @@ def test_one_column_is_no_choice_between_classes() -> None:
     batches = [(torch.ones(3, 4), torch.zeros(3, dtype=torch.long))] * 2
     with pytest.raises(ValueError, match=r"3 labels and predictions of shape \(3, 1\)"):
         ol.prequential(Network(1), batches)
+
+
+def test_a_stream_may_begin_with_one_class() -> None:
+    """The classes are not known: after the first batch there is one probability, which is 1."""
+    x, y = torch.randn(40, 3), torch.arange(40) // 20
+    head = ol.ExactHead(ol.features.RandomReLU(3, 16))
+    assert ol.prequential(head, zip(x.split(10), y.split(10), strict=True)).right.tolist()[0] == 10

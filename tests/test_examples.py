@@ -111,8 +111,10 @@ def test_tasks_learned_side_by_side_are_those_learned_one_after_another(
 def test_the_audited_learner_minds_the_order_more_than_the_seed() -> None:
     example = runpy.run_path(str(EXAMPLES / "audit_digits.py"))
     make_learner, tasks = example["make_learner"], example["tasks"]()
-    audit = ol.order_sensitivity(make_learner, tasks, orders=4, seeds=2, name="sgd")
-    assert audit["sgd"].order_variance > 5 * audit["sgd"].seed_variance
+    audit = ol.order_sensitivity(make_learner, tasks, orders=4, seeds=2)
+    assert audit.order_variance > 5 * audit.seed_variance
+    exact = ol.order_sensitivity(example["ExactLearner"], tasks, orders=2, seeds=2)
+    assert exact.verdict == "none" and exact.order_variance == 0 < exact.seed_variance
 
 
 @pytest.mark.slow

@@ -15,6 +15,10 @@ class Prequential:
 
     `samples` `[T]`: the number of samples learned before batch t was predicted; `right` `[T]`: the
     number of its correct predictions; `sizes` `[T]`: the number of its samples.
+
+    >>> result = Prequential(np.array([4, 8]), right=np.array([1, 3]), sizes=np.array([4, 4]))
+    >>> result.accuracy, result.curve, result.recent(1)
+    (0.5, array([0.25, 0.5 ]), array([0.25, 0.75]))
     """
 
     samples: NDArray[np.int64]
@@ -70,7 +74,8 @@ def prequential(learner: Any, stream: Iterable[tuple[Any, Any]]) -> Prequential:
     for x, y in stream:
         if learned:
             predicted, labels = _array(learner.predict(x)), _array(y)
-            if predicted.ndim == 2 and predicted.shape[1] > 1:
+            # one column holds the probabilities, all 1, of the only class so far
+            if predicted.ndim == 2 and (predicted.shape[1] > 1 or (predicted == 1).all()):
                 predicted = predicted.argmax(axis=1)
             if predicted.shape != labels.shape:
                 raise ValueError(

@@ -10,7 +10,9 @@ raises an error and is never skipped: means over different subsets cannot be com
   is the row right after task j was learned.
 """
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -18,9 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
     "Difference", "average", "backward_transfer", "difference_across", "disagreement", "ece",
-    "final_average", "first_minus_last", "forgetting", "forward_transfer", "interval",
-    "just_learned", "mean_interval", "nll", "normalized_order_variance", "normalized_variance",
-    "order_averages", "order_contributions", "order_variance", "paired_difference",
+    "first_minus_last", "forgetting", "forward_transfer", "interval", "just_learned",
+    "mean_interval", "nll", "normalized_order_variance", "normalized_variance", "order_averages",
+    "order_contributions", "order_p_value", "order_variance", "paired_difference",
     "seed_variance", "variance", "worst_order",
 ]  # fmt: skip
 
@@ -168,6 +170,44 @@ def _deviations(grid: Array, within_seed: bool) -> Array:
     return shifted - shifted.mean(axis=1 if within_seed else (0, 1), keepdims=True)
 
 
+def order_p_value(scores: ArrayLike, *, permutations: int = 9999, seed: int = 0) -> float:
+    """p-value of "the order has no effect", by permuting orders within each seed.
+
+    Null hypothesis: given the seed, the runs are exchangeable, whatever their orders. Then the
+    labels of the orders can be shuffled within each seed, independently between seeds. Statistic:
+    the variance of the orders' means over seeds, mean_j Var_o mean_s S[s, o, j], which is large if
+    the *same* orders do well or badly with every seed. The scores of all tasks of one run stay
+    together. Relabelling all seeds alike changes nothing, so the first seed is not relabelled:
+    (O!)^(S-1) cases. All of them are enumerated if they are at most ``permutations``; else that
+    many are drawn, and p = (1 + count) / (1 + permutations).
+
+    >>> order_p_value([[[0.1], [0.2], [0.3]], [[0.1], [0.2], [0.3]]])  # one of 3! cases
+    0.16666666666666666
+    """
+    grid = _score_grid(scores)
+    seeds, orders, _ = grid.shape
+    centred = grid - grid[:, :1]
+    centred = centred - centred.mean(axis=1, keepdims=True)
+    cases = math.factorial(orders) ** (seeds - 1)
+    relabellings: Iterable[Iterable[Sequence[int]]]
+    if cases <= permutations:
+        arrangements = itertools.permutations(range(orders))
+        relabellings = itertools.product(arrangements, repeat=seeds - 1)
+    else:
+        labels = np.tile(np.arange(orders), (permutations, seeds - 1, 1))
+        relabellings = np.random.default_rng(seed).permuted(labels, axis=2)
+    observed = np.square(centred.sum(axis=0)).sum()
+    # sums in another order may differ in their last bits, and equal statistics must count as equal
+    least = observed - 1e-10 * np.square(centred).sum()
+    count = 0
+    for relabelling in relabellings:
+        total = centred[0].copy()
+        for of_seed, labels_of_seed in zip(centred[1:], relabelling, strict=True):
+            total += of_seed[list(labels_of_seed)]
+        count += int(np.square(total).sum() >= least)
+    return count / cases if cases <= permutations else (1 + count) / (1 + permutations)
+
+
 def interval(scores: ArrayLike) -> tuple[float, float]:
     """95% interval of the average for other orders and seeds, which are crossed random effects.
 
@@ -294,15 +334,6 @@ def _in_order(matrix: ArrayLike, order: Sequence[int]) -> Array:
 
 def _mean(values: Array) -> float:
     return float(values.mean()) if len(values) else float("nan")
-
-
-def final_average(matrix: ArrayLike) -> float:
-    """mean_j R[T, j].
-
-    >>> final_average([[0.5, 0.5], [1.0, 0.5], [0.75, 1.0]])
-    0.875
-    """
-    return float(_score_matrix(matrix)[-1].mean())
 
 
 def backward_transfer(matrix: ArrayLike, order: Sequence[int]) -> float:

@@ -26,6 +26,10 @@ class Task:
     """One task: inputs x [n, ...], labels y [n] in 0..C-1, and the same for testing.
 
     y may hold floats instead, the values of a regression, for `order_sensitivity`.
+
+    >>> x, y = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
+    >>> Task(x, y, x[:2], y[:2], name="Monday")
+    Task('Monday', 4 training and 2 test samples of shape [2])
     """
 
     x: Tensor

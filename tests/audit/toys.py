@@ -21,15 +21,12 @@ def toy_tasks(count: int = 4, size: int = 24, seed: int = 0) -> list[ol.Task]:
     return tasks
 
 
-def make_sgd(lr: float = 1.0):
+def make_sgd(seed: int, lr: float = 1.0):
     """A linear classifier that learns fast and forgets fast."""
-    return ol.audit.from_torch(
+    make = ol.audit.from_torch(
         lambda: torch.nn.Linear(2, 2), lambda p: torch.optim.SGD(p, lr=lr), batch_size=4, epochs=3
     )
-
-
-def make_sgd_at(seed: int, lr: float = 1.0):
-    return make_sgd(lr)(seed)
+    return make(seed)
 
 
 class LastTask:
@@ -59,57 +56,42 @@ class Sums(LastTask):
         return x.double() @ self.sums.double().T
 
 
-class Guess:
+class Guess(LastTask):
     """Labels at random, other ones in every run: neither seed nor order has an effect."""
 
     count = 0
 
-    def __init__(self, seed: int) -> None:
-        Guess.count += 1
-        self.generator = np.random.default_rng(Guess.count)
-
-    def learn(self, x, y, task=None):
-        pass
-
     def predict(self, x):
-        return self.generator.integers(0, 2, len(x))
+        Guess.count += 1
+        return np.random.default_rng(Guess.count).integers(0, 2, len(x))
 
 
-def make_last_task(seed: int) -> LastTask:
-    return LastTask(seed)
+class Stopping:
+    """Makes learners, and is interrupted (Ctrl-C) when it should make one more than `limit`."""
+
+    def __init__(self, limit: int = 10**6, stop: type[BaseException] = KeyboardInterrupt) -> None:
+        self.made = 0
+        self.limit = limit
+        self.stop = stop
+
+    def __call__(self, seed: int) -> LastTask:
+        if self.made == self.limit:
+            raise self.stop
+        self.made += 1
+        return LastTask(seed)
 
 
 tasks = toy_tasks
 few = toy_tasks(2)
-single = toy_tasks(1)
 numbers = [1, 2, 3]
-broken = [
-    ol.Task(t.x * float("nan"), t.y, t.x_test, t.y_test, name=f"broken {n}")
-    for n, t in enumerate(few)
-]
+stops = Stopping()
 
 
 class Mute:
     def __init__(self, seed: int) -> None:
         pass
 
-    def learn(self, x, y, task=None):
-        pass
-
 
 class Stumbling(LastTask):
     def learn(self, x, y, task=None):
         raise RuntimeError("no luck")
-
-
-class StopsOnce(LastTask):
-    """Ctrl-C is pressed when the fourth of them is made, in the third run."""
-
-    made = 0
-    stop = KeyboardInterrupt
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        StopsOnce.made += 1
-        if StopsOnce.made == 4:
-            raise self.stop

@@ -1,26 +1,21 @@
 """`order_sensitivity`: train a learner in many orders with many seeds, and compare the scores."""
 
-import hashlib
-import operator
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from . import slope
-from .answers import LearnerError, chance, differences
-from .orders import Order
-from .result import LearnerAudit, OrderSensitivity, Tail, Tails
-from .rows import RowData
-from .search import search as search_orders
-from .session import Session, Tell
-from .tasks import TaskData
-from .trials import AuditData, Trial
+from ..errors import UserError
+from ..io import digest, load, save
+from .answers import chance, grade
+from .courses import Course, Order, course_of_rows, course_of_tasks
+from .result import OrderSensitivity, WorstOrder
 
-SMALLEST_SEARCH = 12
-MOST_RUNS = 100_000
+Record = dict[str, Any]  # a finished run: scores of all test sets, and a hash of the predictions
 
 
 def order_sensitivity(
@@ -31,14 +26,13 @@ def order_sensitivity(
     groups: ArrayLike | None = None,
     orders: int = 10,
     seeds: int = 3,
-    search: int = 0,
-    compare: Mapping[str, Any] | None = None,
-    rates: Sequence[float] | None = None,
     order_seed: int = 0,
+    search: int = 0,
+    rates: Sequence[float] = (),
     name: str | None = None,
-    progress: Tell = lambda done, total, text: None,
-    out: Path | str | None = None,
+    keep: Path | str | None = None,
     key: str = "",
+    progress: Callable[[int, int, str], None] = lambda done, total, text: None,
 ) -> OrderSensitivity:
     """Measure how much the order of the data matters to a learner, and test against chance.
 
@@ -48,10 +42,9 @@ def order_sensitivity(
 
     The learner is made and trained `orders` x `seeds` times. Every run seeds the generators of
     Python, numpy and torch, gets copies of the same data, and differs from the others in the order
-    and in the seed alone. `predict` is called with every task's test data after each task, with its
-    own generators. Scores are the accuracies after the last task, or R^2 of values.
-    `decomposition.py` has the formulas of the variances and the test, `LearnerAudit.verdict` the
-    rule by which a learner is called sensitive.
+    and in the seed alone. Scores are the accuracies after the last task, or R^2 of values.
+    `decomposition.py` has the formulas of the variances and the test, `OrderSensitivity.verdict`
+    the rule by which a learner is called sensitive.
 
     Args:
         learner: a function that maps a seed to a new learner with `learn(x, y, task=None)` and
@@ -65,141 +58,136 @@ def order_sensitivity(
         orders: number of orders. The first is that of the data, the others are drawn by
             `order_seed`. All orders if there are no more: three tasks have six.
         seeds: number of seeds, 0, 1, ...; at least two.
-        search: number of additional runs of the learner that search its worst and best order; see
-            `search.py`. Both are then repeated with another seed.
-        compare: others of the same kind to run beside it, {name: learner}.
-        rates: two learning rates; reports how fast the effect of the order falls with the rate.
-            `learner` is then called as `learner(seed, lr=rate)`, too. See `rate_slope`.
+        search: number of additional runs that search the worst order: each tries the worst order
+            so far with two parts swapped. What is found is repeated with another seed.
+        rates: two learning rates; measures how fast the effect of the order falls with the rate.
+            `learner` is then called as `learner(seed, lr=rate)`, too. See `RateSlope`.
         name: the learner's name in the report.
-        progress: called as `progress(done, total, text)` before each run, and once at the end.
-        out: a folder for finished runs; the same call with the same folder computes only what is
-            missing. Each learner and each list of tasks needs its own folder.
-        key: any text that identifies the version of the learner; a folder with runs of another key
-            is refused.
+        keep: a file for finished runs; the same call computes only what is missing. Nothing in it
+            tells one version of the learner from another, unless `key` does.
+        key: any text that identifies the version of the learner.
+        progress: called as `progress(done, total, text)` before each run.
 
-    >>> import torch, orderless as ol
     >>> x = torch.randn(2, 40, 3)
     >>> days = [(x[t], (x[t, :, t] > 0).long()) for t in (0, 1)]
     >>> tasks = [ol.Task(*day, *day, name=f"day {t}") for t, day in enumerate(days)]
     >>> sgd = lambda parameters: torch.optim.SGD(parameters, lr=1.0)
     >>> make_learner = ol.audit.from_torch(lambda: torch.nn.Linear(3, 2), sgd)
-    >>> ol.order_sensitivity(make_learner, tasks, orders=2, seeds=2).learner.scores.shape
+    >>> ol.order_sensitivity(make_learner, tasks, orders=2, seeds=2).scores.shape
     (2, 2, 2)
     >>> from sklearn.naive_bayes import BernoulliNB
     >>> x, y = days[0][0].numpy(), days[0][1].numpy()
-    >>> ol.order_sensitivity(BernoulliNB(), x, y, orders=4).learner.verdict  # it counts
+    >>> ol.order_sensitivity(BernoulliNB(), x, y, orders=4).verdict  # it counts
     'none'
     """
-    orders = _whole("orders", orders)
-    seeds = _whole("seeds", seeds)
-    if search and (search < SMALLEST_SEARCH or (y is not None and groups is None)):
-        raise ValueError(
-            f"search must be 0 or at least {SMALLEST_SEARCH} runs, of tasks or groups, got {search}"
-        )
-    everything: AuditData
+    for count, value in (("orders", orders), ("seeds", seeds)):
+        if not isinstance(value, int | np.integer) or value < 2:
+            raise UserError(
+                f"{count} must be an integer of at least 2, got {value!r}: with fewer, an effect "
+                "of the order cannot be distinguished from chance"
+            )
     if y is None:
-        own = name or getattr(learner, "__name__", "learner").strip("<>")
-        if not callable(learner):
-            raise LearnerError(f"a learner must be a function from a seed, got {learner!r}")
+        course = course_of_tasks(data, orders, order_seed)
+        name = name or getattr(learner, "__name__", "learner").strip("<>")
     else:
-        own = name or type(learner).__name__
-    learners = {own: learner, **(compare or {})}
-    if own in (compare or {}):
-        raise ValueError(f"two learners have the name {own!r}: give yours another name")
-    most = len(learners) * orders * seeds + search
-    if most > MOST_RUNS:
-        raise ValueError(f"an audit has at most {MOST_RUNS:,} runs, got {most:,}")
-    if rates:
-        slope.check(rates)
-    if y is None:
-        everything = TaskData(data, orders, order_seed)
-    else:
-        everything = RowData(learner, data, y, groups, orders, order_seed)
-    count = len(everything.orders)
-    total = len(learners) * count * seeds + search + (2 * count if rates else 0)
-    session = Session(everything, total, progress, out, key)
-    audits = [_audit(session, label, each, seeds) for label, each in learners.items()]
-    tails = _search(session, own, learner, audits[0], search) if search else None
-    fall = slope.measure(session, own, learner, rates) if rates else None
-    progress(total, total, "done")
-    targets = everything.targets
-    digests = "".join(map(everything.digest, everything.orders))
+        course = course_of_rows(learner, data, y, groups, orders, order_seed)
+        name = name or type(learner).__name__
+    if len(course.orders) < 2:
+        raise UserError(f"an audit needs at least two tasks or groups, got {course.parts}")
+    path = None if keep is None else Path(keep)
+    kept: dict[str, Record] = load(path)["runs"] if path and path.exists() else {}
+    total = len(course.orders) * seeds + search
+    done = 0
+
+    def run(order: Order, seed: int) -> Record:
+        nonlocal done
+        run_key = f"{name} {key} {course.content} {order} {seed}"
+        if run_key not in kept:
+            progress(done, total, f"seed {seed}, {course.name_of(order)}")
+            kept[run_key] = _train_and_grade(course, learner, order, seed)
+            if path:
+                save(path, {"runs": kept})
+        done += 1
+        return kept[run_key]
+
+    runs = [[run(order, seed) for order in course.orders] for seed in range(seeds)]
+    scores = np.array([[each["scores"] for each in row] for row in runs])
+    known = dict(zip(course.orders, scores[0].mean(axis=1).tolist(), strict=True))
     return OrderSensitivity(
-        audits[0],
-        tuple(audits[1:]),
-        everything.names,
-        everything.orders,
-        seeds,
-        order_names=tuple(map(everything.order_name, everything.orders)),
-        score="R^2" if targets[0].dtype.kind == "f" else "accuracy",
-        chance=chance(targets),
-        chance_in_task=float(np.mean([chance([test]) for test in targets])),
-        samples=sum(map(len, targets)),
-        digest=hashlib.sha256(digests.encode()).hexdigest()[:16],
-        tails=tails,
-        slope=fall,
-    )
-
-
-def _whole(name: str, value: Any) -> int:
-    """An integer of at least 2, of any type that is one."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 2:
-        raise ValueError(
-            f"{name} must be an integer of at least 2, got {value!r}: with fewer, an effect of the "
-            "order cannot be distinguished from chance"
-        )
-    return number
-
-
-def _audit(session: Session, name: str, learner: Any, seeds: int) -> LearnerAudit:
-    """The audit of one learner, from its runs `[S, O]`."""
-    orders = session.data.orders
-    trials = [Trial(name, learner, order, seed) for seed in range(seeds) for order in orders]
-    runs = [session.run(trial, test_predict=trial == trials[0]) for trial in trials]
-
-    def grid(key: str) -> NDArray[Any]:
-        values = np.array([run[key] for run in runs])
-        return values.reshape(seeds, len(orders), *values.shape[1:])
-
-    y = np.concatenate(session.data.targets)
-    answers = grid("answers")  # [S, O, B]
-    bits = grid("bits")
-    between_seeds = [differences(row, y).sum() for row in answers.swapaxes(0, 1)]
-    return LearnerAudit(
         name=name,
-        matrices=grid("matrix"),
-        disagreement=np.mean([differences(row, y) for row in answers], axis=0),
-        seed_disagreement=float(np.mean(between_seeds) / (seeds * (seeds - 1))),
-        ignores_seed=bool((bits == bits[:1]).all()),
-        same_in_every_order=bool((bits == bits[:, :1]).all()),
-        broken_runs=int(grid("broken").sum()),
-        seconds=float(grid("seconds").sum()),
-        changed_by_predict=runs[0]["changes"],
-        bits=hashlib.sha256("".join(bits.flat).encode()).hexdigest()[:16],
+        tasks=course.tests,
+        orders=[course.name_of(order) for order in course.orders],
+        scores=scores,
+        bits=np.array([[each["bits"] for each in row] for row in runs]),
+        score="R^2" if course.targets[0].dtype.kind == "f" else "accuracy",
+        chance=chance(course.targets),
+        digest=digest([course.content, course.orders])[:16],
+        worst=_search(run, course, known, search) if search else None,
+        slope=_slope(course, learner, rates) if rates else None,
     )
 
 
-def _search(session: Session, name: str, learner: Any, audit: LearnerAudit, budget: int) -> Tails:
-    """Search the worst and the best order with seed 0, and repeat each with seed 1."""
-    data = session.data
-    made = 0
+def _train_and_grade(course: Course, learner: Any, order: Order, seed: int) -> Record:
+    predictions = course.predictions(learner, order, seed)
+    pairs = zip(predictions, course.targets, strict=True)
+    return {
+        "scores": [grade(given, y) for given, y in pairs],
+        "bits": digest([given.tolist() for given in predictions])[:16],
+    }
 
-    def score(order: Order, seed: int = 0) -> float:
-        nonlocal made
-        if order in data.orders:
-            return float(audit.scores[seed, data.orders.index(order)].mean())
-        made += 1
-        run = session.run(Trial(name, learner, order, seed))
-        return float(np.mean(run["matrix"][-1]))
 
-    known = {order: score(order) for order in data.orders}
-    found = search_orders(score, known, budget - 2)
-    ends = [min(found, key=lambda order: found[order]), max(found, key=lambda order: found[order])]
-    worst, best = (
-        Tail(order, data.order_name(order), found[order], score(order, seed=1)) for order in ends
-    )
-    return Tails(worst, best, min(known.values()), max(known.values()), made)
+def _search(
+    run: Callable[[Order, int], Record], course: Course, known: dict[Order, float], budget: int
+) -> WorstOrder:
+    """Search the worst order with seed 0, given the scores of some, and repeat it with seed 1.
+
+    The next order to try is the worst one so far with one of its parts moved elsewhere, or the next
+    worst one if all such orders were tried.
+    """
+    if len(course.parts) > len(course.orders[0]):
+        raise UserError("search needs tasks or groups to reorder")
+    generator = np.random.default_rng(0)
+    everything = math.factorial(len(course.parts))
+    for _ in range(min(budget - 1, everything - len(known))):
+        for worst in sorted(known, key=known.__getitem__):
+            untried = [order for order in _moves(worst) if order not in known]
+            if untried:
+                break
+        order = untried[generator.integers(len(untried))]
+        known[order] = float(np.mean(run(order, 0)["scores"]))
+    worst = min(known, key=known.__getitem__)
+    again = float(np.mean(run(worst, 1)["scores"]))
+    return WorstOrder(course.name_of(worst), known[worst], again)
+
+
+def _moves(order: Order) -> Iterator[Order]:
+    """All orders that differ by moving one part."""
+    for part in order:
+        rest = [other for other in order if other != part]
+        for place in range(len(order)):
+            yield (*rest[:place], part, *rest[place:])
+
+
+def _slope(course: Course, learner: Any, rates: Sequence[float]) -> float | None:
+    """The log-log slope of the variance of predictions over orders, at two learning rates.
+
+    Two orders of two small steps of rate h differ by
+
+        h^2 (H_1 g_2 - H_2 g_1) + O(h^3)            plain SGD
+        O(h)                                        with momentum, Adam, RMSprop
+
+    because momentum and moving averages give the last steps another weight than the first. The
+    variance therefore falls as h^4 or as h^2. The law is that of small rates: where each task is
+    learned to the end, it does not hold. None if the order has no effect at one of the rates.
+    """
+    if len(rates) != 2 or min(rates) <= 0 or rates[0] == rates[1]:
+        raise UserError(f"rates must be two different learning rates above 0, got {rates}")
+    variances = []
+    for rate in rates:
+        at_rate = partial(learner, lr=rate)
+        runs = [course.predictions(at_rate, order, 0) for order in course.orders]
+        outputs = np.array([np.concatenate([p.ravel() for p in run]) for run in runs])
+        variances.append(float((outputs - outputs[:1]).var(axis=0).mean()))
+    if 0.0 in variances:
+        return None
+    return math.log(variances[0] / variances[1]) / math.log(rates[0] / rates[1])

@@ -1,56 +1,126 @@
-"""The result of an audit: scores, variances and verdicts."""
+"""The result of an audit: scores, variances, and the verdict."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..io import write_atomically
-from . import report
-from .answers import Array
-from .decomposition import LEVEL, Decomposition, decompose
-from .slope import RateSlope
+from .. import metrics
+from ..text import percent, printable, small
 
-Verdict = Literal["sensitive", "below reseeding", "not shown", "none", "undecided"]
+LEVEL = 0.05  # of the permutation test
+MEANING = {
+    "none": "every order gave the same bits",
+    "sensitive": "the order matters, and more than the seed",
+    "below reseeding": "the order matters, but no more than the seed",
+    "not shown": "no effect of the order was found",
+    "undecided": "too few orders and seeds for any p of 0.05",
+}
+PERMUTATIONS = 9999
+Array = NDArray[np.float64]
+Verdict = Literal["none", "sensitive", "below reseeding", "not shown", "undecided"]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class LearnerAudit:
-    """One learner's runs over S seeds and O orders of T tasks.
+class Decomposition(NamedTuple):
+    """The parts of the variance of S[seed, order, task], and the test of the order effect.
 
-    `matrices` `[S, O, K, T]` are scores: row k holds those on all tasks the k-th time the learner
-    was asked, after every task or only at the end; `scores` `[S, O, T]` is the last row.
-    `disagreement` `[O, O]` is the fraction of test samples on which two orders predict different
-    labels, averaged over seeds; `seed_disagreement` the same between two seeds of one order,
-    averaged. `ignores_seed`: every seed gave bit-identical predictions in every order.
-    `same_in_every_order`: every order gave bit-identical predictions with every seed.
-    `broken_runs`: number of runs with predictions that are not finite, which count as wrong.
-    `seconds`: time of learning and predicting. `changed_by_predict`: the answers depend on when
-    `predict` is called. `bits`: a hash of all predictions, to compare two machines.
+    Per task, with a_o, b_s and e_so that add up to 0 over every index,
+
+        S[s, o] = m + a_o + b_s + e_so
+
+        order_effect = mean_o a_o^2     seed_effect = mean_s b_s^2     interaction = mean_so e_so^2
+
+    and the total `variance` is exactly their sum. The variances of `orderless.metrics` contain the
+    interaction as well, because a run has one order and one seed:
+
+        order_variance = mean_s Var_o S[s, o] = order_effect + interaction
+        seed_variance  = mean_o Var_s S[s, o] = seed_effect  + interaction
+
+    All are averages over tasks; `p_value` is that of `metrics.order_p_value`.
+
+    >>> parts = ol.audit.decompose(np.array([[[0.25], [0.75]], [[0.25], [0.75]]]))
+    >>> parts.order_effect, parts.seed_effect, parts.interaction
+    (0.0625, 0.0, 0.0)
+    """
+
+    average: float
+    variance: float
+    order_variance: float
+    seed_variance: float
+    order_effect: float
+    seed_effect: float
+    interaction: float
+    p_value: float
+
+
+def decompose(scores: Array) -> Decomposition:
+    """Variance components of scores `[S, O, T]`, and the permutation test of the order effect.
+
+    >>> decompose(np.array([[[0.25], [0.75]], [[0.75], [0.25]]])).interaction
+    0.0625
+    """
+    variance = metrics.variance(scores)
+    order_variance = metrics.order_variance(scores)
+    seed_variance = metrics.seed_variance(scores)
+    return Decomposition(
+        average=metrics.average(scores),
+        variance=variance,
+        order_variance=order_variance,
+        seed_variance=seed_variance,
+        order_effect=variance - seed_variance,
+        seed_effect=variance - order_variance,
+        interaction=order_variance + seed_variance - variance,
+        p_value=metrics.order_p_value(scores, permutations=PERMUTATIONS),
+    )
+
+
+class WorstOrder(NamedTuple):
+    """The worst order that a search found.
+
+    `average` is its score with the seed of the search, `again` that with another seed, which is not
+    biased by the choice.
+
+    >>> ol.audit.WorstOrder("day 1 > day 0", average=0.5, again=0.625).again
+    0.625
     """
 
     name: str
-    matrices: Array
-    disagreement: Array
-    seed_disagreement: float
-    ignores_seed: bool
-    same_in_every_order: bool
-    broken_runs: int = 0
-    seconds: float = 0.0
-    changed_by_predict: bool = False
-    bits: str = ""
+    average: float
+    again: float
 
-    def __repr__(self) -> str:
-        return f"LearnerAudit({self.name!r}, verdict={self.verdict!r})"
 
-    @property
-    def scores(self) -> Array:
-        """`[S, O, T]`: the scores after the last task."""
-        return self.matrices[:, :, -1]
+@dataclass(frozen=True, eq=False, repr=False)
+class OrderSensitivity:
+    """An audit: runs of a learner over S seeds and O orders of T tasks.
+
+    `scores` `[S, O, T]` were reached after the last task, `bits` `[S, O]` are hashes of the
+    predictions, and `chance` is the score of the best constant answer. `digest` is a hash of the
+    data in the orders that were run, equal in two processes that ran the same. `slope` is the power
+    of the learning rate with which the variance of predictions over orders falls.
+
+    `str(result)` is the report, `json()` holds every number.
+
+    >>> scores = np.array([[[0.25], [0.75]], [[0.25], [0.75]]])
+    >>> bits = np.array([["a", "b"], ["c", "d"]])
+    >>> result = ol.audit.OrderSensitivity("mine", ["all"], ["0 > 1", "1 > 0"], scores, bits)
+    >>> result.verdict, result.order_variance, result.seed_variance
+    ('undecided', 0.0625, 0.0)
+    """
+
+    name: str
+    tasks: list[str]
+    orders: list[str]
+    scores: Array
+    bits: NDArray[np.str_]
+    score: str = "accuracy"
+    chance: float = 0.0
+    digest: str = ""
+    worst: WorstOrder | None = None
+    slope: float | None = None
 
     @cached_property
     def parts(self) -> Decomposition:
@@ -68,15 +138,20 @@ class LearnerAudit:
         return self.parts.seed_variance
 
     @property
+    def ignores_seed(self) -> bool:
+        """Whether every seed gave bit-identical predictions in every order."""
+        return bool((self.bits == self.bits[:1]).all())
+
+    @property
     def p_value(self) -> float | None:
         """Of "the order has no effect"; None if seeds or orders make no difference at all."""
-        return None if self.ignores_seed or self.same_in_every_order else self.parts.p_value
+        return None if self.ignores_seed or self.verdict == "none" else self.parts.p_value
 
     @property
     def verdict(self) -> Verdict:
         """What the runs show.
 
-        - `"none"`: every order gave the same predictions to the bit.
+        - `"none"`: every order gave the same predictions to the bit, with every seed.
         - `"sensitive"`: the scores vary more between orders than between seeds (each corrected for
           its number), *and* the permutation test rejects "no effect" at 5%. For a learner that
           ignores its seed: the scores vary at all.
@@ -84,173 +159,57 @@ class LearnerAudit:
         - `"not shown"`: the test does not reject.
         - `"undecided"`: there are too few runs for the test to reject.
         """
-        if self.same_in_every_order:
+        if (self.bits == self.bits[:, :1]).all():
             return "none"
         if self.ignores_seed:
             return "sensitive" if self.order_variance > 0 else "not shown"
-        if self.parts.smallest_p_value > LEVEL:
+        seeds, orders, _ = self.scores.shape
+        if LEVEL * math.factorial(orders) ** (seeds - 1) < 1:  # no p-value can be smaller
             return "undecided"
         if self.parts.p_value > LEVEL:
             return "not shown"
-        exceeds = self.parts.fair_order_variance > self.parts.fair_seed_variance
-        return "sensitive" if exceeds else "below reseeding"
+        # a population variance of k values is (k - 1)/k of the true one on average
+        between_orders = self.order_variance * orders / (orders - 1)
+        between_seeds = self.seed_variance * seeds / (seeds - 1)
+        return "sensitive" if between_orders > between_seeds else "below reseeding"
 
-    @property
-    def sensitive(self) -> bool:
-        return self.verdict == "sensitive"
-
-    @property
-    def order_averages(self) -> Array:
-        """`[O]`: scores averaged over seeds and tasks."""
-        return self.scores.mean(axis=(0, 2))
-
-    @property
-    def worst_order(self) -> int:
-        """The index of the order with the lowest average."""
-        return int(self.order_averages.argmin())
-
-    @property
-    def best_order(self) -> int:
-        return int(self.order_averages.argmax())
-
-    def just_learned(self, orders: Sequence[tuple[int, ...]]) -> float | None:
-        """The average score on a task directly after it was learned; None if not asked then."""
-        steps = range(self.matrices.shape[2])
-        if len(steps) == 1:
-            return None
-        return float(np.mean([self.matrices[:, o, steps, s] for o, s in enumerate(orders)]))
-
-    @property
-    def suffering_task(self) -> int:
-        """The task whose score depends most on the order: the largest order variance."""
-        return int(self.parts.task_order_variance.argmax())
-
-    @property
-    def mean_disagreement(self) -> float:
-        """The disagreement averaged over all pairs of different orders."""
-        count = len(self.disagreement)
-        return float(self.disagreement.sum() / (count * (count - 1)))
-
-    def as_dict(self) -> dict[str, object]:
-        """Plain numbers and lists, for JSON."""
-        numbers = {**vars(self.parts), **{name: getattr(self, name) for name in REPORTED}}
-        return {
-            name: value.tolist() if isinstance(value, np.ndarray) else value
-            for name, value in numbers.items()
+    def __str__(self) -> str:
+        seeds, orders, tasks = self.scores.shape
+        averages = metrics.order_averages(self.scores)
+        lowest = int(averages.argmin())
+        rows: dict[str, object] = {
+            "verdict": f"{self.verdict}: {MEANING[self.verdict]}",
+            self.score: f"{percent(self.parts.average)}%, the best constant answer "
+            f"{percent(self.chance)}%",
+            "best order": f"{percent(averages.max())}%",
+            "worst order": f"{percent(averages[lowest])}%, {self.orders[lowest]}",
+            "order sd": f"{small(100 * math.sqrt(self.order_variance))} points on a test set",
+            "seed sd": f"{small(100 * math.sqrt(self.seed_variance))} points",
+            "orders run": self.digest,
         }
-
-
-REPORTED = (
-    *("name", "verdict", "p_value", "worst_order", "best_order", "suffering_task"),
-    *("order_averages", "mean_disagreement", "seed_disagreement", "disagreement", "ignores_seed"),
-    *("same_in_every_order", "broken_runs", "changed_by_predict", "seconds", "bits", "scores"),
-    "matrices",
-)
-
-
-@dataclass(frozen=True)
-class Tail:
-    """An order found by a search: its average with the seed of the search, and with another."""
-
-    order: tuple[int, ...]
-    name: str
-    average: float
-    again: float
-
-
-@dataclass(frozen=True)
-class Tails:
-    """The worst and the best order that `runs` more runs found.
-
-    `random_worst`, `random_best`: the averages of the worst and the best of the audit's own orders
-    with the same seed.
-    """
-
-    worst: Tail
-    best: Tail
-    random_worst: float
-    random_best: float
-    runs: int
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class OrderSensitivity:
-    """An audit of a learner, and of others on the same tasks, orders and seeds.
-
-    `str(result)` is the table with the findings, `html()` the whole report as a page,
-    `as_dict()` and `json()` hold every number, and `save(folder)` writes all of them. `digest` is a
-    hash of the data in the orders that were run: equal in two processes that ran the same.
-    """
-
-    learner: LearnerAudit
-    comparisons: tuple[LearnerAudit, ...]
-    tasks: tuple[str, ...]
-    orders: tuple[tuple[int, ...], ...]
-    seeds: int
-    order_names: tuple[str, ...]
-    score: str = "accuracy"
-    chance: float = 0.0
-    chance_in_task: float = 0.0
-    samples: int = 1
-    digest: str = ""
-    tails: Tails | None = None
-    slope: RateSlope | None = None
-
-    @property
-    def sensitive(self) -> bool:
-        """Whether the learner's result depends on the order beyond chance; see `verdict`."""
-        return self.learner.sensitive
-
-    @property
-    def learners(self) -> tuple[LearnerAudit, ...]:
-        return self.learner, *self.comparisons
-
-    def __getitem__(self, name: str) -> LearnerAudit:
-        """The learner of this name."""
-        by_name = {each.name: each for each in self.learners}
-        if name not in by_name:
-            raise KeyError(f"this audit has {', '.join(by_name)}, not {name!r}")
-        return by_name[name]
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "tasks": list(self.tasks),
-            "orders": [list(order) for order in self.orders],
-            "seeds": self.seeds,
-            "score": self.score,
-            "chance": self.chance,
-            "digest": self.digest,
-            "search": self.tails and asdict(self.tails),
-            "slope": self.slope and {**asdict(self.slope), "slope": self.slope.slope},
-            "learner": self.learner.as_dict(),
-            "comparisons": [each.as_dict() for each in self.comparisons],
-        }
-
-    def json(self) -> str:
-        return json.dumps(self.as_dict(), indent=1, allow_nan=False) + "\n"
-
-    def text(self) -> str:
-        """The table and the findings in words."""
-        return report.text(self)
-
-    def html(self, command: str = "") -> str:
-        """The whole report as one page that needs nothing else: table, findings, tasks, orders."""
-        return report.html(self, command)
+        if self.p_value is not None:
+            rows["p"] = f"{self.p_value:.4f}"
+        if self.ignores_seed:
+            rows["seeds"] = "all gave the same bits: there is nothing to compare with"
+        if self.worst:
+            rows["worst found"] = (
+                f"{percent(self.worst.average)}%, with another seed {percent(self.worst.again)}%, "
+                f"{self.worst.name}"
+            )
+        if self.slope is not None:
+            rows["rate slope"] = f"{self.slope:.2f} (small rates: 4 for SGD, 2 for momentum, Adam)"
+        runs = f"{orders} orders x {seeds} seeds, test sets: {tasks}"
+        title = f"Order sensitivity of {self.name}: {runs}"
+        lines = [title, *(f"  {name:13}{value}" for name, value in rows.items())]
+        return "\n".join(map(printable, lines))
 
     def __repr__(self) -> str:
-        return f"OrderSensitivity({self.learners}, {len(self.orders)} orders, {self.seeds} seeds)"
+        return f"OrderSensitivity({self.name!r}, verdict={self.verdict!r})"
 
-    __str__ = text
-    _repr_html_ = html
-
-    def save(self, folder: Path | str, command: str = "") -> list[Path]:
-        """Write report.html and report.json into `folder`; return their paths."""
-        place = Path(folder)
-        place.mkdir(parents=True, exist_ok=True)
-        texts = {
-            place / "report.html": self.html(command),
-            place / "report.json": self.json(),
-        }
-        for path, text in texts.items():
-            write_atomically(path, text.encode())
-        return list(texts)
+    def json(self) -> str:
+        """All numbers."""
+        numbers = (
+            vars(self) | self.parts._asdict() | {"verdict": self.verdict, "p_value": self.p_value}
+        )
+        del numbers["parts"]
+        return json.dumps(numbers, default=np.ndarray.tolist, indent=1, allow_nan=False)

@@ -1,7 +1,6 @@
-"""`orderless audit`: audit a user's learner on a user's tasks, and write the report."""
+"""`orderless audit`: audit a user's learner on a user's tasks."""
 
 import hashlib
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -19,59 +18,44 @@ def audit(
     tasks: Annotated[str, option("module:tasks, a list of ol.Task or a function.")],
     orders: Annotated[int, option("Orders of the tasks (at most all).")] = 10,
     seeds: Annotated[int, option("Seeds.")] = 3,
-    search: Annotated[int, option("Extra runs that search the worst and best order.")] = 0,
-    compare: Annotated[str, option("module:name,... other learners, to run beside it.")] = "",
+    search: Annotated[int, option("Extra runs that search the worst order.")] = 0,
     rates: Annotated[
         str, option("Two learning rates: how fast the effect falls; make_learner takes lr=.")
     ] = "",
-    out: Annotated[
+    keep: Annotated[
         Path | None,
-        option("Folder for report.html and .json, and for the finished runs.", **PATH),
+        option("File of finished runs: the same command computes only what is missing.", **PATH),
     ] = None,
     json: options.Json = False,
 ) -> None:
     """Measure how much the order of the tasks matters to your own learner, compared with the seed.
 
-    With --out every finished run is saved, and the same command computes only what is missing.
-
-    Example: orderless audit my_module:make_learner --tasks my_module:tasks --out audit
+    Example: orderless audit my_module:make_learner --tasks my_module:tasks --keep audit.runs
     """
     from ..audit import order_sensitivity
     from .progress import Countdown
 
     make_learner = find_object(learner, "make_learner")
-    given = made_by(tasks, "tasks")
-    others = [name.strip() for name in compare.split(",") if name.strip()]
     try:
         with Countdown() as progress:
             result = order_sensitivity(
                 make_learner,
-                given,
+                made_by(tasks, "tasks"),
                 orders=orders,
                 seeds=seeds,
                 search=search,
-                compare={_name(other): find_object(other, "compare") for other in others},
-                rates=_numbers(rates) if rates else None,
-                name=_name(learner),
+                rates=_numbers(rates) if rates else (),
+                name=learner.partition(":")[2],
                 progress=progress.tell,
-                out=out,
+                keep=keep,
                 key=_version_of(learner),
             )
     except KeyboardInterrupt as stopped:
         kept = "the same command resumes from what was saved"
-        lost = "nothing was saved: with --out DIR an audit can be resumed"
-        stopped.args = (f"stopped; {lost if out is None else kept}",)
+        lost = "nothing was saved: with --keep FILE an audit can be resumed"
+        stopped.args = (f"stopped; {lost if keep is None else kept}",)
         raise
-    except ValueError as error:  # of what was asked; the learner's own are a LearnerError
-        raise UserError(str(error)) from error
-    paths = [] if out is None else result.save(out, shlex.join(["orderless", *sys.argv[1:]]))
-    typer.echo(result.json() if json else result.text(), nl=not json)
-    for path in paths:
-        typer.echo(f"wrote {path}", err=json)
-
-
-def _name(reference: str) -> str:
-    return reference.partition(":")[2]
+    typer.echo(result.json() if json else result)
 
 
 def _numbers(text: str) -> list[float]:

@@ -1,0 +1,165 @@
+"""What an audit puts in order: tasks for a learner of tasks, or the rows of an estimator."""
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from ..errors import UserError
+from ..io import digest
+from ..tasks import Task
+from .answers import LearnerError, as_array
+
+Order = tuple[int, ...]
+Predictions = list[NDArray[Any]]  # for every test set
+
+
+@dataclass(frozen=True)
+class Course:
+    """Parts that are learned in some order, and test sets.
+
+    `parts` and `tests` are their names, `targets` the labels or values of each test set, `orders`
+    those of the audit, and `content` a hash of the data. `train(learner, order, seed)` trains a new
+    learner and gives its predictions for all test sets.
+    """
+
+    parts: list[str]
+    tests: list[str]
+    targets: list[NDArray[Any]]
+    orders: list[Order]
+    content: str
+    train: Callable[[Any, Order, int], Predictions]
+
+    def predictions(self, learner: Any, order: Order, seed: int) -> Predictions:
+        """Train a new learner, and ask it for all test sets."""
+        with generators_set_by(seed):
+            return self.train(learner, order, seed)
+
+    def name_of(self, order: Order) -> str:
+        return " > ".join(self.parts[part] for part in order)
+
+
+def draw_orders(parts: int, count: int, seed: int) -> list[Order]:
+    """`count` different orders of so many parts, or all: as given first, then random ones.
+
+    Order k depends on (parts, seed, k) only, not on their number.
+    """
+    generator = np.random.default_rng((seed, parts))
+    orders = {tuple(range(parts)): None}  # a dict keeps the order of insertion
+    while len(orders) < min(count, math.factorial(parts)):
+        orders[tuple(generator.permutation(parts).tolist())] = None
+    return list(orders)
+
+
+def course_of_tasks(tasks: Sequence[Task], orders: int, order_seed: int) -> Course:
+    """The order of the tasks varies; a learner is a function from a seed to a `TaskLearner`."""
+    if isinstance(tasks, Task) or not all(isinstance(task, Task) for task in tasks):
+        raise UserError(
+            f"tasks must be a list of ol.Task(x, y, x_test, y_test, name), got {tasks!r:.60}; an "
+            "estimator is audited by order_sensitivity(estimator, X, y)"
+        )
+    if len({task.values for task in tasks}) > 1:
+        raise UserError("some tasks have labels and some have values: audit each kind alone")
+
+    def train(make_learner: Any, order: Order, seed: int) -> Predictions:
+        learner = make_learner(seed)
+        if not (hasattr(learner, "learn") and hasattr(learner, "predict")):
+            raise LearnerError(
+                "a learner needs learn(x, y, task=None) and predict(x), got a "
+                f"{type(learner).__name__}: ol.audit.from_torch makes one of a network"
+            )
+        for number in order:
+            task = tasks[number]
+            # copies, because a learner may change its data in place
+            learner.learn(task.x.clone(), task.y.clone(), task=number)
+        return [as_array(learner.predict(task.x_test.clone())) for task in tasks]
+
+    names = [task.name or f"task {number}" for number, task in enumerate(tasks)]
+    return Course(
+        parts=names,
+        tests=names,
+        targets=[np.array(task.y_test.tolist()) for task in tasks],
+        orders=draw_orders(len(tasks), orders, order_seed),
+        content=digest([[task.x, task.y, task.x_test, task.y_test] for task in tasks]),
+        train=train,
+    )
+
+
+def course_of_rows(
+    estimator: Any, X: Any, y: ArrayLike, groups: ArrayLike | None, orders: int, order_seed: int
+) -> Course:
+    """The order of the rows varies, or that of groups of rows; a learner is an estimator.
+
+    An order arranges the groups, whose rows stay in the order of the data. Without groups the
+    training rows as given and in random orders are what an order chooses from. One row of four, of
+    every group, is held out for testing.
+    """
+    import joblib
+    from sklearn.base import clone, is_classifier
+    from sklearn.model_selection import train_test_split
+    from sklearn.preprocessing import LabelEncoder
+    from sklearn.utils import _safe_indexing, indexable
+
+    labels = as_array(y)
+    group = np.zeros(len(labels)) if groups is None else as_array(groups)
+    X, _, _ = indexable(X, labels, group)
+    names = list(dict.fromkeys(group.tolist()))  # in the order of the data
+    splits = [train_test_split(np.flatnonzero(group == name), random_state=0) for name in names]
+    blocks = [np.sort(training) for training, _ in splits]
+    held_out = [np.sort(test) for _, test in splits]
+    if groups is None:
+        generators = [np.random.default_rng((order_seed, k)) for k in range(1, orders)]
+        blocks += [generator.permutation(blocks[0]) for generator in generators]
+        parts = ["rows as given", *(f"rows in random order {k}" for k in range(1, orders))]
+        chosen: list[Order] = [(block,) for block in range(orders)]
+    else:
+        parts = [str(name) for name in names]
+        chosen = draw_orders(len(parts), orders, order_seed)
+    coded: Callable[..., Any] = np.float64
+    if is_classifier(estimator):
+        coded = LabelEncoder().fit(labels).transform
+
+    def train(estimator: Any, order: Order, seed: int) -> Predictions:
+        learner = clone(estimator)
+        seeds = [name for name in learner.get_params() if name.split("__")[-1] == "random_state"]
+        learner.set_params(**dict.fromkeys(seeds, seed))
+        turns = [blocks[part] for part in order]
+        if groups is not None and hasattr(learner, "partial_fit"):
+            known = {"classes": np.unique(labels)} if is_classifier(learner) else {}
+            for rows in turns:
+                learner.partial_fit(_safe_indexing(X, rows), labels[rows], **known)
+        else:
+            rows = np.concatenate(turns)
+            learner.fit(_safe_indexing(X, rows), labels[rows])
+        return [coded(learner.predict(_safe_indexing(X, rows))) for rows in held_out]
+
+    return Course(
+        parts=parts,
+        tests=["all rows"] if groups is None else parts,
+        targets=[coded(labels[rows]) for rows in held_out],
+        orders=chosen,
+        content=joblib.hash([X, labels, blocks]),
+        train=train,
+    )
+
+
+@contextmanager
+def generators_set_by(seed: int) -> Iterator[None]:
+    """Seed the global generators, and restore them afterwards."""
+    python = random.getstate()
+    numpy = np.random.get_state()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
