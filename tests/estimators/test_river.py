@@ -92,6 +92,20 @@ def test_a_rolling_window_is_the_model_of_what_is_in_it() -> None:
     assert window.predict_proba_one(x) == fresh.predict_proba_one(x)
 
 
+def test_models_of_a_divided_stream_are_added() -> None:
+    samples = [({"x": i % 10 / 5 - 1}, "high" if i % 10 > 4 else "low") for i in range(40)]
+    left = StreamClassifier(n_features=32)
+    right = StreamClassifier(n_features=32)
+    whole = StreamClassifier(n_features=32)
+    for i, (x, y) in enumerate(samples):
+        (left if i % 3 else right).learn_one(x, y)
+        whole.learn_one(x, y)
+    assert (left + right).predict_proba_one({"x": 0.3}) == whole.predict_proba_one({"x": 0.3})
+    empty = StreamClassifier(n_features=32)
+    assert (empty + whole).predict_one({"x": 0.3}) == "high"
+    assert (empty + empty).predict_proba_one({"x": 0.3}) == {}
+
+
 def test_what_has_unlearned_everything_knows_no_label() -> None:
     model = StreamClassifier(n_features=16)
     model.learn_one({"a": 1.0}, "yes")

@@ -10,10 +10,11 @@ Values should be roughly standardised by fixed units: a scaler that learns from 
 result depend on the order again. `river.utils.Rolling` gives a sliding window.
 """
 
+import copy
 import hashlib
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Any, ClassVar, SupportsFloat
+from typing import Any, ClassVar, Self, SupportsFloat
 
 import numpy as np
 
@@ -91,11 +92,21 @@ class _Stream:
     update = learn_one
     revert = unlearn_one
 
+    def __add__(self, other: Any) -> Self:
+        """A model that has learned the samples of both, whatever models they went to."""
+        if type(other) is not type(self):
+            return NotImplemented
+        result = copy.copy(self)
+        parts = [part.estimator for part in (self, other) if part.estimator is not None]
+        result.estimator = sum(parts) if parts else None
+        return result
+
 
 class StreamClassifier(_Stream, base.Classifier):
     """`ExactClassifier` for river; labels need not be known in advance.
 
-    `estimator` is the scikit-learn estimator inside, which can be added, saved and loaded.
+    `a + b` has learned the samples of both. `estimator` is the scikit-learn estimator inside, which
+    can be saved and loaded.
 
     >>> model = StreamClassifier(n_features=32)
     >>> for hour in range(24):
