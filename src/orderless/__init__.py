@@ -9,18 +9,18 @@ __version__ = "0.3.0.dev0"
 _HOMES = {
     "AveragingParticles": "filters",
     "BootstrapParticleFilter": "filters",
+    "Consolidation": "consolidation",
     "EWC": "consolidation",
     "Ensemble": "ensemble",
     "ExactClassifier": "estimators",
     "ExactHead": "exact",
     "ExactRegressor": "estimators",
     "ExactScaler": "scaling",
-    "GaussianSumFilter": "filters",
     "GradientDescent": "filters",
+    "GradientFilter": "filters",
     "Head": "heads",
     "KeptSample": "kept",
     "LwF": "consolidation",
-    "ParticleFilter": "filters",
     "ParticleParameter": "ensemble",
     "Perturb": "ensemble",
     "PosteriorProduct": "product",
@@ -28,8 +28,10 @@ _HOMES = {
     "SI": "consolidation",
     "Task": "tasks",
     "WeightedParticleFilter": "filters",
+    "Weighting": "filters",
     "load": "io",
     "merge": "product",
+    "merge_filters": "filters",
     "order_sensitivity": "audit",
     "per_particle": "ensemble",
     "prequential": "evaluation",
@@ -60,6 +62,7 @@ if _TYPE_CHECKING:  # the same for type checkers, which cannot read the table
     from .audit import order_sensitivity as order_sensitivity
     from .consolidation import EWC as EWC
     from .consolidation import SI as SI
+    from .consolidation import Consolidation as Consolidation
     from .consolidation import LwF as LwF
     from .ensemble import Ensemble as Ensemble
     from .ensemble import ParticleParameter as ParticleParameter
@@ -72,10 +75,11 @@ if _TYPE_CHECKING:  # the same for type checkers, which cannot read the table
     from .exact import ExactHead as ExactHead
     from .filters import AveragingParticles as AveragingParticles
     from .filters import BootstrapParticleFilter as BootstrapParticleFilter
-    from .filters import GaussianSumFilter as GaussianSumFilter
     from .filters import GradientDescent as GradientDescent
-    from .filters import ParticleFilter as ParticleFilter
+    from .filters import GradientFilter as GradientFilter
     from .filters import WeightedParticleFilter as WeightedParticleFilter
+    from .filters import Weighting as Weighting
+    from .filters import merge_filters as merge_filters
     from .heads import Head as Head
     from .io import load as load
     from .io import save as save

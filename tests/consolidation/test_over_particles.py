@@ -87,8 +87,9 @@ def test_the_step_sees_the_penalty_and_the_weights_do_not(method, optimizer):
     plain.step()
     if closed:
         rate = 0.1 if optimizer == "sgd" else 0.1 / (1 - 0.9)
-        for parameter, own in zip(by_hand.parameters(), ensemble.parameters(), strict=True):
-            c, m = learner.consolidation.anchor(own)
+        for name, parameter in by_hand.named_parameters():
+            c = learner.consolidation._curvature(name)
+            m = learner.consolidation.center[name]
             parameter.data = (parameter.data + rate * c * m) / (1 + rate * c)
     before = learner.filter.raw_log_weights.clone()
 

@@ -91,7 +91,7 @@ def assert_same_networks(
             torch.testing.assert_close(ours[name], theirs, rtol=0, atol=tolerance, msg=name)
 
 
-def whole_state(pf: ol.ParticleFilter) -> dict:
+def whole_state(pf: ol.filters.ParticleFilter) -> dict:
     """A copy of everything that a failed step must leave alone."""
     state = copy.deepcopy(pf.state_dict())
     # buffers that are not saved count too

@@ -183,29 +183,21 @@ def test_weights_stay_numbers_when_only_the_weightless_have_finite_losses() -> N
     nan = float("nan")
     pf.step(lambda: torch.tensor([1.0, nan]))
     before = whole_state(pf)
-    with pytest.raises(FloatingPointError, match="no particle is left"):
+    with pytest.raises(FloatingPointError, match="no particle"):
         pf.step(lambda: torch.tensor([nan, 1.0]))
     assert_identical(whole_state(pf), before)
 
 
 @pytest.mark.parametrize("variant", ["sir", "paper"])
-@pytest.mark.parametrize("fails_at", [1, 2])
 @pytest.mark.parametrize("how", ["raises", "nan"])
-def test_a_failed_step_changes_nothing(variant: str, fails_at: int, how: str) -> None:
-    if variant == "sir" and fails_at == 2:
-        fails_at = 1  # it looks once
+def test_a_closure_that_fails_changes_nothing(variant: str, how: str) -> None:
     particles = ol.Ensemble(lambda: nn.Sequential(dropout_mlp(), nn.BatchNorm1d(3)), 4)
     pf = ol.BootstrapParticleFilter(particles, perturbation=0.1, variant=variant)
     x, y = torch.randn(5, 6), torch.randn(5, 3)
     pf.step(lambda: squares(particles(x), y))
-    calls = 0
 
     def closure() -> Tensor:
-        nonlocal calls
-        calls += 1
         losses = squares(particles(x), y)
-        if calls < fails_at:
-            return losses
         if how == "raises":
             raise KeyError("no data")
         return losses * float("nan")

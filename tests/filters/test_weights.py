@@ -132,7 +132,9 @@ def test_predictions_are_weighted_mixtures() -> None:
 
 def test_a_particle_of_weight_0_may_hold_nan() -> None:
     values = torch.tensor([[1.0, 2.0], [float("nan"), float("inf")]])
-    average = ol.ParticleFilter.average(values, torch.tensor([1.0, 0.0], dtype=torch.float64))
+    average = ol.filters.ParticleFilter.average(
+        values, torch.tensor([1.0, 0.0], dtype=torch.float64)
+    )
     assert torch.equal(average, values[0])
 
 

@@ -257,35 +257,19 @@ def test_frozen_parameters_stay_frozen() -> None:
     assert not torch.equal(particles.state_dict()["2.weight"], before["2.weight"])
 
 
-NAMES = ["n", "seed", "device", "fast", "precision", "chunk_size", "template", "loss", "shard"]
-METHODS = ["replay", "factoring", "evaluating", "from_modules", "load_particle"]
+@pytest.mark.parametrize("name", ["n", "seed", "device", "template", "replay"])
+def test_a_part_named_as_one_of_the_ensembles_own_is_refused(name: str) -> None:
+    """`get_parameter` and `functional_call` would find the other one."""
 
+    def make() -> nn.Module:
+        network = nn.Module()
+        network.add_module(name, nn.Linear(2, 2))
+        return network
 
-def test_a_network_may_use_names_that_an_ensemble_uses() -> None:
-    class Named(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            for name in NAMES:
-                self.register_parameter(name, nn.Parameter(torch.randn(2)))
-            for name in METHODS:
-                self.add_module(name, nn.Linear(2, 2))
-
-        def forward(self, x: Tensor) -> Tensor:
-            for name in METHODS:
-                x = self.get_submodule(name)(x)
-            return x + sum(getattr(self, name) for name in NAMES)
-
-    particles = ol.Ensemble(Named, 3, seed=4).double()
-    assert (particles.n, particles.seed, particles.fast) == (3, 4, True)
-    assert list(particles.state_dict()) == list(Named().state_dict())
-    x = torch.randn(5, 2, dtype=torch.float64)
-    expected = torch.stack([particles[i](x) for i in range(3)])
-    torch.testing.assert_close(particles(x), expected)
-    before = copy.deepcopy(particles.state_dict())
-    pf = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
-    pf.step(lambda: particles(x).square().mean((1, 2)))
-    for name, tensor in particles.state_dict().items():
-        assert not torch.equal(tensor, before[name]), name
+    with pytest.raises(ValueError, match=f"'{name}'.*nn.Sequential"):
+        ol.Ensemble(make, 2)
+    wrapped = ol.Ensemble(lambda: nn.Sequential(make()), 2)
+    assert wrapped.get_parameter(f"0.{name}.weight").shape == (2, 2, 2)
 
 
 def test_layers_keep_the_mode_they_were_made_in() -> None:

@@ -41,9 +41,9 @@ def count_correct(
     `accuracy` is the weighted mean over the particles; `logits` and `probs` are of their weighted
     mean outputs and probabilities.
     """
-    own = filter.particles.shard.gather((outputs.argmax(-1) == y).double().sum(1))
-    probabilities = filter.mixture(outputs.softmax(-1), weights)
-    votes = filter.mixture(outputs.nan_to_num(neginf=-1e30), weights)
+    own = (outputs.argmax(-1) == y).double().sum(1)
+    probabilities = filter.average(outputs.softmax(-1), weights)
+    votes = filter.average(outputs.nan_to_num(neginf=-1e30), weights)
     mixed = [(each.argmax(-1) == y).sum() for each in (votes, probabilities)]
     counts = filter.average(own, weights), *mixed
     return np.array([float(count) for count in counts]), probabilities
@@ -90,7 +90,7 @@ def displacement(particles: Ensemble, initial: Ensemble) -> list[float]:
     pairs = list(zip(particles.parameters(), initial.parameters(), strict=True))
     moved = [(now.double() - then.double()).square().flatten(1).sum(1) for now, then in pairs]
     length = [then.double().square().flatten(1).sum(1) for _, then in pairs]
-    return particles.shard.gather((sum(moved) / sum(length)).sqrt()).tolist()  # type: ignore[union-attr]
+    return (sum(moved) / sum(length)).sqrt().tolist()  # type: ignore[union-attr]
 
 
 def loss_areas(trace: dict[str, list[float]], counts: list[int]) -> list[float | None]:
@@ -109,13 +109,13 @@ def finite(value: float) -> float | None:
 def snapshot(filter: Predictor, step: int) -> dict[str, Any]:
     """Randomly projected positions `[N, 64]` of all particles, and weights: the density figure."""
     particles = filter.particles
-    total = torch.zeros(particles.shard.count, PROJECTION, device=particles.device)
+    total = torch.zeros(particles.n, PROJECTION, device=particles.device)
     generator = torch.Generator().manual_seed(0)
     for parameter in particles.parameters():
         for part in parameter.detach().flatten(1).split(65536, dim=1):
             directions = torch.randn(part.shape[1], PROJECTION, generator=generator)
             total += part.float() @ directions.to(total)
-    position = particles.shard.gather(total).cpu() / math.sqrt(PROJECTION)
+    position = total.cpu() / math.sqrt(PROJECTION)
     return {"position": position, "log_weights": filter.log_weights.cpu(), "step": step}
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from orderless.ensemble import Ensemble
-from orderless.filters.step import SteppedFilter
+from orderless.filters import ParticleFilter
 from orderless_lab.storage.typed import decode
 
 from ..methods.learners.continual import heaviest_representation
@@ -38,7 +38,7 @@ class PolicyRunner(CellRunner):
     tasks: ProcgenTasks
 
     @property
-    def filter(self) -> SteppedFilter:
+    def filter(self) -> ParticleFilter:
         return self.learner.filter
 
     def _trace_now(self, losses: Tensor, **more: float) -> None:

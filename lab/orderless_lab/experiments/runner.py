@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from orderless.ensemble import Ensemble
-from orderless.filters.base import ParticleFilter
+from orderless.filters import ParticleFilter
 from orderless.io import INVALID_STATE
 
 from ..methods import Setup, find_method

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import orderless as ol
-from orderless.filters.step import SteppedFilter
+from orderless.filters import ParticleFilter
 
 from ..optim import TRAC
 from ..rl import BehaviourCloning, LineageBootstrapFilter, policy_logits
@@ -23,7 +23,7 @@ class PolicySetup(Setup):
     scenario: ProcgenTasks  # type: ignore[assignment]
     settings: PolicySettings
 
-    def filter(self, suffix: str, *, playing: bool, trac: bool = False) -> SteppedFilter:
+    def filter(self, suffix: str, *, playing: bool, trac: bool = False) -> ParticleFilter:
         """The filter of one of `PARTICLES`; `playing`: for PPO instead of cloning."""
         s = self.settings
         particles = self.ensemble(s.particles if suffix else 1)

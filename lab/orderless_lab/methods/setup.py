@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from orderless.ensemble import Ensemble, Perturb
-from orderless.filters import GradientDescent, WeightedParticleFilter
-from orderless.filters.step import SteppedFilter
+from orderless.filters import GradientDescent, ParticleFilter, WeightedParticleFilter
 
 from ..scenarios import Scenario
 from .learners import Learner
@@ -30,7 +29,7 @@ class Setup:
     make_model: Callable[[], nn.Module]
     seed: int
 
-    def learner(self, filter: SteppedFilter, **options: Any) -> Learner:
+    def learner(self, filter: ParticleFilter, **options: Any) -> Learner:
         """A `Learner` that trains a filter in the scenario; `options` are those of `Learner`."""
         return Learner(self.scenario, filter, **options)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orderless.consolidation import Consolidation
     from orderless.filters import GradientFilter
 
-    from .learners import ExactLearner, GaussianSumLearner, KeptLearner, Learner
+    from .learners import ExactLearner, KeptLearner, Learner
     from .setup import Setup
 
 WPF, AVERAGING, BOOTSTRAP = Style("#D55E00", "*"), Style("#E69F00", "o"), Style("#999999", "X")
@@ -64,7 +64,9 @@ class BootstrapSettings(Config):
 def _bootstrap(setup: Setup) -> Learner:
     particles = setup.ensemble(setup.settings.particles)
     own = setup.config(BootstrapSettings)
-    return setup.learner(ol.BootstrapParticleFilter(particles, perturbation=own.perturbation))
+    return setup.learner(
+        ol.BootstrapParticleFilter(particles, perturbation=own.perturbation, variant="paper")
+    )
 
 
 @method(
@@ -326,35 +328,3 @@ def _rb(setup: Setup) -> ExactLearner:
     classes = scenario.outputs if scenario.kind == "class" else scenario.classes_per_task
     filter = ol.ExactHead(maps, weights=own.rb_weights, classes=classes)
     return ExactLearner(scenario, filter, own.rb_block)
-
-
-@dataclass(frozen=True)
-class GaussianSumSettings(Config):
-    """Settings of the Gaussian-sum filter."""
-
-    gsf_sigma2: Positive = 1e-3
-    """Initial variance of every particle of the Gaussian-sum filter."""
-    gsf_curvature: Literal["none", "diagonal", "full"] = "diagonal"
-    """The Gaussian-sum filter's curvature: "diagonal", "none" or "full"."""
-
-
-@method(
-    "gsf",
-    "Gaussian-sum filter, a precision per particle",
-    particles=True,
-    in_all=False,
-    label="Gaussian-sum filter",
-    style=Style("#7A5C00", "d"),
-    config=GaussianSumSettings,
-)
-def _gsf(setup: Setup) -> GaussianSumLearner:
-    from .learners import GaussianSumLearner
-
-    s, own = setup.settings, setup.config(GaussianSumSettings)
-    filter = ol.GaussianSumFilter(
-        setup.ensemble(s.particles),
-        sigma2=own.gsf_sigma2,
-        curvature=own.gsf_curvature,
-        min_ess=s.min_ess,
-    )
-    return GaussianSumLearner(setup.scenario, filter)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from orderless.ensemble.device import no_garbage
-from orderless.filters.step import SteppedFilter as Filter
+from orderless.filters import ParticleFilter as Filter
 
 from .environment import Array, Saved
 from .keyed import ACTION, PARTICLE, Gumbels

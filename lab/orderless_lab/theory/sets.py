@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from orderless.ensemble import Ensemble
-from orderless.filters.step import SteppedFilter as Filter
+from orderless.filters import ParticleFilter as Filter
 
 
 class WeightedSet(NamedTuple):

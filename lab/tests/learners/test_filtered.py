@@ -299,7 +299,7 @@ def test_state_goes_around(tmp_path):
 def test_a_filter_without_gradients_takes_no_consolidation():
     tasks = scenario("domain")
     particles = Ensemble(lambda: model(tasks.outputs), 2)
-    filter = BootstrapParticleFilter(particles, perturbation=0.1)
+    filter = BootstrapParticleFilter(particles, perturbation=0.1, variant="paper")
     with pytest.raises(TypeError, match="BootstrapParticleFilter takes no gradient steps"):
         Learner(tasks, filter, consolidation=EWC(particles, 1.0))
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from orderless.filters import GradientDescent, WeightedParticleFilter
-from orderless.filters.weighted import Linearized
+from orderless.filters import GradientDescent, Linearized, WeightedParticleFilter
 from orderless_lab.methods import METHODS, Setup, find_method, method, register_consolidation
 from orderless_lab.methods.learners import Learner
 from orderless_lab.methods.settings import Settings
@@ -99,7 +98,7 @@ def test_the_literatures_strengths_are_the_benchmarks_own(benchmark, kind, ewc, 
 def test_steps_are_closed_for_penalties_by_the_settings(optimizer, step, closed):
     for name in ("ewc", "si+wpf"):
         built = METHODS[name].build(setup(optimizer=optimizer, ewc_step=step, si_step=step))
-        assert built.filter.closed_penalties() == [built.consolidation] * closed
+        assert built.consolidation.closed == closed
 
 
 def test_settings_reach_the_parts():

@@ -1,7 +1,10 @@
 """Base classes of EWC, SI and LwF: hooks for filters, saving, and a quadratic penalty."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -20,24 +23,45 @@ Columns = Tensor | Sequence[Tensor] | None  # output columns, or several sets of
 class Consolidation(ABC):
     """A penalty that keeps every particle near its state after earlier tasks.
 
-    `penalty(x, outputs)` returns `[N]`; pass it to `pf.step(closure, penalty=...)`.
-    `pf.register(self)` calls the two hooks around every optimizer step, `begin_task` selects the
-    outputs of earlier tasks, and `end_task(data)` ends a task. Particle i's penalty depends on
-    particle i alone. Create the penalty when the particles are where training starts.
+    `pf.register(self)` applies it in every step; or pass `penalty(x, outputs)`, which returns
+    `[N]`, to `pf.step(closure, penalty=...)`. `begin_task` selects the outputs of earlier tasks,
+    and `end_task(data)` ends a task. Particle i's penalty depends on particle i alone. Create the
+    penalty when the particles are where training starts.
 
     `tasks` counts the tasks that have ended; before the first, penalties are zeros without a
-    gradient. All tensors are updated in place and kept across tasks, but a recorded step
-    (`pf.compile`) contains the Python it was recorded with: compile again after each `end_task`.
+    gradient. All tensors are updated in place and kept across tasks. Subclasses define `energy`,
+    `end_task` and `_state`, and the hooks if they need them.
+
+    >>> import torch, orderless as ol
+    >>> class NearStart(ol.Consolidation):  # pulls every particle to where it began
+    ...     def __init__(self, particles, strength):
+    ...         super().__init__(particles, strength)
+    ...         self.start = {name: p.clone() for name, p in self._values()}
+    ...     def energy(self, x=None, outputs=None):
+    ...         moved = [(p - self.start[name]).flatten(1) for name, p in self.parameters.items()]
+    ...         return self.strength * torch.cat(moved, 1).square().sum(1)
+    ...     def end_task(self, data=None, active=None):
+    ...         self.tasks += 1
+    ...     def _state(self):
+    ...         return {"start": self.start}
+    >>> particles = ol.Ensemble(lambda: torch.nn.Linear(2, 1), n=3)
+    >>> NearStart(particles, 1.0).penalty()
+    tensor([0., 0., 0.])
     """
 
     reads_gradients = False  # whether the hooks read `.grad`, which must then be written out
+    closed = False  # whether steps apply the penalty in closed form; see `attach`
+    detached = False  # whether penalties have no gradient just now, because the step is closed
 
     def __init__(self, particles: Ensemble, strength: float) -> None:
         if not isinstance(particles, Ensemble):
             raise TypeError(f"particles must be an ol.Ensemble, got {type(particles).__name__}")
         if not strength >= 0.0:
             raise ValueError(f"strength must be 0 or larger, got {strength}")
-        self.particles, self.strength, self.tasks = particles, strength, 0
+        self.particles = particles
+        self.strength = strength
+        self.tasks = 0
+        self.calls = 0  # of `penalty`
         self.parameters: dict[str, nn.Parameter] = {
             name: p for name, p in particles.named_parameters() if p.requires_grad
         }
@@ -45,22 +69,31 @@ class Consolidation(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(strength={self.strength:g}, {self.tasks} tasks)"
 
+    def attach(self, optimizer: torch.optim.Optimizer, closed: bool | None) -> None:
+        """Called by `pf.register` with the filter's optimizer."""
+        if closed:
+            raise ValueError(f"a {type(self).__name__} has no closed step: closed=None")
+
     def before_update(self) -> None:  # noqa: B027
         """Called while gradients are set, before the optimizer moves the particles."""
 
     def after_update(self) -> None:  # noqa: B027
         """Called after the move, gradients still set."""
 
-    def changed_by_update(self) -> Iterable[Tensor]:
-        """The tensors `[N, ...]` that `after_update` changes; an undone step restores them."""
-        return ()
-
-    @abstractmethod
-    def penalty(self, x: Tensor | None = None, outputs: Any = None) -> Tensor:
+    def penalty(self, x: Tensor | None = None, outputs: Any = None, **options: Any) -> Tensor:
         """The penalty of each particle: `[N]`.
 
         `x` is the batch, `outputs` the particles' outputs on it with their graph, if known.
         """
+        self.calls += 1
+        if not self.tasks:
+            return torch.zeros(self.particles.n, device=self.particles.device)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.detached):
+            return self.energy(x, outputs, **options)
+
+    @abstractmethod
+    def energy(self, x: Tensor | None = None, outputs: Any = None, **options: Any) -> Tensor:
+        """The penalty of each particle after the first task: `[N]`."""
 
     def begin_task(  # noqa: B027
         self, active: Columns = None, seen: Tensor | None = None, scale: float = 1.0
@@ -78,21 +111,20 @@ class Consolidation(ABC):
         """Parameters as plain tensors, so that copies of them are not parameters."""
         return [(name, p.data) for name, p in self.parameters.items()]
 
-    def _no_penalty(self) -> Tensor:
-        return torch.zeros(self.particles.shard.count, device=self.particles.device)
-
     @abstractmethod
     def _state(self) -> dict[str, Named]:
         """All tensors, in named groups, into which `load_state_dict` writes."""
 
-    def state_dict(self) -> State:
-        """Tensors and plain values, enough to resume in the middle of a task; see `ol.save`.
+    def to(self, device: torch.device) -> None:
+        """Move the penalty's tensors to a device; `pf.to(device)` calls this."""
+        for tensors in self._state().values():
+            for tensor in tensors.values():
+                tensor.data = tensor.data.to(device)
 
-        With a sharded ensemble all ranks call this, and the first gets the whole state.
-        """
-        collect = self.particles.shard.collect
+    def state_dict(self) -> State:
+        """Tensors and plain values, enough to resume in the middle of a task; see `ol.save`."""
         groups = {
-            group: {name: collect(tensor.detach().clone()) for name, tensor in tensors.items()}
+            group: {name: tensor.detach().clone() for name, tensor in tensors.items()}
             for group, tensors in self._state().items()
         }
         return {"kind": type(self).__name__, "tasks": self.tasks, **groups}
@@ -100,28 +132,39 @@ class Consolidation(ABC):
     @torch.no_grad()
     def load_state_dict(self, state: State) -> None:
         """Load a state; one of another method or model is refused before any change."""
-        kind, tasks = state.get("kind"), state.get("tasks")
+        kind = state.get("kind")
+        tasks = state.get("tasks")
         if kind != type(self).__name__:
             raise ValueError(f"this state is of a {kind}, not of a {type(self).__name__}")
         if not isinstance(tasks, int) or tasks < 0:
             raise ValueError(f"this state must count its tasks from 0 on, got tasks={tasks!r}")
         for group, tensors in self._state().items():
-            shapes = {name: (self.particles.n, *t.shape[1:]) for name, t in tensors.items()}
+            shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
             complaint = f"the {group!r} of this state is of another model"
             check_same_shapes(shapes, state.get(group), complaint)
         for group, tensors in self._state().items():
             saved = cast(Named, state[group])
             for name, tensor in tensors.items():
-                tensor.copy_(self.particles.shard.local(saved[name]))
+                tensor.copy_(saved[name])
         self.tasks = tasks
+
+
+@contextmanager
+def closed_steps_apart(consolidations: Iterable[Consolidation]) -> Iterator[None]:
+    """Penalties that steps apply in closed form have no gradient inside: it would count twice."""
+    for consolidation in consolidations:
+        consolidation.detached = consolidation.closed
+    try:
+        yield
+    finally:
+        for consolidation in consolidations:
+            consolidation.detached = False
 
 
 class QuadraticConsolidation(Consolidation):
     """A penalty 1/2 sum c (theta - m)^2, applied by filters in closed form or by its gradient.
 
-    `pf.register(self)` selects which. For closed steps that call is enough: a `penalty` also passed
-    to `pf.step` is reported and weighed, and has no gradient while the step is taken. With sigma^2
-    the learning rate and g the gradient of the loss, the closed step is
+    With sigma^2 the learning rate and g the gradient of the loss, the closed step is
 
         theta <- (theta - sigma^2 g + sigma^2 c m) / (1 + sigma^2 c)
 
@@ -129,21 +172,40 @@ class QuadraticConsolidation(Consolidation):
     differ by sigma^4 c g + O(c^2).
     """
 
-    closed = False  # whether the current step is closed for this penalty
     importance: Named
     center: Named
+    optimizer: torch.optim.Optimizer | None = None
 
-    @property
-    def holds(self) -> bool:
-        """Whether a task has ended, so that the penalty is not 0."""
-        return self.tasks > 0
+    def attach(self, optimizer: torch.optim.Optimizer, closed: bool | None) -> None:
+        known = isinstance(optimizer, torch.optim.SGD | torch.optim.Adam)  # or AdamW
+        if closed and not known:
+            kind = type(optimizer).__name__
+            raise ValueError(
+                f"closed steps are known for SGD and Adam, not for {kind}: closed=False"
+            )
+        if closed is None:
+            ascends = any(group.get("maximize") for group in optimizer.param_groups)
+            closed = type(optimizer) is torch.optim.SGD and not ascends
+        self.closed = closed
+        self.optimizer = optimizer
 
-    def anchor(self, parameter: nn.Parameter) -> tuple[Tensor, Tensor] | None:
-        """(c, m) of these particles' parameter `[N, ...]`; None if the penalty ignores it."""
-        for name, own in self.parameters.items():
-            if own is parameter:
-                return self._curvature(name), self.center[name]
-        return None
+    @torch.no_grad()
+    def after_update(self) -> None:
+        """In a closed step: theta <- theta + k (m - theta), k = sigma^2 c / (1 + sigma^2 c)."""
+        if not self.closed or not self.tasks or self.optimizer is None:
+            return
+        names = {parameter: name for name, parameter in self.parameters.items()}
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter not in names or not parameter.requires_grad:
+                    continue
+                variance = _metric(self.optimizer, group, parameter)
+                if variance is None:
+                    continue
+                name = names[parameter]
+                # also where c is 0 or overflows
+                gain = 1 / (1 + 1 / (variance * self._curvature(name)))
+                parameter.lerp_(self.center[name], gain)
 
     @abstractmethod
     def _curvature(self, name: str) -> Tensor:
@@ -151,16 +213,42 @@ class QuadraticConsolidation(Consolidation):
 
     def _squares(self) -> Tensor:
         """sum over all parameters of importance * (theta - center)^2, for each particle: `[N]`."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.closed):
-            parts = [
-                _Quadratic.apply(p, self.importance[name], self.center[name])
-                for name, p in self.parameters.items()
-            ]
-            return torch.stack(parts).sum(0)
+        parts = []
+        for name, parameter in self.parameters.items():
+            importance = self.importance[name]
+            if importance.dtype != parameter.dtype:
+                raise TypeError(
+                    f"the particles are {parameter.dtype} now and this {type(self).__name__} was "
+                    f"made for {importance.dtype}: make it after changing the type"
+                )
+            parts.append(_Quadratic.apply(parameter, importance, self.center[name]))
+        return torch.stack(parts).sum(0)
+
+
+def _metric(
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: nn.Parameter
+) -> Tensor | float | None:
+    """sigma^2 of the last step: how far a unit of gradient moves a parameter in the long run.
+
+    SGD's lr, with momentum lr / (1 - momentum), so that steps converge to the minimum of loss +
+    penalty; Adam's lr / (sqrt(v) + eps). None if the parameter has not moved yet.
+    """
+    rate: Tensor | float = group["lr"]
+    if isinstance(optimizer, torch.optim.SGD):
+        momentum = group["momentum"]
+        return rate * (1 - group["dampening"]) / (1 - momentum) if momentum else rate
+    state = optimizer.state.get(parameter)
+    if not state:
+        return None
+    second = state.get("max_exp_avg_sq", state["exp_avg_sq"])
+    bias = 1 - group["betas"][1] ** state["step"].to(second.device, torch.float64)
+    return rate / ((second / bias).sqrt() + group["eps"])
 
 
 class _Quadratic(torch.autograd.Function):
     """sum a (theta - c)^2 per particle; saves only its inputs for the backward pass."""
+
+    reads_only_its_inputs = True
 
     @staticmethod
     def forward(ctx: Any, theta: Tensor, importance: Tensor, center: Tensor) -> Tensor:

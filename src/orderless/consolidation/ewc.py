@@ -70,13 +70,10 @@ class EWC(QuadraticConsolidation):
         self.fisher, self.mode, self.decay = fisher, mode, decay
         self.fisher_samples, self.batch_size, self.logits = fisher_samples, batch_size, logits
         self.importance, self.center = self._zeros(), self._zeros()
-        n, device = particles.shard.count, particles.device
-        self.constant = torch.zeros(n, dtype=torch.float64, device=device)
+        self.constant = torch.zeros(particles.n, dtype=torch.float64, device=particles.device)
 
-    def penalty(self, x: Tensor | None = None, outputs: Any = None) -> Tensor:
+    def energy(self, x: Tensor | None = None, outputs: Any = None, **options: Any) -> Tensor:
         """lambda/2 (sum A (theta - m)^2 + c) of each particle: `[N]`. Needs no data."""
-        if not self.tasks:
-            return self._no_penalty()
         value = self._squares()
         return self.strength / 2 * (value + self.constant.to(value.dtype))
 
@@ -131,7 +128,6 @@ class EWC(QuadraticConsolidation):
 
 def _warn_where_zero(fisher: Named, particles: Ensemble) -> None:
     largest = torch.stack([f.reshape(len(f), -1).amax(1) for f in fisher.values()]).amax(0)
-    largest = particles.shard.gather(largest)
     count = int((largest == 0).sum())
     if count:
         warnings.warn(

@@ -53,7 +53,19 @@ class LwF(Consolidation):
             raise ValueError(f"temperature must be positive, got {temperature}")
         self.temperature, self.logits = temperature, logits
         self.teacher = copy.deepcopy(particles).requires_grad_(False).eval()
+        self.teacher._forward_pre_hooks.clear()  # of another penalty on these particles
         self.begin_task()
+        self._last_inputs: tuple[Any, Any] | None = None  # (args, kwargs) of the particles
+
+    def attach(self, optimizer: torch.optim.Optimizer, closed: bool | None) -> None:
+        """Distil on the inputs that the particles saw last in the closure."""
+        super().attach(optimizer, closed)
+        if self._last_inputs is None:
+            self._last_inputs = (), {}
+            self.particles.register_forward_pre_hook(self._remember, with_kwargs=True)
+
+    def _remember(self, module: Any, args: Any, kwargs: Any) -> None:
+        self._last_inputs = args, kwargs
 
     def begin_task(
         self, active: Columns = None, seen: Tensor | None = None, scale: float = 1.0
@@ -61,37 +73,45 @@ class LwF(Consolidation):
         """Set the defaults of `active`, `seen` and `scale` for `penalty` in this task."""
         self.active, self.seen, self.scale = active, seen, scale
 
-    def penalty(
+    def energy(
         self,
         x: Tensor | None = None,
         outputs: Any = None,
         active: Columns = None,
         seen: Tensor | None = None,
         scale: float | None = None,
+        **options: Any,
     ) -> Tensor:
         """strength * scale * KD of each particle on the inputs x `[B, ...]`: `[N]`.
 
         Args:
+            x: None: the inputs that the particles saw last, if `pf.register(self)` was called.
             outputs: the particles' outputs on x, with their graph, if the loss has computed them
-                already. Otherwise the particles run again, without a change of their buffers.
+                already (return `(losses, outputs)` from the closure). Otherwise the particles run
+                again, without a change of their buffers.
             active: the teacher's output columns; for several sets, the KD terms are summed; None:
                 all.
             seen: the columns over which the student's probabilities sum to 1, a superset of
                 `active`; None: the same as `active`.
             scale: another factor.
         """
-        if not self.tasks:
-            return self._no_penalty()
+        inputs: Any = ((x,), {})
         if x is None:
-            raise ValueError("LwF needs the inputs of the batch: penalty(x, ...)")
+            if not self._last_inputs or not self._last_inputs[0]:
+                raise ValueError(
+                    "LwF needs the inputs of the batch: penalty(x, ...), or pf.register(lwf)"
+                )
+            inputs = self._last_inputs
         if active is None and seen is None:
-            active, seen = self.active, self.seen
+            active = self.active
+            seen = self.seen
         scale = self.scale if scale is None else scale
+        args, kwargs = inputs
         with torch.no_grad():
-            teacher = self._scores(self.teacher(x))
+            teacher = self._scores(self.teacher(*args, **kwargs))
         if outputs is None:
             with self.particles.replay():  # no buffer may count the batch twice in one step
-                outputs = self.particles(x)
+                outputs = self.particles(*args, **kwargs)
         student = self._scores(outputs)
         columns = [active] if active is None or isinstance(active, Tensor) else list(active)
         terms = [self._distillation(teacher, student, old, seen) for old in columns]
@@ -119,9 +139,14 @@ class LwF(Consolidation):
     def end_task(self, data: Data | None = None, active: Tensor | None = None) -> None:
         """Make the particles in their present state the teachers. Needs no data."""
         now = self.particles.tensors()
+        if {t.dtype for t in now.values()} != {t.dtype for t in self.teacher.tensors().values()}:
+            raise TypeError("the particles' type has changed since this LwF was made: make it anew")
         for name, tensor in self.teacher.tensors().items():
             tensor.copy_(now[name])
         self.tasks += 1
+
+    def to(self, device: torch.device) -> None:
+        self.teacher.to(device)
 
     def _state(self) -> dict[str, Named]:
         return {"teacher": self.teacher.tensors()}

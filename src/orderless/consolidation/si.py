@@ -15,7 +15,6 @@ max(Omega, 0), because only that is a Gaussian, and its g is grad L + 2 c max(Om
 theta*): without momentum, -g times the learning rate is exactly the step.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -51,10 +50,8 @@ class SI(QuadraticConsolidation):
         self.center = {name: theta.clone() for name, theta in self._values()}  # theta*
         self._before = self._zeros()  # theta_old
 
-    def penalty(self, x: Tensor | None = None, outputs: Any = None) -> Tensor:
+    def energy(self, x: Tensor | None = None, outputs: Any = None, **options: Any) -> Tensor:
         """c sum Omega (theta - theta*)^2 of each particle: `[N]`. Needs no data."""
-        if not self.tasks:
-            return self._no_penalty()
         return self.strength * self._squares()
 
     def _curvature(self, name: str) -> Tensor:
@@ -67,15 +64,13 @@ class SI(QuadraticConsolidation):
 
     @torch.no_grad()
     def after_update(self) -> None:
+        super().after_update()
         for name, theta in self._values():
             gradient = self.parameters[name].grad
             if gradient is not None:
                 if self.closed and self.tasks:
                     gradient = gradient + self._curvature(name).mul_(theta - self.center[name])
                 self.path[name].addcmul_(gradient, self._before[name].sub_(theta))
-
-    def changed_by_update(self) -> Iterable[Tensor]:
-        return self.path.values()
 
     @torch.no_grad()
     def end_task(self, data: Data | None = None, active: Tensor | None = None) -> None:

@@ -13,14 +13,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
 try:
     from . import kernels
 except ImportError:  # Triton is not installed
     kernels = None  # type: ignore[assignment]
 
-BATCH = 32  # samples whose factors the update keeps in registers, at most
 LOGITS = 8192  # entries of a particle's padded table of logits, at most
 PARTICLES = 16384  # particles whose weights fit one program, at most
 
@@ -57,32 +55,6 @@ def padded(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def can_add_factors(weight: Tensor, bias: Tensor | None, delta: Tensor, inputs: Tensor) -> bool:
-    return (
-        delta.shape[1] <= BATCH
-        and usable(weight, bias, delta, inputs)
-        and weight.is_contiguous()
-        and (bias is None or bias.is_contiguous())
-        and delta.stride(2) == inputs.stride(2) == 1
-    )
-
-
-def add_factors(
-    weight: Tensor, bias: Tensor | None, delta: Tensor, inputs: Tensor, alive: Tensor
-) -> None:
-    """W_n += delta_n^T inputs_n and b_n += sum_b delta_n, for the particles of `alive` only."""
-    n, outputs_size, inputs_size = weight.shape
-    rows, columns = min(32, padded(outputs_size)), min(128, padded(inputs_size))
-    grid = (math.ceil(inputs_size / columns), math.ceil(outputs_size / rows), n)
-    kernels.add_factors[grid](
-        weight, bias if bias is not None else weight, delta, inputs, alive.view(torch.uint8),
-        outputs_size, inputs_size,
-        delta.stride(0), delta.stride(1), inputs.stride(0), inputs.stride(1),
-        BATCH=delta.shape[1], HAS_BIAS=bias is not None, ROWS=rows, COLUMNS=columns,
-    )  # fmt: skip
-    increment_version([weight] if bias is None else [weight, bias])  # as torch's own kernels do
-
-
 def can_add_normal(parameter: Tensor) -> bool:
     return usable(parameter) and parameter.is_contiguous()
 
@@ -97,6 +69,8 @@ def add_normal(parameter: Tensor, keys: Tensor, radius: Tensor) -> None:
 
 class CrossEntropy(torch.autograd.Function):
     """Mean cross-entropy of each particle's logits `[N, B, C]` for shared labels `[B]`: `[N]`."""
+
+    reads_only_its_inputs = True
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
@@ -154,7 +128,7 @@ def reweigh(
     failed: Tensor,
     steps: Tensor,
 ) -> Tensor:
-    """`SteppedFilter.reweigh` in one kernel; all but the first two arguments change in place."""
+    """`ParticleFilter.reweigh` in one kernel; all but the first two arguments change in place."""
     # torch broadcasts one number to all particles; the kernel reads an entry for each
     log_likelihood, candidates = (
         tensor.expand_as(log_weights).contiguous() for tensor in (log_likelihood, candidates)

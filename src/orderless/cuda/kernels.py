@@ -10,33 +10,6 @@ import triton.language as tl
 
 
 @triton.jit
-def add_factors(
-    weight, bias, delta, inputs, alive,
-    outputs_size, inputs_size, delta_n, delta_b, inputs_n, inputs_b,
-    BATCH: tl.constexpr, HAS_BIAS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    n = tl.program_id(2).to(tl.int64)
-    if tl.load(alive + n) != 0:
-        o = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-        i = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-        inside = (o[:, None] < outputs_size) & (i[None, :] < inputs_size)
-        here = weight + n * outputs_size * inputs_size
-        place = here + (o[:, None] * inputs_size + i[None, :])
-        moved = tl.load(place, mask=inside)
-        total = tl.zeros([ROWS], tl.float32)
-        for sample in tl.static_range(BATCH):
-            b = tl.full([], sample, tl.int64)
-            d = tl.load(delta + n * delta_n + b * delta_b + o, mask=o < outputs_size, other=0.0)
-            x = tl.load(inputs + n * inputs_n + b * inputs_b + i, mask=i < inputs_size, other=0.0)
-            moved += d[:, None] * x[None, :]
-            total += d
-        tl.store(place, moved, mask=inside)
-        if HAS_BIAS and tl.program_id(0) == 0:
-            at = bias + n * outputs_size + o
-            tl.store(at, tl.load(at, mask=o < outputs_size) + total, mask=o < outputs_size)
-
-
-@triton.jit
 def _scrambled(bits):
     # `random.mix` of unsigned 32-bit integers
     bits = (bits ^ (bits >> 16)) * 0x7FEB352D

@@ -1,7 +1,10 @@
 """`Ensemble`: N networks as one `nn.Module`."""
 
-import copy
+from __future__ import annotations
+
 import operator
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -9,26 +12,18 @@ from typing import Any, NamedTuple, Self, SupportsIndex
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch._C._functorch import _add_batch_dim, _remove_batch_dim
+from torch._functorch.vmap import lazy_load_decompositions, vmap_increment_nesting
 from torch.utils import _pytree as pytree
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import checkpoint
 
 from . import random
 from .device import find_device
 from .initialization import Perturb, initial_modules
-from .linear import FactoredUpdate
 from .precision import PRECISIONS, matrix_precision
 from .rules import ParticleRules
-from .sharding import Shard
-from .stacking import (
-    check_same_shapes,
-    check_stackable,
-    clear_values,
-    places_of,
-    stack_into,
-    tensors_of,
-)
+from .stacking import check_same_network, check_stackable, particle_of, stacked, tensors_of
 
 
 class Inputs(NamedTuple):
@@ -45,36 +40,52 @@ class Inputs(NamedTuple):
         return self._replace(leaves=leaves)
 
 
+class Slot(NamedTuple):
+    """A place of a tensor in the networks: `table[name]`."""
+
+    table: dict[str, Any]  # a layer's `_parameters` or `_buffers`
+    name: str
+    number: int  # of the tensor among all; tied tensors share it
+    is_buffer: bool
+
+
 class Ensemble(nn.Module):
-    """N networks as one module: parameters and buffers `[N, ...]` under the template's names.
+    """N networks as one module: parameters and buffers `[N, ...]` under the network's names.
 
     Args:
-        make_model: a function that makes one network, or a network to use as the template.
+        make_model: a function that makes one network, or a network whose layers are initialised
+            anew for every particle.
         n: the number of particles.
         init: `"fresh"` (each from the module's own initialiser) or an `ol.Perturb`.
         seed: particle i depends on (seed, i) alone, whatever n, chunk size or device.
+        indices: hold these particles of the n only, e.g. `range(50, 100)`; see `ol.merge_filters`.
+            `particles.n` is then their number.
         chunk_size: at most this many particles are computed at a time; the backward pass
             recomputes a chunk's activations instead of storing them.
         precision: `"float32"`, `"tf32"` or `"bf16"`; the precision is never reduced silently.
         fast: use the batched rules for Linear, Conv2d, BatchNorm and pooling (`False`: plain
             `vmap` for everything, which gives the same results more slowly).
-        group: a `torch.distributed` process group over whose ranks the particles are sharded. A
-            rank holds `shard.count` particles, [shard.start, shard.stop), in parameters, buffers,
-            inputs per particle and outputs; `n` and a filter's numbers refer to all particles.
-            Every rank makes the same calls.
 
     A network may be any module that `torch.vmap` can run: no branch on a tensor's value, no
     `.item()`, no writing into a tensor that it made. Recurrent layers and tied weights work.
 
     `forward` shares its inputs between particles by default and returns the network's outputs with
-    a leading N on every leaf. Dropout is keyed on (seed, draw, i); other random functions inside a
-    network differ between particles but are not keyed.
+    a leading N on every tensor. Dropout is keyed on (seed, draw, i); other random functions inside
+    a network differ between particles but are not keyed. The layers are the network's own, with
+    stacked tensors: hooks on them run once a pass and see one particle's shapes, and `eval()` or
+    `requires_grad_()` on a layer holds for all particles. Passes in several threads wait for each
+    other.
+
+    >>> import torch, orderless as ol
+    >>> particles = ol.Ensemble(lambda: torch.nn.Linear(3, 2), n=5, seed=0)
+    >>> particles(torch.ones(4, 3)).shape
+    torch.Size([5, 4, 2])
+    >>> particles[0]
+    Linear(in_features=3, out_features=2, bias=True)
     """
 
     n: int
     seed: int
-    _draws: Tensor
-    _indices: Tensor
 
     def __init__(
         self,
@@ -83,49 +94,56 @@ class Ensemble(nn.Module):
         init: str | Perturb = "fresh",
         seed: int = 0,
         *,
+        indices: Sequence[int] | None = None,
         chunk_size: int | None = None,
         precision: str = "float32",
         fast: bool = True,
         device: torch.device | str | None = None,
-        group: Any = None,
     ) -> None:
         if not isinstance(n, SupportsIndex) or operator.index(n) < 1:
             raise ValueError(f"n must be a whole number of at least 1, got {n!r}")
+        if isinstance(make_model, nn.Module):
+            warnings.warn(
+                f"every particle gets new weights, those of this {type(make_model).__name__} are "
+                "not used: to start from them pass lambda: network and init=ol.Perturb()",
+                stacklevel=2,
+            )
         seed = _whole(seed)
-        shard = Shard(operator.index(n), group)
-        modules = initial_modules(make_model, range(shard.start, shard.stop), init, seed)
-        self._build(list(modules), shard, seed, chunk_size, precision, fast)
-        self.to(device)
-
-    def to(self, *args: Any, **options: Any) -> Self:
-        """`nn.Module.to`, with a clear error for a device that does not exist."""
-        device = options.get("device", args[0] if args else None)
-        if isinstance(device, str | torch.device):
-            find_device(device)
-        return super().to(*args, **options)
+        chosen = _chosen(indices, operator.index(n))
+        modules = list(initial_modules(make_model, chosen, init, seed))
+        self._build(modules, chosen, seed, chunk_size, precision, fast)
+        default = torch.get_default_device()
+        self.to(default if device is None and default.type != "cpu" else device)
 
     @classmethod
-    def from_modules(cls, modules: Sequence[nn.Module], *, seed: int = 0, **options: Any) -> Self:
-        """Stack existing networks of one architecture; `options` as in the constructor.
-
-        With a group every rank passes all networks and keeps its own part.
-        """
+    def from_modules(
+        cls,
+        modules: Sequence[nn.Module],
+        *,
+        seed: int = 0,
+        indices: Sequence[int] | None = None,
+        chunk_size: int | None = None,
+        precision: str = "float32",
+        fast: bool = True,
+        device: torch.device | str | None = None,
+    ) -> Self:
+        """Stack existing networks of one architecture; arguments as in the constructor."""
         if not modules:
             raise ValueError("from_modules needs at least one module, got none")
+        chosen = list(range(len(modules)) if indices is None else indices)
         ensemble = cls.__new__(cls)
-        device, shard = options.pop("device", None), Shard(len(modules), options.pop("group", None))
-        ensemble._build(list(modules)[shard.start : shard.stop], shard, seed, **options)
+        ensemble._build(list(modules), chosen, _whole(seed), chunk_size, precision, fast)
         return ensemble.to(device)
 
     @torch.inference_mode(False)  # inference tensors could never be loaded or trained
     def _build(
         self,
         modules: list[nn.Module],
-        shard: Shard,
+        indices: list[int],
         seed: int,
-        chunk_size: int | None = None,
-        precision: str = "float32",
-        fast: bool = True,
+        chunk_size: int | None,
+        precision: str,
+        fast: bool,
     ) -> None:
         super().__init__()
         check_stackable(modules)
@@ -133,23 +151,56 @@ class Ensemble(nn.Module):
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
-        self.n, self.shard, self.seed = shard.n, shard, _whole(seed)
-        self.chunk_size, self.precision, self.fast = chunk_size, precision, fast
-        # The template runs every forward pass with other tensors in its place. A tuple hides it
-        # from nn.Module, so that its own parameters are neither trained, moved nor saved.
-        self._hidden = (copy.deepcopy(modules[0]),)
-        self._places = places_of(self._hidden[0])
-        clear_values(self._hidden[0])
-        stack_into(self, modules)
-        super().train(modules[0].training)  # the template keeps the flags of its layers
-        self.register_buffer("_draws", torch.zeros((), dtype=torch.int64), persistent=False)
-        self.register_buffer("_indices", torch.arange(shard.start, shard.stop), persistent=False)
+        self.n = len(modules)
+        self.seed = seed
+        self.chunk_size = chunk_size
+        self.precision = precision
+        self.fast = fast
+        network = stacked(modules)
+        self.training = network.training
+        device = next((t.device for t in tensors_of(network).values()), torch.device("cpu"))
+        self._draws = torch.zeros((), dtype=torch.int64, device=device)
+        self._indices = torch.tensor(indices, dtype=torch.int64, device=device)
         self._replayed: Tensor | None = None  # the noise counter of a replay
-        self._update: FactoredUpdate | None = None
+        self._lock = threading.RLock()
+        self._thread = threading.local()
+        self._take_layers(network)
+        if len(modules) > 1 and all(_equal(modules[0], module) for module in modules[1:]):
+            warnings.warn(
+                f"all {len(modules)} particles are equal, and will stay so without noise: make "
+                "networks with other weights, or use init=ol.Perturb()",
+                stacklevel=3,
+            )
+
+    def _take_layers(self, network: nn.Module) -> None:
+        """Make the network's layers this module's own, under the same names."""
+        tables = network._parameters, network._buffers, network._modules
+        for name in (name for table in tables for name in table):
+            if name in vars(self) or hasattr(type(self), name):
+                raise ValueError(
+                    f"the network has a part named {name!r}, which an ol.Ensemble uses itself: "
+                    "rename it, or wrap the network in nn.Sequential"
+                )
+        # A tuple hides it from nn.Module: its parts are registered here, not below it.
+        self._hidden = (network,)
+        self._parameters = network._parameters
+        self._buffers = network._buffers
+        self._modules = network._modules
+        self._non_persistent_buffers_set = network._non_persistent_buffers_set
+        numbers = {id(tensor): number for number, tensor in enumerate(tensors_of(self).values())}
+        self._layers = list(network.modules())
+        self._slots = [
+            Slot(table, name, numbers[id(tensor)], table is layer._buffers)
+            for layer in self._layers
+            for table in (layer._parameters, layer._buffers)
+            for name, tensor in table.items()
+            if tensor is not None
+        ]
+        self._buffer_numbers = {slot.number for slot in self._slots if slot.is_buffer}
 
     @property
     def template(self) -> nn.Module:
-        """One network of the ensemble's architecture; its own numbers are NaN."""
+        """The network whose layers these are; its tensors are stacked, so it cannot be called."""
         return self._hidden[0]
 
     @property
@@ -158,7 +209,7 @@ class Ensemble(nn.Module):
 
     @property
     def indices(self) -> Tensor:
-        """The indices of this rank's particles among all N: `[count]`; random keys use them."""
+        """The index of each particle `[N]`, on which its initial values and noise are keyed."""
         return self._indices
 
     @property
@@ -166,14 +217,39 @@ class Ensemble(nn.Module):
         """The number of forward passes that have drawn noise, a scalar; see `replay`."""
         return self._draws
 
+    @property
+    def runs_batched(self) -> bool:
+        """Whether a forward pass computes all particles at once by the batched rules."""
+        whole = self.chunk_size is None or self.chunk_size >= self.n
+        return self.fast and self.n > 1 and whole
+
+    def to(self, *args: Any, **options: Any) -> Self:
+        """`nn.Module.to`, with a clear error for a device that does not exist."""
+        device = options.get("device", args[0] if args else None)
+        if isinstance(device, str | torch.device):
+            find_device(device)
+        return super().to(*args, **options)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        layers: list[nn.Module] = [self, *self._layers[1:]]
+        for layer in layers:
+            nn.Module._apply(layer, fn, recurse=False)  # not a layer's own: it has one network's
+        device = fn(torch.empty(0, device=self.device)).device
+        self._draws = self._draws.to(device)
+        self._indices = self._indices.to(device)
+        return self
+
     def train(self, mode: bool = True) -> Self:
-        self.template.train(mode)
+        self.template.training = mode
         return super().train(mode)
 
     def particle_buffers(self) -> dict[str, Tensor]:
-        """The networks' buffers `[N, ...]`, by the template's names."""
-        own = ("_draws", "_indices")
-        return {name: b for name, b in self.named_buffers() if name not in own}
+        """The networks' buffers `[N, ...]`, by their names."""
+        return dict(self.named_buffers())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All parameters and buffers `[N, ...]`, by the network's names."""
+        return tensors_of(self)
 
     def forward(
         self, *args: Any, in_dims: Any = None, per_particle: bool = False, **kwargs: Any
@@ -182,121 +258,177 @@ class Ensemble(nn.Module):
 
         `in_dims` gives an axis (or None) for each positional argument, as in `torch.vmap`.
         """
+        inputs = self._inputs(args, kwargs, in_dims, per_particle)
+        tensors = self._stacked_tensors()
+        counter = self._draws if self._replayed is None else self._replayed
+        evaluating = getattr(self._thread, "evaluating", 0) > 0
+        chunks = self._chunks(tensors, inputs)
+        if len(chunks) == 1:
+            (outputs, buffers), drawn = self._run(counter, evaluating, *chunks[0])
+        else:
+            (outputs, buffers), drawn = self._run_chunks(counter, evaluating, chunks)
+        if self._replayed is None and buffers:
+            with torch.no_grad():
+                for number, value in buffers.items():
+                    tensors[number].copy_(value)
+        if drawn:
+            if torch._C._current_graph_task_id() != -1:
+                raise RuntimeError(
+                    "this forward pass draws noise and runs again inside a backward pass "
+                    "(torch.utils.checkpoint), where it would draw other noise: use "
+                    "Ensemble(chunk_size=...), which recomputes with the same"
+                )
+            counter.add_(1)
+        return outputs
+
+    def _inputs(self, args: Any, kwargs: Any, in_dims: Any, per_particle: bool) -> Inputs:
         leaves, tree = pytree.tree_flatten((args, kwargs))
         self.check_devices(*leaves)
         axes: Any = [0 if per_particle else None] * len(leaves)
-        if in_dims is not None and not per_particle:
+        if in_dims is not None:
+            if per_particle:
+                raise ValueError("give in_dims or per_particle=True, not both")
             dims = tuple(in_dims) if isinstance(in_dims, (tuple, list)) else (in_dims,) * len(args)
             if len(dims) != len(args):
                 raise ValueError(f"in_dims has {len(dims)} entries for {len(args)} inputs")
             axes = pytree._broadcast_to_and_flatten((dims, dict.fromkeys(kwargs)), tree)
             if axes is None:
                 raise ValueError(f"in_dims must be nested like the inputs, got {in_dims}")
-        inputs = Inputs(leaves, list(map(self._axis, leaves, axes)), tree)
-        parameters: dict[str, Tensor] = dict(self.named_parameters())
-        buffers = self.particle_buffers()
-        counter = draw = self._draws if self._replayed is None else self._replayed
-        run: Callable[..., Any] = self._run
-        if torch.is_grad_enabled() and (self.chunk_size or self.shard.count) < self.shard.count:
-            # `_run` has no side effects, so the backward pass may run it again with the same noise.
-            # The state of torch's generators cannot be read while a CUDA graph is recorded.
-            recording = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-            run = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=not recording)
-            draw = counter.clone()
-        outputs, new_buffers, drawn = [], [], 0
-        for chunk in self._chunks(parameters, buffers, inputs):
-            output, updated, drawn = run(draw, *chunk)
-            outputs.append(output)
-            new_buffers.append(updated)
-        if self._replayed is None:
-            with torch.no_grad():
-                for name, buffer in buffers.items():
-                    buffer.copy_(torch.cat([chunk[name] for chunk in new_buffers]))
-        if drawn:
-            counter.add_(1)
-        return outputs[0] if len(outputs) == 1 else tree_map(lambda *o: torch.cat(o), *outputs)
+        return Inputs(leaves, list(map(self._axis, leaves, axes)), tree)
 
     def _axis(self, leaf: Any, dim: Any) -> int | None:
         """The particle axis of an input: `dim`, or None if it is not a tensor."""
         if dim is None or not isinstance(leaf, Tensor):
             return None
-        there = isinstance(dim, int) and -leaf.dim() <= dim < leaf.dim()
-        if not there or leaf.shape[dim] != self.shard.count:
+        exists = isinstance(dim, int) and -leaf.dim() <= dim < leaf.dim()
+        if not exists or leaf.shape[dim] != self.n:
             raise ValueError(
-                f"an input per particle needs {self.shard.count} entries along axis {dim}, "
+                f"an input per particle needs {self.n} entries along axis {dim}, "
                 f"got shape {tuple(leaf.shape)}"
             )
-        return dim
+        return dim % leaf.dim()
+
+    def _stacked_tensors(self) -> list[Tensor]:
+        """The tensors `[N, ...]` that fill the slots, by number."""
+        tensors: dict[int, Tensor] = {}
+        for slot in self._slots:
+            tensor = slot.table.get(slot.name)
+            if tensor is None:
+                raise RuntimeError(
+                    f"the ensemble has lost its tensor {slot.name!r}: prune or reparametrise the "
+                    "networks before they become an ensemble"
+                )
+            tensors[slot.number] = tensor
+        return [tensors[number] for number in range(len(tensors))]
+
+    def _chunks(self, tensors: list[Tensor], inputs: Inputs) -> list[tuple[Any, ...]]:
+        """(tensors, indices, inputs) of the particles that are computed at a time."""
+        size = min(self.chunk_size or self.n, self.n)
+        if size == self.n:
+            return [(tensors, self._indices, inputs)]
+        # split's backward is one concatenation; slicing would pad every chunk's gradient to N
+        parts = [tensor.split(size) for tensor in tensors]
+        chunks = []
+        for number, start in enumerate(range(0, self.n, size)):
+            length = min(size, self.n - start)
+            own = inputs.of_particles(partial(torch.narrow, start=start, length=length))
+            some = [part[number] for part in parts]
+            for buffer in self._buffer_numbers:  # a recomputation must not see them updated
+                some[buffer] = some[buffer].clone()
+            chunks.append((some, self._indices[start : start + length], own))
+        return chunks
+
+    def _run_chunks(self, counter: Tensor, evaluating: bool, chunks: Any) -> Any:
+        """Run one chunk after another; the backward pass runs each again with the same noise."""
+        run: Callable[..., Any] = self._run
+        if torch.is_grad_enabled():
+            # The state of torch's generators cannot be read while a CUDA graph is recorded.
+            recording = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+            run = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=not recording)
+        before = self._attributes()
+        results = []
+        for chunk in chunks:
+            results.append(run(counter.clone(), evaluating, *chunk))
+            if self._attributes() != before:
+                raise RuntimeError(
+                    "this network keeps a tensor as an attribute between calls, which chunks would "
+                    "share: register it as a buffer, or use chunk_size=None"
+                )
+        trees, drawn = zip(*results, strict=True)
+        leaves = zip(*map(tree_leaves, trees), strict=True)
+        joined = [torch.cat(leaf) if isinstance(leaf[0], Tensor) else leaf[0] for leaf in leaves]
+        return pytree.tree_unflatten(joined, pytree.tree_structure(trees[0])), drawn[0]
+
+    def _attributes(self) -> dict[tuple[int, str], int]:
+        """The tensors that layers hold besides parameters and buffers."""
+        return {
+            (number, name): id(value)
+            for number, layer in enumerate(self._layers)
+            for name, value in vars(layer).items()
+            if isinstance(value, Tensor)
+        }
 
     def _run(
         self,
         draw: Tensor,
-        parameters: dict[str, Tensor],
-        buffers: dict[str, Tensor],
+        evaluating: bool,
+        tensors: list[Tensor],
         indices: Tensor,
         inputs: Inputs,
-    ) -> tuple[Any, dict[str, Tensor], int]:
-        """Run one chunk: (outputs with a leading axis, buffers after the pass, random draws)."""
-        drawn, stacked = 0, parameters
+    ) -> tuple[tuple[Any, dict[int, Tensor]], int]:
+        """Run some particles: (outputs `[N, ...]`, buffers after it), number of random draws."""
+        tensors = list(tensors)
+        for number in self._buffer_numbers:
+            tensors[number] = tensors[number].clone()  # a pass may be repeated
+        # One network equals that network bit for bit. On a GPU in reduced precision the batched
+        # kernels are faster even for one.
+        reduced = self.device.type == "cuda" and self.precision != "float32" and self.fast
+        with matrix_precision(self.precision, self.device), self._lock:
+            if self.n == 1 and not reduced:
+                tensors = [tensor[0] for tensor in tensors]
+                inputs = inputs.of_particles(lambda tensor, axis: tensor.select(axis, 0))
+                outputs, drawn = self._fill_and_call(draw, evaluating, tensors, indices[0], inputs)
+                return _map_tensors(lambda tensor: tensor.unsqueeze(0), outputs), drawn
+            n = len(indices)
+            lazy_load_decompositions()
+            try:
+                with vmap_increment_nesting(n, "different") as level:
+                    tensors = [_add_batch_dim(tensor, 0, level) for tensor in tensors]
+                    index = _add_batch_dim(indices, 0, level)
+                    inputs = inputs.of_particles(lambda t, axis: _add_batch_dim(t, axis, level))
+                    outputs, drawn = self._fill_and_call(draw, evaluating, tensors, index, inputs)
+                    leave = partial(_stacked_output, level=level, n=n)
+                    return _map_tensors(leave, outputs), drawn
+            except RuntimeError as error:
+                _explain(error, self.template)
+                raise
 
-        def network(
-            parameters: Any, buffers: Any, index: Tensor, leaves: list[Any]
-        ) -> tuple[Any, Any]:
-            nonlocal drawn
+    def _fill_and_call(
+        self, draw: Tensor, evaluating: bool, tensors: list[Tensor], index: Tensor, inputs: Inputs
+    ) -> tuple[tuple[Any, dict[int, Tensor]], int]:
+        """Call the network with these tensors in its slots: (output, buffers after it), draws."""
 
-            def keys(stream: int) -> Tensor:
-                return random.particle_keys(self.seed, draw, index, stream)
+        def keys(stream: int) -> Tensor:
+            return random.particle_keys(self.seed, draw, index, stream)
 
-            with ParticleRules(keys, self._update, self.fast) as rules:
-                rules.watch(parameters, stacked)
-                given = {**parameters, **buffers}
-                tensors = {place: given[name] for place, name in self._places.items()}
-                args, kwargs = pytree.tree_unflatten(leaves, inputs.tree)
-                # writes the buffers that the network reassigns (a running mean) back to `tensors`
-                output = functional_call(self.template, tensors, args, kwargs, tie_weights=False)
-            drawn = rules.drawn
-            return output, {name: tensors[name] for name in buffers}
-
-        buffers = {name: buffer.clone() for name, buffer in buffers.items()}
-        with matrix_precision(self.precision, self.device):
-            # One network equals that network bit for bit. A shard of one must equal the same
-            # particle among others, and on a GPU in reduced precision the batched kernels are
-            # faster even for one.
-            reduced = self.device.type == "cuda" and self.precision != "float32" and self.fast
-            if len(indices) == 1 and self.shard.count == self.n and not reduced:
-                first = tree_map(lambda t: t[0], (parameters, buffers, indices))
-                alone = inputs.of_particles(lambda tensor, axis: tensor.select(axis, 0))
-                output, updated = network(*first, alone.leaves)  # type: ignore[call-arg]
-                output = tree_map(lambda t: t.unsqueeze(0), output)
-                updated = {name: buffer.unsqueeze(0) for name, buffer in updated.items()}
-            else:
-                batched = torch.vmap(network, (0, 0, 0, inputs.axes), randomness="different")
-                try:
-                    output, updated = batched(parameters, buffers, indices, inputs.leaves)
-                except RuntimeError as error:
-                    _explain(error, self.template)
-                    raise
-        return output, updated, drawn
-
-    def _chunks(
-        self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Inputs
-    ) -> Iterator[tuple[Any, ...]]:
-        count = self.shard.count
-        size = min(self.chunk_size or count, count)
-        if size == count:
-            yield parameters, buffers, self._indices, inputs
-            return
-        # split's backward is one concatenation; slicing would pad every chunk's gradient to N
-        parts = {name: p.split(size) for name, p in parameters.items()}
-        for number, start in enumerate(range(0, count, size)):
-            end = min(start + size, count)
-            yield (
-                {name: part[number] for name, part in parts.items()},
-                # a copy: a recomputation must not see the updated buffers
-                {name: b[start:end].clone() for name, b in buffers.items()},
-                self._indices[start:end],
-                inputs.of_particles(partial(torch.narrow, start=start, length=end - start)),
-            )
+        args, kwargs = pytree.tree_unflatten(inputs.leaves, inputs.tree)
+        stacked_tensors = [slot.table[slot.name] for slot in self._slots]
+        modes = [layer.training for layer in self._layers] if evaluating else []
+        try:
+            for slot in self._slots:
+                slot.table[slot.name] = tensors[slot.number]
+            for layer in self._layers if evaluating else ():
+                layer.training = False
+            with ParticleRules(keys, self.fast) as rules:
+                output = self.template(*args, **kwargs)
+            # a network may write into its buffers or replace them
+            buffers = {s.number: s.table[s.name] for s in self._slots if s.is_buffer}
+        finally:
+            for slot, tensor in zip(self._slots, stacked_tensors, strict=True):
+                slot.table[slot.name] = tensor
+            for layer, mode in zip(self._layers, modes, strict=False):
+                layer.training = mode
+        return (output, buffers), rules.drawn
 
     def check_devices(self, *inputs: Any) -> None:
         """Raise if a tensor is not on the particles' device."""
@@ -309,14 +441,12 @@ class Ensemble(nn.Module):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Evaluation mode; on exit every layer returns to the mode it was in."""
-        modes = [(m, m.training) for m in (*self.modules(), *self.template.modules())]
-        self.eval()
+        """Forward passes of this thread run in evaluation mode."""
+        self._thread.evaluating = getattr(self._thread, "evaluating", 0) + 1
         try:
             yield
         finally:
-            for module, mode in modes:
-                module.training = mode
+            self._thread.evaluating -= 1
 
     @contextmanager
     def replay(self, draw: Tensor | None = None) -> Iterator[None]:
@@ -332,48 +462,21 @@ class Ensemble(nn.Module):
         finally:
             self._replayed = before
 
-    @contextmanager
-    def factoring(self, update: FactoredUpdate | None) -> Iterator[None]:
-        """Backward passes add Linear weight gradients to `update`; forward passes apply it."""
-        self._update = update
-        try:
-            yield
-        finally:
-            self._update = None
-
     def __len__(self) -> int:
         return self.n
 
     def __getitem__(self, index: int) -> nn.Module:
-        """Particle `index` as an ordinary module, detached from the ensemble.
-
-        With a group all ranks must ask for the same particle, and all get it.
-        """
-        index = self._check_index(index)
-        module = copy.deepcopy(self.template).to(self.device)
-        stacked = self.tensors()
-        with torch.no_grad():
-            for name, tensor in tensors_of(module).items():
-                tensor.data = self.shard.pick(stacked[name], index).detach().clone()
-        return module
+        """Particle `index` as an ordinary module, detached from the ensemble."""
+        return particle_of(self.template, self._check_index(index))
 
     @torch.no_grad()
     def load_particle(self, index: int, module: nn.Module) -> None:
-        """Write an ordinary module's parameters and buffers into particle `index`.
-
-        With a group only the rank that holds the particle does.
-        """
+        """Write an ordinary module's parameters and buffers into particle `index`."""
         index = self._check_index(index)
-        stacked, tensors = self.tensors(), tensors_of(module)
-        shapes = {name: tensor.shape[1:] for name, tensor in stacked.items()}
-        check_same_shapes(shapes, tensors, "the module is of another architecture")
-        if self.shard.start <= index < self.shard.stop:
-            for name, tensor in tensors.items():
-                stacked[name][index - self.shard.start].copy_(tensor)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All parameters and buffers `[N, ...]`, by the template's names."""
-        return {**dict(self.named_parameters()), **self.particle_buffers()}
+        check_same_network(self[index], module, "the module is of another architecture")
+        stacked_tensors = self.tensors()
+        for name, tensor in tensors_of(module).items():
+            stacked_tensors[name][index].copy_(tensor)
 
     def _check_index(self, index: int) -> int:
         index = operator.index(index)
@@ -381,8 +484,42 @@ class Ensemble(nn.Module):
             raise IndexError(f"particle {index} does not exist: there are {self.n}")
         return index % self.n
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k not in ("_lock", "_thread")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._lock = threading.RLock()
+        self._thread = threading.local()
+
     def extra_repr(self) -> str:
-        return f"n={self.n}, seed={self.seed}, precision={self.precision!r}"
+        network = type(self.template).__name__
+        return f"n={self.n}, network={network}, seed={self.seed}, precision={self.precision!r}"
+
+
+def _map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """The tree with its tensors changed; None, numbers and others stay."""
+    return tree_map_only(Tensor, function, tree)
+
+
+def _stacked_output(tensor: Tensor, level: int, n: int) -> Tensor:
+    """A tensor of one particle inside of `vmap` as `[N, ...]` outside."""
+    return _remove_batch_dim(tensor, level, n, 0)
+
+
+def _equal(first: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(first.parameters(), other.parameters(), strict=True)
+    return all(torch.equal(one, two) for one, two in pairs)
+
+
+def _chosen(indices: Sequence[int] | None, n: int) -> list[int]:
+    """The indices of the particles to hold, of 0 to n - 1."""
+    if indices is None:
+        return list(range(n))
+    chosen = [operator.index(index) for index in indices]
+    if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(n)):
+        raise ValueError(f"indices must be different numbers from 0 to {n - 1}, got {indices!r}")
+    return chosen
 
 
 def _whole(seed: SupportsIndex) -> int:

@@ -2,12 +2,15 @@
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+
+_SEEDING = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,12 @@ class Perturb:
 
 @contextmanager
 def seeded(*parts: object) -> Iterator[None]:
-    """Seed torch's CPU generator by a hash of `parts`, and restore it afterwards."""
+    """Seed torch's CPU generator by a hash of `parts`, and restore it afterwards.
+
+    The generator is the process's own, so threads wait for each other.
+    """
     digest = hashlib.sha256(repr(parts).encode()).digest()
-    with torch.random.fork_rng(devices=[]):
+    with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.random.default_generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
         yield
 
@@ -82,7 +88,10 @@ def refuse_lazy(module: nn.Module) -> None:
 
 
 def initial_modules(
-    make_model: Callable[[], nn.Module] | nn.Module, indices: range, init: str | Perturb, seed: int
+    make_model: Callable[[], nn.Module] | nn.Module,
+    indices: Iterable[int],
+    init: str | Perturb,
+    seed: int,
 ) -> Iterator[nn.Module]:
     """Make the networks `indices` of the ensemble with this seed, one after another."""
     if init != "fresh" and not isinstance(init, Perturb):

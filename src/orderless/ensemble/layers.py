@@ -192,10 +192,15 @@ def _sizes(module: Any) -> tuple[int, int, int]:
     if isinstance(module, nn.Linear):
         return 1, module.out_features, module.in_features
     if isinstance(module, CONVOLUTIONS):
-        return module.groups, module.out_channels // module.groups, module.weight[0].numel()
+        inputs = module.in_channels // module.groups * math.prod(module.kernel_size)
+        return module.groups, module.out_channels // module.groups, inputs
     if isinstance(module, nn.Embedding):
         return module.num_embeddings, module.embedding_dim, 1
-    return module.weight.numel(), 1, 1
+    if isinstance(module, nn.GroupNorm):
+        return module.num_channels, 1, 1
+    if isinstance(module, BATCH_NORMS):
+        return module.num_features, 1, 1
+    return math.prod(module.normalized_shape), 1, 1
 
 
 See = Callable[[str, nn.Module, Tensor, Tensor], Any]

@@ -1,9 +1,24 @@
 """A parameter that belongs to N networks at once."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass, field
 from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
+
+
+@dataclass
+class Descent:
+    """A plain gradient step that a layer takes as soon as its backward pass knows the gradient.
+
+    `rate` is sigma^2. `slopes` collects what every such layer saw, the gradient of its outputs
+    summed over the batch `[N, O]`: it is finite only where the gradient is.
+    """
+
+    rate: float | Tensor
+    slopes: list[Tensor] = field(default_factory=list)
 
 
 class ParticleParameter(nn.Parameter):
@@ -11,7 +26,14 @@ class ParticleParameter(nn.Parameter):
 
     The type tells a per-particle reduction (clipping, TRAC) that axis 0 counts networks.
     `nn.Parameter.__deepcopy__` and pickle keep the type.
+
+    >>> import orderless as ol
+    >>> particles = ol.Ensemble(lambda: nn.Linear(3, 2), n=5)
+    >>> particles.get_parameter("weight").n_particles
+    5
     """
+
+    descent: Descent | None = None  # set during a backward pass that takes the step itself
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         return ParticleParameter, (self.data, self.requires_grad)

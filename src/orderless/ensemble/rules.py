@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .dropout import DROPOUT
-from .linear import FactoredUpdate, batched_linear
+from .linear import batched_linear
 
 
 def _with_particle_axis(rule: Callable[..., Any], *args: Any) -> Any:
@@ -59,8 +59,8 @@ def _stacked(*tensors: Tensor | None) -> bool:
 
 
 def _leading(tensor: Any, dim: int | None) -> Any:
-    """Move the particle axis to the front; return the same object if it is there already, because
-    a pending update finds weights by identity."""
+    """Move the particle axis to the front; the same object if it is there already, because a
+    layer's step finds its parameter by identity."""
     return tensor.movedim(dim, 0) if dim else tensor
 
 
@@ -116,44 +116,17 @@ def _with_options(rule: Any, options: dict[str, Any], n: int, dims: Any, *args: 
     return rule(n, dims, *args, **options)
 
 
-class ParameterReads(TorchFunctionMode):
-    """A mode around a closure that tells `update` which parameters are read outside networks."""
-
-    def __init__(self, update: FactoredUpdate) -> None:
-        super().__init__()
-        self.update = update
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        self.update.notice(func, args, kwargs, self.update.sharing_memory)
-        return func(*args, **kwargs)
-
-
 class ParticleRules(TorchFunctionMode):
-    """The mode. `keys(stream)` returns this particle's random key; `update` is a pending step."""
+    """The mode. `keys(stream)` returns this particle's random key."""
 
-    def __init__(
-        self, keys: Callable[[int], Tensor], update: FactoredUpdate | None = None, fast: bool = True
-    ) -> None:
+    def __init__(self, keys: Callable[[int], Tensor], fast: bool = True) -> None:
         super().__init__()
         self._keys = keys
-        self.update = update
         self._level = maybe_current_level()
         # The rules of FAST do not support another transform of torch.func around this one.
         self._fast = fast and self._level == 1
-        self.rules = {**NEEDED, **FAST} if self._fast else NEEDED
+        self.rules = ALL if self._fast else NEEDED
         self.drawn = 0  # random tensors drawn in this forward pass
-        self.parameters: dict[int, tuple[int]] = {}  # ids, by the id of the tensor inside `vmap`
-
-    def watch(self, shown: dict[str, Tensor], parameters: dict[str, Tensor]) -> None:
-        """Tell `update` which parameters the network uses outside of Linear layers."""
-        if self.update is not None and not self.update.pending:
-            self.parameters = {id(shown[name]): (id(p),) for name, p in parameters.items()}
-
-    def shown(self, tensor: Tensor) -> tuple[int, ...]:
-        return self.parameters.get(id(tensor), ())
 
     def next_key(self) -> Tensor:
         self.drawn += 1
@@ -168,16 +141,15 @@ class ParticleRules(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        rule = self.rules.get(func)
         kwargs = kwargs or {}
-        # Inside a network's own vmap or grad the innermost axis is not the particles'.
-        batched = func in AT_OUR_LEVEL or func in _REGISTERED
-        inside = batched and maybe_current_level() != self._level
-        if self.parameters and self.update is not None:
-            self.update.notice(None if inside else func, args, kwargs, self.shown)
-        if inside:
+        rule = self.rules.get(func)
+        registered = self._fast and func in _REGISTERED
+        if rule is None and not registered:
             return func(*args, **kwargs)
-        if self._fast and func in _REGISTERED:
+        # Inside a network's own vmap or grad the innermost axis is not the particles'.
+        if (registered or func in AT_OUR_LEVEL) and maybe_current_level() != self._level:
+            return func(*args, **kwargs)
+        if registered:
             result = _by_a_registered_rule(func, args, kwargs)
             if result is not NotImplemented:
                 return result
@@ -189,8 +161,6 @@ def _linear(
 ) -> Tensor:
     castable = input.dtype == weight.dtype or torch.is_autocast_enabled(input.device.type)
     if not is_batchedtensor(weight) or not _stacked(bias) or weight.dim() != 2 or not castable:
-        if mode.update is not None:
-            mode.update.notice(None, (weight, bias), {}, mode.shown)
         return F.linear(input, weight, bias)
     if input.shape[-1] != weight.shape[-1]:
         shape, width = list(input.shape), weight.shape[-1]
@@ -202,7 +172,7 @@ def _linear(
         x = x.expand(n, *x.shape) if dims[0] is None else x.movedim(dims[0], 0)
         weight, bias = _leading(weight, dims[1]), _leading(bias, dims[2])
         with torch.autocast(x.device.type, enabled=False), torch._C.DisableTorchFunction():
-            return batched_linear(x, weight, bias, mode.update), 0
+            return batched_linear(x, weight, bias), 0
 
     return _with_particle_axis(rule, input, weight, bias)
 
@@ -331,4 +301,5 @@ LAYERS = torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu
 CELLS = torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell
 RECURRENT: Rules = {function: _one_by_one(function) for function in (*LAYERS, *CELLS)}
 NEEDED: Rules = {**DROPOUT, **RECURRENT}  # also without `fast`
+ALL: Rules = {**NEEDED, **FAST}
 AT_OUR_LEVEL = {*FAST, *RECURRENT}

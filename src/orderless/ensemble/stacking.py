@@ -1,6 +1,10 @@
-"""Stack N modules of one architecture into one tree of tensors."""
+"""Stack N modules of one architecture into one module with stacked tensors."""
 
+from __future__ import annotations
+
+import copy
 from collections.abc import Mapping, Sequence
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -10,36 +14,50 @@ from .initialization import refuse_lazy
 from .parameter import ParticleParameter
 
 
-def stack_into(mirror: nn.Module, modules: list[nn.Module]) -> None:
-    """Give `mirror` the modules' tree of names, with stacked tensors `[N, ...]` as leaves."""
-    # Tied tensors are one tensor under several names, and shared modules one module.
-    stacked: dict[int, Tensor] = {}
-    holders: dict[int, nn.Module] = {}
+def stacked(modules: Sequence[nn.Module]) -> nn.Module:
+    """A copy of the first module whose parameters and buffers are those of all, `[N, ...]`.
 
-    def fill(holder: nn.Module, originals: list[nn.Module]) -> None:
-        first = originals[0]
-        for name, parameter in first._parameters.items():
-            if parameter is not None and id(parameter) not in stacked:
-                data = torch.stack([o._parameters[name].detach() for o in originals])  # type: ignore[union-attr]
-                stacked[id(parameter)] = ParticleParameter(data, parameter.requires_grad)
-            holder._parameters[name] = None if parameter is None else stacked[id(parameter)]  # type: ignore[assignment]
-        for name, buffer in first._buffers.items():
-            if buffer is not None and id(buffer) not in stacked:
-                stacked[id(buffer)] = torch.stack([o._buffers[name] for o in originals])  # type: ignore[misc]
-            holder._buffers[name] = None if buffer is None else stacked[id(buffer)]
-        holder._non_persistent_buffers_set |= first._non_persistent_buffers_set
-        for name, child in first._modules.items():
-            if child is not None and id(child) not in holders:
-                holders[id(child)] = nn.Module()
-                fill(holders[id(child)], [o._modules[name] for o in originals])  # type: ignore[misc]
-            holder._modules[name] = None if child is None else holders[id(child)]
+    Tied tensors stay tied, shared modules shared, and layers keep their modes.
+    """
+    others = [tensors_of(module) for module in modules]
+    replacements: dict[int, Any] = {}
+    for name, tensor in others[0].items():
+        data = torch.stack([tensors[name].detach() for tensors in others])
+        is_parameter = isinstance(tensor, nn.Parameter)
+        replacements[id(tensor)] = (
+            ParticleParameter(data, tensor.requires_grad) if is_parameter else data
+        )
+    network = copy.deepcopy(modules[0], replacements)
+    for layer in network.modules():
+        if isinstance(layer, nn.RNNBase):
+            # cuDNN's layout of one network's weights is of no use to stacked ones
+            layer.flatten_parameters = _stay  # type: ignore[method-assign]
+    return network
 
-    # Write to the registries directly: a network may use any name, even an attribute of the
-    # mirror's class.
-    fill(mirror, modules)
+
+def particle_of(network: nn.Module, index: int) -> nn.Module:
+    """Particle `index` of a stacked network as an ordinary module with tensors of its own."""
+    replacements: dict[int, Any] = {}
+    for tensor in tensors_of(network).values():
+        value = tensor.detach()[index].clone()
+        is_parameter = isinstance(tensor, nn.Parameter)
+        replacements[id(tensor)] = (
+            nn.Parameter(value, tensor.requires_grad) if is_parameter else value
+        )
+    particle = copy.deepcopy(network, replacements)
+    for layer in particle.modules():
+        if isinstance(layer, nn.RNNBase):
+            del layer.flatten_parameters
+            layer.flatten_parameters()
+    return particle
+
+
+def _stay() -> None:
+    """Instead of `flatten_parameters`."""
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, each once."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
@@ -47,7 +65,6 @@ def places_of(module: nn.Module) -> dict[str, str]:
     """The name of the tensor at every place in a module.
 
     Tied tensors have one name and several places, a shared module's tensors have one place.
-    `functional_call` must fill each place once, or it does not restore the tensors afterwards.
     """
     names = {id(tensor): name for name, tensor in tensors_of(module).items()}
     places = {}
@@ -58,18 +75,7 @@ def places_of(module: nn.Module) -> dict[str, str]:
     return places
 
 
-@torch.no_grad()
-def clear_values(module: nn.Module) -> None:
-    """Fill a module with NaN, so that running it outside of `functional_call` shows.
-
-    `torch.utils.checkpoint` inside a network does so in the backward pass.
-    """
-    for tensor in tensors_of(module).values():
-        if tensor.is_floating_point() or tensor.is_complex():
-            tensor.fill_(torch.nan)
-
-
-def check_stackable(modules: list[nn.Module]) -> None:
+def check_stackable(modules: Sequence[nn.Module]) -> None:
     """Raise if the modules cannot be stacked."""
     first = modules[0]
     refuse_lazy(first)
@@ -77,9 +83,61 @@ def check_stackable(modules: list[nn.Module]) -> None:
         raise ValueError(f"{type(first).__name__} has no parameters: N copies would be equal")
     if any(getattr(module, "sparse", False) for module in first.modules()):
         raise ValueError("particles have dense gradients: make every Embedding with sparse=False")
-    shapes = {name: tensor.shape for name, tensor in tensors_of(first).items()}
     for number, module in enumerate(modules[1:], 1):
-        check_same_shapes(shapes, tensors_of(module), f"module {number} is of another architecture")
+        check_same_network(first, module, f"module {number} is of another architecture")
+
+
+def check_same_network(first: nn.Module, other: nn.Module, complaint: str) -> None:
+    """Raise if two networks do not compute the same function of their tensors."""
+    shapes = {name: tensor.shape for name, tensor in tensors_of(first).items()}
+    check_same_shapes(shapes, tensors_of(other), complaint)
+    check_same_layers(first, other, complaint)
+
+
+def check_same_layers(first: nn.Module, other: nn.Module, complaint: str) -> None:
+    """Raise if layers of two networks differ: in kind, in an option, or in what is trained."""
+    theirs = dict(other.named_modules())
+    for name, layer in first.named_modules():
+        where = f"{complaint}: " + (f"layer {name!r}" if name else "the network")
+        there = theirs.get(name)
+        if _kind(there) != _kind(layer):
+            raise ValueError(
+                f"{where} is a {type(layer).__name__} here and a {type(there).__name__} there"
+            )
+        options = _options(layer)
+        for option, value in _options(there).items():
+            ours = options.get(option, value)
+            if value != ours:
+                raise ValueError(f"{where} has {option}={ours!r} here and {value!r} there")
+    trained = {name: p.requires_grad for name, p in first.named_parameters()}
+    for name, parameter in other.named_parameters():
+        if parameter.requires_grad != trained[name]:
+            states = {True: "trained", False: "frozen"}
+            there, here = states[parameter.requires_grad], states[trained[name]]
+            raise ValueError(f"{complaint}: {name!r} is {there} there and {here} here")
+
+
+def _kind(layer: nn.Module | None) -> Any:
+    """A layer's class; a parametrised layer has a class of its own, under the original one."""
+    kind = type(layer)
+    parametrised = kind.__module__ == "torch.nn.utils.parametrize"
+    return (kind.__name__, kind.__bases__) if parametrised else kind
+
+
+_PLAIN = bool, int, float, complex, str, bytes, type(None), torch.dtype
+
+
+def _options(layer: nn.Module | None) -> dict[str, Any]:
+    """The plain values on which a layer's forward pass may depend, such as a stride or a mode."""
+    values: dict[str, Any] = {}
+    for name, value in vars(layer).items():
+        if isinstance(value, FunctionType):
+            values[name] = value.__code__
+        elif isinstance(value, (*_PLAIN, BuiltinFunctionType)):
+            values[name] = value
+        elif isinstance(value, tuple | list) and all(isinstance(item, _PLAIN) for item in value):
+            values[name] = tuple(value)
+    return values
 
 
 def check_same_shapes(shapes: Mapping[str, Sequence[int]], tensors: Any, complaint: str) -> None:

@@ -433,9 +433,9 @@ class ExactHead(Predictor):
         """Mean and variance of the weighted mixture of Gaussians per head column."""
         means, variances = read(self.solution(), self.grid, x)
         weights = self.weights
-        mean = self.mixture(means, weights)
+        mean = self.average(means, weights)
         spread = variances.unsqueeze(2) + (means - mean).square()
-        return Predictive(mean, self.mixture(spread, weights))
+        return Predictive(mean, self.average(spread, weights))
 
     def export(self, *, probabilities: bool = False, portable: bool = True) -> ExportedHead:
         """Maps and heads as one `nn.Module` that computes `predictive(x).mean`, or `predict(x)`.

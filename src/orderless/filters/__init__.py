@@ -1,16 +1,22 @@
-"""Filters: how particles move and how they are weighted, one file per filter."""
+"""Filters: how particles move and how they are weighted."""
 
-from .averaging import AveragingParticles, GradientDescent, Uniform
-from .base import ParticleFilter, Predictor
+from .base import ParticleFilter, Predictor, StepInfo
 from .bootstrap import BootstrapParticleFilter
-from .gaussian_sum import GaussianSumFilter
-from .gradient import GradientFilter, GradientStep, Weighting
-from .step import Step, StepInfo, SteppedFilter
-from .weighted import Linearized, Trapezoid, WeightedParticleFilter
+from .gradient import (
+    AveragingParticles,
+    GradientDescent,
+    GradientFilter,
+    Linearized,
+    Step,
+    Trapezoid,
+    Uniform,
+    WeightedParticleFilter,
+    Weighting,
+)
+from .merging import merge_filters
 
 __all__ = [
-    "AveragingParticles", "BootstrapParticleFilter", "GaussianSumFilter", "GradientDescent",
-    "GradientFilter", "GradientStep", "Linearized", "ParticleFilter", "Predictor",
-    "Step", "StepInfo", "SteppedFilter", "Trapezoid", "Uniform",
-    "WeightedParticleFilter", "Weighting",
+    "AveragingParticles", "BootstrapParticleFilter", "GradientDescent", "GradientFilter",
+    "Linearized", "ParticleFilter", "Predictor", "Step", "StepInfo", "Trapezoid", "Uniform",
+    "WeightedParticleFilter", "Weighting", "merge_filters",
 ]  # fmt: skip

@@ -1,22 +1,45 @@
-"""The parts that all filters share: weights, predictions and saved states."""
+"""The parts that all filters share: weights, predictions, steps and saved states."""
+
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from ..cuda import fused
+from ..cuda.compiled import CompiledStep
 from ..ensemble import Ensemble
 from ..ensemble.parameter import per_particle_view
 from ..ensemble.stacking import check_same_shapes
-from .weights import effective_sample_size, temper, temperature_for
+from .weights import effective_sample_size, is_finite, normalize, temper, temperature_for
 
 Link = str | Callable[[Tensor], Tensor]
-_LINKS: dict[str, Callable[[Tensor], Tensor]] = {
-    "softmax": lambda outputs: outputs.softmax(-1),
-    "identity": lambda outputs: outputs,
+Closure = Callable[..., Any]
+
+
+def _softmax(outputs: Tensor) -> Tensor:
+    if outputs.shape[-1] == 1:
+        raise ValueError(
+            "softmax over one output is 1 for every sample: give link='sigmoid' (the probability "
+            "of a yes) or link='identity' (a number)"
+        )
+    return outputs.softmax(-1)
+
+
+def _identity(outputs: Tensor) -> Tensor:
+    return outputs
+
+
+LINKS: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": _softmax,
+    "sigmoid": torch.sigmoid,
+    "identity": _identity,
 }
 
 
@@ -30,7 +53,11 @@ class Predictor(ABC):
 
     Subclasses compute the weights. They are float64 logarithms, so that neither losses of 1e4 per
     step nor 1e5 steps underflow. `min_ess` tempers them when they are *read* (`log_weights`, `ess`,
-    `predict`); it never changes the raw weights or the evidence.
+    `predict`); it never changes the raw weights or the evidence, and may be set at any time.
+    A dead particle has weight 0 and takes no part in any prediction, whatever its numbers.
+
+    `link` turns outputs into predictions: `"softmax"` (classes), `"sigmoid"` (one output, the
+    probability of a yes), `"identity"` (numbers) or a function.
     """
 
     raw_log_weights: Tensor  # [N], normalised, untempered, float64
@@ -42,11 +69,13 @@ class Predictor(ABC):
     ) -> None:
         if not isinstance(particles, Ensemble):
             raise TypeError(f"particles must be an ol.Ensemble, got {type(particles).__name__}")
-        if not callable(link) and link not in _LINKS:
-            raise ValueError(f"link must be 'softmax', 'identity' or a function, got {link!r}")
+        if not callable(link) and link not in LINKS:
+            raise ValueError(f"link must be one of {', '.join(LINKS)} or a function, got {link!r}")
         if min_ess is not None and not 1 <= min_ess <= particles.n:
             raise ValueError(f"min_ess must lie between 1 and n={particles.n}, got {min_ess}")
-        self.particles, self.link, self.min_ess = particles, link, min_ess
+        self.particles = particles
+        self.link = link
+        self.min_ess = min_ess
 
     @property
     def temperature(self) -> Tensor:
@@ -64,6 +93,7 @@ class Predictor(ABC):
 
     @property
     def weights(self) -> Tensor:
+        """Weights `[N]` that sum to 1, float64."""
         return self.log_weights.exp()
 
     @property
@@ -83,7 +113,7 @@ class Predictor(ABC):
 
     @torch.no_grad()
     def outputs(self, *args: Any, **kwargs: Any) -> Any:
-        """Outputs of every network in evaluation mode: `[N, B, ...]`; of this rank's if sharded."""
+        """Outputs of every network in evaluation mode: `[N, B, ...]`."""
         networks = self.networks
         with networks.evaluating():
             return networks(*args, **kwargs)
@@ -97,21 +127,15 @@ class Predictor(ABC):
         """
         if combine not in ("probs", "logits"):
             raise ValueError(f"combine must be 'probs' or 'logits', got {combine!r}")
-        link = self.link if callable(self.link) else _LINKS[self.link]
+        link = self.link if callable(self.link) else LINKS[self.link]
         weights = self.weights
 
         def mixture(outputs: Tensor) -> Tensor:
             outputs = outputs.float() if outputs.dtype != torch.float64 else outputs
-            return self.mixture(link(outputs) if combine == "probs" else outputs, weights)
+            return self.average(link(outputs) if combine == "probs" else outputs, weights)
 
         averaged = tree_map(mixture, self.outputs(*args, **kwargs))
         return averaged if combine == "probs" else tree_map(link, averaged)
-
-    def mixture(self, values: Tensor, weights: Tensor) -> Tensor:
-        """sum_i w_i values_i over the particles of all ranks, from weights `[N]` and values
-        `[N, ...]`, or those of this rank's particles. Ranks exchange their sums only."""
-        shard = self.particles.shard
-        return shard.sum(self.average(values, shard.local(weights)))
 
     @staticmethod
     def average(values: Tensor, weights: Tensor) -> Tensor:
@@ -120,77 +144,103 @@ class Predictor(ABC):
         return torch.where(shares > 0, shares * values, 0.0).sum(0)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Tensors of the state besides the networks, equal on all ranks; only changed in place."""
-        return {}
-
-    def particle_tensors(self) -> dict[str, Tensor]:
-        """Tensors of the state per particle besides its network: `[N, ...]`; this rank's part."""
+        """Tensors of the state besides the networks; only changed in place."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of everything needed to resume exactly; see `ol.save`.
-
-        For a sharded ensemble all ranks must call this, and the first gets the state of all
-        particles. Any number of ranks can load it.
-        """
-        collect_all = self.particles.shard.collect_all
+        """A copy of everything needed to resume exactly; see `ol.save`."""
         return {
             "kind": type(self).__name__,
             "seed": self.particles.seed,
-            "particles": collect_all(copied(self.particles.state_dict())),
+            "particles": copied(self.particles.state_dict()),
             **copied(self.tensors()),
-            **collect_all(copied(self.particle_tensors())),
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state. Raise before any change if it is of another filter, model or size."""
         self.check_state(state)
-        self.particles.load_state_dict(self.particles.shard.local_all(state["particles"]))
+        self.particles.load_state_dict(state["particles"])
         self.particles.seed = state["seed"]  # later noise is keyed on it
         for name, tensor in self.tensors().items():
             tensor.copy_(state[name])
-        for name, tensor in self.particle_tensors().items():
-            tensor.copy_(self.particles.shard.local(state[name]))
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Raise `ValueError` for a state that `load_state_dict` cannot load."""
-        name, kind = type(self).__name__, state.get("kind")
-        if kind not in (None, name):
-            raise ValueError(f"this state is of a {kind}, not of a {name}")
-        shared, own = self.tensors(), self.particle_tensors()
-        missing = {"kind", "particles", *self.plain_state, *shared, *own} - state.keys()
+        name = type(self).__name__
+        if state.get("kind") != name:
+            raise ValueError(f"this state is of a {state.get('kind')}, not of a {name}")
+        tensors = self.tensors()
+        missing = {"particles", *self.plain_state, *tensors} - state.keys()
         if missing:
             raise ValueError(f"this is not the state of a {name}: it has no {min(missing)!r}")
-        if not isinstance(state.get("seed", 0), int):
+        if not isinstance(state["seed"], int):
             raise ValueError(f"the seed of a state is a whole number, got {state['seed']!r}")
-        n = self.particles.n
-
-        def of_all(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
-            return {key: (n, *tensor.shape[1:]) for key, tensor in tensors.items()}
-
-        networks = of_all(self.particles.state_dict())
+        networks = {key: tuple(t.shape) for key, t in self.particles.state_dict().items()}
         check_same_shapes(networks, state["particles"], "this state is of another model")
-        shapes = {**{key: tuple(t.shape) for key, t in shared.items()}, **of_all(own)}
+        shapes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
         given = {key: state[key] for key in shapes}
         check_same_shapes(shapes, given, f"this is no state of this {name}")
 
+    def to(self, *args: Any, **options: Any) -> Any:
+        """Move networks, weights and everything else to a device, in place, as modules do."""
+        self.particles.to(*args, **options)
+        device = self.particles.device
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value.to(device))
+        return self
 
-class ParticleFilter(Predictor):
-    """A weighted set of networks that stores its weights, its evidence and who is alive.
 
-    It does not learn by itself; subclasses do. `options` are those of `Predictor`.
+@dataclass(frozen=True)
+class StepInfo:
+    """The report of one step; tensors stay on the device.
+
+    `loss_before` `[N]` at the old positions, `loss_after` `[N]` at the new ones (None if the filter
+    does not evaluate them), `penalty` `[N]` or None, `alive` `[N]`, and the raw `log_weights` `[N]`
+    after the step with their `ess`.
     """
 
-    def __init__(self, particles: Ensemble, **options: Any) -> None:
+    loss_before: Tensor
+    loss_after: Tensor | None
+    penalty: Tensor | None
+    alive: Tensor
+    log_weights: Tensor
+
+    @property
+    def ess(self) -> Tensor:
+        return effective_sample_size(self.log_weights)
+
+    def copied(self) -> StepInfo:
+        """A copy with its own tensors: a filter changes its weights in place."""
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{k: v.clone() for k, v in tensors.items() if v is not None})
+
+
+class ParticleFilter(Predictor):
+    """A weighted set of networks that learns from closures. Subclasses define `advance`.
+
+    A closure computes N losses (`[N]`, float32 or float64) and nothing else: it does not call
+    backward, draw data or augment. It may return `(losses, outputs)`; a penalty is then called with
+    `outputs=` and need not compute them again.
+
+    An error inside a closure's first evaluation changes nothing. Later in a step the filter is in
+    the state of any interrupted training: load the last saved state.
+    """
+
+    def __init__(self, particles: Ensemble, *, check_every: int = 100, **options: Any) -> None:
         super().__init__(particles, **options)
-        device, n = particles.device, particles.n
+        device = particles.device
+        n = particles.n
         uniform = torch.full((n,), 1.0 / n, dtype=torch.float64, device=device)
         self.raw_log_weights = uniform.log()
         self._log_evidence = torch.zeros((), dtype=torch.float64, device=device)
         self.alive = torch.ones(n, dtype=torch.bool, device=device)
         self.steps = torch.zeros((), dtype=torch.int64, device=device)
         self.loads = 0  # the number of calls of load_state_dict
+        self.check_every = check_every
+        self._unchecked = 0
+        self._failed = torch.zeros((), dtype=torch.bool, device=device)
 
     def __repr__(self) -> str:
         return (
@@ -201,6 +251,99 @@ class ParticleFilter(Predictor):
     @property
     def log_evidence(self) -> Tensor:
         return self._log_evidence.clone()
+
+    def step(
+        self, closure: Closure | Sequence[Closure], *, penalty: Closure | None = None
+    ) -> StepInfo:
+        """Take one step on the loss of `closure`, or on the sum of the losses of several."""
+        closures = list(closure) if isinstance(closure, Sequence) else [closure]
+        if not closures:
+            raise ValueError("step needs at least one closure, got an empty list")
+        for function in (*closures, *([] if penalty is None else [penalty])):
+            if not callable(function):
+                raise TypeError(
+                    "step takes functions that compute losses, as in pf.step(lambda: "
+                    f"loss(particles(x), y)), got {type(function).__name__}"
+                )
+        if torch.is_inference_mode_enabled():
+            raise RuntimeError("a filter cannot learn inside torch.inference_mode(): leave it")
+        info = self.advance(closures, penalty)
+        self.check()
+        return info.copied()
+
+    @abstractmethod
+    def advance(self, closures: Sequence[Closure], penalty: Closure | None = None) -> StepInfo:
+        """One step. It makes no decision on the host, so that a CUDA graph can record it."""
+
+    def recorded_settings(self) -> tuple[Any, ...]:
+        """The values besides tensors that a recorded step depends on."""
+        return ()
+
+    def compile(
+        self, loss_fn: Callable[..., Any], penalty: Callable[..., Tensor] | None = None
+    ) -> Callable[..., StepInfo]:
+        """`fast = pf.compile(loss_fn)`, then `info = fast(x, y)`: one CUDA graph per shape.
+
+        `loss_fn(*batch) -> [N]` and `penalty(*batch) -> [N]` replace the closures. On the CPU this
+        is `step`. Random numbers in `loss_fn` must come from the ensemble (dropout): torch's own
+        generator would give the two evaluations of a graph different numbers.
+        """
+        if self.particles.device.type == "cuda":
+            return CompiledStep(self, loss_fn, penalty)
+
+        def step(*batch: Tensor) -> StepInfo:
+            bound = None if penalty is None else partial(penalty, *batch)
+            return self.step(partial(loss_fn, *batch), penalty=bound)
+
+        return step
+
+    def evaluate(self, closure: Closure, what: str = "closure", **given: Any) -> tuple[Tensor, Any]:
+        """Call a closure: losses `[N]`, and the outputs returned with them or None."""
+        result = closure(**given)
+        losses, outputs = result if isinstance(result, tuple) else (result, None)
+        check_losses(losses, self.particles, what)
+        return losses, outputs
+
+    def check_some_finite(self, losses: Tensor) -> None:
+        """Raise before anything moves if no particle has a finite loss; on the CPU only."""
+        weighty = ~self.raw_log_weights.isneginf()
+        if losses.device.type == "cpu" and not (weighty & is_finite(losses)).any():
+            raise FloatingPointError(
+                "no particle has a finite loss: look at the data of this step; nothing has changed"
+            )
+
+    def reweigh(self, gain: Tensor, alive: Tensor) -> None:
+        """w_i <- w_i e^{gain_i}; particles without a finite gain die: their weight stays 0.
+
+        If none is left, weights and evidence stay as they are and the next `check` raises.
+        """
+        if gain.is_cuda and fused.can_reweigh(self.raw_log_weights):
+            state = self.raw_log_weights, self._log_evidence, self.alive, self._failed, self.steps
+            fused.reweigh(gain, alive, *state)
+            return
+        alive = alive & is_finite(gain)
+        grown = (self.raw_log_weights + gain).masked_fill(~alive, -torch.inf)
+        log_weights, total = normalize(grown)
+        someone = is_finite(total)
+        torch.where(someone, log_weights, self.raw_log_weights, out=self.raw_log_weights)
+        self._log_evidence.add_(total.nan_to_num(nan=0.0, neginf=0.0))
+        torch.where(someone, alive, self.alive, out=self.alive)
+        self._failed.logical_or_(~someone)
+        self.steps.add_(someone)
+
+    def check(self, now: bool = False) -> None:
+        """Raise if no particle is left. On CUDA this is checked only every `check_every` steps."""
+        self._unchecked += 1
+        waits = self.particles.device.type == "cuda" and self._unchecked < self.check_every
+        if waits and not now:
+            return
+        self._unchecked = 0
+        if self._failed.item():
+            self._failed.zero_()
+            raise FloatingPointError(
+                "no particle is left with a finite loss and gradient: lower the learning rate or "
+                "look at the data, and go on from the last saved state"
+            )
 
     def tensors(self) -> dict[str, Tensor]:
         return {
@@ -219,3 +362,35 @@ class ParticleFilter(Predictor):
         super().check_state(state)
         if state["log_weights"].isnan().any():
             raise ValueError("the log-weights of this state are not numbers: it is of no use")
+
+    def joined_log_weights(self, parts: Sequence[ParticleFilter]) -> tuple[Tensor, Tensor]:
+        """Log-weights and evidence of filters over disjoint particles as one; see `merge_filters`.
+
+        A part's weights are normalised by its own evidence e^E and count:
+
+            u_i = w_i e^{E_k} N_k / N,   log w_i = log u_i - log sum u,   E = log sum u
+        """
+        n = sum(part.particles.n for part in parts)
+        shares = [
+            part.raw_log_weights + part._log_evidence + torch.tensor(part.particles.n / n).log()
+            for part in parts
+        ]
+        return normalize(torch.cat(shares))
+
+
+def check_losses(losses: Any, particles: Ensemble, what: str) -> None:
+    """Raise if a function did not return one loss per particle."""
+    n = particles.n
+    device = particles.device
+    if not isinstance(losses, Tensor):
+        raise TypeError(f"the {what} must return a tensor, got {type(losses).__name__}")
+    if losses.shape != (n,):
+        got = "a scalar" if losses.dim() == 0 else f"shape {tuple(losses.shape)}"
+        raise ValueError(
+            f"the {what} must return one loss per particle, shape ({n},), got {got}: "
+            "ol.per_particle turns a loss for one network into such a function"
+        )
+    if losses.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"the {what} must return float32 or float64, got {losses.dtype}")
+    if losses.device != device:
+        raise ValueError(f"the {what} returned losses on {losses.device}, not on {device}")

@@ -17,16 +17,18 @@ from torch import Tensor
 
 from ..cuda import fused
 from ..ensemble import Ensemble, Perturb, random
+from ..ensemble.draws import Draws
 from ..ensemble.parameter import per_particle_view
+from ..ensemble.precision import matrix_precision
+from .base import Closure, ParticleFilter, StepInfo
 from .resampling import SCHEMES
-from .step import Closure, Step, StepInfo, SteppedFilter
 from .weights import effective_sample_size, normalize
 
 _RESAMPLING = 1 << 20  # separate random streams, distinct from those of dropout
 _NOISE = 1 << 21
 
 
-class BootstrapParticleFilter(SteppedFilter):
+class BootstrapParticleFilter(ParticleFilter):
     """Resampling and random moves; no gradients are computed.
 
     Args:
@@ -39,15 +41,13 @@ class BootstrapParticleFilter(SteppedFilter):
         options: `link`, `min_ess` and `check_every`, as in every filter.
     """
 
-    recorded_by = ("perturbation", "resampling", "variant", "ess_threshold")
-
     def __init__(
         self,
         particles: Ensemble,
         *,
         perturbation: float | Perturb,
         resampling: str = "systematic",
-        variant: str = "paper",
+        variant: str = "sir",
         ess_threshold: float | None = None,
         **options: Any,
     ) -> None:
@@ -60,40 +60,55 @@ class BootstrapParticleFilter(SteppedFilter):
             raise ValueError("ess_threshold belongs to variant='sir': 'paper' always resamples")
         if not isinstance(perturbation, Perturb):
             perturbation = Perturb(perturbation, perturbation)
-        self.perturbation, self.resampling, self.variant = perturbation, resampling, variant
+        self.perturbation = perturbation
+        self.resampling = resampling
+        self.variant = variant
         self.ess_threshold = particles.n / 2 if ess_threshold is None else ess_threshold
-        self._everyone = torch.arange(particles.n, device=particles.device)  # on all ranks
+
+    def recorded_settings(self) -> tuple[Any, ...]:
+        return self.perturbation, self.resampling, self.variant, self.ess_threshold
 
     @torch.no_grad()
     def advance(self, closures: Sequence[Closure], penalty: Closure | None = None) -> StepInfo:
         """Resample, perturb, weigh, in the order of the variant."""
         if penalty is not None:
             raise ValueError("a filter without gradients has no use for a penalty")
-        with self.transaction(closures) as step:
-            step.hold(*self.travelling(), *self.tensors().values())
-            steps = self.steps + 1
+        draws = Draws(self.particles)
+        start = [parameter.clone() for parameter in self.particles.parameters()]
+        steps = self.steps + 1
+        after = None
+        with matrix_precision(self.particles.precision, self.particles.device):
+            try:
+                if self.variant == "sir":
+                    self._perturb()
+                before = self._losses(closures)
+                self.check_some_finite(before)
+            except BaseException:
+                draws.rewind()
+                for parameter, value in zip(self.particles.parameters(), start, strict=True):
+                    parameter.copy_(value)
+                raise
+            self._weigh(before)
             if self.variant == "sir":
-                self._perturb()
-                step.loss_before = self._weigh(step)
                 self._resample(effective_sample_size(self.raw_log_weights) < self.ess_threshold)
             else:
-                step.loss_before = self._weigh(step)
                 self._resample(torch.ones_like(self._failed))
                 self._perturb()
-                with step.again():
-                    step.loss_after = self._weigh(step)
-            self.steps.copy_(steps)  # one step, though "paper" weighs twice
-            step.settle((~self._failed).expand_as(self.alive))
+                with draws.again():
+                    after = self._losses(closures)
+                self._weigh(after)
+        self.steps.copy_(steps)  # one step, though "paper" weighs twice
         self.alive.fill_(True)  # a particle of weight 0 is not dead: resampling replaces it
         log_weights = self.raw_log_weights
-        living = ~log_weights.isneginf()
-        return StepInfo(step.loss_before, step.loss_after, None, living, log_weights)
+        return StepInfo(before, after, None, ~log_weights.isneginf(), log_weights)
 
-    def _weigh(self, step: Step) -> Tensor:
-        """log w <- log w - L at the present positions. Returns L `[N]`."""
-        losses = step.gather([step.evaluate(closure)[0] for closure in step.closures])
+    def _losses(self, closures: Sequence[Closure]) -> Tensor:
+        """L at the present positions: `[N]`."""
+        return torch.stack([self.evaluate(closure)[0] for closure in closures]).sum(0)
+
+    def _weigh(self, losses: Tensor) -> None:
+        """log w <- log w - L."""
         self.reweigh(-losses.double(), losses.isfinite())
-        return losses
 
     def travelling(self) -> list[Tensor]:
         """The tensors `[N, ...]` that are copied when one particle replaces another."""
@@ -106,10 +121,12 @@ class BootstrapParticleFilter(SteppedFilter):
         """Replace particles by draws from the weighted set if `wanted`, a bool tensor."""
         if wanted.device.type == "cpu" and not wanted.item():
             return
-        uniforms = random.uniform(self._keys(_RESAMPLING, self._everyone), ())
+        uniforms = random.uniform(self._keys(_RESAMPLING, self.particles.indices), ())
         chosen = SCHEMES[self.resampling](self.raw_log_weights.exp(), uniforms)
-        chosen = torch.where(wanted, chosen, self._everyone)
-        self.particles.shard.exchange(self.travelling(), chosen)
+        everyone = torch.arange(self.particles.n, device=self.particles.device)
+        chosen = torch.where(wanted, chosen, everyone)
+        for tensor in self.travelling():
+            tensor.copy_(tensor[chosen])
         uniform, _ = normalize(torch.zeros_like(self.raw_log_weights))
         self.raw_log_weights.copy_(torch.where(wanted, uniform, self.raw_log_weights))
 

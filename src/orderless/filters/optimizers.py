@@ -1,9 +1,11 @@
 """Checks of optimizers and their states."""
 
+import inspect
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ..ensemble import Ensemble
 
@@ -31,11 +33,32 @@ def check_optimizer(optimizer: torch.optim.Optimizer, particles: Ensemble) -> No
             )
 
 
-def check_state(optimizer: torch.optim.Optimizer, state: Any, n: int) -> None:
-    """Raise `ValueError` if a state is not of such an optimizer over n particles' parameters."""
+def is_plain_descent(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether `optimizer.step()` computes x <- x - lr g and nobody else listens to it."""
+    step = inspect.unwrap(getattr(optimizer.step, "__func__", optimizer.step))
+    listened = (
+        optimizer._optimizer_step_pre_hooks,
+        optimizer._optimizer_step_post_hooks,
+        _global_optimizer_pre_hooks,
+        _global_optimizer_post_hooks,
+    )
+    return (
+        type(optimizer) is torch.optim.SGD
+        and step is inspect.unwrap(torch.optim.SGD.step)
+        and not any(listened)
+        and not any(
+            group[option]
+            for group in optimizer.param_groups
+            for option in ("momentum", "weight_decay", "maximize", "differentiable")
+        )
+    )
+
+
+def check_state(optimizer: torch.optim.Optimizer, state: Any) -> None:
+    """Raise `ValueError` if a state is not of such an optimizer over these parameters."""
     given = state if isinstance(state, dict) else {}
     alike = _form(given.get("param_groups")) == _form(optimizer.state_dict()["param_groups"])
-    sizes = [(n, *p.shape[1:]) for group in optimizer.param_groups for p in group["params"]]
+    sizes = [tuple(p.shape) for group in optimizer.param_groups for p in group["params"]]
     states = given.get("state")
     known = isinstance(states, dict) and all(_fits(*each, sizes) for each in states.items())
     if not (alike and known):

@@ -38,9 +38,8 @@ from torch import Tensor, nn
 from ..ensemble import Ensemble
 from ..ensemble.pairs import Data
 from ..ensemble.stacking import check_same_shapes
-from ..filters.averaging import AveragingParticles
-from ..filters.base import Link, Predictor, copied
-from ..filters.step import Closure, StepInfo
+from ..filters.base import Closure, Link, Predictor, StepInfo, copied
+from ..filters.gradient import AveragingParticles
 from .merging import Prior, load_tensors, merged_tensors
 from .sums import TaskSums, merged_layers, task_sums
 

@@ -2,12 +2,12 @@
 
 from .continual import ContinualLearner
 from .exact import ExactLearner
-from .filtered import GaussianSumLearner, Learner
+from .filtered import Learner
 from .kept import KeptLearner
 from .product import ProductLearner
 from .replay import Reservoir
 
 __all__ = [
-    "ContinualLearner", "ExactLearner", "GaussianSumLearner", "KeptLearner", "Learner",
+    "ContinualLearner", "ExactLearner", "KeptLearner", "Learner",
     "ProductLearner", "Reservoir",
 ]  # fmt: skip

@@ -1,7 +1,6 @@
 """The learner of most methods: a filter with masked outputs, a penalty and replay."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from orderless.consolidation import Consolidation
 from orderless.ensemble import per_particle
-from orderless.filters import GaussianSumFilter, GradientFilter, StepInfo, SteppedFilter
+from orderless.filters import GradientFilter, ParticleFilter, StepInfo
 
 from ...scenarios import Scenario
 from .continual import ContinualLearner
@@ -24,12 +23,12 @@ class Learner(ContinualLearner):
     """
 
     parts: tuple[str, ...] = ("filter", "consolidation", "replay")
-    filter: SteppedFilter
+    filter: ParticleFilter
 
     def __init__(
         self,
         scenario: Scenario,
-        filter: SteppedFilter,
+        filter: ParticleFilter,
         *,
         consolidation: Consolidation | None = None,
         closed: bool | None = None,
@@ -110,37 +109,9 @@ class Learner(ContinualLearner):
         self.filter.check(now=True)
 
 
-def register(consolidation: Consolidation, filter: SteppedFilter, closed: bool | None) -> None:
+def register(consolidation: Consolidation, filter: ParticleFilter, closed: bool | None) -> None:
     """Register a consolidation with a filter, which must take gradient steps."""
     if not isinstance(filter, GradientFilter):
         kind = type(filter).__name__
         raise TypeError(f"{kind} takes no gradient steps: a consolidation needs them")
     filter.register(consolidation, closed)
-
-
-class GaussianSumLearner(Learner):
-    """`Learner` for a filter that accumulates precision.
-
-    The filter adds each batch's curvature to the precision of its Gaussians, so the loss must be
-    the negative log-likelihood of the batch, the *sum* of its samples' cross-entropies: B times
-    the mean that the other methods descend. At the first step, P = I / sigma^2 and H = 0, that is
-    a learning rate of B sigma^2 on the mean. Traces hold the mean, as for every other method.
-
-    The closure also returns the networks' outputs: the curvature is then the generalised
-    Gauss-Newton matrix, which is positive semidefinite.
-    """
-
-    filter: GaussianSumFilter
-
-    def begin_task(self, seen: Sequence[int]) -> None:
-        super().begin_task(seen)
-        # eager: factorising the curvature reads from the host, which a recording cannot
-        self._fast = lambda *batch: self.filter.step(lambda: self._likelihood(*batch))
-
-    def learn(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepInfo:
-        info = super().learn(x, y, task)
-        return replace(info, loss_before=info.loss_before / len(y))
-
-    def _likelihood(self, x: Tensor, y: Tensor, task: Tensor) -> tuple[Tensor, Tensor]:
-        losses, outputs = self._loss(x, y, task)
-        return len(y) * losses, outputs

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from orderless.consolidation import EWC
-from orderless.filters.step import SteppedFilter
+from orderless.filters import ParticleFilter
 
 from ...rl import PPO, PPOSettings, Rollout, UpdateInfo, VectorEnvironment
 from .filtered import register
@@ -20,7 +20,7 @@ class PolicyLearner:
     def __init__(
         self,
         env: VectorEnvironment,
-        filter: SteppedFilter,
+        filter: ParticleFilter,
         settings: PPOSettings,
         *,
         seed: int = 0,

@@ -1,25 +1,14 @@
-"""Where factors of a gradient could go wrong, a filter of plain SGD still is a plain loop."""
+"""Plain SGD takes its steps inside the backward pass, and still is a plain loop."""
 
 import copy
-import sys
-from itertools import count
 
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.filters.oracles import (
-    assert_identical,
-    assert_same_networks,
-    batches,
-    cross_entropy,
-    loop,
-    mlp,
-    whole_state,
-)
+from tests.filters.oracles import assert_same_networks, batches, cross_entropy, loop, mlp
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless.filters import GradientStep
 
 TOLERANCE = 1e-9
 
@@ -230,80 +219,6 @@ def test_a_hook_on_a_weight_is_called() -> None:
     assert torch.equal(stayed, (mask == 0).expand_as(stayed))
 
 
-def test_many_rows_are_written_down_and_few_are_not() -> None:
-    """Whether a gradient is kept in factors depends on the rows, not the result."""
-    for rows, written in ((8, False), (600, True)):
-        particles = ol.Ensemble(mlp, 3).double()
-        data = list(batches(2, (rows, 6), torch.float64))
-        modules, log_weights = loop(particles, sgd, data)
-        pf = ol.WeightedParticleFilter(particles, sgd(particles.parameters()))
-        for x, y in data:
-            pf.step(lambda p=particles, x=x, y=y: cross_entropy(p(x), y))
-        assert [p.grad is not None for p in particles.parameters()] == [written] * 4
-        assert_same_networks(particles, modules, TOLERANCE)
-        torch.testing.assert_close(pf.log_weights, log_weights, rtol=0, atol=TOLERANCE)
-
-
-def test_an_activation_that_somebody_changes_before_the_step_is_over_is_refused() -> None:
-    """And nothing has moved: autograd notices such changes up to the backward pass, no further."""
-    held: list[Tensor] = []
-
-    class Hold(torch.autograd.Function):
-        """What leads to the Linear layer's input is in the hands of the closure."""
-
-        @staticmethod
-        def forward(ctx, x: Tensor) -> Tensor:
-            held.append(x * 2.0)
-            return held[-1]
-
-        @staticmethod
-        def backward(ctx, *grads: Tensor) -> Tensor:
-            return 2.0 * grads[0]
-
-    particles = ol.Ensemble(lambda: nn.Linear(6, 3), 2).double()
-    before = copy.deepcopy(particles.state_dict())
-    (x, y), *_ = batches(1, dtype=torch.float64)
-    pf = ol.WeightedParticleFilter(particles, sgd(particles.parameters()))
-
-    def closure() -> Tensor:
-        if held:
-            held[0].zero_()
-        leaf = x.clone().requires_grad_()
-        return cross_entropy(particles(Hold.apply(leaf)), y)
-
-    with pytest.raises(RuntimeError, match="changed in place before the step was over"):
-        pf.step(closure)
-    for name, tensor in particles.state_dict().items():
-        assert torch.equal(tensor, before[name])
-
-
-def test_a_filter_may_shake_weights_whose_step_is_pending() -> None:
-    """Noise on top of the gradient step: the second evaluation sees both."""
-
-    class Shaken(ol.WeightedParticleFilter):
-        def advance(self, closures, penalty=None):
-            with self.transaction(closures, penalty) as step:
-                step.move()
-                step.hold(*self.particles.parameters())
-                with torch.no_grad():
-                    for parameter in self.particles.parameters():
-                        parameter.add_(0.1)
-                step.commit(self.weighting(step))
-            return step.info
-
-    particles = ol.Ensemble(mlp, 3).double()
-    written = copy.deepcopy(particles)
-    written.fast = False
-    filters = [Shaken(p, sgd(p.parameters())) for p in (particles, written)]
-    for x, y in batches(3, dtype=torch.float64):
-        for pf in filters:
-            pf.step(lambda p=pf.particles, x=x, y=y: cross_entropy(p(x), y))
-    for ours, theirs in zip(particles.parameters(), written.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE)
-    weights = [pf.log_weights for pf in filters]
-    torch.testing.assert_close(*weights, rtol=0, atol=TOLERANCE)
-
-
 @pytest.mark.parametrize("read", ["weight", "bias"])
 def test_a_closure_may_read_parameters_without_a_gradient(read: str) -> None:
     """Outside of the network, where nothing but the values tells of it."""
@@ -347,68 +262,3 @@ def test_a_network_may_read_a_layer_in_a_derivative_of_its_own() -> None:
             return self.b(self.a(x).tanh() * jacobian.detach().sum(-1))
 
     assert_like_the_loop(Sensitive)
-
-
-class InterruptedAt:
-    """Ctrl-C just before the given line of Python in the commit of a step, with all it calls."""
-
-    def __init__(self, line: int) -> None:
-        self.left, self.inside = line, False
-
-    def __call__(self, frame, event: str, _):
-        self.inside = self.inside or frame.f_code is GradientStep.commit.__code__
-        ours = self.inside and "/orderless/" in frame.f_code.co_filename
-        return self.line if ours else None
-
-    def line(self, frame, event: str, _):
-        if event == "return" and frame.f_code is GradientStep.commit.__code__:
-            self.inside = False
-        self.left -= event == "line" and self.inside
-        if self.left < 0:
-            raise KeyboardInterrupt
-        return self.line
-
-
-class Twice(nn.Module):
-    """One layer is used twice, so that its weight is written twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.b(self.a(self.a(x).tanh()).tanh())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dies", [False, True], ids=["all live", "one dies"])
-def test_a_commit_interrupted_at_any_line_is_undone_or_completed(dies: bool) -> None:
-    particles = ol.Ensemble(Twice, 3).double()
-    pf = ol.WeightedParticleFilter(particles, sgd(particles.parameters()))
-    (x, y), *_ = batches(1, dtype=torch.float64)
-    calls = count(1)
-
-    def closure() -> Tensor:
-        losses = cross_entropy(particles(x), y)
-        last = dies and next(calls) % 2 == 0
-        return torch.where(torch.arange(3) == 2, torch.nan, losses) if last else losses
-
-    before = whole_state(pf)
-    pf.step(closure)
-    after, ends = whole_state(pf), []
-    for line in count():
-        pf.load_state_dict(before)
-        interruption, usual = InterruptedAt(line), sys.gettrace()
-        sys.settrace(interruption)
-        try:
-            pf.step(closure)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(usual)
-        found = whole_state(pf)
-        ends.append(torch.equal(found["log_weights"], after["log_weights"]))
-        assert_identical(found, after if ends[-1] else before)
-        if interruption.left >= 0:
-            break
-    assert ends == sorted(ends) and 20 < len(ends) - sum(ends) < len(ends) - 20

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,51 +13,46 @@ from torch import Tensor
 from ..ensemble.device import no_garbage
 
 if TYPE_CHECKING:
-    from .step import StepInfo, SteppedFilter
+    from ..filters.base import ParticleFilter, StepInfo
 
 
 class CompiledStep:
-    """Called like `loss_fn`, it takes a step like `SteppedFilter.step`; for CUDA.
+    """Called like `loss_fn`, it takes a step like `ParticleFilter.step`; for CUDA.
 
     The first batch of a shape runs eagerly, which also creates optimizer state and library handles.
     The second is recorded, and later ones are replayed from static buffers. A step is recorded
-    again when the filter's settings (`recorded_by`) change; if they change at every step, all steps
-    are eager. Steps are also eager if the filter is not `recordable`, and with a group: its ranks
-    communicate within a step, and the host must know which particles are exchanged. Learning rates
-    are tensors, so that schedulers change them inside the graph.
+    again when what it depends on besides tensors changes (`recorded_settings`: the weighting, the
+    penalties and their numbers of tasks, ...).
     """
 
     def __init__(
         self,
-        owner: SteppedFilter,
+        owner: ParticleFilter,
         loss_fn: Callable[..., Any],
         penalty: Callable[..., Tensor] | None,
     ) -> None:
-        self.filter, self.loss_fn, self.penalty = owner, loss_fn, penalty
+        self.filter = owner
+        self.loss_fn = loss_fn
+        self.penalty = penalty
         self._forget()
         # Eager steps run on the stream that records: autograd remembers the stream on which
         # gradients accumulate, and a recording must not be led to another one.
         self._stream = torch.cuda.Stream(owner.particles.device)
 
     def _forget(self) -> None:
-        """Drop all recordings, for example because a loaded optimizer state has other memory."""
+        """Drop all recordings: a loaded optimizer state has other memory."""
         self._loads = self.filter.loads
         self._graphs: dict[Any, _Graph | None] = {}
         optimizer = getattr(self.filter, "optimizer", None)
-        device = self.filter.particles.device
-        self._rates = None if optimizer is None else _Rates(optimizer, device)
+        self._rates = None if optimizer is None else Rates(optimizer, self.filter.particles.device)
 
     def __call__(self, *batch: Tensor) -> StepInfo:
-        alone = self.filter.particles.shard.group is None
-        if not (alone and self.filter.recordable):
-            return self._eager(batch)
         if self._loads != self.filter.loads:
             self._forget()
         self.filter.particles.check_devices(batch)
-        rates = () if self._rates is None else self._rates.key()
-        training = self.filter.particles.training
+        rates = () if self._rates is None else self._rates.update()
         shapes = tuple((tensor.shape, tensor.dtype) for tensor in batch)
-        key = training, rates, settings_of(self.filter), shapes
+        key = self.filter.particles.training, rates, self.filter.recorded_settings(), shapes
         if key not in self._graphs:
             self._graphs[key] = None
             # Copies, as in a recording: kernels are chosen by strides and alignment, and one that
@@ -67,29 +63,32 @@ class CompiledStep:
             return self._eager(batch)
         if graph is None:
             pool = next((g.graph.pool() for g in self._graphs.values() if g is not None), None)
-            graph = self._graphs[key] = _Graph(self, batch, pool)
+            with self._set_up():
+                graph = self._graphs[key] = _Graph(self, batch, pool)
         info = graph.replay(batch)
         self.filter.check()
         return info
 
-    def _closures(self, batch: tuple[Tensor, ...]) -> tuple[Any, Any]:
+    def _set_up(self) -> Any:
+        return _nothing() if self._rates is None else self._rates.set_up()
+
+    def closures(self, batch: tuple[Tensor, ...]) -> tuple[Any, Any]:
         penalty = None if self.penalty is None else partial(self.penalty, *batch)
         return partial(self.loss_fn, *batch), penalty
 
     def _eager(self, batch: tuple[Tensor, ...]) -> StepInfo:
-        closure, penalty = self._closures(batch)
+        closure, penalty = self.closures(batch)
         current = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self._stream), self._set_up():
             info = self.filter.step(closure, penalty=penalty)
         current.wait_stream(self._stream)
         return info
 
 
-def settings_of(owner: SteppedFilter) -> tuple[Any, ...]:
-    """The values on which Python code in a step depends: `recorded_by`, with lists as tuples."""
-    values = (getattr(owner, name) for name in owner.recorded_by)
-    return tuple(tuple(value) if isinstance(value, list) else value for value in values)
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
 
 
 def _copies(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -102,7 +101,7 @@ class _Graph:
 
     def __init__(self, step: CompiledStep, batch: tuple[Tensor, ...], pool: Any) -> None:
         self.inputs = _copies(batch)
-        closure, penalty = step._closures(self.inputs)
+        closure, penalty = step.closures(self.inputs)
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with no_garbage(), torch.cuda.graph(self.graph, pool=pool, stream=step._stream):
@@ -117,52 +116,64 @@ class _Graph:
         return self.info.copied()
 
 
-class _Rates:
-    """Learning rates as tensors, for optimizers that read them on the device.
+class Rates:
+    """Learning rates as tensors on the device, so that schedulers change them inside a graph.
 
-    Others, such as RMSprop, read the number on the host. It is then part of the graph, which is
-    recorded again when the number changes.
+    `with rates.set_up():` the optimizer uses them and takes steps that a graph can record; outside
+    it is as its owner made it. Other optimizers, such as RMSprop, read the number on the host: it
+    is then part of the graph, which is recorded again when the number changes.
     """
 
     READS_TENSORS = (torch.optim.SGD, torch.optim.Adam)  # AdamW is an Adam
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-        self.groups, self.state = optimizer.param_groups, optimizer.state
-        self.static: list[Tensor] = []
-        base = getattr(optimizer, "base", optimizer)
-        for group in self.groups:
-            if isinstance(base, self.READS_TENSORS):
-                rate = torch.as_tensor(group["lr"], dtype=torch.float32).to(device)
-                group["lr"] = rate
-                self.static.append(rate)
-            if "capturable" in group:
-                group["capturable"] = True
-                if isinstance(base, torch.optim.Adam):
-                    # one kernel instead of fifteen for each tensor: torch's `foreach` skips
-                    # subclasses of nn.Parameter
-                    group["fused"], group["foreach"] = True, False
-            elif isinstance(base, torch.optim.SGD):  # only its fused kernel takes a tensor
-                group["fused"], group["foreach"] = True, False
-        for state in self.state.values() if "capturable" in base.defaults else ():
+        self.optimizer = optimizer
+        base = getattr(optimizer, "base", optimizer)  # of an optimizer around another
+        self.fused = isinstance(base, self.READS_TENSORS)
+        self.capturable = "capturable" in base.defaults
+        self.static = [
+            torch.zeros((), dtype=torch.float32, device=device) for _ in optimizer.param_groups
+        ]
+        for state in optimizer.state.values() if self.capturable else ():
             for name, value in state.items():
                 if isinstance(value, Tensor):
-                    state[name] = value.to(device)
+                    state[name] = value.to(device)  # step counts, which a graph must update
+
+    def update(self) -> tuple[float, ...]:
+        """Read the present rates. Returns those that are part of a graph: none if tensors."""
+        groups = self.optimizer.param_groups
+        if not self.fused:
+            return tuple(float(group["lr"]) for group in groups)
+        for group, rate in zip(groups, self.static, strict=True):
+            if isinstance(group["lr"], Tensor):
+                rate.copy_(group["lr"])
+            else:
+                rate.fill_(group["lr"])
+        return ()
+
+    @contextmanager
+    def set_up(self) -> Iterator[None]:
+        groups = self.optimizer.param_groups
+        before = [dict(group) for group in groups]
+        for group, rate in zip(groups, self.static, strict=True):
+            if self.capturable:
+                group["capturable"] = True
+            if self.fused:
+                # one kernel instead of fifteen for each tensor: torch's `foreach` skips subclasses
+                # of nn.Parameter, and only the fused kernel of SGD takes a tensor
+                group.update(lr=rate, fused=True, foreach=False)
+        try:
+            yield
+        finally:
+            for group, options in zip(groups, before, strict=True):
+                for name in ("lr", "capturable", "fused", "foreach"):
+                    if name in options:
+                        group[name] = options[name]
 
     def count_on_the_host(self) -> bool:
         """Whether the optimizer, such as Adagrad, counts steps where a graph cannot."""
-        kept = [value for state in self.state.values() for value in state.values()]
+        kept = [value for state in self.optimizer.state.values() for value in state.values()]
         return any(
             value.device.type == "cpu" if isinstance(value, Tensor) else isinstance(value, int)
             for value in kept
         )
-
-    def key(self) -> tuple[float, ...]:
-        """The learning rates that a graph depends on: none if they are tensors."""
-        if not self.static:
-            return tuple(float(group["lr"]) for group in self.groups)
-        # A scheduler writes into the tensor, but the tensor may also have been replaced.
-        for group, rate in zip(self.groups, self.static, strict=True):
-            if group["lr"] is not rate:
-                rate.fill_(float(group["lr"]))
-                group["lr"] = rate
-        return ()
