@@ -54,7 +54,7 @@ def main() -> dict[str, float]:
     adapted = nn.Sequential(*body[:5], Adapted(body[5]), nn.ReLU(), nn.Linear(256, 10))
     nn.init.zeros_(adapted[-1].weight)
 
-    def learned(pairs: list[int], product: bool = True) -> ol.ParticleFilter:
+    def learned(pairs: list[int], product: bool = True) -> ol.filters.Predictor:
         particles = ol.Ensemble.from_modules([adapted])
         pf = ol.PosteriorProduct(particles, lambda p: torch.optim.Adam(p, lr=1e-3))
         filter = pf if product else pf.task_filter  # the latter continues from the last task
@@ -68,7 +68,7 @@ def main() -> dict[str, float]:
                 pf.end_task((x[own], y[own]))
         return filter
 
-    def right(filter: ol.ParticleFilter, least: int = 0) -> float:
+    def right(filter: ol.filters.Predictor, least: int = 0) -> float:
         hits = filter.predict(x_test).argmax(1) == y_test
         return 100 * float(hits[y_test >= least].float().mean())
 

@@ -140,22 +140,6 @@ def test_a_batch_at_an_odd_place_in_memory() -> None:
     torch.testing.assert_close(*ends)
 
 
-def test_steps_that_ask_the_host_are_not_recorded() -> None:
-    x, y = (t[:8].cuda() for t in data(20))
-    ends = []
-    for compiled in (True, False):
-        particles = ol.Ensemble(mlp, 3, device="cuda")
-        pf = ol.GaussianSumFilter(particles, sigma2=0.01, curvature="diagonal")
-
-        def losses(x: Tensor, y: Tensor, particles: ol.Ensemble = particles) -> tuple:
-            outputs = particles(x)
-            return cross_entropy(outputs, y), outputs
-
-        step = pf.compile(losses) if compiled else lambda x, y: pf.step(lambda: losses(x, y))  # noqa: B023
-        ends.append([step(x, y).loss_before for _ in range(4)])
-    torch.testing.assert_close(*ends)
-
-
 @pytest.mark.parametrize("asks", ["the caller", "the loss"])
 def test_a_loss_may_use_the_gradient_by_its_inputs(asks: str) -> None:
     ends = []

@@ -12,7 +12,7 @@ from orderless_lab.experiments import Grid, Store, run_grid
 from orderless_lab.experiments.benchmarks import find_benchmark
 from orderless_lab.experiments.evaluation import score_task
 from orderless_lab.experiments.store import read_cell
-from orderless_lab.methods import METHODS, Setup, find_method
+from orderless_lab.methods import Setup, find_method
 from orderless_lab.methods.learners import ExactLearner, exact
 from orderless_lab.methods.learners.exact import feature_map
 from orderless_lab.methods.presets import PRESETS
@@ -95,7 +95,7 @@ def test_how_many_samples_are_gathered_changes_no_digit(tmp_path):
     assert records[0] == records[1] == records[2]
 
 
-@pytest.mark.parametrize("method", ["rb", "gsf"])
+@pytest.mark.parametrize("method", ["rb"])
 def test_an_interrupted_cell_goes_on_digit_for_digit(method, tmp_path):
     whole = result_of(tiny_cell(method), tmp_path / "whole")
     left = 8
@@ -182,35 +182,3 @@ def test_a_block_of_nothing_and_samples_of_several_tasks_are_refused():
 
 
 # ------------------------------------------------------------------ the Gaussian-sum filter
-
-
-def test_the_gaussian_sum_filter_is_run_when_it_is_named_and_not_as_one_of_all():
-    assert not METHODS["gsf"].in_all
-    assert METHODS["rb"].in_all
-
-
-def test_without_curvature_a_step_is_descent_on_the_sum_of_losses(tmp_path):
-    """sigma^2 on the sum of B losses is a learning rate of B sigma^2 on their mean."""
-    changes = {"particles": 1, "gsf_sigma2": 0.05 / 8, "gsf_curvature": "none"}
-    ours = make_run(tiny_cell("gsf", **changes), tmp_path / "a")
-    descent = make_run(tiny_cell("gd", lr=0.05), tmp_path / "b")
-    records = [as_json(run.run("")) for run in (ours, descent)]
-    assert records[0]["scores"] == records[1]["scores"]
-    assert records[0]["trace"]["loss"] == pytest.approx(records[1]["trace"]["loss"], rel=1e-5)
-    assert records[0]["moved"] == pytest.approx(records[1]["moved"], rel=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["domain", pytest.param("task", marks=pytest.mark.slow), "class"])
-def test_the_gaussian_sum_filter_learns_in_every_setting(kind, tmp_path):
-    record = result_of(tiny_cell("gsf", scenario=kind, gsf_sigma2=0.01, epochs=5), tmp_path)
-    assert record["died_at"] is None
-    assert record["moved"] > 0
-    chance = 1 / 6 if kind == "class" else 1 / 2
-    assert max(record["scores"]["accuracy"][-1]) > 1.2 * chance
-
-
-def test_precision_only_grows(tmp_path):
-    run = make_run(tiny_cell("gsf", gsf_sigma2=0.01), tmp_path)
-    run.run("")
-    assert (run.learner.filter.precision >= 100.0).all()
-    assert (run.learner.filter.precision > 100.0).any()

@@ -118,7 +118,7 @@ def test_a_rate_that_falls_is_divided_by_the_number_of_the_task(method, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["joint", "product", "bootstrap", "gsf"])
+@pytest.mark.parametrize("method", ["joint", "product", "bootstrap"])
 def test_what_has_no_rate_or_no_places_does_not_fall(method, tmp_path):
     constant = result_of(tiny_cell(method), tmp_path / "a")
     falling = result_of(tiny_cell(method, schedule="1/task"), tmp_path / "b")
@@ -270,7 +270,7 @@ def stop_after(steps):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [*ALL, "rb", "gsf"])
+@pytest.mark.parametrize("method", [*ALL, "rb"])
 def test_a_cell_stopped_anywhere_ends_the_same(method, tmp_path):
     cell = tiny_cell(method, (1, 0, 2))
     whole = result_of(cell, tmp_path / "whole")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -9,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-
-from ..ensemble.device import no_garbage
 
 if TYPE_CHECKING:
     from ..filters.base import ParticleFilter, StepInfo
@@ -177,3 +176,19 @@ class Rates:
             value.device.type == "cpu" if isinstance(value, Tensor) else isinstance(value, int)
             for value in kept
         )
+
+
+@contextmanager
+def no_garbage() -> Iterator[None]:
+    """Disable garbage collection while a CUDA graph is recorded.
+
+    Freeing the memory of an old graph would make the recording fail.
+    """
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

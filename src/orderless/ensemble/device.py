@@ -1,9 +1,6 @@
-"""Find devices by name and their memory, and suspend garbage collection during recordings."""
+"""Find devices by name, and their free memory."""
 
-import gc
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
@@ -35,29 +32,3 @@ def available_memory(device: torch.device) -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):
         return None
-
-
-def check_memory(needed: int, device: torch.device | str, what: str, fix: str) -> None:
-    """Raise `MemoryError` if so many bytes for something are not free on the device."""
-    available = available_memory(torch.device(device))
-    if available is not None and needed > available:
-        raise MemoryError(
-            f"{what} need {needed / 2**30:.1f} GiB but {available / 2**30:.1f} GiB are free on "
-            f"{device}: use {fix}"
-        )
-
-
-@contextmanager
-def no_garbage() -> Iterator[None]:
-    """Disable garbage collection while a CUDA graph is recorded.
-
-    Freeing the memory of an old graph would make the recording fail.
-    """
-    gc.collect()
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -168,10 +168,10 @@ class Predictor(ABC):
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Raise `ValueError` for a state that `load_state_dict` cannot load."""
         name = type(self).__name__
-        if state.get("kind") != name:
-            raise ValueError(f"this state is of a {state.get('kind')}, not of a {name}")
         tensors = self.tensors()
-        missing = {"particles", *self.plain_state, *tensors} - state.keys()
+        if state.get("kind", name) != name:
+            raise ValueError(f"this state is of a {state['kind']}, not of a {name}")
+        missing = {"kind", "particles", *self.plain_state, *tensors} - state.keys()
         if missing:
             raise ValueError(f"this is not the state of a {name}: it has no {min(missing)!r}")
         if not isinstance(state["seed"], int):

@@ -338,6 +338,10 @@ class GradientFilter(ParticleFilter):
         # a copy: torch's optimizers keep the tensors they are given
         self.optimizer.load_state_dict(copied(state["optimizer"]))  # first: it may still raise
         super().load_state_dict(state)
+        if self.particles.device.type != "cuda":
+            for group in self.optimizer.param_groups:
+                if "capturable" in group:
+                    group["capturable"] = False  # a state from a GPU may be set up for recording
 
 
 class Tangent:
