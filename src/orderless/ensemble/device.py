@@ -32,3 +32,13 @@ def available_memory(device: torch.device) -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):
         return None
+
+
+def check_memory(needed: int, device: torch.device | str, what: str, fix: str) -> None:
+    """Raise `MemoryError` if so many bytes for something are not free on the device."""
+    available = available_memory(torch.device(device))
+    if available is not None and needed > available:
+        raise MemoryError(
+            f"{what} need {needed / 2**30:.1f} GiB but {available / 2**30:.1f} GiB are free on "
+            f"{device}: use {fix}"
+        )
