@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from orderless.ensemble.device import no_garbage
+from orderless.cuda.compiled import no_garbage
 from orderless.filters import ParticleFilter as Filter
 
 from .environment import Array, Saved
