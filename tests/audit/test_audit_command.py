@@ -80,9 +80,3 @@ def test_mistakes_are_sentences_with_exit_code_2(arguments: list[str], words: st
 
 def test_a_fault_of_the_learner_keeps_its_traceback() -> None:
     assert "no luck" in str(run("tests.audit.toys:Stumbling", *FEW).exception)
-
-
-def test_a_module_that_does_not_import_is_named(tmp_path: Path, monkeypatch) -> None:
-    (tmp_path / "needs_more.py").write_text("import surely_not_installed\n")
-    monkeypatch.chdir(tmp_path)
-    assert "needs 'surely_not_installed'" in run("needs_more:a", "--tasks", "b:c").stderr

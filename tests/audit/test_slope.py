@@ -7,7 +7,6 @@ from functools import partial
 
 import pytest
 import torch
-from tests.audit.toys import toy_tasks
 
 import orderless as ol
 
@@ -57,25 +56,6 @@ def test_small_rates_tend_to_four_and_with_momentum_to_two() -> None:
     assert audited(Quadratic, quadratic_tasks(), rates).slope == pytest.approx(4.0, abs=0.01)
     heavy = partial(Quadratic, momentum=0.9)
     assert audited(heavy, quadratic_tasks(), rates).slope == pytest.approx(2.0, abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "slope"),
-    [
-        (torch.optim.SGD, 4.0),
-        (torch.optim.AdamW, 2.0),
-    ],
-)
-def test_networks_follow_the_law(optimizer, slope: float) -> None:
-    def network() -> torch.nn.Module:
-        layers = torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)
-        return torch.nn.Sequential(*layers).double()
-
-    def make_learner(seed: int, lr: float = 0.1):
-        return ol.audit.from_torch(network, lambda p: optimizer(p, lr=lr))(seed)
-
-    tasks = [ol.Task(t.x.double(), t.y, t.x_test.double(), t.y_test, t.name) for t in toy_tasks(3)]
-    assert audited(make_learner, tasks, (2e-4, 1e-4)).slope == pytest.approx(slope, abs=0.1)
 
 
 def test_no_variance_has_no_slope() -> None:
