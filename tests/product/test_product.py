@@ -1,7 +1,6 @@
 """The product of task posteriors: exact where it says so, and without an order everywhere."""
 
 import itertools
-import warnings
 
 import pytest
 import torch
@@ -28,55 +27,40 @@ def regression(tasks: int = 3) -> list[tuple[Tensor, Tensor]]:
     return [(torch.randn(60, 4, **real), torch.randn(60, 2, **real)) for _ in range(tasks)]
 
 
-def converged(order: tuple[int, ...], p_0: float) -> ol.PosteriorProduct:
-    """One Linear layer under squared error, full-batch descent to its minimum."""
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_one_linear_layer_is_the_ridge_solution_on_all_data(order: tuple[int, ...]) -> None:
+    """Under squared error, after full-batch descent to its minimum on every task."""
+    p_0 = 0.7
+    tasks = regression()
     particles = ol.Ensemble(lambda: nn.Linear(4, 2).double(), 2)
+    starts = particles[0], particles[1]
     make_optimizer = lambda p: torch.optim.SGD(p, lr=1 / 60)  # noqa: E731
     pf = ol.PosteriorProduct(particles, make_optimizer, prior_precision=p_0)
-    tasks = regression()
     for task in order:
         x, y = tasks[task]
         for _ in range(80):
             pf.step(lambda x=x, y=y: squared_error(particles(x), y))
         pf.end_task((x, y))
-    return pf
-
-
-def with_constant(x: Tensor) -> Tensor:
-    return torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
-def test_one_linear_layer_is_the_ridge_solution_on_all_data(order: tuple[int, ...]) -> None:
-    p_0 = 0.7
-    pf = converged(order, p_0)
-    x, y = (torch.cat(parts) for parts in zip(*regression(), strict=True))
-    a = with_constant(x)
-    for start, merged in zip(product_start(), [pf.networks[0], pf.networks[1]], strict=True):
-        w_0 = torch.cat([start.weight.T, start.bias[None]])
+    x, y = (torch.cat(parts) for parts in zip(*tasks, strict=True))
+    a = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+    for i in range(2):
+        w_0, found = (
+            torch.cat([layer.weight.T, layer.bias[None]]) for layer in (starts[i], pf.networks[i])
+        )
         ridge = torch.linalg.solve(p_0 * torch.eye(5).double() + a.T @ a, p_0 * w_0 + a.T @ y)
-        found = torch.cat([merged.weight.T, merged.bias[None]])
         # descent ends about 1e-13 from its minimum; the sums add nothing to that
         torch.testing.assert_close(found, ridge, rtol=0, atol=1e-10)
-
-
-def product_start() -> list[nn.Module]:
-    particles = ol.Ensemble(lambda: nn.Linear(4, 2).double(), 2)
-    return [particles[0], particles[1]]
 
 
 # ---------------------------------------------------------------------- no order
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("make_model", "every"),
-    [(mlp, 12), (convolutional, 24), pytest.param(mlp, 1, marks=pytest.mark.sweep)],
-)
-def test_all_orders_of_five_tasks_give_the_same_bits(make_model, every) -> None:
+@pytest.mark.parametrize("make_model", [mlp, convolutional])
+def test_orders_of_five_tasks_give_the_same_bits(make_model) -> None:
     """Each task is trained anew in every order, from a start that training has moved away from."""
     first = learned(range(5), make_model=make_model)
-    for order in itertools.islice(itertools.permutations(range(5)), every - 1, None, every):
+    for order in itertools.islice(itertools.permutations(range(5)), 19, None, 20):
         assert same_bits(learned(order, make_model=make_model), first), order
 
 
@@ -92,35 +76,10 @@ def test_sums_of_all_orders_have_the_same_bits() -> None:
 
 def test_the_sum_of_all_changes_has_no_order_either() -> None:
     """Merged networks around the anchor "sum", in two orders, and after a task is taken away."""
-    tasks = five_tasks()
-    ends = []
-    for order in ([0, 1, 2], [2, 0, 1], [1, 3, 2, 0]):
-        pf = product(anchor="sum")
-        for task in order:
-            learn(pf, tasks[task])
-        ends.append(pf)
-    less = product(anchor="sum")
-    learn(less, tasks[3])
-    ends[2] = ends[2] - less
-    assert same_bits(ends[0], ends[1]) and same_bits(ends[0], ends[2])
-    around_start = product()
-    for task in tasks[:3]:
-        learn(around_start, task)
-    assert not same_bits(ends[0], around_start)
-
-
-def test_a_task_does_not_know_which_tasks_came_before() -> None:
-    pf, tasks = product(convolutional), five_tasks()
-    start = {name: tensor.clone() for name, tensor in pf.particles.state_dict().items()}
-    learn(pf, tasks[0])
-    assert all(torch.equal(t, start[n]) for n, t in pf.particles.state_dict().items())
-    assert not pf.task_filter.optimizer.state and int(pf.steps) == 0
-    assert int(pf.particles.noise_counter) == 0
-    learn(pf, tasks[1])
-    alone = learned([1], make_model=convolutional)
-    assert (
-        pf._sums.plus(learned([0], make_model=convolutional)._sums, -1).tasks == alone._sums.tasks
-    )
+    first = learned([0, 1, 2], anchor="sum")
+    less = learned([1, 3, 2, 0], anchor="sum") - learned([3], anchor="sum")
+    assert same_bits(first, learned([2, 0, 1], anchor="sum")) and same_bits(first, less)
+    assert not same_bits(first, learned([0, 1, 2]))
 
 
 def test_before_the_first_task_the_start_answers_also_in_the_middle_of_a_task() -> None:
@@ -131,18 +90,16 @@ def test_before_the_first_task_the_start_answers_also_in_the_middle_of_a_task() 
     torch.testing.assert_close(pf.outputs(x), before, rtol=0, atol=0)
 
 
-def test_a_prediction_without_the_present_task_says_so() -> None:
+def test_a_prediction_without_the_present_task_says_so(recwarn) -> None:
     pf, (x, y) = product(), five_tasks()[0]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        pf.predict(x)
-        pf.step(lambda: cross_entropy(pf.particles(x), y))
+    pf.predict(x)
+    pf.step(lambda: cross_entropy(pf.particles(x), y))
+    assert not recwarn
     with pytest.warns(UserWarning, match="1 steps since the last end_task are not in this"):
         pf.predict(x)
     pf.end_task((x, y))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        pf.predict(x)
+    pf.predict(x)
+    assert not recwarn
 
 
 def test_reading_does_not_disturb_a_task() -> None:
