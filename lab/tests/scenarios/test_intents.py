@@ -41,7 +41,7 @@ class Letters(Sentences):
 
 @pytest.fixture
 def encoder() -> Letters:
-    return Letters(CountingWords(), Path("vocab.txt"), scales=[1.0])
+    return Letters(CountingWords(), Path("vocab.txt"), scale=1.0)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_seven_tasks_of_eleven_intents_in_the_order_of_their_names(
 
 def test_sentences_are_embedded_once(root: Path, encoder: Letters) -> None:
     first = Intents(root=root, encoder=encoder)
-    counted = encoder._frozen.on(torch.device("cpu"))
+    counted = encoder._frozen.original
     before = counted.looked_at
     assert before > 0
     again = Intents(root=root, encoder=encoder)

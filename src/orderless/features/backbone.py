@@ -5,22 +5,20 @@ import hashlib
 import math
 import platform
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ..ensemble.initialization import seeded
 from ..ensemble.precision import matrix_precision, one_thread, same_kernels
-from ..io import user_cache, write_atomically
+from ..errors import DataError
+from ..io import digest, load, save, user_cache
 from .leaves import dead_leaves
 from .relu import RandomReLU
 
@@ -34,78 +32,37 @@ class Frozen:
     It is no `nn.Module`, so an `Ensemble` of modules that use it neither resets nor stacks it.
     """
 
-    def __init__(self, module: nn.Module, taps: Sequence[str]) -> None:
+    def __init__(self, module: nn.Module) -> None:
         if not isinstance(module, nn.Module):
             raise TypeError(f"a backbone is an nn.Module, got {type(module).__name__}")
-        self.taps = (taps,) if isinstance(taps, str) else tuple(taps)
-        self.scales: tuple[float, ...] = ()  # a `Backbone` measures them
-        known = dict(module.named_modules())
-        if len(set(self.taps)) < len(self.taps):
-            raise ValueError(f"taps must be different parts, got {', '.join(self.taps)}")
-        for tap in self.taps:
-            if tap not in known:
-                names = ", ".join(name for name in known if name.count(".") < 2 and name)
-                raise ValueError(f"the backbone has no part {tap!r} to tap; there are {names}")
-        own = copy.deepcopy(module).cpu().eval().requires_grad_(False)
-        self._copies = {torch.device("cpu"): own}
+        self.original = copy.deepcopy(module).cpu().eval().requires_grad_(False)
+        self._copies = {torch.device("cpu"): self.original}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
-    def on(self, device: torch.device) -> nn.Module:
-        """The network on a device; the copy is kept."""
-        if device not in self._copies:
-            self._copies[device] = copy.deepcopy(self._copies[torch.device("cpu")]).to(device)
-        return self._copies[device]
-
-    @contextmanager
-    def tapped(self, device: torch.device) -> Iterator[Callable[[Tensor], list[Tensor]]]:
-        """A function, for several threads, from inputs to the pooled output `[B, C]` of each tap,
-        or of the network if there are none."""
-        module = self.on(device)
-        parts = [module.get_submodule(tap) for tap in self.taps]
-        found: dict[tuple[int, nn.Module], object] = {}
-
-        def keep(part: nn.Module, inputs: object, output: object) -> None:
-            found[threading.get_ident(), part] = output
-
-        def pooled(x: Tensor) -> list[Tensor]:
-            output, me = module(x), threading.get_ident()
-            for tap, part in zip(self.taps, parts, strict=True):
-                if (me, part) not in found:  # such as a list of layers
-                    raise ValueError(f"the backbone does not call its part {tap!r}: tap another")
-            outputs = [found.pop((me, part)) for part in parts] or [output]
-            return [_pooled(output).float() for output in outputs]
-
-        with ExitStack() as hooks:
-            for part in parts:
-                hooks.enter_context(part.register_forward_hook(keep))
-            yield pooled
-
-    def joined(self, parts: list[Tensor]) -> Tensor:
-        """Concatenate the taps, each divided by its scale."""
-        pairs = zip(parts, self.scales, strict=True)
-        return torch.cat([part / scale for part, scale in pairs], dim=1)
+    def __call__(self, x: Tensor) -> Tensor:
+        """Pooled outputs `[B, C]`; the copy on a device is kept."""
+        if x.device not in self._copies:
+            self._copies[x.device] = copy.deepcopy(self.original).to(x.device)
+        outputs = self._copies[x.device](x)
+        several = outputs if isinstance(outputs, list) else [outputs]
+        return torch.cat([_pooled(output).float() for output in several], dim=1)
 
     @cached_property
     def checksum(self) -> str:
-        """SHA-256 of the architecture, the weights, the taps and their scales."""
-        module = self._copies[torch.device("cpu")]
-        digest = hashlib.sha256(repr((module, self.taps, self.scales)).encode())
-        for name, tensor in sorted(module.state_dict().items()):
-            digest.update(repr((name, tensor.dtype, tuple(tensor.shape))).encode())
-            digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+        """SHA-256 of the architecture and the weights."""
+        return digest([repr(self.original), dict(self.original.state_dict())])
 
 
 class Backbone(nn.Module):
-    """Features of a frozen network: pooled outputs of some of its parts, then random ReLUs.
+    """Features of a frozen network: its pooled outputs, then random ReLUs.
 
-        f(x) = [mean over space of part_t(x) / s for t in taps]    averaged over x and its mirror
+        f(x) = mean over space of network(x) / s        averaged over x and its mirror image
         phi(x) = max(W f(x), 0)              W ~ N(0, 1 / number of features), exact on its grid
 
     The scale s is the standard deviation of all these outputs on dead-leaves images, rounded to a
-    power of two. No data is used, and a scale per feature or per tap would be worse.
+    power of two. No data is used, and a scale per feature would be worse.
 
     The network is shared: an `Ensemble` draws a projection per particle and runs the network once.
     It runs in evaluation mode, in blocks of fixed size, without TF32 and without cuDNN's autotuner;
@@ -114,50 +71,53 @@ class Backbone(nn.Module):
     elsewhere: `exact` is False.
 
     Args:
-        module: any network. It is copied, so that later training does not change the features.
-        taps: names of its parts (`module.named_modules()`) whose outputs are the features; by
-            default the network's own output. `[B, C, H, W]` is averaged over H and W, `[B, T, C]`
-            over T, and of several outputs the first is used.
+        module: any network. It is copied, so that later training does not change the features. Of
+            a list of outputs, such as those of timm's `features_only=True`, all are used, of
+            several outputs in another form the first. `[B, C, H, W]` is averaged over H and W,
+            `[B, T, C]` over T.
         project: the number of random ReLU features of f(x); None for f(x) itself.
         mirror: average f over the image and its mirror image (the last axis reversed).
         inputs: synthetic inputs on which the scale is measured; by default dead-leaves images
             `[64, 3, 224, 224]` of mean 0 and deviation 1.
-        scales: the standard deviations, if known: one per tap.
+        scale: the standard deviation, if it is known.
+
+    >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
+    >>> maps = Backbone(network, inputs=torch.rand(4, 3, 8, 8), project=100)
+    >>> maps(torch.rand(2, 3, 8, 8)).shape
+    torch.Size([2, 100])
     """
 
     exact = False
-    blocks_itself = True  # batches need no padding by the filter
+    blocks_itself = True  # batches need no padding by the head
 
     def __init__(
         self,
         module: nn.Module,
         *,
-        taps: Sequence[str] = (),
         project: int | None = None,
         mirror: bool = False,
         inputs: Tensor | None = None,
-        scales: Sequence[float] | None = None,
+        scale: float | None = None,
     ) -> None:
         super().__init__()
         self.mirror = mirror
-        self._frozen = Frozen(module, taps)
+        self._frozen = Frozen(module)
         if inputs is None:
             with seeded("backbone"):  # colours are uniform on 0..255
                 inputs = (dead_leaves(64, 224).float() - 127.5) / 74.0
         try:
-            with self._frozen.tapped(inputs.device) as network:
-                measured = network(inputs)
+            with torch.no_grad():
+                measured = self._frozen(inputs)
         except RuntimeError as error:
             raise ValueError(
                 f"the backbone cannot take inputs of shape {list(inputs.shape)}: give a few "
                 f"made-up ones of the right shape as inputs= ({error})"
             ) from error
-        if scales is None:
-            scales = [torch.cat(measured, dim=1).double().std().item()] * len(measured)
-        if len(scales) != len(measured) or not all(0.0 < s < float("inf") for s in scales):
-            raise ValueError(f"{len(measured)} taps need a positive scale each, got {scales}")
-        self._frozen.scales = tuple(2.0 ** round(math.log2(scale)) for scale in scales)
-        self.in_features = sum(part.shape[1] for part in measured)
+        deviation = measured.double().std().item() if scale is None else scale
+        if not 0.0 < deviation < float("inf"):
+            raise ValueError(f"the outputs of a backbone need a positive scale, got {deviation}")
+        self.scale = 2.0 ** round(math.log2(deviation))
+        self.in_features = measured.shape[1]
         self.out_features = self.in_features if project is None else project
         self.projection = None
         if project is not None:
@@ -176,31 +136,32 @@ class Backbone(nn.Module):
     def pooled(self, x: Tensor) -> Tensor:
         """f(x): `[B, in_features]`, float32."""
         features = self._run(x)
-        return (features + self._run(x.flip(-1))) / 2.0 if self.mirror else features
+        if self.mirror:
+            features = (features + self._run(x.flip(-1))) / 2.0
+        return features / self.scale
 
     def _run(self, x: Tensor) -> Tensor:
         """Run the network in blocks of one size, the last one padded, so by the same kernels."""
         size = 256 if x.is_cuda else 8
-        with self._frozen.tapped(x.device) as network:
-            if torch.compiler.is_exporting():  # to a program for batches of any size
-                return self._frozen.joined(network(x))
-            if not len(x):  # there is no sample to fill a block with
-                return torch.empty(0, self.in_features, device=x.device)
+        if torch.compiler.is_exporting():  # to a program for batches of any size
+            return self._frozen(x)
+        if not len(x):  # there is no sample to fill a block with
+            return torch.empty(0, self.in_features, device=x.device)
 
-            @torch.no_grad()  # in every thread
-            def features(part: Tensor) -> Tensor:
-                filled = torch.cat([part, part[:1].expand(size - len(part), *part.shape[1:])])
-                return self._frozen.joined(network(filled))[: len(part)]
+        @torch.no_grad()  # in every thread
+        def features(part: Tensor) -> Tensor:
+            filled = torch.cat([part, part[:1].expand(size - len(part), *part.shape[1:])])
+            return self._frozen(filled)[: len(part)]
 
-            with same_kernels(), matrix_precision("float32", x.device):
-                return torch.cat(_side_by_side(features, x.split(size)))
+        with same_kernels(), matrix_precision("float32", x.device):
+            return torch.cat(_side_by_side(features, x.split(size)))
 
     def fingerprint(self, device: torch.device | str = "cpu") -> str:
         """A description of everything that the bits of f depend on: network and `conditions`."""
         return f"network {self._frozen.checksum[:16]} on {conditions(torch.device(device))}"
 
     def extra_repr(self) -> str:
-        return f"{self._frozen.checksum[:16]}, mirror={self.mirror}"
+        return f"{self._frozen.checksum[:16]}, scale={self.scale}, mirror={self.mirror}"
 
 
 def _side_by_side(function: Callable[[Tensor], Tensor], parts: Sequence[Tensor]) -> list[Tensor]:
@@ -233,42 +194,35 @@ def _processor() -> str:
 
 
 def _pooled(output: object) -> Tensor:
+    """The first tensor of an output, averaged over space or time: `[B, C]`."""
     tensor: Tensor = next(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
     if tensor.dim() == 3:
         return tensor.mean(1)
     return tensor.mean(tuple(range(2, tensor.dim()))) if tensor.dim() > 3 else tensor.flatten(1)
 
 
-def on_terminal(done: int, total: int) -> None:
-    """Show progress if stderr is a terminal."""
-    if sys.stderr.isatty():
-        end = "\n" if done == total else ""
-        print(f"\rfeatures of {done} of {total} samples", end=end, file=sys.stderr, flush=True)
-
-
 @torch.no_grad()
-def cached(
-    backbone: Backbone, x: Tensor, progress: Callable[[int, int], None] = on_terminal
-) -> Tensor:
+def cached(backbone: Backbone, x: Tensor) -> Tensor:
     """`backbone(x)`, from the user's cache if it was computed before under the same conditions.
 
-    The file's name is a hash of the backbone's fingerprint, its projection and x. `progress` is
-    called with the samples so far and in all.
+    The file's name is a hash of the backbone's fingerprint, its projection and x. Progress is shown
+    if stderr is a terminal.
     """
-    digest = hashlib.sha256(backbone.fingerprint(x.device).encode())
-    digest.update(repr((backbone, x.dtype, tuple(x.shape))).encode())
-    for part in (*backbone.state_dict().values(), *x.split(4096)):
-        digest.update(part.cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    file = user_cache() / "features" / f"{digest.hexdigest()}.safetensors"
-    if file.is_file():
-        with suppress(SafetensorError, KeyError):  # damaged: compute and write it again
-            return load_file(file)["features"].to(x.device)
-    parts, done = [], 0
-    for part in x.split(_PORTION):
+    state = dict(backbone.state_dict())
+    name = digest([backbone.fingerprint(x.device), repr(backbone), state, x])
+    file = user_cache() / "features" / f"{name}.safetensors"
+    with suppress(DataError, FileNotFoundError):  # damaged: compute and write it again
+        features: Tensor = load(file)["features"]
+        return features.to(x.device)
+    parts = []
+    for number, part in enumerate(x.split(_PORTION)):
         parts.append(backbone(part).cpu())
-        done += len(part)
-        progress(done, len(x))
+        if sys.stderr.isatty():
+            done = number * _PORTION + len(part)
+            print(f"\rfeatures of {done} of {len(x)} samples", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
     features = torch.cat(parts)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, save({"features": features}))
+    save(file, {"features": features})
     return features.to(x.device)

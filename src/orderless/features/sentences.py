@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -23,44 +23,15 @@ from .backbone import Backbone
 
 _LONGEST = 256  # tokens of a sentence; longer ones are truncated
 _WIDTHS = (*range(4, 65, 4), 96, 128, 192, _LONGEST)
-# parts here -> parts in the file
-_EMBEDDINGS = {
-    "words": "embeddings.word_embeddings",
-    "places": "embeddings.position_embeddings",
-    "kinds": "embeddings.token_type_embeddings",
-    "norm": "embeddings.LayerNorm",
-}
+
+# parts of a layer here -> parts in the file
 _LAYER = {
-    "query": "attention.self.query",
-    "key": "attention.self.key",
-    "value": "attention.self.value",
-    "mix": "attention.output.dense",
-    "mix_norm": "attention.output.LayerNorm",
-    "widen": "intermediate.dense",
-    "narrow": "output.dense",
-    "narrow_norm": "output.LayerNorm",
+    "self_attn.out_proj": "attention.output.dense",
+    "norm1": "attention.output.LayerNorm",
+    "linear1": "intermediate.dense",
+    "linear2": "output.dense",
+    "norm2": "output.LayerNorm",
 }
-
-
-class _Layer(nn.Module):
-    """Self-attention and a network with one hidden layer, with residuals and LayerNorm."""
-
-    def __init__(self, size: int, hidden: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.query, self.key, self.value, self.mix = (nn.Linear(size, size) for _ in range(4))
-        self.mix_norm = nn.LayerNorm(size, eps=1e-12)
-        self.widen, self.narrow = nn.Linear(size, hidden), nn.Linear(hidden, size)
-        self.narrow_norm = nn.LayerNorm(size, eps=1e-12)
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        queries, keys, values = (
-            part(x).unflatten(2, (self.heads, -1)).transpose(1, 2)
-            for part in (self.query, self.key, self.value)
-        )
-        seen = F.scaled_dot_product_attention(queries, keys, values, mask)
-        x = self.mix_norm(x + self.mix(seen.transpose(1, 2).flatten(2)))
-        return self.narrow_norm(x + self.narrow(F.gelu(self.widen(x))))
 
 
 class SentenceEncoder(nn.Module):
@@ -70,18 +41,44 @@ class SentenceEncoder(nn.Module):
         self, words: int, places: int, size: int, hidden: int, layers: int, heads: int
     ) -> None:
         super().__init__()
-        self.words, self.places = nn.Embedding(words, size), nn.Embedding(places, size)
+        self.words = nn.Embedding(words, size)
+        self.places = nn.Embedding(places, size)
         self.kinds = nn.Embedding(2, size)
         self.norm = nn.LayerNorm(size, eps=1e-12)
-        self.layers = nn.ModuleList(_Layer(size, hidden, heads) for _ in range(layers))
+        layer = nn.TransformerEncoderLayer(
+            size, heads, hidden, 0.0, "gelu", layer_norm_eps=1e-12, batch_first=True
+        )
+        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         there = tokens != 0
         x = self.words(tokens) + self.places.weight[: tokens.shape[1]] + self.kinds.weight[0]
-        x = self.norm(x)
-        for layer in self.layers:
-            x = layer(x, there[:, None, None, :])
+        x = self.encoder(self.norm(x), src_key_padding_mask=~there)
         return F.normalize((x * there.unsqueeze(2)).sum(1), dim=1)
+
+    @classmethod
+    def of_bert(cls, weights: dict[str, Tensor], heads: int) -> Self:
+        """From the tensors of a BERT, by their published names."""
+        layers = len({name.split(".")[2] for name in weights if name.startswith("encoder.layer.")})
+        hidden, size = weights["encoder.layer.0.intermediate.dense.weight"].shape
+        words, places, kinds = (
+            weights[f"embeddings.{name}_embeddings.weight"]
+            for name in ("word", "position", "token_type")
+        )
+        tensors = {"words.weight": words, "places.weight": places, "kinds.weight": kinds}
+        for leaf in ("weight", "bias"):
+            tensors[f"norm.{leaf}"] = weights[f"embeddings.LayerNorm.{leaf}"]
+            for layer in range(layers):
+                ours = f"encoder.layers.{layer}"
+                theirs = f"encoder.layer.{layer}"
+                for name, published in _LAYER.items():
+                    tensors[f"{ours}.{name}.{leaf}"] = weights[f"{theirs}.{published}.{leaf}"]
+                parts = [f"{theirs}.attention.self.{name}" for name in ("query", "key", "value")]
+                packed = torch.cat([weights[f"{part}.{leaf}"] for part in parts])
+                tensors[f"{ours}.self_attn.in_proj_{leaf}"] = packed
+        encoder = cls(len(words), len(places), size, hidden, layers, heads)
+        encoder.load_state_dict(tensors)
+        return encoder
 
 
 class Sentences(Backbone):
@@ -157,19 +154,8 @@ def minilm(path: str | Path | None = None, *, project: int | None = None) -> Sen
                 f"there is no {name} in {folder}: a sentence encoder is a folder with a BERT's "
                 "model.safetensors and vocab.txt"
             )
-    weights = load_file(folder / "model.safetensors")
-    layers = len({name.split(".")[2] for name in weights if name.startswith("encoder.layer.")})
-    hidden, size = weights["encoder.layer.0.intermediate.dense.weight"].shape
     config = folder / "config.json"
     heads = 12 if not config.is_file() else json.loads(config.read_text())["num_attention_heads"]
-    words, places = (
-        len(weights[f"embeddings.{k}_embeddings.weight"]) for k in ("word", "position")
-    )
-    encoder = SentenceEncoder(words, places, size, hidden, layers, heads)
-    names = {**_EMBEDDINGS}
-    for layer in range(layers):
-        for ours, theirs in _LAYER.items():
-            names[f"layers.{layer}.{ours}"] = f"encoder.layer.{layer}.{theirs}"
-    parts = (key.rsplit(".", 1) for key in encoder.state_dict())
-    encoder.load_state_dict({f"{p}.{leaf}": weights[f"{names[p]}.{leaf}"] for p, leaf in parts})
-    return Sentences(encoder, folder / "vocab.txt", project=project, scales=[size**-0.5])
+    encoder = SentenceEncoder.of_bert(load_file(folder / "model.safetensors"), heads)
+    scale = encoder.words.embedding_dim**-0.5
+    return Sentences(encoder, folder / "vocab.txt", project=project, scale=scale)
