@@ -11,7 +11,7 @@ from orderless.cli.options import PATH, Json, option, word
 def report(
     directories: Annotated[list[Path], word("Run directories.", **PATH)],
     out: Annotated[
-        Path | None, option("Where to write [the run; several runs: -].", **PATH)
+        Path | None, option("Where to write [the run; of several runs: nowhere].", **PATH)
     ] = None,
     json: Json = False,
 ) -> None:

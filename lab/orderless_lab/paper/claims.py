@@ -212,17 +212,17 @@ def evidence(claim: Claim, returns: bool) -> str:
     """What a verdict stands on, in one sentence for readers."""
     if claim.difference is None or claim.interval is None:
         return claim.reason or ""
-    factor, form, unit = (1, "+.3f", "") if returns else (100, "+.1f", " points")
-    if "variance" in claim.measure or claim.measure in PLASTICITY:
-        factor, form, unit = (1, "+.2g", "")
-    low, high = (f"{factor * end:{form}}" for end in claim.interval)
-    text = f"Difference {factor * claim.difference:{form}}{unit}, 95% interval {low} to {high}"
-    if not claim.holds and claim.interval[0] <= 0 <= claim.interval[1]:
-        text = text.replace("Difference", "No difference was found:")
-    if claim.across:
-        ends = " to ".join(f"{end:+.3f}" for end in claim.across)
-        text += f"; on other levels, too, {ends}"
-        if claim.excluded is not None:
-            seen = "excluded" if claim.excluded else "not excluded"
-            text += f", where an effect of the paper's size is {seen}"
-    return f"{text}.{f' {claim.reason}' if claim.reason else ''}"
+    points = claim.measure == "average" and not returns
+
+    def write(value: float) -> str:
+        return f"{100 * value:+.1f}" if points else f"{value:+.2g}"
+
+    low, high = claim.interval
+    seen = "No difference was found" if low <= 0 <= high else "Difference"
+    unit = " points" if points else ""
+    text = f"{seen}: {write(claim.difference)}{unit}, 95% interval {write(low)} to {write(high)}"
+    if claim.across is not None:
+        text += f"; on other levels, too, {' to '.join(map(write, claim.across))}"
+    if claim.excluded is not None:
+        text += f"; an effect of the paper's size is {'' if claim.excluded else 'not '}excluded"
+    return f"{text}."

@@ -89,15 +89,16 @@ def average(row: Row) -> float:
 
 @number("± 95%", unit="points", shown=True)
 def margin(row: Row) -> float:
-    """Half of the 95% interval of the average for other orders and seeds, in points."""
+    """Half of the 95% interval of the average, for other orders and seeds."""
     low, high = metrics.interval(row.scores)
     return (high - low) / 2 if len(row.block) > 1 else math.nan
 
 
 @number("task sd over orders", unit="points", better="low", shown=True)
 def task_sd(row: Row) -> float:
-    """The order sensitivity: standard deviation of a task's score over orders, in points. It is the
-    root of the order variance, which is averaged over tasks and seeds."""
+    """The order sensitivity: standard deviation of a task's score over orders. It is the root of
+    the order variance, which is averaged over tasks and seeds; the average over tasks varies
+    less."""
     return math.sqrt(order_variance(row))
 
 
@@ -110,8 +111,12 @@ def worst_order(row: Row) -> float:
 @number("of expert", unit="share", better="high", shown=True)
 def of_expert(row: Row) -> float:
     """Share in percent of the way from untrained networks to the expert."""
-    low, high = row.scale or (math.nan, math.nan)
-    return (average(row) - low) / (high - low)
+    expert = row.cells[0].expert
+    if expert is None or any(cell.expert != expert for cell in row.cells):
+        return math.nan
+    untrained = row.mean("untrained")
+    gain = np.array(expert.level_returns, dtype=np.float64).mean() - untrained
+    return float((average(row) - untrained) / gain) if gain > 1e-9 else math.nan
 
 
 @number(unit="score", better="high", shown=True)
@@ -123,7 +128,7 @@ def just_learned(row: Row) -> float:
 
 @number(unit="points", better="low", shown=True)
 def forgetting(row: Row) -> float:
-    """The best score on a task minus that at the end, over all tasks but the last, in points."""
+    """The best score on a task minus that at the end, over all tasks but the last."""
     return _before_the_last(row, "best")
 
 

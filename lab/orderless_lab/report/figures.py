@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,29 +26,17 @@ DASHES = ("-", "--", ":", "-.")  # of rows that share a colour
 POINTS = 60  # steps at which a curve is drawn
 GRID = "#9999994D"
 WIDTH = 5.2  # inches: on a phone the text of a page's figures keeps its size
-TEXTS = {  # name -> explanation
-    "orders": "Average after the last task: a dot for every order of the tasks, a line for the "
-    "mean.",
-    "figure2": "Average against normalized variance over orders and seeds (variance of a task's "
-    "accuracy over its squared mean), as in the paper's figure 2: better is to the right and down.",
-    "figure3": "Return during training: mean over runs, and a band from the lowest to the highest. "
-    "Dotted lines mark a new level.",
-    "weights": "How many particles share the weight: mean over runs, and a band from the lowest to "
-    "the highest.",
-}
 
 
-def drawn(table: Table, numbers: pd.DataFrame) -> Iterator[tuple[str, str, Callable[[], Figure]]]:
-    """Name, explanation and drawing of each figure for which the table has data."""
-    found: dict[str, Callable[[], Figure]] = {"orders": partial(orders, table, numbers)}
+def drawn(table: Table, numbers: pd.DataFrame) -> Iterator[tuple[str, Figure]]:
+    """The figures for which the table has data, by name."""
+    yield "orders", orders(table, numbers)
     if numbers["normalized_variance"].notna().any():
-        found["figure2"] = partial(figure2, table, numbers)
+        yield "figure2", figure2(table, numbers)
     if any(cell.curves for cell in table.cells):
-        found["figure3"] = partial(curves, table, "curves", "return", "episode return")
+        yield "figure3", curves(table, "curves", "return", "episode return")
     if any((cell.particles or 1) > 1 and cell.trace.get("ess") for cell in table.cells):
-        found["weights"] = partial(curves, table, "trace", "ess", "effective sample size")
-    for name, draw in found.items():
-        yield name, TEXTS[name], draw
+        yield "weights", curves(table, "trace", "ess", "effective sample size")
 
 
 def new_figure(width: float, height: float) -> Figure:

@@ -76,7 +76,6 @@ class Row:
 
     method: Description
     cells: list[CellRecord]
-    scale: tuple[float, float] | None = None  # returns of untrained networks and of the expert
 
     @cached_property
     def places(self) -> dict[tuple[int, int], CellRecord]:
@@ -192,7 +191,6 @@ def tables(runs: Sequence[Run]) -> list[Table]:
 def _table(by_run: dict[str, list[CellRecord]]) -> Table:
     cells = list(itertools.chain(*by_run.values()))
     _refuse_contradictions(cells)
-    scale = _scale(cells)
     rows = {}
     for name in sorted({cell.method for cell in cells}, key=_table_order):
         method = _described(name, cells)
@@ -200,12 +198,12 @@ def _table(by_run: dict[str, list[CellRecord]]) -> Table:
         of_runs = {run: some for run, some in of_runs.items() if some}
         settings = [shared_settings(some) for some in of_runs.values()]
         if all(each == settings[0] for each in settings):
-            merged = Row(method, list(itertools.chain(*of_runs.values())), scale)
-            rows[name] = Row(method, list(merged.places.values()), scale)
+            merged = Row(method, list(itertools.chain(*of_runs.values())))
+            rows[name] = Row(method, list(merged.places.values()))
         else:
             for run, some in of_runs.items():
                 named = _relabelled(method, f"{method.label} ({run})")
-                rows[f"{name} ({run})"] = Row(named, some, scale)
+                rows[f"{name} ({run})"] = Row(named, some)
     first = cells[0]
     presets = dict.fromkeys(cell.preset for cell in cells)
     return Table(first.benchmark, first.scenario, ", ".join(presets), rows)
@@ -216,15 +214,11 @@ def _refuse_contradictions(cells: list[CellRecord]) -> None:
     orders: dict[int, list[int]] = {}
     for cell in cells:
         known = orders.setdefault(cell.order_index, cell.order)
-        if known != cell.order:
+        if known != cell.order or len(known) != len(cells[0].order):
             raise ReportError(
-                f"Order {cell.order_index} is {known} in one cell and {cell.order} in another; "
-                "cells of different experiments cannot share a table."
-            )
-        if len(cell.order) != len(cells[0].order):
-            raise ReportError(
-                f"Cells of {' '.join(cell.table)} have different numbers of tasks; cells of "
-                "different experiments cannot share a table."
+                f"Order {cell.order_index} of {cell.method} is {cell.order}, where others have "
+                f"{known} or {len(cells[0].order)} tasks: cells of different experiments cannot "
+                "share a table."
             )
 
 
@@ -243,17 +237,6 @@ def _table_order(name: str) -> tuple[int, str]:
     """Sort key: registered methods in their order, then all others by name."""
     known = list(METHODS)
     return (known.index(name) if name in METHODS else len(known), name)
-
-
-def _scale(cells: list[CellRecord]) -> tuple[float, float] | None:
-    """The mean returns of untrained clones and of the one expert of all cells, if both are known
-    and the expert is better."""
-    expert = cells[0].expert
-    if expert is None or any(cell.expert != expert for cell in cells):
-        return None
-    untrained = float(np.mean([tidy(cell)["untrained"].mean(skipna=False) for cell in cells]))
-    best = float(np.mean(np.array(expert.level_returns or [None], dtype=np.float64)))
-    return (untrained, best) if best > untrained else None
 
 
 def complete_block(places: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:

@@ -10,6 +10,7 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from ..paper import benchmark_label
 from ..paper.claims import evidence
 from .columns import NUMBERS
 from .figures import drawn, svg
@@ -17,8 +18,6 @@ from .frame import Row
 from .sentences import competing, undominated
 from .summary import Summary
 from .tables import readable, title, units
-
-VERDICTS = {True: "holds", False: "does not hold", None: "not decided"}
 
 
 def render(summaries: list[Summary]) -> str:
@@ -36,6 +35,7 @@ def render(summaries: list[Summary]) -> str:
         style=Markup(style),
         script=Markup(script),
         digest=digest,
+        evidence=evidence,
         results=[_result(summary, place) for place, summary in enumerate(summaries)],
     )
 
@@ -47,21 +47,18 @@ def _result(summary: Summary, place: int) -> dict[str, Any]:
         "summary": summary,
         "table": summary.table,
         "content": summary.as_json(),
+        "benchmark": benchmark_label(summary.table.benchmark),
         "title": title(summary.table),
         "units": units(summary.table),
         "texts": texts,
         "columns": {name: NUMBERS[name] for name in texts.columns},
         "best": {column: _best(summary, texts, column) for column in texts.columns},
         "undominated": undominated(summary.numbers),
-        "figures": [
-            (name, explanation, Markup(svg(draw(), f"{place}{name}")))
-            for name, explanation, draw in drawn(summary.table, summary.numbers)
-        ],
+        "figures": {
+            name: Markup(svg(figure, f"{place}{name}"))
+            for name, figure in drawn(summary.table, summary.numbers)
+        },
         "matrices": {name: _matrix(summary.table.rows[name]) for name in texts.index},
-        "claims": [
-            (VERDICTS[claim.holds], claim, evidence(claim, summary.table.returns))
-            for claim in sorted(summary.claims, key=lambda claim: claim.holds is None)
-        ],
     }
 
 

@@ -74,15 +74,12 @@ def place_snapshots(
 ) -> tuple[Array, Array, Array]:
     """Steps [F], places [F, N, 2] and normalised weights [F, N] of evenly spread snapshots, first
     and last included; the places lie in the unit square and share its axes."""
-    shapes = [list(array.shape) for array in (positions, log_weights, steps)]
-    if positions.ndim != 3 or shapes[1] != shapes[0][:2] or shapes[2] != shapes[0][:1]:
+    fits = positions.ndim == 3 and log_weights.shape == positions.shape[:2]
+    if not fits or steps.shape != positions.shape[:1] or log_weights.size < 4:
         raise ReportError(
-            "Snapshots must hold positions [S, N, P], log_weights [S, N] and step [S], got "
-            f"{shapes[0]}, {shapes[1]} and {shapes[2]}."
+            "Snapshots must hold positions [S, N, P], log_weights [S, N] and step [S], 4 particles "
+            f"at least, got {positions.shape}, {log_weights.shape} and {steps.shape}."
         )
-    points = math.prod(shapes[1])
-    if points < 4:
-        raise ReportError(f"Figure 1 needs at least 4 particles x snapshots, got {points}.")
     largest = log_weights.max(axis=1, keepdims=True)
     if not (np.isfinite(positions).all() and np.isfinite(largest).all()):
         raise ReportError("Some positions or weights are not finite.")

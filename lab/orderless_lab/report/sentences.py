@@ -83,8 +83,8 @@ def notes(table: Table, numbers: pd.DataFrame) -> list[str]:
         fewer = ", ".join(table.label(name) for name in rows if len(rows[name].cells) < most)
         which = f" ({fewer})" if fewer else ""
         found.append(f"The rows do not all stand on the same seeds and orders{which}.")
-    if table.cells[0].expert and all(row.scale is None for row in rows.values()):
-        found.append("The returns of one expert for all cells are not known.")
+    if len({cell.expert.digest for cell in table.cells if cell.expert}) > 1:
+        found.append("The cells do not all clone the same expert.")
     alike = numbers.fillna(-1).groupby(list(numbers.columns.drop("particles"))).groups
     for names in alike.values():
         if len(names) > 1:

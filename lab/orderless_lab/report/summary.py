@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from orderless import metrics
@@ -30,7 +29,7 @@ class Summary:
 
     @property
     def methods(self) -> dict[str, dict[str, Any]]:
-        """Row -> its numbers, lists by order, seed, task and place, and settings of its own; what
+        """Row -> its numbers, lists by order and by task, and settings of its own; what
         is not known is None."""
         shared = shared_settings(self.table.cells)
         return {
@@ -87,10 +86,7 @@ def details(row: Row, shared: dict[str, Any]) -> dict[str, Any]:
     settings = shared_settings(row.block)
     return {
         "order_averages": metrics.order_averages(scores).tolist(),
-        "seed_averages": scores.mean(axis=(1, 2)).tolist(),
         "task_averages": scores.mean(axis=(0, 1)).tolist(),
-        "place_averages": row.frame.groupby("place")["score"].mean().tolist(),
-        "plasticity": plasticity(row),
         "order_indices": row.orders,
         "seed_values": row.seeds,
         "orders": len(row.orders),
@@ -100,16 +96,6 @@ def details(row: Row, shared: dict[str, Any]) -> dict[str, Any]:
         "duration": sum(cell.duration for cell in row.cells),
         "settings": {key: value for key, value in settings.items() if key not in shared},
     }
-
-
-def plasticity(row: Row) -> dict[str, list[float]]:
-    """The mean over runs of each measure of plasticity, by place in the order."""
-    measures = {}
-    for name in row.block[0].plasticity:
-        values = pd.DataFrame([cell.plasticity.get(name, []) for cell in row.block], dtype=float)
-        if values.size and values.notna().all(axis=None):
-            measures[name] = np.mean(values.to_numpy(), axis=0).tolist()
-    return measures
 
 
 def distinct(values: Iterable[str | None]) -> list[str]:

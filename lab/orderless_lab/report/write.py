@@ -45,8 +45,7 @@ def write_report(
     contents["report.html"] = render(found).encode()
     for place, summary in enumerate(found, start=1):
         which = f"-{place}" if len(found) > 1 else ""
-        for name, _, draw in drawn(summary.table, summary.numbers):
-            figure = draw()
+        for name, figure in drawn(summary.table, summary.numbers):
             figure.suptitle(plain(title(summary.table)), fontsize=9)
             contents[f"{name}{which}.png"] = png(figure)
     for run in runs:

@@ -100,19 +100,6 @@ def test_the_best_entry_is_marked_and_broken_or_joint_rows_win_nothing(summary_o
     assert best_of(summary_of(cells), "average") == ["LwF + WPF"]
 
 
-def test_values_that_print_alike_are_best_together(summary_of):
-    level = np.full((TASKS + 1, TASKS), 0.71234)
-    changes = {"wpf": 0.0, "gd": 1e-6, "si": -0.1}
-    cells = [
-        make_cell(name, order, 0, scores={"accuracy": (level + change).tolist()})
-        for name, change in changes.items()
-        for order in range(2)
-    ]
-    assert set(best_of(summary_of(cells), "average")) == {
-        "Weighted particle filter", "Gradient descent",
-    }  # fmt: skip
-
-
 def test_a_matrix_is_the_mean_over_runs_by_place_in_the_order(summary_of):
     cells = [make_cell("gd", order, 0) for order in range(2)]
     expected = np.mean(

@@ -82,13 +82,6 @@ def test_the_headline_names_the_best_row_and_the_filter_beside_one_network(ruled
     assert "higher in 1 of 3 orders, too few to tell them apart" in rest
 
 
-def test_enough_orders_are_not_called_few_and_one_row_is_not_the_highest(ruled_by):
-    summary = ruled_by(lambda name, order, _: 0.6 + 0.01 * order + 0.05 * (name == "wpf"),
-                       ["wpf", "gd"], orders=6)  # fmt: skip
-    assert summary.headline.endswith("in 6 of 6 orders.")
-    assert ruled_by(demo, ["gd"]).headline.startswith("Gradient descent ")
-
-
 def test_a_row_that_broke_down_or_sees_all_tasks_or_lacks_runs_is_not_the_best(summary_of):
     ones = {"scores": {"accuracy": np.ones((TASKS + 1, TASKS)).tolist()}}
     cells = [make_cell(name, order, 0) for name in ("gd", "wpf") for order in range(3)]
