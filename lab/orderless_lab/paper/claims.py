@@ -173,8 +173,9 @@ def late_plasticity(row: Row, measure: str) -> np.ndarray:
     values = []
     for cell in row.block:
         by_place = cell.plasticity.get(measure, [])
-        if measure == "return" and cell.curves is not None:
-            by_place = [cell.scores["accuracy"][-1][task] for task in cell.order]
+        final = cell.final()
+        if measure == "return" and cell.curves is not None and final is not None:
+            by_place = final[cell.order].tolist()
         late = np.array(by_place, dtype=np.float64)[len(by_place) - len(by_place) // 2 :]
         values.append(late.mean() if len(late) else np.nan)
     return np.reshape(values, (len(row.seeds), len(row.orders)))

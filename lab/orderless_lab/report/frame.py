@@ -43,13 +43,20 @@ def load(
         raise ReportError(str(error)) from error
 
 
+def matrix_of(cell: CellRecord) -> Array:
+    """R [T + 1, T]: the score on each task before the first task and after every task."""
+    matrix = cell.matrix()
+    assert matrix is not None  # load_run has checked it
+    return matrix
+
+
 def tidy(cell: CellRecord) -> pd.DataFrame:
     """One line per task of a cell; NaN where something was not measured.
 
     `place` is the place of the task in the order, from 1. `just_learned` is its score right after
     it was learned, `before` right before, and `best` the highest before the last task was learned.
     """
-    matrix = np.array(cell.scores["accuracy"], dtype=np.float64)
+    matrix = matrix_of(cell)
     tasks = np.arange(len(cell.order))
     place = np.argsort(cell.order) + 1
     columns: dict[str, Any] = {name: getattr(cell, name) for name in OF_CELLS}
@@ -143,7 +150,7 @@ class Table:
 
     @property
     def returns(self) -> bool:
-        return self.cells[0].score_kind == "return"
+        return next(iter(self.rows.values())).returns
 
     @property
     def task_names(self) -> list[str]:

@@ -14,7 +14,7 @@ from ..paper import benchmark_label
 from ..paper.claims import evidence
 from .columns import NUMBERS
 from .figures import drawn, svg
-from .frame import Row
+from .frame import Row, matrix_of
 from .sentences import competing, undominated
 from .summary import Summary
 from .tables import readable, title, units
@@ -75,7 +75,5 @@ def _best(summary: Summary, texts: pd.DataFrame, column: str) -> list[str]:
 def _matrix(row: Row) -> list[list[float]]:
     """[moment, place]: the mean score on the k-th task of the order, before and after each task;
     empty for returns, and where scores are missing."""
-    matrices = [np.array(cell.scores["accuracy"], dtype=np.float64) for cell in row.block]
-    in_order = [matrix[:, cell.order] for matrix, cell in zip(matrices, row.block, strict=True)]
-    mean = np.mean(in_order, axis=0)
+    mean = np.mean([matrix_of(cell)[:, cell.order] for cell in row.block], axis=0)
     return [] if row.returns or not np.isfinite(mean).all() else mean.tolist()

@@ -10,10 +10,9 @@ import pandas as pd
 from orderless import metrics
 from orderless_lab.storage.typed import as_json
 
-from ..experiments.record import Run
 from ..paper.claims import Claim, judge_claims
 from .columns import numbers_of
-from .frame import Row, Table, load, shared_settings, tables
+from .frame import Row, Run, Table, load, shared_settings, tables
 from .sentences import headline, notes
 
 
@@ -46,7 +45,7 @@ class Summary:
             "benchmark": table.benchmark,
             "scenario": table.scenario,
             "preset": table.preset,
-            "score_kind": cells[0].score_kind,
+            "score_kind": "return" if table.returns else "accuracy",
             "task_names": table.task_names,
             "settings": shared_settings(cells),
             "methods": self.methods,

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from orderless.io import write_atomically
 
-from ..experiments.record import Run
 from ..text import file_name
 from .figures import drawn, plain, png
-from .frame import ReportError, load
+from .frame import ReportError, Run, load
 from .page import render
 from .particles import figure1, read_snapshots
 from .summary import Summary, summarize
