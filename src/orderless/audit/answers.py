@@ -41,7 +41,7 @@ def grade(given: NDArray[Any], y: NDArray[Any]) -> float:
     if regression and given.shape == (len(y), 1):
         given = given[:, 0]
     several = not regression and given.ndim == 2 and given.shape[1] > 1
-    if given.dtype.kind not in "biuf" or len(given) != len(y) or given.ndim != 1 + several:
+    if given.dtype.kind not in "biuf" or given.shape[:1] != y.shape or given.ndim != 1 + several:
         raise LearnerError(
             "predict must give labels [B], scores [B, C] of several classes or values [B] for "
             f"B={len(y)}, got {given.dtype} {list(given.shape)}"

@@ -58,8 +58,8 @@ def draw_orders(parts: int, count: int, seed: int) -> list[Order]:
 
 
 def course_of_tasks(tasks: Sequence[Task], orders: int, order_seed: int) -> Course:
-    """The order of the tasks varies; a learner is a function from a seed to a `TaskLearner`."""
-    if isinstance(tasks, Task) or not all(isinstance(task, Task) for task in tasks):
+    """The order of the tasks varies; a learner is made by a function from a seed."""
+    if not isinstance(tasks, Sequence) or not all(isinstance(task, Task) for task in tasks):
         raise UserError(
             f"tasks must be a list of ol.Task(x, y, x_test, y_test, name), got {tasks!r:.60}; an "
             "estimator is audited by order_sensitivity(estimator, X, y)"
@@ -127,7 +127,7 @@ def course_of_rows(
 
     def train(estimator: Any, order: Order, seed: int) -> Predictions:
         learner = clone(estimator)
-        seeds = [name for name in learner.get_params() if name.split("__")[-1] == "random_state"]
+        seeds = [name for name in learner.get_params() if name.endswith("random_state")]
         learner.set_params(**dict.fromkeys(seeds, seed))
         turns = [blocks[part] for part in order]
         if groups is not None and hasattr(learner, "partial_fit"):

@@ -1,12 +1,13 @@
 """`order_sensitivity`: train a learner in many orders with many seeds, and compare the scores."""
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 
 from ..errors import UserError
@@ -30,7 +31,7 @@ def order_sensitivity(
     search: int = 0,
     rates: Sequence[float] = (),
     name: str | None = None,
-    keep: Path | str | None = None,
+    keep: str | os.PathLike[str] | None = None,
     key: str = "",
     progress: Callable[[int, int, str], None] = lambda done, total, text: None,
 ) -> OrderSensitivity:
@@ -59,9 +60,9 @@ def order_sensitivity(
             `order_seed`. All orders if there are no more: three tasks have six.
         seeds: number of seeds, 0, 1, ...; at least two.
         search: number of additional runs that search the worst order: each tries the worst order
-            so far with two parts swapped. What is found is repeated with another seed.
+            so far with one part moved. What is found is repeated with another seed.
         rates: two learning rates; measures how fast the effect of the order falls with the rate.
-            `learner` is then called as `learner(seed, lr=rate)`, too. See `RateSlope`.
+            `learner` is then called as `learner(seed, lr=rate)`, too.
         name: the learner's name in the report.
         keep: a file for finished runs; the same call computes only what is missing. Nothing in it
             tells one version of the learner from another, unless `key` does.
@@ -94,8 +95,7 @@ def order_sensitivity(
         name = name or type(learner).__name__
     if len(course.orders) < 2:
         raise UserError(f"an audit needs at least two tasks or groups, got {course.parts}")
-    path = None if keep is None else Path(keep)
-    kept: dict[str, Record] = load(path)["runs"] if path and path.exists() else {}
+    kept: dict[str, Record] = load(keep)["runs"] if keep and os.path.exists(keep) else {}
     total = len(course.orders) * seeds + search
     done = 0
 
@@ -105,8 +105,8 @@ def order_sensitivity(
         if run_key not in kept:
             progress(done, total, f"seed {seed}, {course.name_of(order)}")
             kept[run_key] = _train_and_grade(course, learner, order, seed)
-            if path:
-                save(path, {"runs": kept})
+            if keep:
+                save(keep, {"runs": kept})
         done += 1
         return kept[run_key]
 
@@ -132,7 +132,7 @@ def _train_and_grade(course: Course, learner: Any, order: Order, seed: int) -> R
     pairs = zip(predictions, course.targets, strict=True)
     return {
         "scores": [grade(given, y) for given, y in pairs],
-        "bits": digest([given.tolist() for given in predictions])[:16],
+        "bits": digest([torch.tensor(given).double() for given in predictions])[:16],
     }
 
 
@@ -147,17 +147,24 @@ def _search(
     if len(course.parts) > len(course.orders[0]):
         raise UserError("search needs tasks or groups to reorder")
     generator = np.random.default_rng(0)
-    everything = math.factorial(len(course.parts))
-    for _ in range(min(budget - 1, everything - len(known))):
-        for worst in sorted(known, key=known.__getitem__):
-            untried = [order for order in _moves(worst) if order not in known]
-            if untried:
-                break
+    for _ in range(budget - 1):
+        untried = _untried(known)
+        if not untried:
+            break
         order = untried[generator.integers(len(untried))]
         known[order] = float(np.mean(run(order, 0)["scores"]))
     worst = min(known, key=known.__getitem__)
     again = float(np.mean(run(worst, 1)["scores"]))
     return WorstOrder(course.name_of(worst), known[worst], again)
+
+
+def _untried(known: dict[Order, float]) -> list[Order]:
+    """The orders one move away from the worst order that has some untried ones."""
+    for order in sorted(known, key=known.__getitem__):
+        untried = [near for near in _moves(order) if near not in known]
+        if untried:
+            return untried
+    return []
 
 
 def _moves(order: Order) -> Iterator[Order]:

@@ -20,7 +20,6 @@ MEANING = {
     "not shown": "no effect of the order was found",
     "undecided": "too few orders and seeds for any p of 0.05",
 }
-PERMUTATIONS = 9999
 Array = NDArray[np.float64]
 Verdict = Literal["none", "sensitive", "below reseeding", "not shown", "undecided"]
 
@@ -74,7 +73,7 @@ def decompose(scores: Array) -> Decomposition:
         order_effect=variance - seed_variance,
         seed_effect=variance - order_variance,
         interaction=order_variance + seed_variance - variance,
-        p_value=metrics.order_p_value(scores, permutations=PERMUTATIONS),
+        p_value=metrics.order_p_value(scores),
     )
 
 
@@ -185,7 +184,6 @@ class OrderSensitivity:
             "worst order": f"{percent(averages[lowest])}%, {self.orders[lowest]}",
             "order sd": f"{small(100 * math.sqrt(self.order_variance))} points on a test set",
             "seed sd": f"{small(100 * math.sqrt(self.seed_variance))} points",
-            "orders run": self.digest,
         }
         if self.p_value is not None:
             rows["p"] = f"{self.p_value:.4f}"
@@ -198,8 +196,10 @@ class OrderSensitivity:
             )
         if self.slope is not None:
             rows["rate slope"] = f"{self.slope:.2f} (small rates: 4 for SGD, 2 for momentum, Adam)"
-        runs = f"{orders} orders x {seeds} seeds, test sets: {tasks}"
-        title = f"Order sensitivity of {self.name}: {runs}"
+        rows["orders run"] = self.digest
+        title = (
+            f"Order sensitivity of {self.name}: {orders} orders x {seeds} seeds, test sets: {tasks}"
+        )
         lines = [title, *(f"  {name:13}{value}" for name, value in rows.items())]
         return "\n".join(map(printable, lines))
 
@@ -208,8 +208,12 @@ class OrderSensitivity:
 
     def json(self) -> str:
         """All numbers."""
-        numbers = (
-            vars(self) | self.parts._asdict() | {"verdict": self.verdict, "p_value": self.p_value}
-        )
-        del numbers["parts"]
+        numbers = {
+            **self.parts._asdict(),
+            **vars(self),
+            "worst": self.worst and self.worst._asdict(),
+            "verdict": self.verdict,
+            "p_value": self.p_value,
+        }
+        del numbers["parts"]  # the cached property
         return json.dumps(numbers, default=np.ndarray.tolist, indent=1, allow_nan=False)
