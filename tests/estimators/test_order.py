@@ -1,6 +1,8 @@
-"""No order and no batching changes a bit of the estimators."""
+"""No order, no batching and no thread changes a bit of the estimators."""
 
 from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -46,6 +48,17 @@ def test_fit_finds_scales_that_do_not_depend_on_the_order_of_the_rows(kind) -> N
     models = [kind(n_features=16, random_state=0).fit(*shuffled(X, y, seed)) for seed in (0, 1)]
     assert np.array_equal(models[0].input_scale_, models[1].input_scale_)
     assert np.array_equal(models[0].predict(X), models[1].predict(X))
+
+
+def test_estimators_fitted_in_several_threads_are_equal(iris) -> None:
+    X, y = iris
+
+    def fitted(_: int) -> np.ndarray:
+        return ExactClassifier(n_features=512, random_state=0).fit(X, y).predict_proba(X)
+
+    alone = fitted(0)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(np.array_equal(answers, alone) for answers in pool.map(fitted, range(12)))
 
 
 @pytest.mark.parametrize("features", ["relu", "linear"])

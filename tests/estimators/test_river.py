@@ -29,13 +29,6 @@ def test_river_is_content_with_the_first_samples_of_its_streams(model) -> None:
         check(model.clone())
 
 
-@pytest.mark.sweep
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
-@pytest.mark.filterwarnings("ignore:.*are clipped", "ignore:the inputs are so small")
-def test_river_is_content(model) -> None:
-    checks.check_estimator(model)
-
-
 def samples(count: int = 60) -> list[tuple[dict, str, float]]:
     """Two numbers and a category; a label and a value that depend on both."""
     draw = np.random.default_rng(0)

@@ -31,6 +31,7 @@ import copy
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -143,7 +144,9 @@ class ExactHead(Predictor):
         if (prior_precision is None) != (noise_variance is None):
             raise ValueError("give both prior_precision and noise_variance, or neither")
         of_classes = targets == "classes"
-        super().__init__(as_ensemble(features), link="softmax" if of_classes else "identity")
+        # a function: with one class known so far its probability is 1, which "softmax" refuses
+        softmax = partial(torch.softmax, dim=-1)
+        super().__init__(as_ensemble(features), link=softmax if of_classes else "identity")
         self.grid = GridFeatures(self.particles, feature_limit, bits, block_size)
         self.basis = Basis(
             self.grid.fingerprint,

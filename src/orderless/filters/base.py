@@ -174,7 +174,7 @@ class Predictor(ABC):
         missing = {"kind", "particles", *self.plain_state, *tensors} - state.keys()
         if missing:
             raise ValueError(f"this is not the state of a {name}: it has no {min(missing)!r}")
-        if not isinstance(state["seed"], int):
+        if not isinstance(state.get("seed", 0), int):
             raise ValueError(f"the seed of a state is a whole number, got {state['seed']!r}")
         networks = {key: tuple(t.shape) for key, t in self.particles.state_dict().items()}
         check_same_shapes(networks, state["particles"], "this state is of another model")
