@@ -5,7 +5,11 @@ On a machine without a GPU Triton's interpreter runs the kernels (see conftest.p
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -189,3 +193,11 @@ def test_other_convolutions_are_left_to_torch(
     weight = torch.zeros(2, 3, side, side)
     assert convolution.can_convolve(x, torch.zeros(2, 3, 3, 3), 1, (1, 1), 1)
     assert not convolution.can_convolve(x, weight, stride, padding, 1)
+
+
+@pytest.mark.slow
+def test_the_kernels_compile_for_a_gpu() -> None:
+    """The compiler refuses what the interpreter accepts, such as a name made inside of a loop."""
+    script = Path(__file__).with_name("compile_kernels.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, script], env=environment, check=True)

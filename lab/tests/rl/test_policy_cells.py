@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,9 @@ from lab.tests.rl.toys import assert_same_networks
 
 import orderless as ol
 from orderless_lab.experiments.policy import _figures, binned_returns
-from orderless_lab.methods.learners.policy import PolicyLearner
 from orderless_lab.rl import (
     PPO,
     Compact,
-    LineageBootstrapFilter,
     PPOSettings,
     ProcgenLevels,
     UpdateInfo,
@@ -78,47 +75,6 @@ def test_a_lifelong_cell_is_ppo_level_after_level(tmp_path: Path) -> None:
     assert record["trace"]["step"] == list(range(32, 641, 32))
     assert record["score_kind"] == "return" and record["task_names"] == ["level 0", "level 1"]
     assert all(len(values) == 2 for values in record["plasticity"].values())
-
-
-@pytest.mark.slow
-def test_batch_seed_changes_what_is_played_and_leaves_networks_alone(tmp_path: Path) -> None:
-    def played(**changes: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
-        learner = make_run(tiny_cell(LIFELONG, "ppo+wpf", **changes), tmp_path).learner
-        start = [p.detach().clone() for p in learner.filter.particles.parameters()]
-        learner.begin_level(0)
-        learner.collect()
-        learner.env.close()
-        return start, learner.rollout.actions
-
-    (start, plain), (same_start, same), (other_start, other) = (
-        played(batch_seed=seed) for seed in (None, 0, 1)
-    )
-    assert torch.equal(plain, same) and not torch.equal(plain, other)
-    for ours, *theirs in zip(start, same_start, other_start, strict=True):
-        assert all(torch.equal(ours, each) for each in theirs)
-
-
-@pytest.mark.slow
-def test_orders_may_have_seeds_of_their_own(tmp_path: Path) -> None:
-    def start(index: int, **changes: Any) -> list[torch.Tensor]:
-        cell = replace(tiny_cell(LIFELONG, "ppo", **changes), order_index=index)
-        with (run := make_run(cell, tmp_path)).opened:
-            return [p.detach().clone() for p in run.filter.particles.parameters()]
-
-    def same(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
-        return all(torch.equal(*pair) for pair in zip(ours, theirs, strict=True))
-
-    assert same(start(0), start(2)) and same(start(0), start(0, seeds_by="order"))
-    assert not same(start(0), start(2, seeds_by="order"))
-    assert same(start(2, seeds_by="order"), start(0, first_seed=2000))
-
-
-@pytest.mark.slow
-def test_trac_tells_how_far_it_goes(tmp_path: Path) -> None:
-    run = make_run(tiny_cell(LIFELONG, "ppo+trac"), tmp_path)
-    record = run.run()
-    assert len(record.trace["scale"]) == len(record.trace["step"])
-    assert record.trace["scale"][-1] == float(run.filter.optimizer.scale)
 
 
 @pytest.mark.slow
@@ -180,7 +136,6 @@ def test_a_cloning_cell_is_a_loop_over_levels(tmp_path: Path) -> None:
     ("method", "changes"),
     [
         ("ppo+wpf", {"particles": 1}),
-        ("ppo+averaging", {"particles": 1}),
         ("ppo+ewc", {"ewc_strength": 0.0}),
     ],
 )
@@ -236,22 +191,6 @@ def test_ewc_holds_the_policy_where_a_level_left_it() -> None:
     assert importance["policy.weight"].any() and not importance["value.weight"].any()
 
 
-def test_a_learner_says_what_is_missing() -> None:
-    learner = make_walker(1.0)
-    for call in (learner.update, learner.end_level):
-        with pytest.raises(
-            RuntimeError, match=r"there is no experience yet: call collect\(\) first"
-        ):
-            call()
-    particles = learner.filter.particles
-    drifting = LineageBootstrapFilter(particles, perturbation=0.1)
-    ewc = ol.EWC(particles, 1.0)
-    with pytest.raises(TypeError, match="LineageBootstrapFilter takes no gradient steps"):
-        PolicyLearner(learner.env, drifting, learner.ppo.settings, consolidation=ewc)
-    with pytest.raises(TypeError, match="returns a tuple: pass logits=..., a function that picks"):
-        ewc.end_task((torch.eye(6), torch.zeros(6).long()))
-
-
 def test_what_is_no_experience_is_not_consolidated() -> None:
     learner = make_walker(1.0)
     learner.begin_level(0)
@@ -280,10 +219,9 @@ class Stopped(Exception):
 @pytest.mark.parametrize(
     ("benchmark", "method", "after"),
     [
-        (LIFELONG, "ppo+ewc+wpf", 2 * 32),
         (LIFELONG, "ppo+ewc+wpf", 5 * 32),
-        (LIFELONG, "ppo+trac", 4 * 32),
-        (LIFELONG, "ppo+bootstrap", 5 * 32),
+        (LIFELONG, "ppo+trac", 2 * 32),
+        (LIFELONG, "ppo+bootstrap", 4 * 32),
         (CLONING, "bc+wpf", 9),
     ],
 )
@@ -337,12 +275,8 @@ def test_networks_that_break_down_go_on_playing_as_they_were(tmp_path: Path) -> 
     ("change", "sentence"),
     [
         ("levels=3000000000", "level must lie in 0..2147483646, got 3000000000"),
-        ("levels=x", "levels must look like 0,1,2 or 0-14, got 'x'"),
-        ("network=mlp", "network must be one of impala, compact, got 'mlp'"),
         ("minibatches=7", "minibatches=7 must divide the rollout of 4 copies x 8 steps"),
         ("transitions=5", "transitions=5 must fill a batch of 16"),
-        ("max_grad_norm=0", "max_grad_norm must be a positive number, got 0.0"),
-        ("steps_per_level=0", "steps_per_level must be at least 1, got 0"),
     ],
 )
 def test_bad_settings_are_named(change: str, sentence: str) -> None:
