@@ -282,7 +282,7 @@ def test_labels_and_values_that_do_not_fit_do_not_merge_nor_load() -> None:
     one, both = line(), line()
     one.update(X, X[:, 0])
     both.update(X, X[:, :2])
-    with pytest.raises(ValueError, match="targets have 1 values here and 2 there"):
+    with pytest.raises(ValueError, match="12 features and 1 targets, and now have 12 and 2"):
         one + both  # the second would count as 0 wherever there was only one
     with pytest.raises(ValueError, match="16.0' here .*32.0' there"):
         one + line(target_limit=32.0)

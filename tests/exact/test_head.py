@@ -187,6 +187,8 @@ def test_classes_appear_when_they_appear() -> None:
     assert torch.allclose(head.predict(X[:4]), torch.full((4, 12), 1 / 12).double())
     head.update(X[Y == 4], Y[Y == 4])
     assert torch.equal(head.predict(X[:4]).argmax(1), torch.full((4,), 4))
+    one = fed(X, Y * 0)
+    assert (one.predict(X) == 1).all()
     head.update(X[Y == 2], Y[Y == 2])
     assert (head.predict(X)[:, [0, 1, 3, 5, 11]] == 0).all()
     assert head.columns == [(-1, 2), (-1, 4)]
@@ -242,7 +244,7 @@ def test_bad_input_changes_nothing() -> None:
         (X, Y, {"sample_weight": "a"}, "sample_weight must hold numbers, got 'a'"),
         (X.to(torch.complex64), Y, {}, "real numbers"),
         (X.to_sparse(), Y, {}, "densely"),
-        (X[:, :5], Y, {}, "5 features, but 12"),
+        (X[:, :5], Y, {}, "12 features and 8 targets, and now have 5"),
         (X.unsqueeze(2), Y, {}, "Flatten"),
         (X.tolist(), Y, {}, "x must be a tensor, got list"),
         (X[:2], ["cat", "dog"], {}, "number labels that are strings"),

@@ -426,7 +426,8 @@ class ExactHead(Predictor):
         scores = means[..., chosen] * (factor / variances.sqrt()).unsqueeze(2)
         return by_label(scores, label_table(labels[chosen], count), across)
 
-    def mixture(self, values: Tensor, weights: Tensor) -> Tensor:
+    @staticmethod
+    def average(values: Tensor, weights: Tensor) -> Tensor:
         """sum_i w_i values_i over `[N, B, C]`; a map of weight 0 may say -inf."""
         shares = weights.to(values.dtype).view(-1, 1, 1)
         return torch.where(shares > 0, shares * values, 0.0).sum(0)

@@ -30,39 +30,43 @@ def sums_of(
     if not len(y):
         return None
     columns, targets = encoded(y, task, basis)
-    sums: HeadSums | None = None
+    keys = sample_keys(x).to(grid.device)
+    chosen = keys % max(1, basis.calibration) == 0
+    sums = None
     kept = []
-    parts = [tensor.split(grid.portion) for tensor in (x, targets, weights)]
-    for rows, wanted, mass in zip(*parts, strict=True):
+    parts = [tensor.split(grid.portion) for tensor in (x, targets, weights, chosen)]
+    for rows, wanted, mass, some in zip(*parts, strict=True):
         raw = grid.raw(rows)
         features = grid.rounded(raw)
         if sums is None:
-            n, _, size = features.shape
+            n, _, size = raw.shape
             sums = HeadSums.empty(basis, n, size, columns, grid.device)
-            some = slice(_LOOKED_AT)
-            head.warnings.look_at("feature_limit", raw[:, some], grid.limit, grid.bits)
-            limit = getattr(grid.maps[0], "input_limit", None)
-            if limit is not None and x.is_floating_point():
-                head.warnings.look_at("input_limit", x[some], limit, INPUT_BITS)
-            if basis.target_limit is not None:
-                head.warnings.look_at("target_limit", y[some], basis.target_limit, basis.bits)
+            _warn(head, rows[:_LOOKED_AT], y[:_LOOKED_AT], raw[:, :_LOOKED_AT])
         sums.add(features, wanted, mass)
         sums.clipped += float((raw.abs() > grid.limit).sum((0, 2)).double() @ mass)
-        if basis.calibration:
-            keys = sample_keys(rows).to(grid.device)
-            chosen = keys % basis.calibration == 0
-            of_columns = torch.stack([keys, columns[wanted]], 1)[chosen]
-            kept.append((of_columns, mass[chosen], (features[:, chosen] / grid.limit).half()))
-    if sums is not None and basis.ledger:
+        kept.append((features[:, some] / grid.limit).half())
+    assert sums is not None
+    if basis.ledger:
         names = sample_hashes(f"{basis.fingerprint} {task}", x, y, size=8)
         numbers = [int.from_bytes(name, signed=True) for name in names]
         entries = torch.tensor(numbers, device=grid.device).unsqueeze(1)
         nothing = torch.zeros(0, len(names), 0, device=grid.device)
         sums.counted["ledger"] = Samples.of(entries, weights, nothing)
-    if sums is not None and kept:
-        own, masses, small = zip(*kept, strict=True)
-        sums.counted["kept"] = Samples.of(torch.cat(own), torch.cat(masses), torch.cat(small, 1))
+    if basis.calibration:
+        pairs = torch.stack([keys, columns[targets]], 1)[chosen]
+        sums.counted["kept"] = Samples.of(pairs, weights[chosen], torch.cat(kept, 1))
     return sums
+
+
+def _warn(head: ExactHead, x: Tensor, y: Tensor, features: Tensor) -> None:
+    """Look at some samples, and warn if inputs, features or targets lose much on their grids."""
+    tell = head.warnings.look_at
+    tell("feature_limit", features, head.grid.limit, head.grid.bits)
+    limit = getattr(head.grid.maps[0], "input_limit", None)
+    if limit is not None and x.is_floating_point():
+        tell("input_limit", x, limit, INPUT_BITS)
+    if head.basis.target_limit is not None:
+        tell("target_limit", y, head.basis.target_limit, head.basis.bits)
 
 
 def encoded(y: Tensor, task: int | None, basis: Basis) -> tuple[Tensor, Tensor]:

@@ -269,17 +269,14 @@ def totals(equations: NormalEquations, points: Tensor) -> Tensor:
 
 
 def solve_head(
-    equations: NormalEquations,
-    prior_precision: float | None = None,
-    noise_variance: float | None = None,
+    equations: NormalEquations, fixed: tuple[float, float] | None = None
 ) -> HeadPosterior:
-    """The head's posterior, with alpha and 1/beta as given or chosen."""
+    """The head's posterior, with alpha and 1/beta as fixed or chosen."""
     variance = equations.variance
-    known = prior_precision is not None and noise_variance is not None
     beta = None
-    if prior_precision is not None and noise_variance is not None:
-        ridge = prior_precision * variance * noise_variance
-        beta = 1.0 / noise_variance
+    if fixed is not None:
+        ridge = fixed[0] * variance * fixed[1]
+        beta = 1.0 / fixed[1]
     elif equations.informative:
         ridge = choose_ridge(equations)
     else:  # one class or one sample: nothing to choose lambda by
@@ -297,7 +294,7 @@ def solve_head(
         equations.mean,
         prior_precision=ridge * precision / variance,
         noise_variance=1.0 / precision,
-        log_evidence=log_evidence if equations.informative or known else 0.0,
+        log_evidence=log_evidence if equations.informative or fixed else 0.0,
         intercept_leverage=equations.intercept_leverage,
         held_out=None if scores.held_out is None else scores.held_out[0],
     )

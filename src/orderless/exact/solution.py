@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..filters.weights import normalize
-from .grid import GridFeatures, in_plain_mode
+from .grid import GridFeatures
 from .held_out import HeldOut, by_label, label_table
 from .intake import check_tensor
 from .ridge import SHARPNESS, HeadPosterior, NormalEquations, solve_head
@@ -31,7 +31,10 @@ class Solution:
     heads: list[HeadPosterior]
     evidence: Tensor  # [N], log p(data | map i), float64
     log_weights: Tensor  # [N]
-    sharpness: float  # on f / sqrt(variance) of every map, chosen for the mixture of all
+    sharpness: float = SHARPNESS  # on f / sqrt(variance) of all maps, chosen for their mixture
+    left_out: Tensor | None = (
+        None  # [S], whether the head without a kept sample predicts it rightly
+    )
 
 
 def solve(head: ExactHead, sums: HeadSums | None) -> Solution:
@@ -41,17 +44,19 @@ def solve(head: ExactHead, sums: HeadSums | None) -> Solution:
     evidence = torch.zeros(n, dtype=torch.float64, device=head.grid.device)
     uniform = torch.full_like(evidence, -math.log(n))
     if sums is None:
-        return Solution([], evidence, uniform, SHARPNESS)
+        return Solution([], evidence, uniform)
     ratio = ratios_of(head.class_prior, sums)
     held = held_out_of(sums, head.across_tasks, ratio)
     heads = [_solve_map(head, sums, held, ratio, number) for number in range(n)]
     evidence = evidence.new_tensor([posterior.log_evidence for posterior in heads])
     log_weights = normalize(evidence)[0] if head.weighting == "evidence" else uniform
-    sharpness = SHARPNESS
-    scores = [posterior.held_out for posterior in heads if posterior.held_out is not None]
-    if held is not None and scores:
-        sharpness = held.sharpness(torch.stack(scores), log_weights)
-    return Solution(heads, evidence, log_weights, sharpness)
+    if held is None:
+        return Solution(heads, evidence, log_weights)
+    scores = torch.stack([posterior.held_out for posterior in heads])  # type: ignore[misc]
+    sharpness = held.sharpness(scores, log_weights)
+    logits = by_label(sharpness * scores, held.table, held.across)
+    shares = logits.softmax(2) * log_weights.exp().view(-1, 1, 1)
+    return Solution(heads, evidence, log_weights, sharpness, shares.sum(0).argmax(1) == held.labels)
 
 
 def read(solution: Solution, grid: GridFeatures, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,7 +111,10 @@ def _solve_map(
         features = sums.counted["kept"].features[number, : len(held.labels)].double()
         rows = features * sums.basis.feature_limit - equations.mean
         equations = replace(equations, held=held, rows=rows)
-    return solve_head(equations, head.prior_precision, head.noise_variance)
+    fixed = None
+    if head.prior_precision is not None and head.noise_variance is not None:
+        fixed = head.prior_precision, head.noise_variance
+    return solve_head(equations, fixed)
 
 
 def held_out_of(sums: HeadSums, across: str, ratio: Tensor | None = None) -> HeldOut | None:
@@ -121,19 +129,6 @@ def held_out_of(sums: HeadSums, across: str, ratio: Tensor | None = None) -> Hel
     if ratio is not None:
         weights = weights * ratio[columns]
     return HeldOut(columns, weights, label_table(labels, len(names)), labels[columns], across)
-
-
-@in_plain_mode
-def left_out(head: ExactHead) -> Tensor:
-    """Whether each of some kept samples is predicted rightly by the head without it `[S]`."""
-    held = None if head.sums is None else held_out_of(head.sums, head.across_tasks)
-    if held is None:
-        return torch.zeros(0, dtype=torch.bool)
-    solution = head.solution()
-    scores = torch.stack([part.held_out for part in solution.heads if part.held_out is not None])
-    logits = by_label(solution.sharpness * scores, held.table, held.across)
-    shares = logits.softmax(2) * solution.log_weights.exp().view(-1, 1, 1)
-    return shares.sum(0).argmax(1) == held.labels
 
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -213,14 +213,11 @@ class HeadSums:
                 f"{samples:.0f} samples cannot be summed exactly with bits={self.basis.bits}: the "
                 f"limit is {self.basis.most:.0f}; build the head with fewer bits"
             )
-        if self.features != other.features:
+        same_values = self.basis.classes or len(self.columns) == len(other.columns)
+        if self.features != other.features or not same_values:
             raise ValueError(
-                f"the feature map gave {other.features} features, but {self.features} before: it "
-                "must give the same number for every input"
-            )
-        if not self.basis.classes and len(self.columns) != len(other.columns):
-            raise ValueError(
-                f"targets have {len(self.columns)} values here and {len(other.columns)} there"
+                f"samples had {self.features} features and {len(self.columns)} targets, and now "
+                f"have {other.features} and {len(other.columns)}: give as many for every input"
             )
         columns = torch.cat([self.columns, other.columns.to(self.columns.device)]).unique()
         check_columns(columns)
@@ -250,17 +247,15 @@ class HeadSums:
                     f"{missing} of them are not among the samples of its {name!r}, or not so often"
                 )
         diagonal = self.sums["gram"].map(lambda words: words.diagonal(dim1=1, dim2=2)).value()
-        if bool((diagonal < 0).any()):
-            return "a sum of squared features would fall below 0"
-        if bool((self.counts < 0).any()):
-            return "a column would have fewer than 0 samples"
-        if self.clipped < 0:
-            return "fewer than 0 values would be clipped"
-        if self.samples == 0 and bool(diagonal.any()):
-            return "no samples but some of their features would be left"
-        if bool(self.sums["moments"].value()[self.counts == 0].any()):
-            return "a column would have no samples but some of their features"
-        return None
+        without = self.sums["moments"].value()[self.counts == 0]
+        reasons = {
+            "a sum of squared features would fall below 0": diagonal < 0,
+            "a column would have fewer than 0 samples": self.counts < 0,
+            "a column would have no samples but some of their features": without != 0,
+            "no samples but some of their features would be left": (diagonal != 0)
+            & (self.samples == 0),
+        }
+        return next((reason for reason, wrong in reasons.items() if wrong.any()), None)
 
     def _with_columns(self, columns: Tensor) -> dict[str, ExactSum]:
         """The same sums with more columns."""

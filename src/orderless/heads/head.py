@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ..errors import DataError, UserError
 from ..exact import ExactHead, Predictive
-from ..exact.solution import left_out
 from ..io import INVALID_STATE, load, save
 from .recipe import Recipe
 
@@ -84,8 +83,8 @@ class Head:
 
     def left_out(self) -> tuple[int, int]:
         """How many kept samples the head without them predicts rightly, of how many."""
-        right = left_out(self.exact)
-        return int(right.sum()), len(right)
+        right = self.exact.solution().left_out
+        return (0, 0) if right is None else (int(right.sum()), len(right))
 
     def noise(self) -> float:
         """The standard deviation of values around the best prediction."""
