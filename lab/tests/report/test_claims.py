@@ -115,11 +115,6 @@ def test_comparisons_use_only_the_cells_both_methods_have(summary_of):
     assert claim.difference == pytest.approx(0.1)
 
 
-def test_other_benchmarks_have_verdicts_on_their_weighted_rows_alone(summary_of):
-    cells = [make_cell(name, o, 0, benchmark="mine") for name in ("gd", "wpf") for o in range(6)]
-    assert {(c.left, c.right) for c in summary_of(cells).claims} == {("wpf", "gd")}
-
-
 # ---------------------------------------------------------------------- returns of games
 
 LEVELS = 3

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from lab.tests.report.synthetic_cells import LEVELS, TASKS, make_cell
 from markdown import Markdown
+from typer.testing import CliRunner
 
+from orderless.cli.main import app
 from orderless_lab.report import format_table
 from orderless_lab.report.columns import written
 from orderless_lab.report.sentences import undominated
@@ -52,15 +54,6 @@ def test_csv_holds_the_exact_fractions_and_json_everything(full_summary):
     one = json.loads(format_table(full_summary, "json"))
     assert one == full_summary.as_json()
     assert json.loads(format_table([full_summary, full_summary], "json")) == [one, one]
-
-
-def test_tables_do_not_depend_on_how_long_a_run_took(summary_of):
-    tables = []
-    for duration in (1.0, 99.0):
-        summary = summary_of([make_cell("gd", order, 0, duration=duration) for order in range(3)])
-        kinds = ("text", "markdown", "csv", "latex")
-        tables.append([format_table(summary, kind) for kind in kinds])
-    assert tables[0] == tables[1]
 
 
 def test_numbers_are_written_readably():
@@ -186,3 +179,16 @@ def test_no_name_is_markup_in_markdown(hostile):
 def test_an_unknown_form_is_refused(full_summary):
     with pytest.raises(ValueError, match="html"):
         format_table(full_summary, "html")
+
+
+def test_the_command_prints_several_runs_and_writes_them_where_it_is_told(write_cells, tmp_path):
+    runs = [
+        str(write_cells([make_cell(name, 0, 0)], run)) for name, run in (("gd", "a"), ("si", "b"))
+    ]
+    printed = CliRunner().invoke(app, ["report", *runs])
+    assert printed.exit_code == 0 and "\ngd" in printed.stdout and "\nsi" in printed.stdout
+    assert not list(tmp_path.rglob("report.*"))
+    told = CliRunner().invoke(app, ["report", *runs, "--out", str(tmp_path / "both")])
+    assert told.exit_code == 0 and (tmp_path / "both" / "report.html").is_file()
+    content = json.loads(CliRunner().invoke(app, ["report", *runs, "--json"]).stdout)
+    assert set(content["methods"]) == {"gd", "si"}
