@@ -1,6 +1,7 @@
 """When does weighting help? Learning rate by initialisation on SplitMNIST, domain.
 
-    python lab/studies/when_weighting_helps.py [--particles 20] [--seeds 2] [--orders 5] [--json FILE]
+    python lab/studies/when_weighting_helps.py [--particles 20] [--seeds 2] [--orders 5]
+        [--json FILE]
 
 The 5,000 embedded digits, one pass, batches of 8, MLP 784-100-100-2, SGD. Weights never move a
 particle, so one training run has all readings: its log-weights times `scale`, where 0 is averaging
