@@ -42,8 +42,6 @@ def test_what_does_not_fit_is_not_merged(iris) -> None:
     others = [
         ({"random_state": 1}, y, "the same random_state"),
         ({"input_scale": 2.0}, y, "input_scale differs"),
-        ({"class_weight": "balanced"}, y, "balanced"),
-        ({"class_weight": {"setosa": 2.0}}, y, "class_weight is None here and {'setosa': 2.0}"),
         ({}, numbers, "labels must be all numbers, all texts"),
         ({}, numbers > 0, "or all truth values"),
     ]

@@ -53,7 +53,6 @@ def test_a_module_of_features_is_the_loaders_own(tmp_path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"class_weight": {np.int64(0): np.float64(2.0), np.int64(1): 1.0}},
         {"class_prior": np.array([0.2, 0.8])},
         {"input_scale": np.array([1.0, 2.0]), "n_features": np.int64(16)},
     ],

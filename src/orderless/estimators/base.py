@@ -11,9 +11,14 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_regressor
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 from torch import Tensor, nn
 
 from ..ensemble import Ensemble
@@ -23,10 +28,11 @@ from ..features.exact import check_whole
 from ..scaling import ExactScaler
 
 ROWS = 4096  # predicted at a time
+FLOATS = [np.float64, np.float32]  # other numbers become the first
 _SCALES = ("input_mean_", "input_scale_", "target_mean_", "target_scale_")
 _ARRAYS = ("input_mean_", "input_scale_")
 _LEARNED = (
-    *_SCALES, "seed_", "n_features_in_", "scaled_by_data_", "class_weight_", "_other_weight",
+    *_SCALES, "seed_", "n_features_in_", "scaled_by_data_",
 )  # fmt: skip
 
 
@@ -74,7 +80,7 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             if first:
                 self._begin(X if anew else None, y, weights)
             inputs = self._inputs(X)
-            self.head_.update(inputs, self._targets(y), sample_weight=self._mass(y, weights))
+            self.head_.update(inputs, self._targets(y), sample_weight=weights)
         return self
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -89,7 +95,7 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
                 "input_scale (and target_scale) for exact deletion",
                 stacklevel=2,
             )
-        self.head_.forget(inputs, targets, sample_weight=self._mass(y, weights))
+        self.head_.forget(inputs, targets, sample_weight=weights)
         return self
 
     @contextmanager
@@ -175,9 +181,17 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _head_options(self) -> dict[str, Any]:
         """The options of the head besides its features."""
 
-    @abstractmethod
     def _validated(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         """X and y after scikit-learn's checks."""
+        numeric = is_regressor(self)
+        X, y = validate_data(
+            self, X, y, reset=reset, dtype=FLOATS, accept_sparse=True, y_numeric=numeric
+        )
+        return _dense(X), self._checked_targets(column_or_1d(y, warn=True))
+
+    @abstractmethod
+    def _checked_targets(self, y: np.ndarray) -> np.ndarray:
+        """y `[n]` if it is of the kind that is learned."""
 
     def _meet(self, y: np.ndarray, classes: Any, first: bool) -> None:
         """Register the labels of new data before it is learned."""
@@ -185,10 +199,6 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     @abstractmethod
     def _targets(self, y: np.ndarray) -> Tensor:
         """y as the head takes it `[n]`."""
-
-    def _mass(self, y: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
-        """The weight of each sample; None if all are 1."""
-        return weights
 
     # ---------------------------------------------------------------------- reading
 
@@ -201,8 +211,8 @@ class ExactEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _rows(self, X: Any) -> Iterator[Tensor]:
         """Scaled inputs to predict, in parts of at most `ROWS`."""
         check_is_fitted(self, "head_")
-        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], accept_sparse=True)
-        return iter(self._inputs(dense(X)).split(ROWS))
+        X = validate_data(self, X, reset=False, dtype=FLOATS, accept_sparse=True)
+        return iter(self._inputs(_dense(X)).split(ROWS))
 
     def export(self, *, portable: bool = True) -> nn.Module:
         """What predicts, as an ordinary module: raw inputs X `[n, d]` to probabilities `[n, C]` in
@@ -339,7 +349,7 @@ class ExportedEstimator(nn.Module):
         return outputs[:, 0] * self.target_scale + self.target_mean
 
 
-def dense(X: Any) -> np.ndarray:
+def _dense(X: Any) -> np.ndarray:
     """A sparse matrix as an array: features of it are dense anyway."""
     return X.toarray() if hasattr(X, "toarray") else X
 

@@ -7,12 +7,11 @@ import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from ..exact import ExactHead
-from ..exact.intake import LARGEST_WEIGHT
-from .base import ExactEstimator, dense
+from .base import ExactEstimator
 
 
 @dataclass(eq=False, repr=False)
@@ -26,16 +25,13 @@ class ExactClassifier(ClassifierMixin, ExactEstimator):
         n_features: the number of random features; None: max(1024, 4 d) for d columns.
         input_mean, input_scale: a number or one per column; None: from the data of `fit`
             (`orderless.estimators` explains their role).
-        class_weight: `"balanced"`: inversely proportional to the class frequencies in the y of
-            `fit`; a dict of weights, 1 for labels it does not name; or None. Kept as
-            `class_weight_`, rounded to sixteenths, 1/16 to 16, relative to the largest.
         class_prior: class frequencies to assume when predicting: None (those of the data),
-            `"uniform"`, or one number per class. For streams, whose frequencies are not known.
+            `"uniform"` (in the place of balanced class weights), or one number per class.
         random_state: an int, a RandomState or None, as in scikit-learn.
         device: the torch device.
 
     Attributes: `classes_`, `n_features_in_`, `feature_names_in_`, `head_` (the `ol.ExactHead`,
-    which takes scaled inputs), `input_mean_`, `input_scale_`, `class_weight_`.
+    which takes scaled inputs), `input_mean_`, `input_scale_`.
 
     `a + b` has the data of both (classes aligned by label), and `a - b` and `forget` remove data.
 
@@ -46,16 +42,10 @@ class ExactClassifier(ClassifierMixin, ExactEstimator):
     True
     """
 
-    class_weight: Any = field(default=None, kw_only=True)
     class_prior: Any = field(default=None, kw_only=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn more data; new labels are added to `classes_`."""
-        if self.class_weight == "balanced":
-            raise ValueError(
-                "class_weight='balanced' needs the y of fit, which a stream does not have: give a "
-                "dict as class_weight, or class_prior='uniform' to balance the predictions"
-            )
         return self._absorb(X, y, sample_weight, anew=False, classes=classes)
 
     def _head_options(self) -> dict[str, Any]:
@@ -80,29 +70,15 @@ class ExactClassifier(ClassifierMixin, ExactEstimator):
         return result
 
     def _align(self, other: Any) -> tuple[ExactHead, ExactHead]:
-        if "balanced" in (self.class_weight, other.class_weight):
-            raise ValueError(
-                "class_weight='balanced' differs between estimators, which cannot be added then: "
-                "give both the same dict"
-            )
-        ours, theirs = ((each.class_weight_, each._other_weight) for each in (self, other))
-        if ours != theirs:  # `forget` could not tell whose sample it is
-            raise ValueError(
-                f"class_weight is {self.class_weight} here and {other.class_weight} there: give "
-                "both the same dict"
-            )
         classes = _union(self.classes_, other.classes_)
         heads = self._relabelled(classes), other._relabelled(classes)
         self.classes_ = classes
         return heads
 
-    def _validated(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        options: Any = {"dtype": [np.float64, np.float32], "accept_sparse": True}
-        X, y = validate_data(self, X, y, reset=reset, **options)
-        y = column_or_1d(y, warn=True)
+    def _checked_targets(self, y: np.ndarray) -> np.ndarray:
         # twice, because a batch of a stream may well hold as many classes as samples
         check_classification_targets(np.concatenate([y, y]))
-        return dense(X), y
+        return y
 
     def _targets(self, y: np.ndarray) -> Tensor:
         """Labels as indices into `classes_`."""
@@ -112,36 +88,6 @@ class ExactClassifier(ClassifierMixin, ExactEstimator):
             wrong = y[unknown].tolist()[0]
             raise ValueError(f"y must hold labels of {self.classes_.tolist()}, got {wrong!r}")
         return torch.from_numpy(codes.astype(np.int64)).to(self.device)
-
-    def _begin(self, X: np.ndarray | None, y: np.ndarray, weights: np.ndarray | None) -> None:
-        """Set `class_weight_`, a weight per label or None if all are 1; then begin as usual."""
-        self.class_weight_: dict[Any, float] | None = None
-        self._other_weight = 1.0  # of labels that `class_weight_` does not name
-        if self.class_weight == "balanced":
-            counts = np.bincount(np.searchsorted(self.classes_, y), weights, len(self.classes_))
-            present = counts > 0
-            inverse = counts.sum() / (present.sum() * counts[present])
-            given = dict(zip(self.classes_[present].tolist(), inverse.tolist(), strict=True))
-            self.class_weight_ = given
-        elif isinstance(self.class_weight, dict):
-            self.class_weight_ = {label: float(w) for label, w in self.class_weight.items()}
-            if not all(0.0 <= weight < np.inf for weight in self.class_weight_.values()):
-                raise ValueError(f"class_weight must not be negative, got {self.class_weight}")
-        elif self.class_weight is not None:
-            raise ValueError(
-                f"class_weight must be 'balanced', a dict or None, got {self.class_weight!r}"
-            )
-        if self.class_weight_ is not None:
-            self.class_weight_, self._other_weight = _in_sixteenths(self.class_weight_)
-        super()._begin(X, y, weights)
-
-    def _mass(self, y: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
-        """The weights of the samples times those of their classes."""
-        if self.class_weight_ is None:
-            return weights
-        own, other = self.class_weight_, self._other_weight
-        of_class = np.array([own.get(label, other) for label in y.tolist()])
-        return of_class if weights is None else of_class * weights
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities `[n, C]`, columns in the order of `classes_`."""
@@ -161,16 +107,6 @@ class ExactClassifier(ClassifierMixin, ExactEstimator):
         """Log-probabilities `[n, C]`; for two classes the log-odds of the second `[n]`."""
         logs = self.predict_log_proba(X)
         return logs[:, 1] - logs[:, 0] if len(self.classes_) == 2 else logs
-
-
-def _in_sixteenths(weights: dict[Any, float]) -> tuple[dict[Any, float], float]:
-    """Round weights so that sums stay exact; scale all of them down if one is larger than 16.
-
-    Also return what the weight 1 of all other labels becomes.
-    """
-    factor = LARGEST_WEIGHT / max([LARGEST_WEIGHT, *weights.values()])
-    *own, other = [max(1, round(16 * factor * w)) / 16 for w in (*weights.values(), 1.0)]
-    return dict(zip(weights, own, strict=True)), other
 
 
 def _union(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:

@@ -6,10 +6,9 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
-from .base import ExactEstimator, dense
+from .base import ExactEstimator
 
 TARGET_LIMIT = 16.0  # in units of target_scale; larger targets are refused
 
@@ -18,7 +17,7 @@ TARGET_LIMIT = 16.0  # in units of target_scale; larger targets are refused
 class ExactRegressor(RegressorMixin, ExactEstimator):
     """The exact head as a scikit-learn regressor with error bars.
 
-    Args: those of `ExactClassifier` without class_weight and class_prior, and
+    Args: those of `ExactClassifier` without class_prior, and
         target_mean, target_scale: y is learned as (y - target_mean) / target_scale; None: from the
             data of `fit`, and 1 in a stream of `partial_fit`. Targets beyond 16 scales are refused.
 
@@ -40,10 +39,8 @@ class ExactRegressor(RegressorMixin, ExactEstimator):
     def _head_options(self) -> dict[str, Any]:
         return {"targets": "values"}
 
-    def _validated(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        options: Any = {"dtype": [np.float64, np.float32], "accept_sparse": True}
-        X, y = validate_data(self, X, y, reset=reset, y_numeric=True, **options)
-        return dense(X), column_or_1d(y, warn=True).astype(np.float64)
+    def _checked_targets(self, y: np.ndarray) -> np.ndarray:
+        return y.astype(np.float64)
 
     def _scale_targets(self, y: np.ndarray | None, weights: np.ndarray | None) -> None:
         column = None if y is None else y[:, None]
