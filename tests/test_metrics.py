@@ -51,16 +51,6 @@ def test_the_average_of_orders_that_are_equal_is_theirs_to_the_bit():
         assert metrics.average(scores) == metrics.worst_order(scores)
 
 
-def test_contributions_of_the_orders_average_to_the_normalized_variance():
-    scores = random_scores(3)
-    total = metrics.order_contributions(scores)
-    within = metrics.order_contributions(scores, within_seed=True)
-    assert total.shape == within.shape == (ORDERS,)
-    assert total.mean() == pytest.approx(metrics.normalized_variance(scores))
-    assert within.mean() == pytest.approx(metrics.normalized_order_variance(scores))
-    assert (total > 0).all()
-
-
 def test_normalized_variance_is_undefined_when_a_task_is_never_right():
     scores = random_scores()
     scores[:, :, 1] = 0.0
@@ -206,7 +196,6 @@ def test_transfer_and_forgetting_worked_out_by_hand():
     assert metrics.forward_transfer(MATRIX, ORDER) == pytest.approx(((0.6 - 0.5) + (0.7 - 0.5)) / 2)
     # The best of task 2 was .95 in row 2, after its own training; the last task counts not.
     assert metrics.forgetting(MATRIX, ORDER) == pytest.approx(((0.95 - 0.75) + (0.8 - 0.7)) / 2)
-    assert metrics.first_minus_last(MATRIX, ORDER) == pytest.approx(0.125)
 
 
 def test_just_learned_is_the_diagonal():

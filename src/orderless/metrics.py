@@ -20,10 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
     "Difference", "average", "backward_transfer", "difference_across", "disagreement", "ece",
-    "first_minus_last", "forgetting", "forward_transfer", "interval", "just_learned",
-    "mean_interval", "nll", "normalized_order_variance", "normalized_variance", "order_averages",
-    "order_contributions", "order_p_value", "order_variance", "paired_difference",
-    "seed_variance", "variance", "worst_order",
+    "forgetting", "forward_transfer", "interval", "just_learned", "mean_interval", "nll",
+    "normalized_order_variance", "normalized_variance", "order_averages", "order_p_value",
+    "order_variance", "paired_difference", "seed_variance", "variance", "worst_order",
 ]  # fmt: skip
 
 Array = NDArray[np.float64]
@@ -117,7 +116,7 @@ def normalized_variance(scores: ArrayLike) -> float:
     >>> round(normalized_variance([[[0.4], [0.8]], [[0.6], [0.6]]]), 6)  # 0.02 / 0.6^2
     0.055556
     """
-    return float(order_contributions(scores).mean())
+    return _normalized(_score_grid(scores), within_seed=False)
 
 
 def normalized_order_variance(scores: ArrayLike) -> float:
@@ -126,7 +125,7 @@ def normalized_order_variance(scores: ArrayLike) -> float:
     >>> round(normalized_order_variance([[[0.4], [0.8]]]), 6)  # 0.04 / 0.6^2
     0.111111
     """
-    return float(order_contributions(scores, within_seed=True).mean())
+    return _normalized(_score_grid(scores), within_seed=True)
 
 
 def order_averages(scores: ArrayLike) -> Array:
@@ -147,21 +146,11 @@ def worst_order(scores: ArrayLike) -> float:
     return float(order_averages(scores).min())
 
 
-def order_contributions(scores: ArrayLike, *, within_seed: bool = False) -> Array:
-    """[O]: the contribution of each order to the normalized variance, which is their mean.
-
-    c_o = mean_{s,j} (S[s, o, j] - m)^2 / (mean_{s,o} S[s, o, j])^2, with m the task's mean over
-    seeds and orders, or over the orders of seed s alone when ``within_seed`` (then the mean is the
-    normalized *order* variance).
-
-    >>> order_contributions([[[0.25], [0.75], [0.5]]])
-    array([0.25, 0.25, 0.  ])
-    """
-    grid = _score_grid(scores)
+def _normalized(grid: Array, within_seed: bool) -> float:
     task_means = grid.mean(axis=(0, 1))
     if (task_means == 0).any():
-        return np.full(grid.shape[1], np.nan)
-    return (_deviations(grid, within_seed) ** 2 / task_means**2).mean(axis=(0, 2))
+        return math.nan
+    return float((_deviations(grid, within_seed) ** 2 / task_means**2).mean())
 
 
 def _deviations(grid: Array, within_seed: bool) -> Array:
@@ -376,15 +365,6 @@ def forgetting(matrix: ArrayLike, order: Sequence[int]) -> float:
     """
     rows = _in_order(matrix, order)
     return _mean((rows[:-1].max(axis=0) - rows[-1])[:-1])
-
-
-def first_minus_last(matrix: ArrayLike, order: Sequence[int]) -> float:
-    """mean over tasks j not last of R[pos(j), j] - R[T, j] = -BWT: loss since it was learned.
-
-    >>> first_minus_last([[0.5, 0.5], [1.0, 0.5], [0.75, 1.0]], order=(0, 1))
-    0.25
-    """
-    return -backward_transfer(matrix, order)
 
 
 # Predictions
