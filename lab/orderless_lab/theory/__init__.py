@@ -9,17 +9,8 @@ from .bounds import (
     theorem_2,
     unrolled_bound,
 )
-from .constants import (
-    Comparisons,
-    Constants,
-    constants_of_swaps,
-    constants_of_trajectory,
-)
-from .discrepancy import (
-    root_energy_distance,
-    root_mmd,
-    wasserstein_1,
-)
+from .constants import Comparisons, Constants, constants_of_swaps, constants_of_trajectory
+from .discrepancy import root_energy_distance, wasserstein_1
 from .measure import OrderDependence, measure_order_dependence
 from .orders import adjacent_swaps, order_at_distance, swap_path
 from .sets import (
@@ -38,6 +29,6 @@ __all__ = [
     "adjacent_swap_bound", "adjacent_swaps", "bayes_update", "constants_of_swaps",
     "constants_of_trajectory", "direct_bound", "expected_loss", "filter_set", "grid",
     "log_posterior_ratios", "measure_order_dependence", "order_at_distance", "positions_of",
-    "root_energy_distance", "root_mmd", "swap_path", "theorem_1", "theorem_2", "unrolled_bound",
+    "root_energy_distance", "swap_path", "theorem_1", "theorem_2", "unrolled_bound",
     "wasserstein_1",
 ]  # fmt: skip

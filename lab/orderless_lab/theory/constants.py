@@ -30,6 +30,8 @@ from .discrepancy import Discrepancy
 from .orders import swap_path
 from .sets import Loss, Represent, Update, WeightedSet, bayes_update, expected_loss
 
+Pairs = list[tuple[float, float]]
+
 
 @dataclass(frozen=True)
 class Constants:
@@ -47,7 +49,7 @@ class Constants:
     loss_bound: float
 
 
-def _points(p: WeightedSet) -> WeightedSet:
+def points(p: WeightedSet) -> WeightedSet:
     return p
 
 
@@ -61,35 +63,35 @@ class Comparisons:
 
     update: Update
     discrepancy: Discrepancy
-    represent: Represent = _points
+    represent: Represent = points
     resolution: float = 1e-12
-    _contractions: list[tuple[float, float]] = field(default_factory=list)
-    _fidelities: list[tuple[float, float]] = field(default_factory=list)
-    _differences: list[tuple[float, float]] = field(default_factory=list)
-    _descents: list[tuple[float, float]] = field(default_factory=list)
+    contractions: Pairs = field(default_factory=list)
+    fidelities: Pairs = field(default_factory=list)
+    differences: Pairs = field(default_factory=list)
+    descents: Pairs = field(default_factory=list)
 
     def contraction(self, p: WeightedSet, q: WeightedSet, loss: Loss) -> None:
         """D(p[L], q[L]) against D(p, q), for particle sets p and q."""
         after = self.distance(self.update(p, loss), self.update(q, loss))
-        self._contractions.append((self.distance(p, q), after))
+        self.contractions.append((self.distance(p, q), after))
 
     def fidelity(self, p_hat: WeightedSet, p: WeightedSet, loss: Loss) -> None:
         """D(p_hat[L], Bayes update of p) against D(p_hat, p), for a particle set and a density."""
         moved = self.represent(self.update(p_hat, loss))
         before = self.discrepancy(self.represent(p_hat), p)
-        self._fidelities.append((before, self.discrepancy(moved, bayes_update(p, loss))))
+        self.fidelities.append((before, self.discrepancy(moved, bayes_update(p, loss))))
 
     def difference(self, p: WeightedSet, q: WeightedSet, loss: Loss) -> None:
         """|E_p[L] - E_q[L]| against D(p, q), for particle sets p and q."""
         gap = expected_loss(self.represent(p), loss) - expected_loss(self.represent(q), loss)
-        self._differences.append((self.distance(p, q), abs(gap)))
+        self.differences.append((self.distance(p, q), abs(gap)))
 
     def descent(self, p: WeightedSet, loss: Loss) -> None:
         """E_{p[L]}[L] against E_p[L], for a particle set p."""
         before = expected_loss(self.represent(p), loss)
         after = expected_loss(self.represent(self.update(p, loss)), loss)
         negative = min(before, after) < 0  # Theorem 2 needs losses in [0, M]
-        self._descents.append((before, math.inf if negative else after))
+        self.descents.append((before, math.inf if negative else after))
 
     def distance(self, p: WeightedSet, q: WeightedSet) -> float:
         """D(p, q) between the representations of two particle sets."""
@@ -97,14 +99,21 @@ class Comparisons:
 
     def constants(self) -> Constants:
         """The smallest constants with which all comparisons so far satisfy their assumptions."""
-        C, k, beta = (
-            max((_ratio(*pair) for pair in pairs if max(pair) > self.resolution), default=0.0)
-            for pairs in (self._contractions, self._differences, self._descents)
-        )
+        C = self._largest_ratio(self.contractions)
         # after <= C before + epsilon, where C may be infinite
-        excess = (after - (C * before if before > 0 else 0.0) for before, after in self._fidelities)
-        loss_bound = max((before for before, _ in self._descents), default=0.0)
-        return Constants(C, max([0.0, *excess]), k, beta, loss_bound)
+        excess = [after - (C * before if before > 0 else 0.0) for before, after in self.fidelities]
+        return Constants(
+            C=C,
+            epsilon=max([0.0, *excess]),
+            k=self._largest_ratio(self.differences),
+            beta=self._largest_ratio(self.descents),
+            loss_bound=max([0.0, *(before for before, _ in self.descents)]),
+        )
+
+    def _largest_ratio(self, pairs: Pairs) -> float:
+        """The smallest c with after <= c before in all pairs above the resolution."""
+        apart = [(before, after) for before, after in pairs if max(before, after) > self.resolution]
+        return max([0.0, *(a / b if b > 0 else math.inf for b, a in apart)])
 
 
 def constants_of_trajectory(
@@ -114,7 +123,7 @@ def constants_of_trajectory(
     losses: Sequence[Loss],
     discrepancy: Discrepancy,
     *,
-    represent: Represent = _points,
+    represent: Represent = points,
 ) -> Constants:
     r"""The constants that the unrolled bound uses for one run.
 
@@ -140,7 +149,7 @@ def constants_of_swaps(
     order: Sequence[int],
     discrepancy: Discrepancy,
     *,
-    represent: Represent = _points,
+    represent: Represent = points,
 ) -> Constants:
     r"""The constants that Theorems 1 and 2 use for L_1 ... L_T against L in `order` (from 0).
 
@@ -155,37 +164,30 @@ def constants_of_swaps(
     from the set before its update in either order.
     """
     comparisons = Comparisons(update, discrepancy, represent)
-    places = list(range(len(losses)))
+    run = list(losses)
     for place in reversed(swap_path(order)):
-        a = losses[places[place]]
-        b = losses[places[place + 1]]
-        p_hat = reduce(update, [losses[t] for t in places[:place]], start)
+        a = run[place]
+        b = run[place + 1]
+        p_hat = reduce(update, run[:place], start)
         density = represent(p_hat)
         for first, second in ((a, b), (b, a)):
             comparisons.fidelity(p_hat, density, first)
             comparisons.fidelity(update(p_hat, first), bayes_update(density, first), second)
         left = reduce(update, [a, b], p_hat)
         right = reduce(update, [b, a], p_hat)
-        for t in places[place + 2 :]:
-            comparisons.contraction(left, right, losses[t])
-            left = update(left, losses[t])
-            right = update(right, losses[t])
-        places[place], places[place + 1] = places[place + 1], places[place]
+        for loss in run[place + 2 :]:
+            comparisons.contraction(left, right, loss)
+            left = update(left, loss)
+            right = update(right, loss)
+        run[place : place + 2] = [b, a]
 
     ends = []
-    for run in (losses, [losses[t] for t in order]):
+    for sequence in (losses, run):
         p_hat = start
-        for loss in run:
+        for loss in sequence:
             comparisons.descent(p_hat, loss)
             p_hat = update(p_hat, loss)
         ends.append(p_hat)
     for loss in losses:
         comparisons.difference(ends[0], ends[1], loss)
     return comparisons.constants()
-
-
-def _ratio(before: float, after: float) -> float:
-    """The smallest constant c with after <= c before."""
-    if before > 0:
-        return after / before
-    return math.inf if after > 0 else 0.0

@@ -30,16 +30,15 @@ Represent = Callable[[WeightedSet], WeightedSet]
 def checked(p: WeightedSet | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """(positions `[N, d]`, weights `[N]` that sum to 1), both float64 and detached."""
     positions, log_weights = (tensor.detach().double() for tensor in p)
-    if positions.dim() != 2 or log_weights.shape != positions.shape[:1] or not len(positions):
+    weights = log_weights.softmax(0)
+    if positions.dim() != 2 or weights.shape != positions.shape[:1]:
         raise ValueError(
             "a weighted set has positions [N, d] and log_weights [N], got "
-            f"{tuple(positions.shape)} and {tuple(log_weights.shape)}"
+            f"{tuple(positions.shape)} and {tuple(weights.shape)}"
         )
-    if not positions.isfinite().all():
-        raise ValueError("the positions of a weighted set must be finite")
-    if log_weights.isnan().any() or not log_weights.max().isfinite():
-        raise ValueError("log_weights must be below infinity, with at least one above -infinity")
-    return positions, log_weights.softmax(0)
+    if not (positions.isfinite().all() and weights.isfinite().all()):
+        raise ValueError("positions and weights of a weighted set must be finite")
+    return positions, weights
 
 
 def bayes_update(p: WeightedSet, loss: Loss) -> WeightedSet:
@@ -85,9 +84,6 @@ class FilterUpdate:
     def __call__(self, p: WeightedSet, loss: Loss) -> WeightedSet:
         particles = self.filter.particles
         positions, weights = checked(p)
-        wanted = positions_of(particles).shape
-        if positions.shape != wanted:
-            raise ValueError(f"this filter's sets have shape {wanted}, got {positions.shape}")
         self.filter.load_state_dict(
             {**self._state, "log_weights": weights.log(), "alive": weights > 0}
         )
@@ -114,8 +110,6 @@ class GridMixture:
     """
 
     def __init__(self, nodes: Tensor, sigma2: float) -> None:
-        if not sigma2 > 0:
-            raise ValueError(f"sigma2 must be positive, got {sigma2}")
         self.nodes = nodes
         self.sigma2 = sigma2
 

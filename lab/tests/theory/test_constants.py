@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from lab.studies.theory import SIGMA2, linear_losses, logistic_losses, make_filter
+from lab.tests.theory.toys import point, run
 from torch import nn
 
 import orderless as ol
@@ -11,7 +12,6 @@ from orderless_lab.theory import (
     Comparisons,
     FilterUpdate,
     GridMixture,
-    WeightedSet,
     adjacent_swaps,
     bayes_update,
     constants_of_swaps,
@@ -22,36 +22,22 @@ from orderless_lab.theory import (
     order_at_distance,
     positions_of,
     root_energy_distance,
-    root_mmd,
     theorem_1,
     theorem_2,
     unrolled_bound,
     wasserstein_1,
 )
+from orderless_lab.theory.constants import points
 
 MIXTURE = GridMixture(grid(-8.0, 8.0, 161), SIGMA2)
-
-
-def points(p):
-    return p
-
-
-def run(update, p, losses):
-    for loss in losses:
-        p = update(p, loss)
-    return p
-
-
-def single(x):
-    return WeightedSet(torch.tensor([[x]], dtype=torch.float64), torch.zeros(1))
 
 
 def test_gradient_descent_on_a_parabola_has_closed_form_constants():
     """x -> (1 - sigma^2 a) x under L = a x^2 / 2, with W1 between single points."""
     a = 3.0
     shrink = 1 - SIGMA2 * a
-    left = single(-2.0)
-    right = single(0.5)
+    left = point(-2.0)
+    right = point(0.5)
     comparisons = Comparisons(FilterUpdate(make_filter("descent", SIGMA2)), wasserstein_1)
 
     def loss(x):
@@ -84,7 +70,7 @@ def test_linear_losses_have_epsilon_zero_for_the_mixture_and_not_for_the_points(
 def test_k_for_wasserstein_1_stays_below_the_lipschitz_constant():
     """By Kantorovich duality sup over all p, q is the Lipschitz constant of the loss."""
     sets = [filter_set(make_filter("weighted", n=10, seed=seed)) for seed in range(4)]
-    sets += [single(20.0), single(21.0)]
+    sets += [point(20.0), point(21.0)]
     comparisons = Comparisons(lambda p, loss: p, wasserstein_1)
     for p in sets:
         for q in sets:
@@ -93,11 +79,9 @@ def test_k_for_wasserstein_1_stays_below_the_lipschitz_constant():
 
 
 UPDATES = [
-    ("weighted", 1, wasserstein_1, points),
     ("weighted", 1, wasserstein_1, MIXTURE),
     ("averaging", 1, root_energy_distance, MIXTURE),
     ("sir", 1, wasserstein_1, points),
-    ("paper", 1, root_mmd, points),
     ("weighted", 2, root_energy_distance, points),
 ]
 
@@ -137,7 +121,7 @@ def test_theorems_1_and_2_hold_with_the_constants_of_their_proofs(
 @pytest.mark.parametrize(("kind", "represent"), [("weighted", MIXTURE), ("sir", points)])
 def test_the_unrolled_bound_holds_along_a_run_from_another_prior(kind, represent):
     losses = logistic_losses(5, seed=4)
-    prior = GridMixture(MIXTURE.nodes, 1.0)(single(0.0))  # N(0, 1), which particles sample
+    prior = GridMixture(MIXTURE.nodes, 1.0)(point(0.0))  # N(0, 1), which particles sample
     start = filter_set(make_filter(kind, n=10))
     update = FilterUpdate(make_filter(kind, n=10))
     found = constants_of_trajectory(
@@ -152,14 +136,14 @@ def test_the_unrolled_bound_holds_along_a_run_from_another_prior(kind, represent
 
 def test_comparisons_of_equal_sets_bind_nothing_and_impossible_ones_are_infinite():
     comparisons = Comparisons(lambda p, loss: p, wasserstein_1)
-    comparisons.contraction(single(1.0), single(1.0), lambda x: x[:, 0])
+    comparisons.contraction(point(1.0), point(1.0), lambda x: x[:, 0])
     assert comparisons.constants().C == 0.0
-    drifting = iter([single(0.0), single(1.0)])
+    drifting = iter([point(0.0), point(1.0)])
     comparisons = Comparisons(lambda p, loss: next(drifting), wasserstein_1)
-    comparisons.contraction(single(1.0), single(1.0), lambda x: x[:, 0])
+    comparisons.contraction(point(1.0), point(1.0), lambda x: x[:, 0])
     assert float("inf") == comparisons.constants().C
     comparisons = Comparisons(lambda p, loss: p, wasserstein_1)
-    comparisons.descent(single(-1.0), lambda x: x[:, 0])
+    comparisons.descent(point(-1.0), lambda x: x[:, 0])
     assert comparisons.constants().beta == float("inf")
 
 
@@ -194,9 +178,7 @@ def test_the_map_of_a_filter_does_not_change_when_the_filter_steps_on():
         assert torch.equal(found, wanted)
 
 
-def test_sets_of_another_size_and_networks_with_buffers_are_refused():
-    with pytest.raises(ValueError, match="sets have shape"):
-        FilterUpdate(make_filter("weighted", n=4))(single(1.0), lambda x: x[:, 0])
+def test_networks_with_buffers_are_refused():
     normed = ol.Ensemble(lambda: nn.BatchNorm1d(2), 3)
     optimizer = torch.optim.SGD(normed.parameters(), lr=0.1)
     with pytest.raises(ValueError, match="buffers"):

@@ -22,7 +22,7 @@ import orderless as ol
 from orderless_lab.theory import (
     measure_order_dependence,
     order_at_distance,
-    root_mmd,
+    root_energy_distance,
     wasserstein_1,
 )
 
@@ -42,7 +42,9 @@ def test_linear_losses_give_the_same_set_in_every_order(kind):
     assert measured.swaps.tolist() == [1] * 3 + [7] * 3 + [28] * 3
     # Positions of order 1 and weights, summed in another order: a few units of 2e-16.
     assert measured.discrepancy.max() < 1e-14
-    in_plane = measure(kind, linear_losses(dimension=2), discrepancy=root_mmd, dimension=2)
+    in_plane = measure(
+        kind, linear_losses(dimension=2), discrepancy=root_energy_distance, dimension=2
+    )
     # A root of rounding errors is the root of 1e-16.
     assert in_plane.discrepancy.max() < 1e-7
 
