@@ -1,10 +1,10 @@
-"""Put the tables of docs/results into its pages; with --check, only say what differs.
+"""Put tables of lab/results into the README and the pages; with --check, say what differs.
 
 A comment before a table describes it: `rows`, each a list of parts, and `columns`, each a heading
 and a template. In a template, $0 is the row's first part, and {file:path:format} a value of a file
 in lab/results (or of "published"): keys joined by dots, where [key=value,key=value] is the first
-such object of a list. The format is one of FORMATS or of Python's. The prose of a page may cite a
-percentage with a decimal only if one of the page's tables has it.
+such object of a list. The format is one of FORMATS or of Python's. Prose may cite a percentage with
+a decimal only if such a table has it: one of the page's own, or one of docs/results.
 """
 
 import functools
@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs/results").glob("*.md"))
+RESULTS = sorted((ROOT / "docs/results").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TABLE = re.compile(r"(<!-- table\n(.*?)-->\n).*?(<!-- end of table -->)", re.DOTALL)
 VALUE = re.compile(r"\{([^{}:]+):([^{}:]+)(?::([^{}:]+))?\}")
+CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 
 def points(value: float) -> str:
@@ -86,16 +88,22 @@ def write_table(match: re.Match[str]) -> str:
     return f"{match[1]}\n{table}\n{match[3]}"
 
 
+def tables_of(text: str) -> str:
+    """The tables that are written from JSON."""
+    return "".join(match[0] for match in TABLE.finditer(text))
+
+
 def main(check: bool, pages: list[Path] = PAGES) -> int:
     problems = []
+    measured = "".join(tables_of(page.read_text(encoding="utf-8")) for page in RESULTS)
     for page in pages:
         text = page.read_text(encoding="utf-8")
         filled = TABLE.sub(write_table, text)
-        tables = "".join(line for line in filled.splitlines() if line.startswith("|"))
-        cited = re.findall(r"\d+\.\d(?=%)", TABLE.sub("", text))
+        tables = tables_of(filled) if page in RESULTS else tables_of(filled) + measured
+        cited = re.findall(r"(?<![\d.])\d+\.\d(?=%)", CODE.sub("", TABLE.sub("", text)))
         unknown = [figure for figure in cited if figure not in tables]
         if unknown:
-            problems.append(f"{page.name} cites {', '.join(unknown)}, which its tables do not have")
+            problems.append(f"{page.name} cites {', '.join(unknown)}, which no table has")
         if check and filled != text:
             problems.append(f"{page.name} has a table that is not its JSON's: run `make results`")
         if not check:
