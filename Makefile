@@ -40,7 +40,7 @@ test-cuda: $(VENV)/.dev        ## what needs a GPU, and nothing else
 	$(BIN)/python -c 'import torch, sys; sys.exit(None if torch.cuda.is_available() else "no GPU here")'
 	$(BIN)/python -m pytest -rs tests/cuda lab/tests/rl/test_kernels.py lab/tests/rl/test_on_a_gpu.py \
 	    tests/equality/test_matrix.py::test_the_gpu_holds_what_is_promised \
-	    'tests/test_docs.py::test_the_code_on_the_page_runs[docs/tutorial.md]'
+	    'tests/test_docs.py::test_the_code_on_the_page_runs[docs/your-own-network.md]'
 
 style: $(VENV)/.dev            ## style and types
 	$(BIN)/ruff check .
