@@ -20,7 +20,8 @@ check: $(VENV)/.dev            ## style, types and the fast tests, before every 
 # what is slow as a whole is not even imported: Ray, Selenium, Hypothesis, ProcGen
 test-fast: $(VENV)/.dev
 	$(PYTEST) -m 'not slow and not sweep and not browser' -p no:hypothesispytest \
-	    $(addprefix --ignore tests/,browser equality fuzz distributed/test_ray.py faults/test_ray.py)
+	    $(addprefix --ignore tests/,fuzz distributed/test_ray.py) \
+	    $(addprefix --ignore lab/tests/,browser equality faults/test_ray.py)
 
 test: $(VENV)/.dev             ## all tests that CI runs
 	$(PYTEST)
@@ -34,12 +35,12 @@ test-sweeps: $(VENV)/.dev      ## what takes long
 test-faults: $(VENV)/.dev      ## 200 kills and 200 damaged files, others every time
 	ORDERLESS_FAULTS=$${ORDERLESS_FAULTS:-200} \
 	ORDERLESS_FAULTS_SEED=$${ORDERLESS_FAULTS_SEED:-$$(date +%s)} \
-	    $(BIN)/python -m pytest tests/faults tests/sharding -k 'not does_not_depend'
+	    $(BIN)/python -m pytest lab/tests/faults
 
 test-cuda: $(VENV)/.dev        ## what needs a GPU, and nothing else
 	$(BIN)/python -c 'import torch, sys; sys.exit(None if torch.cuda.is_available() else "no GPU here")'
 	$(BIN)/python -m pytest -rs tests/cuda lab/tests/rl/test_kernels.py lab/tests/rl/test_on_a_gpu.py \
-	    tests/equality/test_matrix.py::test_the_gpu_holds_what_is_promised \
+	    lab/tests/equality/test_matrix.py::test_the_gpu_holds_what_is_promised \
 	    'tests/test_docs.py::test_the_code_on_the_page_runs[docs/your-own-network.md]'
 
 style: $(VENV)/.dev            ## style and types
@@ -56,12 +57,17 @@ docs: $(VENV)/.dev             ## the site, in site/
 results: $(VENV)/.dev          ## put the tables of docs/results in place
 	$(BIN)/python -m docs.tools.tables
 
-wheel: $(VENV)/.dev            ## build the wheel and try it in an empty environment
-	rm -rf build dist
+# three times: the library alone, with its commands, and with the lab beside it
+wheel: $(VENV)/.dev            ## build both wheels and try them in an empty environment
+	rm -rf build dist lab/build
 	$(BIN)/python -m build --quiet --wheel --outdir dist
+	$(BIN)/python -m build --quiet --wheel --outdir dist lab
 	$(PYTHON) -m venv build/empty
-	build/empty/bin/pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
-	cd build && empty/bin/python ../docs/tools/try_wheel.py
+	for wheels in "$$(echo dist/orderless-*.whl)" "$$(echo dist/orderless-*.whl)[cli]" \
+	    "$$(echo dist/orderless_lab-*.whl)"; do \
+	    build/empty/bin/pip install --quiet --disable-pip-version-check -c constraints.txt "$$wheels" \
+	        && (cd build && empty/bin/python ../docs/tools/try_wheel.py ../dist) || exit 1; \
+	done
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "orderless needs Python 3.11 or newer")'
@@ -74,4 +80,4 @@ $(VENV)/.dev: $(VENV)/.demo
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs site build *.egg-info src/*.egg-info
+	rm -rf $(VENV) runs site build dist lab/build src/*.egg-info lab/*.egg-info
