@@ -82,7 +82,7 @@ def begun() -> ol.PosteriorProduct:
 
 
 BAD_DATA = {
-    "another shape": ((X[:, :4], Y), ValueError, r"networks do not take data \[24, 4\]"),
+    "another shape": ((X[:, :4], Y), RuntimeError, "multiply up to the size of dim 1"),
     "no pair": (X, TypeError, "two tensors"),
     "a number": (3, TypeError, "got int"),
     "other lengths": ((X, Y[:3]), ValueError, "as many labels"),
@@ -220,7 +220,17 @@ def test_an_optimizer_is_not_a_way_to_make_one() -> None:
         ol.PosteriorProduct(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
 
 
+def frozen_first() -> ol.PosteriorProduct:
+    def make() -> nn.Module:
+        network = mlp()
+        network[0].requires_grad_(False)
+        return network
+
+    return learned([0], make_model=make)
+
+
 STATES = {
+    "frozen otherwise": (lambda pf, state: frozen_first().state_dict(), "parameter group"),
     "of its filter": (lambda pf, state: pf.task_filter.state_dict(), "of a AveragingParticles"),
     "of another model": (
         lambda pf, state: learned([0], make_model=convolutional).state_dict(),
@@ -248,6 +258,6 @@ def test_a_senseless_state_is_refused_before_any_change(name: str) -> None:
 def test_a_state_without_a_survivor_is_refused() -> None:
     pf = learned([0])
     state = copy.deepcopy(pf.state_dict())
-    state["sums"]["deaths"] += 1
+    state["sums"]["sums"]["deaths", "", None][0].add_(1)
     with pytest.raises(FloatingPointError, match="lived through every task"):
         pf.load_state_dict(state)

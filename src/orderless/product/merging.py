@@ -69,7 +69,7 @@ def merge(
     first = {name: tensor.detach().clone() for name, tensor in particles.tensors().items()}
     trained = {name for layer in layers.values() for name, _ in layer.parts}
     alive = torch.ones(1, dtype=torch.bool, device=particles.device)
-    sums: TaskSums | None = None
+    sums = TaskSums.nothing(particles)
     for number, (network, data) in enumerate(networks):
         particles.load_particle(0, network)
         for name, parameter in particles.named_parameters():
@@ -78,49 +78,45 @@ def merge(
                     f"{name!r} does not require a gradient in start, but network {number} has "
                     "other values there: make it trainable in start, or copy it from there"
                 )
-        task = task_sums(particles, layers, first, data, None, alive)
-        sums = task if sums is None else sums.plus(task)
-    if sums is None:
+        sums = sums.plus(task_sums(particles, layers, first, data, None, alive))
+    if not sums.tasks:
         raise ValueError("merge needs at least one network, got none")
-    load_tensors(particles, merged_tensors(particles, layers, first, sums, prior))
+    load_tensors(particles, first)
+    load_merged(particles, layers, sums, prior)
     return particles[0]
 
 
 @torch.no_grad()
 def load_tensors(particles: Ensemble, values: dict[str, Tensor]) -> None:
     """Write parameters and buffers into particles."""
-    for name, tensor in particles.tensors().items():
-        tensor.copy_(values[name])
-        tensor.grad = None
+    tensors = particles.tensors()
+    for name, value in values.items():
+        tensors[name].copy_(value)
+        tensors[name].grad = None
 
 
-@torch.no_grad()
-def merged_tensors(
-    particles: Ensemble,
-    layers: dict[str, Layer],
-    start: dict[str, Tensor],
-    sums: TaskSums,
-    prior: Prior,
-) -> dict[str, Tensor]:
-    """Parameters and buffers `[N, ...]` of the merged networks."""
-    merged = dict(start)
+def load_merged(
+    particles: Ensemble, layers: dict[str, Layer], sums: TaskSums, prior: Prior
+) -> None:
+    """Write the merged parameters and buffers into particles, which are at the start."""
+    start = particles.tensors()
+    merged: dict[str, Tensor] = {}
     for layer in dict.fromkeys(layers.values()):
         matrix = layer.matrix(start).double()
-        cross = sums.cross[layer.name].value()
+        cross = sums.value("cross", layer.name)
         if prior.anchor == "sum":
-            matrix = matrix + sums.changes[layer.name].value()
-        for columns, gram in sums.of_layer(layer.name):
+            matrix = matrix + sums.value("change", layer.name)
+        for columns, gram in sums.grams(layer):
             for i in range(particles.n):  # one at a time, for memory
-                mean = posterior_mean(
-                    gram[i], cross[i][..., columns], matrix[i][..., columns], prior, layer.name
-                )
+                anchor = matrix[i][..., columns]
+                mean = posterior_mean(gram[i], cross[i][..., columns], anchor, prior, layer.name)
                 matrix[i][..., columns] = mean
         merged |= layer.parameters(matrix, start)
     for place, (mean_name, variance_name) in running_statistics(particles).items():
-        mean, square = (sums.statistics[place].value() / sums.samples).unbind(1)
+        mean, square = (sums.value("statistics", place) / sums.value("samples")).unbind(1)
         merged[mean_name] = mean
         merged[variance_name] = (square - mean.square()).clamp(min=0.0)
-    return merged
+    load_tensors(particles, merged)
 
 
 def posterior_mean(gram: Tensor, cross: Tensor, anchor: Tensor, prior: Prior, name: str) -> Tensor:

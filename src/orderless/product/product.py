@@ -40,7 +40,7 @@ from ..ensemble.pairs import Data
 from ..ensemble.stacking import check_same_shapes
 from ..filters.base import Closure, Link, Predictor, StepInfo, copied
 from ..filters.gradient import AveragingParticles
-from .merging import Prior, load_tensors, merged_tensors
+from .merging import Prior, load_merged, load_tensors
 from .sums import TaskSums, merged_layers, task_sums
 
 
@@ -68,7 +68,20 @@ class PosteriorProduct(Predictor):
 
     Memory: 16 bytes per entry of G_t, for every layer and particle, independent of the number of
     tasks; `end_task` needs 40 more temporarily.
+
+    >>> import torch, orderless as ol
+    >>> particles = ol.Ensemble(lambda: torch.nn.Linear(2, 2), n=3)
+    >>> pf = ol.PosteriorProduct(particles, lambda p: torch.optim.SGD(p, lr=0.1))
+    >>> loss = ol.per_particle(torch.nn.functional.cross_entropy)
+    >>> for x in torch.randn(2, 16, 2):  # two tasks
+    ...     y = (x[:, 0] > 0).long()
+    ...     info = pf.step(lambda: loss(particles(x), y))
+    ...     pf.end_task((x, y))
+    >>> pf, pf.predict(x).shape
+    (PosteriorProduct(3 particles, 2 tasks), torch.Size([16, 2]))
     """
+
+    plain_state = ("seed", "start", "first_draw", "sums")
 
     def __init__(
         self,
@@ -88,10 +101,9 @@ class PosteriorProduct(Predictor):
             )
         self.make_optimizer = make_optimizer
         self.layers = merged_layers(particles)
-        self.alive = torch.ones(particles.n, dtype=torch.bool, device=particles.device)
         self._start = {name: t.detach().clone() for name, t in particles.tensors().items()}
         self._first_draw = particles.noise_counter.clone()
-        self._sums: TaskSums | None = None
+        self._sums = TaskSums.nothing(particles)
         self._merged: Ensemble | None = None
         self._begin_task()
 
@@ -101,32 +113,45 @@ class PosteriorProduct(Predictor):
     @property
     def tasks(self) -> int:
         """The number of finished tasks."""
-        return 0 if self._sums is None else len(self._sums.tasks)
+        return len(self._sums.tasks)
 
     @property
     def samples(self) -> int:
         """The number of samples of the finished tasks."""
-        return 0 if self._sums is None else self._sums.samples
+        return int(self._sums.value("samples"))
 
     @property
     def steps(self) -> Tensor:
         """The number of steps in the current task."""
         return self.task_filter.steps
 
+    @property
+    def alive(self) -> Tensor:  # type: ignore[override]
+        """Which particles have lived through every finished task `[N]`."""
+        return self._sums.value("deaths") == 0
+
+    @property
+    def raw_log_weights(self) -> Tensor:  # type: ignore[override]
+        """Log-weights `[N]`: equal, and 0 for a particle that died in a task."""
+        alive = self.alive
+        return torch.where(alive, -alive.sum().double().log(), -torch.inf)
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """0: nothing is weighed, so nothing is evidence."""
+        return torch.zeros((), dtype=torch.float64, device=self.particles.device)
+
     @torch.no_grad()
     def _begin_task(self) -> None:
         """x <- x_0, with a new optimizer. If it cannot be made, nothing has changed."""
         tensors = [*self.particles.tensors().values(), self.particles.noise_counter]
         before = [tensor.clone() for tensor in tensors]
-        first = [*self._start.values(), self._first_draw]
         parameters = [p for p in self.particles.parameters() if p.requires_grad]
         try:
-            for tensor, value in zip(tensors, first, strict=True):
-                tensor.copy_(value)
+            _write([*self._start.values(), self._first_draw], tensors)
             self.task_filter = AveragingParticles(self.particles, self.make_optimizer(parameters))
         except BaseException:
-            for tensor, value in zip(tensors, before, strict=True):
-                tensor.copy_(value)
+            _write(before, tensors)
             raise
         for parameter in parameters:
             parameter.grad = None
@@ -164,33 +189,19 @@ class PosteriorProduct(Predictor):
         self.check(now=True)
         alive = self.task_filter.alive
         task = task_sums(self.particles, self.layers, self._start, data, active, alive)
-        sums = task if self._sums is None else self._sums.plus(task)
-        alive = self._survivors(sums)
+        sums = self._sums.plus(task).checked()
         self._begin_task()
         self._sums = sums
-        self.alive = alive
         self._merged = None
-
-    def _survivors(self, sums: TaskSums | None) -> Tensor:
-        """Who is alive after these tasks `[N]`; raise if no particle would be left."""
-        alive = torch.ones_like(self.alive) if sums is None else sums.deaths == 0
-        if not alive.any():
-            raise FloatingPointError(
-                "no particle has lived through every task: lower the learning rate or drop this one"
-            )
-        return alive
 
     @property
     def networks(self) -> Ensemble:
         """The networks that predict: x_0 before the first task, afterwards the product's mean."""
         if self._merged is None:  # computed once after each change
-            values = self._start
-            if self._sums is not None:
-                settings = self.layers, self._start, self._sums, self.prior
-                values = merged_tensors(self.particles, *settings)
-            merged = copy.deepcopy(self.particles)
-            load_tensors(merged, values)
-            self._merged = merged
+            self._merged = copy.deepcopy(self.particles)
+            load_tensors(self._merged, self._start)
+            if self.tasks:
+                load_merged(self._merged, self.layers, self._sums, self.prior)
         return self._merged
 
     def predict(self, *args: Any, **options: Any) -> Any:
@@ -202,17 +213,6 @@ class PosteriorProduct(Predictor):
                 stacklevel=2,
             )
         return super().predict(*args, **options)
-
-    @property
-    def raw_log_weights(self) -> Tensor:  # type: ignore[override]
-        """Log-weights `[N]`: equal, and 0 for a particle that died in a task."""
-        level = self.alive.sum().double().log()
-        return torch.where(self.alive, -level, -torch.inf)
-
-    @property
-    def log_evidence(self) -> Tensor:
-        """0: nothing is weighed, so nothing is evidence."""
-        return torch.zeros((), dtype=torch.float64, device=self.particles.device)
 
     def check(self, now: bool = False) -> None:
         """Raise if no particle is left in the current task."""
@@ -229,64 +229,66 @@ class PosteriorProduct(Predictor):
     def _combined(self, other: Any, sign: int) -> Any:
         if not isinstance(other, PosteriorProduct):
             return NotImplemented
-        _check_same_start(self._start, other._start)
-        if self.layers != other.layers:
-            raise ValueError("these filters train different parameters: freeze the same ones")
-        sums = self._sums
-        if other._sums is not None:
-            theirs = other._sums.to(self.particles.device)
-            nothing = theirs.plus(theirs, -1)
-            sums = (sums or nothing).plus(theirs, sign)
+        self._check_same_start(other)
+        theirs = other._sums.to(self.particles.device)
         both = copy.copy(self)
         both.particles = copy.deepcopy(self.particles)
-        both._sums = sums if sums is not None and sums.tasks else None
+        both._sums = self._sums.plus(theirs, sign).checked()
         both._merged = None
-        both.alive = self._survivors(both._sums)
         both._begin_task()
         return both
 
+    def _check_same_start(self, other: PosteriorProduct) -> None:
+        """Raise `ValueError` if the other product starts from other networks."""
+        shapes = {name: tensor.shape for name, tensor in self._start.items()}
+        check_same_shapes(shapes, other._start, "these filters are of different networks")
+        if self.layers != other.layers:
+            raise ValueError("these filters train different parameters: freeze the same ones")
+        for name, ours in self._start.items():
+            if not torch.equal(ours, other._start[name].to(ours.device)):
+                raise ValueError(
+                    f"these filters have different starts: {name!r} differs; only tasks that "
+                    "started from the same networks can be multiplied, build both ensembles from "
+                    "the same seed"
+                )
+
+    def to(self, *args: Any, **options: Any) -> Any:
+        """Move the networks and all sums to a device, in place."""
+        self.task_filter.to(*args, **options)
+        device = self.particles.device
+        self._start = {name: tensor.to(device) for name, tensor in self._start.items()}
+        self._first_draw = self._first_draw.to(device)
+        self._sums = self._sums.to(device)
+        self._merged = None
+        return self
+
     def state_dict(self) -> dict[str, object]:
-        """Start, sums, and the current task; see `ol.save`."""
+        """The current task's state, start and sums; see `ol.save`."""
         return {
+            **self.task_filter.state_dict(),
             "kind": type(self).__name__,
             "start": copied(self._start),
             "first_draw": self._first_draw.clone(),
-            "task_filter": self.task_filter.state_dict(),
-            "sums": None if self._sums is None else self._sums.state_dict(),
+            "sums": self._sums.state_dict(),
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state. Raise before any change if it is of another filter or model."""
-        name = type(self).__name__
-        if state.get("kind") != name:
-            raise ValueError(f"this state is of a {state.get('kind')}, not of a {name}")
-        missing = {"start", "first_draw", "task_filter", "sums"} - state.keys()
-        if missing:
-            raise ValueError(f"this is not the state of a {name}: it has no {min(missing)!r}")
+        self.check_state(state)
         device = self.particles.device
-        sums: TaskSums | None = None
-        if state["sums"] is not None:
-            sums = TaskSums.from_state(state["sums"], self.layers, device)
-        start = {k: tensor.to(device, copy=True) for k, tensor in state["start"].items()}
+        sums = TaskSums.from_state(state["sums"], device).checked()
+        start = {name: tensor.to(device, copy=True) for name, tensor in state["start"].items()}
         shapes = {name: tensor.shape for name, tensor in self._start.items()}
         check_same_shapes(shapes, start, "this state is of another model")
-        alive = self._survivors(sums)
-        self.task_filter.load_state_dict(state["task_filter"])  # may still raise
+        of_task = {**state, "kind": type(self.task_filter).__name__}
+        self.task_filter.load_state_dict(of_task)  # may still raise
         self._start = start
         self._first_draw = state["first_draw"].to(device, copy=True)
         self._sums = sums
         self._merged = None
-        self.alive = alive
 
 
-def _check_same_start(start: dict[str, Tensor], other: dict[str, Tensor]) -> None:
-    """Raise `ValueError` if two products have different networks or priors."""
-    shapes = {name: tensor.shape for name, tensor in start.items()}
-    check_same_shapes(shapes, other, "these filters are of different networks")
-    for name, ours in start.items():
-        if not torch.equal(ours, other[name].to(ours.device)):
-            raise ValueError(
-                f"these filters have different starts: {name!r} differs; only tasks that started "
-                "from the same networks can be multiplied, build both ensembles from the same seed"
-            )
+def _write(values: list[Tensor], tensors: list[Tensor]) -> None:
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(value)

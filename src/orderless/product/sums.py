@@ -19,7 +19,8 @@ from ..ensemble import Ensemble
 from ..ensemble.device import check_memory
 from ..ensemble.layers import BATCH_NORMS, Layer, Watcher, entering, find_layers, is_known
 from ..ensemble.pairs import Data, is_pair, pairs
-from ..ensemble.stacking import check_same_shapes, places_of
+from ..ensemble.parameter import per_particle_view
+from ..ensemble.stacking import places_of
 from ..exact.sums import ExactSum
 from ..io import digest
 
@@ -27,25 +28,43 @@ UNIT = 2.0**-60
 PATCHES = 1 << 24  # numbers in patches formed at a time, for all particles
 INPUTS = 1 << 25  # numbers of inputs in a batch, for all particles
 MOST = 512  # samples in a batch: activations may be larger than inputs
-_GROUPS = ("grams", "cross", "changes", "statistics")
 Columns = tuple[int, ...] | None  # output columns that a task's loss uses; None: all
+Key = tuple[str, str, Columns]
 
 
 @dataclass(frozen=True)
 class TaskSums:
-    """All sums over the finished tasks.
+    """All sums over the finished tasks, by what they are, and the layer's name or place.
 
-    A task whose loss uses some output columns adds nothing to the others, so sum_t G_t of the layer
-    that computes the outputs is kept apart by the columns that tasks used.
+        "gram"        sum_t G_t               [N, g, d, d]    of a layer
+        "cross"       sum_t G_t W_t           [N, g, d, K]    of a layer
+        "change"      sum_t W_t - W_0         [N, g, d, K]    of a layer
+        "statistics"  sum_t n (m, var + m^2)  [N, 2, C]       of a BatchNorm
+        "samples"     sum_t n                 []
+        "deaths"      the number of tasks in which a particle died  [N]
+
+    A task whose loss uses some output columns adds nothing to the others, so the "gram" of the
+    layer that computes the outputs is kept apart by the columns that tasks used.
     """
 
-    grams: dict[tuple[str, Columns], ExactSum]  # sum_t G_t [N, g, d, d], by the name of a layer
-    cross: dict[str, ExactSum]  # sum_t G_t W_t [N, g, d, K], by the name of a layer
-    changes: dict[str, ExactSum]  # sum_t W_t - W_0 [N, g, d, K], by the name of a layer
-    statistics: dict[str, ExactSum]  # sum_t n (m, var + m^2) [N, 2, C], by the place of a BatchNorm
-    deaths: Tensor  # [N], the number of tasks in which the particle died
-    samples: int  # sum_t n
+    sums: dict[Key, ExactSum]
     tasks: tuple[str, ...]  # fingerprints, sorted
+
+    @classmethod
+    def nothing(cls, particles: Ensemble) -> TaskSums:
+        """The sums over no tasks."""
+        deaths = torch.zeros(particles.n, dtype=torch.float64, device=particles.device)
+        samples = deaths.new_zeros(())
+        none = {("samples", "", None): samples, ("deaths", "", None): deaths}
+        return cls({key: ExactSum(zeros, UNIT) for key, zeros in none.items()}, ())
+
+    def checked(self) -> TaskSums:
+        """These sums; raise `FloatingPointError` if every particle has died in a task."""
+        if self.value("deaths").all():
+            raise FloatingPointError(
+                "no particle has lived through every task: lower the learning rate or drop this one"
+            )
+        return self
 
     def plus(self, other: TaskSums, sign: int = 1) -> TaskSums:
         """The sums over the tasks of both, or over those of the first without the second's."""
@@ -57,82 +76,60 @@ class TaskSums:
                 "the first has not"
             )
         tasks = ours + theirs if sign > 0 else ours - theirs
-        sums: dict[str, Any] = {
-            group: _added(getattr(self, group), getattr(other, group), sign) for group in _GROUPS
-        }
-        if sign < 0:  # leave no trace
-            grams = sums["grams"]
-            sums["grams"] = {key: gram for key, gram in grams.items() if gram.value().any()}
-        return TaskSums(
-            **sums,
-            deaths=self.deaths + sign * other.deaths,
-            samples=self.samples + sign * other.samples,
-            tasks=tuple(sorted(tasks.elements())),
-        )
+        sums = dict(self.sums)
+        for key, words in other.sums.items():
+            before = sums[key] if key in sums else words.map(torch.zeros_like)
+            sums[key] = before.plus(words, sign)
+            if sign < 0 and key[0] == "gram" and not sums[key].value().any():
+                del sums[key]  # leave no trace
+        return TaskSums(sums, tuple(sorted(tasks.elements())))
 
-    def of_layer(self, name: str) -> list[tuple[list[int], Tensor]]:
-        """sum_t G_t `[N, g, d, d]`, float64, for all columns that were used by the same tasks."""
-        own = {used: gram for (layer, used), gram in self.grams.items() if layer == name}
-        groups: dict[tuple[Columns, ...], list[int]] = {}
-        for column in range(self.cross[name].low.shape[-1]):
-            users = tuple(used for used in own if used is None or column in used)
-            groups.setdefault(users, []).append(column)
-        found = []
-        for users, columns in groups.items():
-            if users:
-                total = own[users[0]]
-                for used in users[1:]:
-                    total = total.plus(own[used])
-                found.append((columns, total.value()))
-        return found
+    def value(self, what: str, name: str = "") -> Tensor:
+        """A sum as float64."""
+        return self.sums[what, name, None].value()
+
+    def grams(self, layer: Layer) -> list[tuple[list[int], Tensor]]:
+        """sum_t G_t `[N, g, d, d]` for all columns that were used by the same tasks."""
+        grams = {
+            used: words
+            for (what, name, used), words in self.sums.items()
+            if what == "gram" and name == layer.name
+        }
+        users = [
+            tuple([used for used in grams if used is None or column in used])
+            for column in range(layer.columns)
+        ]
+        totals = []
+        for group in dict.fromkeys(users):
+            if group:
+                total = grams[group[0]]
+                for used in group[1:]:
+                    total = total.plus(grams[used])
+                columns = [column for column in range(layer.columns) if users[column] == group]
+                totals.append((columns, total.value()))
+        return totals
 
     def to(self, device: torch.device) -> TaskSums:
         """A copy on a device."""
-        moved: dict[str, Any] = {
-            group: {
-                key: sums.map(lambda word: word.to(device, copy=True))
-                for key, sums in getattr(self, group).items()
-            }
-            for group in _GROUPS
+        sums = {
+            key: words.map(lambda word: word.to(device, copy=True))
+            for key, words in self.sums.items()
         }
-        return replace(self, **moved, deaths=self.deaths.to(device, copy=True))
+        return replace(self, sums=sums)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, and the two words of each sum."""
-        copied = self.to(self.deaths.device)
-        words = {
-            group: {key: (s.low, s.high) for key, s in getattr(copied, group).items()}
-            for group in _GROUPS
-        }
+        copied = {key: words.map(torch.clone) for key, words in self.sums.items()}
         return {
-            **words, "deaths": copied.deaths, "samples": self.samples, "tasks": self.tasks,
-        }  # fmt: skip
+            "sums": {key: (words.low, words.high) for key, words in copied.items()},
+            "tasks": self.tasks,
+        }
 
     @classmethod
-    def from_state(
-        cls, state: Mapping[str, Any], layers: dict[str, Layer], device: torch.device
-    ) -> TaskSums:
-        """The inverse of `state_dict`. Raise `ValueError` if layers have other names or sizes."""
-        sizes = {own.name: (own.blocks, own.width, own.columns) for own in layers.values()}
-        found = {name: low[0] for name, (low, _) in state["cross"].items()}
-        check_same_shapes(sizes, found, "this state is of another model")
-        sums: dict[str, Any] = {
-            group: {key: ExactSum(low, UNIT, high) for key, (low, high) in state[group].items()}
-            for group in _GROUPS
-        }
-        rest = {name: state[name] for name in ("deaths", "samples", "tasks")}
-        return cls(**sums, **rest).to(device)
-
-
-def _added(
-    ours: dict[Any, ExactSum], theirs: dict[Any, ExactSum], sign: int
-) -> dict[Any, ExactSum]:
-    """Sums or differences key by key; a missing sum is 0."""
-    total = dict(ours)
-    for key, sums in theirs.items():
-        before = total[key] if key in total else sums.map(torch.zeros_like)
-        total[key] = before.plus(sums, sign)
-    return total
+    def from_state(cls, state: Mapping[str, Any], device: torch.device) -> TaskSums:
+        """The inverse of `state_dict`, on a device."""
+        sums = {key: ExactSum(low, UNIT, high) for key, (low, high) in state["sums"].items()}
+        return cls(sums, state["tasks"]).to(device)
 
 
 def merged_layers(particles: Ensemble) -> dict[str, Layer]:
@@ -153,30 +150,26 @@ def merged_layers(particles: Ensemble) -> dict[str, Layer]:
             "Conv1d, Conv2d, Conv3d, BatchNorm, LayerNorm, RMSNorm, GroupNorm and Embedding "
             "layers; freeze it with requires_grad_(False)"
         )
-    _check_memory(layers, particles)
-    return layers
-
-
-def _check_memory(layers: dict[str, Layer], particles: Ensemble) -> None:
-    """Raise `MemoryError` if seven matrices per block (sums, new sums, a task's) do not fit."""
+    # the sums, the sums to be, and a task's: seven matrices of two words each at once
     entries = sum(layer.blocks * layer.width**2 for layer in set(layers.values()))
     what = f"the input moments of {particles.n} particles"
     fix = "fewer particles, or narrower layers"
     check_memory(8 * 7 * particles.n * entries, particles.device, what, fix)
+    return layers
 
 
 def running_statistics(particles: Ensemble) -> dict[str, tuple[str, str]]:
     """The names of the running mean and variance of every BatchNorm that has them, by its place."""
     names = places_of(particles.template)
-    found = {}
+    statistics = {}
     for place, module in particles.template.named_modules():
         if isinstance(module, BATCH_NORMS) and module.running_mean is not None:
             prefix = f"{place}." if place else ""
-            found[place] = names[f"{prefix}running_mean"], names[f"{prefix}running_var"]
-    return found
+            statistics[place] = names[f"{prefix}running_mean"], names[f"{prefix}running_var"]
+    return statistics
 
 
-@dataclass
+@dataclass(frozen=True)
 class Moments:
     """What layers saw of a task's data, in the networks as they are."""
 
@@ -197,17 +190,11 @@ def task_moments(particles: Ensemble, layers: dict[str, Layer], data: Data) -> M
     samples = 0
     with particles.evaluating(), Watcher(particles, layers, see) as run:
         for x in _batches(data, particles.n):
-            try:
-                _, seen = run(x.to(particles.device))
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError as error:
-                shape = list(x.shape)
-                raise ValueError(f"the networks do not take data {shape}: {error}") from error
+            _, seen = run(x.to(particles.device))
             for place, calls in seen.items():
                 name = layers[place].name
                 for gram in calls:
-                    grams.setdefault(name, gram.new_zeros(gram.shape)).add_(gram)
+                    grams[name] = grams[name] + gram if name in grams else gram
             samples += len(x)
     if not samples:
         raise ValueError("the data holds no samples: end_task needs at least one")
@@ -230,20 +217,20 @@ def task_sums(
     active: Tensor | Sequence[int] | None,
     alive: Tensor,
 ) -> TaskSums:
-    """The sums of one task: G_t, G_t W_t and W_t - W_0 of the networks as they are, trained from
-    `start`.
+    """The sums of one task, from the networks as they are, trained from `start`.
 
     A particle that is not `alive` adds 0, whatever its numbers.
     """
     moments = task_moments(particles, layers, data)
     now = {
-        name: torch.where(alive.view(-1, *[1] * (tensor.dim() - 1)), tensor, start[name])
+        name: torch.where(per_particle_view(alive, tensor), tensor, start[name])
         for name, tensor in particles.tensors().items()
     }
     used = _columns(layers, moments, active)
-    grams: dict[tuple[str, Columns], ExactSum] = {}
-    cross: dict[str, ExactSum] = {}
-    changes: dict[str, ExactSum] = {}
+    terms: dict[Key, Tensor] = {
+        ("samples", "", None): alive.new_tensor(moments.samples, dtype=torch.float64),
+        ("deaths", "", None): (~alive).double(),
+    }
     fingerprint: list[Any] = [used]
     for layer in dict.fromkeys(layers.values()):
         name = layer.name
@@ -251,26 +238,28 @@ def task_sums(
         change = weights - layer.matrix(start).double()
         gram = _gram(layer, moments, change, alive)
         product = gram @ weights
-        columns = used if name in moments.heads else None
-        if columns is not None:
-            unused = [column for column in range(layer.columns) if column not in columns]
+        is_head = name in moments.heads
+        if is_head and used is not None:
+            unused = [column for column in range(layer.columns) if column not in used]
             product[..., unused] = 0.0
             change[..., unused] = 0.0
-        elif name in moments.heads:
+        elif is_head:
             _warn_of_unchanged(change, weights)
-        grams[name, columns] = ExactSum.of(gram, UNIT)
-        cross[name] = ExactSum.of(product, UNIT)
-        changes[name] = ExactSum.of(change, UNIT)
+        terms["gram", name, used if is_head else None] = gram
+        terms["cross", name, None] = product
+        terms["change", name, None] = change
         fingerprint += [weights[0], gram[0].diagonal(dim1=-2, dim2=-1)]
-    statistics = {}
+    changeable = set()
     for place, names in running_statistics(particles).items():
         mean, variance = (now[name].double() for name in names)
-        values = torch.stack([mean, variance + mean.square()], dim=1) * moments.samples
-        statistics[place] = ExactSum.of(values, UNIT)
-    _check_buffers(particles, start, now)
-    dead = (~alive).long()
-    tasks = (digest(fingerprint),)
-    return TaskSums(grams, cross, changes, statistics, dead, moments.samples, tasks)
+        both = torch.stack([mean, variance + mean.square()], dim=1)
+        terms["statistics", place, None] = both * moments.samples
+        changeable |= {*names, names[0].replace("running_mean", "num_batches_tracked")}
+    for name in particles.particle_buffers():
+        if name not in changeable and not torch.equal(now[name], start[name]):
+            raise ValueError(f"the product cannot merge the buffer {name!r}: training changed it")
+    sums = {key: ExactSum.of(term, UNIT) for key, term in terms.items()}
+    return TaskSums(sums, (digest(fingerprint),))
 
 
 def _gram(layer: Layer, moments: Moments, change: Tensor, alive: Tensor) -> Tensor:
@@ -314,12 +303,3 @@ def _warn_of_unchanged(change: Tensor, weights: Tensor) -> None:
             "use them, name those that it uses, end_task(data, active=...)",
             stacklevel=4,
         )
-
-
-def _check_buffers(particles: Ensemble, start: dict[str, Tensor], now: dict[str, Tensor]) -> None:
-    """Refuse buffers, besides running statistics, that training has changed."""
-    known = {name for names in running_statistics(particles).values() for name in names}
-    known |= {name.replace("running_mean", "num_batches_tracked") for name in known}
-    for name in particles.particle_buffers():
-        if name not in known and not torch.equal(now[name], start[name]):
-            raise ValueError(f"the product cannot merge the buffer {name!r}: training changed it")
