@@ -16,5 +16,5 @@ def study(request, monkeypatch) -> ModuleType:
     name = request.path.stem.removeprefix("test_")
     monkeypatch.syspath_prepend(str(STUDIES))
     yield importlib.import_module(name)
-    for module in (name, "record"):
-        sys.modules.pop(module, None)
+    for script in STUDIES.glob("*.py"):
+        sys.modules.pop(script.stem, None)

@@ -1,0 +1,219 @@
+"""Learning anew from a kept sample: accuracy against the share of the data that is kept.
+
+    python lab/studies/kept.py [--samples N] [--seeds 2] [--json FILE]
+
+SplitMNIST, class-incremental, an MLP 784-400-400-10, inputs in [-1, 1], SGD at 0.1 on cross-entropy
+in batches of 128. `ol.KeptSample` keeps a share of the stream by the samples' hashes; one network
+is trained on what is kept, in the order of the hashes, with as many steps as one pass over all
+data. Beside it, experience replay with a reservoir of the same size (every batch of the stream with
+as many replayed samples, in the same number of steps), and the exact head on 2,048 dead-leaves
+features, which keeps sums and one sample in 16. Every method in three orders of the tasks; the
+product's and joint training's rows are in fair_rows.py. About five minutes on two idle cores. Cells
+in the JSON are not computed again.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from record import write
+from torch import Tensor, nn
+
+import orderless as ol
+from orderless_lab.scenarios import SplitMNIST
+
+SHARES = {"1/64": 1 / 64, "1/32": 1 / 32, "1/16": 1 / 16, "1/8": 1 / 8, "1/4": 1 / 4}
+ORDERS = [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 0, 4, 1, 3]]
+BATCH = 128
+RATE = 0.1
+Stream = list[tuple[Tensor, Tensor]]
+Cell = dict[str, object]
+
+
+def stream(tasks: list[ol.Task], order: list[int], seed: int) -> Stream:
+    """The tasks' batches; a task's batches do not depend on its place."""
+    batches = []
+    for k in order:
+        generator = torch.Generator().manual_seed(1000 * seed + k)
+        for rows in torch.randperm(len(tasks[k].y), generator=generator).split(BATCH):
+            batches.append((tasks[k].x[rows], tasks[k].y[rows]))
+    return batches
+
+
+def images(x: Tensor) -> Tensor:
+    return x.flatten(1).float() / 127.5 - 1
+
+
+class Network:
+    def __init__(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        hidden = nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU()
+        self.model = nn.Sequential(*hidden, nn.Linear(400, 10))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE)
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        self.optimizer.zero_grad()
+        F.cross_entropy(self.model(images(x)), y).backward()
+        self.optimizer.step()
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Tensor:
+        return self.model(images(x))
+
+
+class Reservoir:
+    """Vitter's reservoir: every sample of the stream is in it with equal probability."""
+
+    def __init__(self, capacity: int, seed: int) -> None:
+        self.capacity = capacity
+        self.generator = torch.Generator().manual_seed(seed)
+        self.samples: Stream = []
+        self.count = 0
+
+    def add(self, x: Tensor, y: Tensor) -> None:
+        for sample in zip(x, y, strict=True):
+            self.count += 1
+            if len(self.samples) < self.capacity:
+                self.samples.append(sample)
+                continue
+            place = int(torch.randint(self.count, (), generator=self.generator))
+            if place < self.capacity:
+                self.samples[place] = sample
+
+    def draw(self, count: int) -> tuple[Tensor, Tensor]:
+        places = torch.randint(len(self.samples), (count,), generator=self.generator)
+        x, y = zip(*(self.samples[place] for place in places.tolist()), strict=True)
+        return torch.stack(x), torch.stack(y)
+
+
+def with_kept_sample(batches: Stream, share: float, seed: int) -> tuple[Network, int]:
+    kept = ol.KeptSample(share)
+    for x, y in batches:
+        kept.add(x, y)
+    x, y = kept.samples()
+    network = Network(seed)
+    generator = torch.Generator().manual_seed(seed)
+    places = torch.empty(0, dtype=torch.long)
+    for _ in batches:
+        if len(places) < BATCH:
+            places = torch.cat([places, torch.randperm(len(y), generator=generator)])
+        network.step(x[places[:BATCH]], y[places[:BATCH]])
+        places = places[BATCH:]
+    return network, len(kept)
+
+
+def with_replay(batches: Stream, share: float, seed: int) -> tuple[Network, int]:
+    total = sum(len(y) for _, y in batches)
+    store = Reservoir(round(share * total), seed)
+    network = Network(seed)
+    for x, y in batches:
+        if store.samples:
+            x_old, y_old = store.draw(len(y))
+            network.step(torch.cat([x, x_old]), torch.cat([y, y_old]))
+        else:
+            network.step(x, y)
+        store.add(x, y)
+    return network, len(store.samples)
+
+
+class Head:
+    def __init__(self, seed: int) -> None:
+        maps = ol.Ensemble(
+            lambda: ol.features.DeadLeaves(1, 28, 64, mirror=False, regions=4), 1, seed=seed
+        )
+        self.head = ol.ExactHead(maps, classes=10)
+
+    def predict(self, x: Tensor) -> Tensor:
+        return self.head.predict(x.float() / 127.5 - 1)
+
+
+def with_exact_head(batches: Stream, seed: int) -> tuple[Head, int]:
+    head = Head(seed)
+    for k in range(0, len(batches), 8):
+        x, y = (torch.cat(parts) for parts in zip(*batches[k : k + 8], strict=True))
+        head.head.update(x.float() / 127.5 - 1, y)
+    return head, sum(len(y) for _, y in batches) // 16
+
+
+def run(method: str, share: str, tasks: list[ol.Task], order: list[int], seed: int) -> Cell:
+    start = time.process_time()
+    batches = stream(tasks, order, seed)
+    if method == "exact head":
+        learner, kept = with_exact_head(batches, seed)
+    elif method == "kept sample":
+        learner, kept = with_kept_sample(batches, SHARES[share], seed)
+    else:
+        learner, kept = with_replay(batches, SHARES[share], seed)
+    outputs = [learner.predict(task.x_test) for task in tasks]
+    right = [
+        (o.argmax(1) == task.y_test).double().mean().item()
+        for o, task in zip(outputs, tasks, strict=True)
+    ]
+    return {
+        "method": method,
+        "share": share,
+        "seed": seed,
+        "order": order,
+        "kept": kept,
+        "scores": right,
+        "digest": ol.io.digest(outputs),
+        "seconds": time.process_time() - start,
+    }
+
+
+def means(cells: list[Cell]) -> list[Cell]:
+    rows = []
+    for method, share in dict.fromkeys((c["method"], c["share"]) for c in cells):
+        members = [c for c in cells if (c["method"], c["share"]) == (method, share)]
+        seeds = sorted({c["seed"] for c in members})
+        by_seed = [[c for c in members if c["seed"] == seed] for seed in seeds]
+        scores = [torch.tensor([c["scores"] for c in of_seed]).double() for of_seed in by_seed]
+        deviations = torch.stack([s.var(0, correction=0).mean() for s in scores])
+        rows.append(
+            {
+                "method": method,
+                "share": share,
+                "kept": members[0]["kept"],
+                "average": 100 * torch.cat(scores).mean().item(),
+                "order_deviation": 100 * deviations.mean().sqrt().item(),
+                "equal_bits": all(len({c["digest"] for c in of_seed}) == 1 for of_seed in by_seed),
+                "runs": len(members),
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, help="of MNIST; default: all")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    tasks = []
+    for k, task in enumerate(SplitMNIST("domain").tasks):
+        count = len(task.y) if given.samples is None else given.samples // 5
+        y, y_test = task.y[:count] + 2 * k, task.y_test + 2 * k
+        tasks.append(ol.Task(task.x[:count], y, task.x_test, y_test, task.name))
+    cells: list[Cell] = []
+    if given.json and given.json.is_file():
+        cells = json.loads(given.json.read_text())["cells"]
+    done = [[c["method"], c["share"], c["seed"], c["order"]] for c in cells]
+    todo = [(method, share) for share in SHARES for method in ("kept sample", "experience replay")]
+    todo.append(("exact head", "sums"))
+    for seed in range(given.seeds):
+        for method, share in todo:
+            for order in ORDERS:
+                if [method, share, seed, order] in done:
+                    continue
+                cells.append(run(method, share, tasks, order, seed))
+                print(json.dumps(cells[-1]), flush=True)
+                write(given.json, {"rows": means(cells), "cells": cells})
+    for row in means(cells):
+        print(row)
+
+
+if __name__ == "__main__":
+    main()
