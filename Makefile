@@ -52,7 +52,7 @@ lint: style                    ## style, types, and the tables of the result pag
 	$(BIN)/python -m docs.tools.tables --check
 
 docs: $(VENV)/.dev             ## the site, in site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet hides warnings from --strict, too
 
 results: $(VENV)/.dev          ## put the tables of docs/results in place
 	$(BIN)/python -m docs.tools.tables

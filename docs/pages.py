@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 from pkgutil import iter_modules
-from types import ModuleType
 from typing import Any
 
 from mkdocs.structure.files import File, Files
@@ -18,11 +17,10 @@ OUTSIDE = re.compile(r"\[([^\]]*)\]\((?!docs/|https?:|#)[^)]*\)")
 def on_files(files: Files, config: Any) -> Files:
     """Called by MkDocs when it knows the pages in docs/."""
     files.append(File.generated(config, "index.md", content=home()))
-    for distribution in (orderless, orderless_lab):
-        for name in rooms(distribution):
-            path = f"reference/{name}.md".replace("orderless_lab.", "lab-")
-            path = path.replace("orderless.", "")
-            files.append(File.generated(config, path, content=f"# `{name}`\n\n::: {name}\n"))
+    for name in rooms():
+        page = name.replace("orderless_lab.", "lab-").replace("orderless.", "")
+        content = f"# `{name}`\n\n::: {name}\n"
+        files.append(File.generated(config, f"reference/{page}.md", content=content))
     return files
 
 
@@ -32,12 +30,8 @@ def home() -> str:
     return text.replace("](docs/", "](")
 
 
-def rooms(distribution: ModuleType) -> list[str]:
-    """The packages of a distribution, and the modules that its users import by name."""
-    public = getattr(distribution, "__all__", [])
-    found = iter_modules(distribution.__path__, f"{distribution.__name__}.")
-    return [
-        module.name
-        for module in found
-        if module.ispkg or module.name.rpartition(".")[2] in public
-    ]
+def rooms() -> list[str]:
+    """The modules in which the library's public names live, and the packages of the lab."""
+    ours = {*orderless._HOMES.values(), *orderless._ROOMS}
+    lab = [module.name for module in iter_modules(orderless_lab.__path__) if module.ispkg]
+    return [f"orderless.{name}" for name in sorted(ours)] + [f"orderless_lab.{name}" for name in lab]

@@ -65,7 +65,8 @@ def test_the_code_on_the_page_runs(
     for block in blocks_of(page):
         if block.language == "bash":
             for command in commands_in(block.text):
-                typer.main.get_command(app)(shlex.split(command)[1:], standalone_mode=False)
+                words = shlex.split(command)[1:]
+                assert not typer.main.get_command(app)(words, standalone_mode=False), command
         if block.language != "python":
             continue
         # empty lines before it, so that an error names the page's own line
@@ -120,7 +121,7 @@ def test_a_command_that_does_not_exist_is_noticed(command: str) -> None:
 def test_scripts_and_make_targets_on_the_page_exist(page: Path) -> None:
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     text = page.read_text()
-    for script in re.findall(r"(?:examples|benchmarks)/\w+\.py", text):
+    for script in re.findall(r"(?:examples|benchmarks|tests|lab)/[\w/]+\.py", text):
         assert (ROOT / script).exists(), script
     for target in re.findall(r"^\$ make (\S+)|`make (\S+?)`", text, re.MULTILINE):
         assert "".join(target) in targets, target
