@@ -19,7 +19,6 @@ from torch import Tensor
 from orderless.ensemble import Ensemble, per_particle
 
 from .environment import Array, Saved, VectorEnvironment, require_environment
-from .games import whole_number
 from .keyed import permutation
 from .mixture import Filter, MixturePolicy
 from .networks import policy_logits
@@ -45,7 +44,7 @@ class BehaviourCloning:
     """
 
     def __init__(self, filter: Filter, *, batch_size: int = 256, seed: int = 0) -> None:
-        self.batch_size = whole_number("batch_size", batch_size, 1)
+        self.batch_size = batch_size
         self.filter = filter
         self.seed = seed
         self._step = filter.compile(cloning_loss(filter.particles))
@@ -66,13 +65,8 @@ class BehaviourCloning:
         """
         count = len(observations)
         batches = count // self.batch_size  # in a pass
-        if count != len(actions):
-            raise ValueError(f"{count} observations but {len(actions)} actions")
-        if actions.is_floating_point():
-            raise TypeError(f"actions must be whole numbers, got {actions.dtype}")
-        if count and actions.min() < 0:
+        if count and actions.min() < 0:  # torch's cross-entropy would leave -100 out
             raise ValueError(f"actions must be at least 0, got {int(actions.min())}")
-        whole_number("start", start, 0)
         if not batches:
             raise ValueError(f"{count} transitions do not fill one batch of {self.batch_size}")
         particles = self.filter.particles
@@ -131,10 +125,8 @@ def play(
     `normalize` normalises the returns if the environment defines how. Episodes must end, by a time
     limit if need be, because `play` waits for all of them. The environment is reset afterwards.
     """
-    combines = (combine,)
-    return play_both(
-        filter, env, combines=combines, episodes=episodes, normalize=normalize, seed=seed
-    )[combine]
+    options = {"episodes": episodes, "normalize": normalize, "seed": seed}
+    return play_both(filter, env, combines=(combine,), **options)[combine]  # type: ignore[arg-type]
 
 
 @torch.no_grad()
@@ -152,8 +144,7 @@ def play_both(
     if not set(combines) <= set(COMBINES):
         raise ValueError(f"combine must be one of {', '.join(COMBINES)}, got {combines}")
     if env.n_envs % len(combines):
-        raise ValueError(f"{env.n_envs} environments cannot be halved for {' and '.join(combines)}")
-    whole_number("episodes", episodes, 1)
+        raise ValueError(f"{env.n_envs} environments have no {len(combines)} equal parts")
     weights = filter.weights
     share = env.n_envs // len(combines)
     players = torch.cat([_players(weights, share, combine) for combine in combines])

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .games import whole_number
-
 Array = NDArray[Any]
 Saved = Mapping[str, Any]  # a `state_dict` read from a file
 Step = tuple[Array, Array, Array, Array, dict[str, Array]]
@@ -38,7 +36,7 @@ class VectorEnvironment:
     level: int = 0
 
     def __init__(self, n_envs: int, actions: int) -> None:
-        self.n_envs = whole_number("n_envs", n_envs, 1)
+        self.n_envs = n_envs
         self.actions = actions
         self.observations: Array = np.empty(0)
         self.first = np.zeros(n_envs, dtype=bool)
@@ -48,14 +46,22 @@ class VectorEnvironment:
         self.started = False  # False again after a step that was interrupted
 
     def _start(self) -> Array:
-        raise TypeError(f"{type(self).__name__} cannot start: define _start")
+        raise NotImplementedError
 
     def _step(self, actions: Array) -> tuple[Array, Array, Array, Array]:
-        raise TypeError(f"{type(self).__name__} cannot step: define _step")
+        raise NotImplementedError
 
     def switch(self, level: int) -> tuple[Array, dict[str, Array]]:
         """Switch to another level and start there."""
-        raise TypeError(f"{type(self).__name__} has no levels to switch to")
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, object]:
+        """The state from which `load_state_dict` resumes."""
+        raise NotImplementedError
+
+    def load_state_dict(self, state: Saved) -> None:
+        """Restore `observations`, `first`, `ended`, `returns` and `lengths`."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Release the copies' resources; by default there are none."""
@@ -98,22 +104,13 @@ class VectorEnvironment:
     def _checked(self, actions: ArrayLike) -> Array:
         """Check actions and convert them to int32 `[E]`; the games would accept any number."""
         array = np.asarray(actions)
-        if array.shape != (self.n_envs,):
-            raise ValueError(f"actions must have shape ({self.n_envs},), got {array.shape}")
-        if array.dtype.kind not in "iu":
-            raise TypeError(f"actions must be whole numbers, got {array.dtype}")
-        outside = array[(array < 0) | (array >= self.actions)]
-        if outside.size:
-            raise ValueError(f"actions must lie in 0..{self.actions - 1}, got {outside[0]}")
+        if array.shape != (self.n_envs,) or array.dtype.kind not in "iu":
+            raise ValueError(
+                f"actions must be {self.n_envs} whole numbers, got {array.dtype} {array.shape}"
+            )
+        if array.min() < 0 or array.max() >= self.actions:
+            raise ValueError(f"actions must lie in 0..{self.actions - 1}, got {array.tolist()}")
         return array.astype(np.int32)
-
-    def state_dict(self) -> dict[str, object]:
-        """The state from which `load_state_dict` resumes."""
-        raise TypeError(f"{type(self).__name__} cannot be saved: define state_dict")
-
-    def load_state_dict(self, state: Saved) -> None:
-        """Restore `observations`, `first`, `ended`, `returns` and `lengths`."""
-        raise TypeError(f"{type(self).__name__} cannot be resumed: define load_state_dict")
 
 
 def require_environment(env: Any) -> None:

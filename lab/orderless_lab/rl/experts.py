@@ -19,13 +19,12 @@ from orderless.filters import GradientDescent
 
 from .cloning import play
 from .environment import Saved
-from .games import LEVELS_END, known_game
+from .games import known_game
 from .networks import ActorCritic, Compact, find_network
 from .ppo import PPO
 from .procgen import ProcgenLevels
 from .settings import EXPERT_COPIES, PPOSettings, rollouts_for
 
-KIND = "expert"
 FOLDER = Path(__file__).parent / "expert_files"
 HELD_OUT = 1000  # levels after the training levels, for measuring
 PLAYING = 64  # copies for measuring returns: those with short episodes wait for the others
@@ -52,10 +51,13 @@ def _rounded(network: ActorCritic) -> dict[str, Tensor]:
     return {name: tensor.bfloat16().cpu() for name, tensor in network.state_dict().items()}
 
 
+def _in_float32(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.float() for name, tensor in parameters.items()}
+
+
 def save_expert(path: Path, expert: Expert) -> None:
     """Write an expert's file atomically."""
-    content = {"facts": expert.facts, "parameters": _rounded(expert.network)}
-    storage.save(path, {"kind": KIND, **content})
+    storage.save(path, {"facts": expert.facts, "parameters": _rounded(expert.network)})
 
 
 def load_expert(game: str, path: Path | None = None) -> Expert:
@@ -71,16 +73,12 @@ def load_expert(game: str, path: Path | None = None) -> Expert:
     content = storage.load(path)
     try:
         facts = content["facts"]
-        if (content["kind"], facts["game"]) != (KIND, game):
-            raise ValueError(f"it is a {content['kind']} for {facts['game']}")
         network = find_network(facts["network"])()
-        network.load_state_dict({k: tensor.float() for k, tensor in content["parameters"].items()})
-        if not all(tensor.isfinite().all() for tensor in network.parameters()):
-            raise ValueError("not all of its numbers are finite")
+        network.load_state_dict(_in_float32(content["parameters"]))
     except storage.INVALID_STATE as error:
-        raise ValueError(
-            f"{path} is not an expert for {game} that `orderless expert train` wrote ({error})"
-        ) from None
+        raise ValueError(f"{path} is not an expert for {game} ({error})") from None
+    if facts["game"] != game:
+        raise ValueError(f"{path} is not an expert for {game} but for {facts['game']}")
     return Expert(network, facts)
 
 
@@ -103,11 +101,6 @@ class ExpertTraining:
         device: torch.device | str = "cpu",
         settings: PPOSettings | None = None,
     ) -> None:
-        if not 1 <= levels <= LEVELS_END - HELD_OUT:
-            raise ValueError(
-                f"levels must lie in 1..{LEVELS_END - HELD_OUT}, got {levels}: "
-                f"the {HELD_OUT} after them are for measuring"
-            )
         settings = settings or rollouts_for(n_envs)
         self.device = find_device(device)
         precision = "bf16" if self.device.type == "cuda" else "float32"
@@ -148,19 +141,23 @@ class ExpertTraining:
         """The present network, rounded as in its file, with its returns measured."""
         network = self.ppo.particles[0].cpu()
         assert isinstance(network, ActorCritic)
-        network.load_state_dict({name: t.float() for name, t in _rounded(network).items()})
+        network.load_state_dict(_in_float32(_rounded(network)))
         identity = self.identity
-        copies = min(identity["envs"], PLAYING)
-
-        def measured(network: ActorCritic, first: int, count: int) -> dict[str, float]:
-            play_on = identity["game"], first, count, copies, episodes
-            return mean_return(network, *play_on, identity["seed"], self.device)
-
-        levels = {"training": (0, identity["levels"]), "held_out": (identity["levels"], HELD_OUT)}
-        returns = {
-            name: {"expert": measured(network, *some), "random": measured(random_policy(), *some)}
-            for name, some in levels.items()
-        }
+        levels = identity["levels"]
+        returns: dict[str, dict[str, object]] = {}
+        for name, first, count in (("training", 0, levels), ("held_out", levels, HELD_OUT)):
+            returns[name] = {}
+            for who, policy in (("expert", network), ("random", random_policy())):
+                returns[name][who] = mean_return(
+                    policy,
+                    identity["game"],
+                    first,
+                    count,
+                    min(identity["envs"], PLAYING),
+                    episodes,
+                    identity["seed"],
+                    self.device,
+                )
         return Expert(network, {**identity, "steps": self.steps, "returns": returns})
 
     def state_dict(self) -> dict[str, object]:
@@ -173,7 +170,7 @@ class ExpertTraining:
     def load_state_dict(self, state: Saved) -> None:
         """Resume from a state of this very training."""
         for name, value in self.identity.items():
-            other = state["identity"].get(name)
+            other = state["identity"][name]
             if other != value:
                 raise ValueError(f"this training has {name}={other}, not {value}")
         self.ppo.load_state_dict(state["ppo"])

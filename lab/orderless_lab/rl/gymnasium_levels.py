@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from .environment import Array, Saved, VectorEnvironment
-from .games import whole_number
 
 
 class GymnasiumLevels(VectorEnvironment):
@@ -32,31 +31,19 @@ class GymnasiumLevels(VectorEnvironment):
 
     def __init__(self, levels: Any, *, seed: int = 0) -> None:
         self.levels = list(levels) if isinstance(levels, Sequence) else [levels]
-        if not self.levels:
-            raise ValueError("GymnasiumLevels needs at least one vector environment")
         for number, env in enumerate(self.levels):
-            _check(env, number)
-            if _described(env) != _described(self.levels[0]):
-                raise ValueError(
-                    f"level {number} has {_described(env)}, but level 0 has "
-                    f"{_described(self.levels[0])}"
-                )
-            if any(env is other for other in self.levels[:number]):
-                raise ValueError(f"level {number} is also an earlier level: pass each only once")
+            _check(env, number, self.levels[0])
         super().__init__(self.levels[0].num_envs, int(self.levels[0].single_action_space.n))
-        self.seed = whole_number("seed", seed, 0)
+        self.seed = seed
         self.resumes = 0
         self._seeded = [-1] * len(self.levels)  # after how many resumes each was last seeded
 
     def switch(self, level: int) -> tuple[Array, dict[str, Array]]:
         """Start on another level; the old one stays open."""
-        self.level = self._checked_level(level)
-        return self.reset()
-
-    def _checked_level(self, level: int) -> int:
-        if not 0 <= whole_number("level", level) < len(self.levels):
+        if not 0 <= level < len(self.levels):
             raise ValueError(f"level must lie in 0..{len(self.levels) - 1}, got {level}")
-        return level
+        self.level = level
+        return self.reset()
 
     def close(self) -> None:
         for env in self.levels:
@@ -72,17 +59,10 @@ class GymnasiumLevels(VectorEnvironment):
         return _frames(self.levels[self.level].reset(seed=seed)[0])
 
     def _step(self, actions: Array) -> tuple[Array, Array, Array, Array]:
-        frames, *arrays = self.levels[self.level].step(actions)[:4]
-        for array in arrays:
-            if np.shape(array) != (self.n_envs,):
-                raise ValueError(
-                    f"level {self.level} gave rewards or ends of shape {np.shape(array)}, "
-                    f"but there are {self.n_envs} copies"
-                )
-        rewards = np.array(arrays[0], dtype=np.float64)
-        terminated = np.array(arrays[1], dtype=bool)
-        truncated = np.array(arrays[2], dtype=bool)
-        return _frames(frames), rewards, terminated, truncated & ~terminated
+        frames, rewards, terminated, truncated, _ = self.levels[self.level].step(actions)
+        terminated = np.array(terminated, dtype=bool)
+        truncated = np.array(truncated, dtype=bool) & ~terminated
+        return _frames(frames), np.array(rewards, dtype=np.float64), terminated, truncated
 
     def state_dict(self) -> dict[str, object]:
         return {"level": self.level, "resumes": self.resumes, "seeded": list(self._seeded)}
@@ -92,25 +72,19 @@ class GymnasiumLevels(VectorEnvironment):
             raise ValueError(
                 f"this state is of {len(state['seeded'])} levels, but there are {len(self.levels)}"
             )
-        level = self._checked_level(state["level"])
-        resumes = whole_number("resumes", state["resumes"])
-        self._seeded = [whole_number("a number of resumes", count) for count in state["seeded"]]
-        self.resumes = resumes + 1
-        self.switch(level)
+        self._seeded = list(state["seeded"])
+        self.resumes = state["resumes"] + 1
+        self.switch(state["level"])
 
 
 def _frames(observations: Any) -> Array:
     """A copy of the observations, floats as float32."""
-    array = np.asarray(observations)
-    return np.array(array, dtype=_kind(array.dtype))
+    floats = np.issubdtype(np.asarray(observations).dtype, np.floating)
+    return np.array(observations, dtype=np.float32 if floats else None)
 
 
-def _kind(dtype: Any) -> Any:
-    return np.dtype(np.float32) if np.issubdtype(dtype, np.floating) else dtype
-
-
-def _check(env: Any, number: int) -> None:
-    """Raise if PPO cannot use an environment."""
+def _check(env: Any, number: int, first: Any) -> None:
+    """Raise if PPO cannot use an environment, alone or beside the first."""
     if not hasattr(env, "single_action_space"):
         raise TypeError(
             f"level {number} is a {type(env).__name__}, not a vector environment: make one with "
@@ -120,16 +94,14 @@ def _check(env: Any, number: int) -> None:
     frames = env.single_observation_space
     if getattr(actions, "start", None) != 0:  # only Discrete has one
         raise ValueError(f"level {number} has actions {actions}: Discrete(n), from 0, is needed")
-    if not isinstance(frames.shape, tuple) or frames.dtype is None:
+    if frames.dtype is None:
         raise ValueError(f"level {number} has observations {frames}: an array is needed")
     reset = env.metadata.get("autoreset_mode")
     if reset is not None and getattr(reset, "name", None) != "NEXT_STEP":
         raise ValueError(f"level {number} resets by {reset}: use NEXT_STEP, Gymnasium's default")
-
-
-def _described(env: Any) -> str:
-    frames = env.single_observation_space
-    return (
-        f"{env.num_envs} copies, {env.single_action_space.n} actions and observations "
-        f"{_kind(frames.dtype)} {frames.shape}"
+    ours, theirs = (
+        (each.num_envs, each.single_action_space, each.single_observation_space.shape)
+        for each in (env, first)
     )
+    if ours != theirs:
+        raise ValueError(f"level {number} has copies, actions, frames {ours}, level 0 {theirs}")

@@ -149,10 +149,6 @@ class MixturePolicy:
         return {"seed": self.seed, "draws": self.draws, "playing": self.playing.clone()}
 
     def load_state_dict(self, state: Saved) -> None:
-        if state["playing"].shape != self.playing.shape:
-            raise ValueError(
-                f"this state is of {len(state['playing'])} environments, not of {len(self.playing)}"
-            )
         if state["seed"] != self.seed:
             raise ValueError(f"this state is of seed {state['seed']}, not of seed {self.seed}")
         self.draws = int(state["draws"])

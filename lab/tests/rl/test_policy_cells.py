@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lab.tests.rl.tiny_policies import (
+from lab.tests.rl.toys import (
     GAME,
-    SETTINGS,
+    TINY,
+    assert_same_networks,
     make_run,
     make_walker,
     record_of,
@@ -19,7 +20,6 @@ from lab.tests.rl.tiny_policies import (
     walk,
     without_time,
 )
-from lab.tests.rl.toys import assert_same_networks
 
 import orderless as ol
 from orderless_lab.experiments.policy import _figures, binned_returns
@@ -281,12 +281,12 @@ def test_networks_that_break_down_go_on_playing_as_they_were(tmp_path: Path) -> 
 )
 def test_bad_settings_are_named(change: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        SETTINGS.with_text([change])
+        TINY.with_text([change])
 
 
 def test_cyclic_orders_put_every_level_at_every_place() -> None:
-    assert SETTINGS.sequences(3, 3) == [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
+    assert TINY.sequences(3, 3) == [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
     with pytest.raises(ValueError, match="there are 3 cyclic orders of 3 levels, got permutations"):
-        SETTINGS.sequences(3, 4)
-    random = SETTINGS.changed(orders="random").sequences(3, 6)
+        TINY.sequences(3, 4)
+    random = TINY.changed(orders="random").sequences(3, 6)
     assert len(set(random)) == 6

@@ -190,8 +190,6 @@ def test_what_does_not_fit_together_is_refused() -> None:
     classifiers = ol.Ensemble(lambda: nn.Linear(6, 3), 2)
     with pytest.raises(TypeError, match=r"\(logits, values\)"):
         PPO(averaging(classifiers), Corridor(8), SETTINGS).collect()
-    with pytest.raises(TypeError, match="settings must be PPOSettings, got dict"):
-        make_ppo(ol.AveragingParticles, 2, {"steps": 8})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="env must be a VectorEnvironment, got Walker"):
         PPO(averaging(particles), Walker(), SETTINGS)  # type: ignore[arg-type]
 
@@ -210,14 +208,3 @@ def test_what_does_not_fit_together_is_refused() -> None:
 def test_bad_settings_are_named(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         PPOSettings(**options)
-
-
-@pytest.mark.parametrize(
-    ("name", "part"), [("steps", "many"), ("draws", [[1, 2, 3]]), ("episodes", [[1, 2]])]
-)
-def test_a_state_that_does_not_fit_is_refused(name: str, part: object) -> None:
-    ppo = make_ppo(ol.WeightedParticleFilter, 2)
-    state = ppo.state_dict()
-    ppo.load_state_dict(state)
-    with pytest.raises((ValueError, TypeError)):
-        ppo.load_state_dict({**state, name: part})

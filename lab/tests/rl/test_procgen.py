@@ -150,10 +150,8 @@ def test_a_saved_environment_goes_on_where_it_was(starpilot: ProcgenLevels) -> N
     for chosen in actions_of(60, 4, seed=3):
         assert same(list(starpilot.step(chosen)[:4]), list(other.step(chosen)[:4]))
     other.close()
-    state = starpilot.state_dict()
-    for part in ({"game": "fruitbot"}, {"lengths": torch.full((4,), 7)}):
-        with pytest.raises(ValueError, match="this state"):
-            starpilot.load_state_dict({**state, **part})
+    with pytest.raises(ValueError, match="this state is of .*fruitbot"):
+        starpilot.load_state_dict({**starpilot.state_dict(), "game": "fruitbot"})
 
 
 @pytest.mark.slow
@@ -180,21 +178,14 @@ def test_bad_input_is_named(starpilot: ProcgenLevels) -> None:
     with pytest.raises(RuntimeError, match="reset"):
         ProcgenLevels("starpilot", 1).step([0])
     starpilot.reset()
-    for actions, message in (([0, 0, 15, 0], "15"), ([0, 0, -1, 0], "-1"), ([0, 0], "shape")):
-        with pytest.raises(ValueError, match=f"actions must .*{message}"):
+    for actions in ([0, 0, 15, 0], [0, 0, -1, 0], [0, 0], [0.5] * 4):
+        with pytest.raises(ValueError, match="actions must"):
             starpilot.step(actions)
-    with pytest.raises(TypeError, match="float64"):
-        starpilot.step([0.5] * 4)
     with pytest.raises(ValueError, match="level must lie in 0..2147483646, got -1"):
         starpilot.switch(-1)
-    options: list[tuple[Any, str]] = [
-        ({"level": 2**31}, "level"),
-        ({"num_levels": 0}, "num_levels"),
-        ({"n_envs": 0}, "n_envs"),
-        ({"game": "coinrun"}, "starpilot, .* got 'coinrun'"),
-    ]
-    for changes, message in options:
-        with pytest.raises(ValueError, match=message):
+    options: list[dict[str, Any]] = [{"level": 2**31}, {"num_levels": 0}, {"game": "coinrun"}]
+    for changes in options:
+        with pytest.raises(ValueError, match=f"{next(iter(changes))} must"):
             ProcgenLevels(**{"game": "starpilot", "n_envs": 1, **changes})
 
 

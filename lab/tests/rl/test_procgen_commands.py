@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.tests.rl.tiny_policies import GAME, tiny_expert
+from lab.tests.rl.toys import GAME, tiny_expert
 from typer.testing import CliRunner
 
 from orderless.cli.main import app
@@ -125,7 +125,7 @@ def test_an_expert_is_trained_and_collects(tmp_path: Path, monkeypatch: pytest.M
         (["run", "procgen-lifelong", "--methods", "wpf"], "'wpf'"),
         (["run", "procgen-bc", "--set", "expert=nowhere"], "there is no expert for starpilot"),
         (["expert", "train", "pong"], "'pong'"),
-        (["expert", "train", "starpilot", "--rollout", "0"], "rollout must be at least 1"),
+        (["expert", "train", "starpilot", "--rollout", "0"], "rollout must"),
         (["expert", "collect", "starpilot", "--expert", "nowhere"], "there is no expert"),
     ],
 )

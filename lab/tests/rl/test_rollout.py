@@ -1,51 +1,12 @@
-"""Advantages of N value functions at once, against the recursion written as a loop."""
+"""Advantages at the ends of episodes, and scaled rewards; test_plain_ppo.py has the recursion."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from orderless_lab.rl import RewardScaler, advantages
-
-
-def by_loop(
-    rewards: Tensor, values: Tensor, terminated: Tensor, ended: Tensor, valid: Tensor
-) -> Tensor:
-    """One value function `[T + 1]` in one environment, step by step from the end."""
-    result = torch.zeros(len(rewards), dtype=values.dtype)
-    following = 0.0
-    for t in reversed(range(len(rewards))):
-        if not valid[t]:
-            following = 0.0
-            continue
-        future = 0.0 if terminated[t] else 0.9 * float(values[t + 1])
-        delta = float(rewards[t]) + future - float(values[t])
-        following = delta + (0.0 if ended[t] else 0.9 * 0.8 * following)
-        result[t] = following
-    return result
-
-
-@pytest.mark.parametrize("steps", [1, 2, 7, 33])
-def test_all_advantages_equal_the_loop(steps: int) -> None:
-    generator = torch.Generator().manual_seed(steps)
-    rewards = torch.randn(steps, 5, generator=generator, dtype=torch.float64)
-    values = torch.randn(3, steps + 1, 5, generator=generator, dtype=torch.float64)
-    kind = torch.randint(6, (steps, 5), generator=generator)
-    terminated = kind == 0
-    truncated = kind == 1
-    valid = torch.ones_like(terminated)
-    for t in range(1, steps):  # the step after an end resets, and nothing ends with it
-        valid[t] = ~((terminated | truncated)[t - 1] & valid[t - 1])
-        terminated[t] &= valid[t]
-        truncated[t] &= valid[t]
-    ours = advantages(rewards, values, terminated, truncated, valid, discount=0.9, trace=0.8)
-    for i in range(3):
-        for e in range(5):
-            flags = terminated[:, e], (terminated | truncated)[:, e], valid[:, e]
-            loop = by_loop(rewards[:, e], values[i, :, e], *flags)
-            torch.testing.assert_close(ours[i, :, e], loop, atol=1e-12, rtol=0)
 
 
 def test_termination_has_no_future_truncation_has_one_and_a_reset_is_no_experience() -> None:
