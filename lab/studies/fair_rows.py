@@ -31,7 +31,7 @@ from torch import Tensor, nn
 import orderless as ol
 from orderless_lab.scenarios import SplitMNIST
 
-RATES = (0.01, 0.03, 0.1, 0.3)
+RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 WAYS = {
     "gradient descent": ("squared", "cross-entropy"),
     "product": ("squared",),

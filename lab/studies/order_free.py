@@ -32,7 +32,7 @@ import orderless as ol
 from orderless_lab.scenarios import Intents, SplitCIFAR100
 
 Data = list[tuple[Tensor, Tensor]]  # one task each
-FEATURES = {"digits": 500, "banking77": 2000, "clinc150": 2000, "cifar100": 4000}
+FEATURES = {"digits": 500, "banking77": 2000, "clinc150": 2000, "cifar100": 2000}
 
 
 def bandwidth_of(train: Data, size: Size) -> float:

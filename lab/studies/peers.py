@@ -344,9 +344,9 @@ class Exact:
 
 METHODS: dict[str, type] = {
     "nearest mean": NearestMean,
-    "NCM (CapyMOA)": NCM,
-    "SLDA (CapyMOA), as shipped": CapyMOASLDA,
-    "SLDA (CapyMOA), mended": MendedSLDA,
+    "CapyMOA NCM": NCM,
+    "CapyMOA SLDA": CapyMOASLDA,
+    "CapyMOA SLDA mended": MendedSLDA,
     "Deep SLDA": DeepSLDA,
     "KLDA": KLDA,
     "RanPAC": RanPAC,

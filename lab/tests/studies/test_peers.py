@@ -27,7 +27,7 @@ def test_recursions_end_at_the_ridge_solution_of_all_data(study, data, name):
 
 def test_the_mended_slda_has_the_covariance_of_all_data(study, data):
     x, y = data
-    learner = study.METHODS["SLDA (CapyMOA), mended"](study.Size(6, 3, 0))
+    learner = study.METHODS["CapyMOA SLDA mended"](study.Size(6, 3, 0))
     learner.learn(x, y)
     torch.testing.assert_close(learner.covariance, x.T.cov(correction=0), rtol=1e-4, atol=1e-5)
     assert (learner.scores(x).argmax(1) == y).double().mean() > 0.95
