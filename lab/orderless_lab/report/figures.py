@@ -108,20 +108,18 @@ def orders(table: Table, numbers: pd.DataFrame) -> Figure:
     """A dot for every order of every row, the highest row on top."""
     names = numbers["average"].sort_values().index
     styles = looks(table)
-    figure = new_figure(WIDTH, 0.8 + 0.45 * len(names))
+    figure = new_figure(WIDTH, 0.8 + 0.5 * len(names))
     axes = figure.subplots()
     factor = 1 if table.returns else 100
     for height, name in enumerate(names):
         values = factor * metrics.order_averages(table.rows[name].scores)
         colour = styles[name]["color"]
-        axes.plot(values, [height] * len(values), "o", color=colour, alpha=0.6, markersize=7)
-        axes.plot([values.mean()] * 2, [height - 0.3, height + 0.1], color=colour, linewidth=2)
+        axes.plot(values, [height] * len(values), "o", color=colour, alpha=0.6, markersize=6)
+        axes.plot([values.mean()] * 2, [height - 0.16, height + 0.16], color=colour, linewidth=2)
         average = written("score", numbers["average"][name], table.returns)
-        place = (0, height + 0.16)
-        axes.annotate(
-            f"{styles[name]['label']}  {average}", place, xycoords=axes.get_yaxis_transform()
-        )
-    axes.set(yticks=[], ylim=(-0.6, len(names) - 0.2))
+        text = f"{styles[name]['label']}  {average}"
+        axes.text(0, height + 0.26, text, transform=axes.get_yaxis_transform())
+    axes.set(yticks=[], ylim=(-0.5, len(names) - 0.2))
     axes.set_xlabel("return" if table.returns else "accuracy, %")
     tidy(axes)
     axes.spines["left"].set_visible(False)
@@ -137,9 +135,9 @@ def figure2(table: Table, numbers: pd.DataFrame) -> Figure:
         if name in known.index:
             average, variance = known.loc[name]
             axes.plot(100 * average, variance, markersize=9, **{**look, "linestyle": "none"})
-    positive = known["normalized_variance"][known["normalized_variance"] > 1e-12]
-    if len(positive):  # a logarithmic scale with a linear part, for variances of exactly 0
-        threshold = 10.0 ** np.floor(np.log10(positive.min()))
+    variances = known["normalized_variance"]
+    if variances.max() > 1e-12:  # a logarithmic scale with a linear part, for variances of 0
+        threshold = 10.0 ** np.floor(np.log10(variances[variances > 1e-12].min()))
         axes.set_yscale("symlog", linthresh=threshold, linscale=0.4)
         axes.set_ylim(bottom=-0.15 * threshold)
     axes.set(xlabel="average accuracy, %", ylabel="normalized variance")

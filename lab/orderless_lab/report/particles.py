@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from orderless import io as storage
 
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
 PANELS = 6
 POINTS = 4000  # t-SNE takes about ten seconds for this many
 SIZE = 160  # of a density's grid
-MARGIN, BANDWIDTH = 0.12, 1 / 22  # of the unit square that holds all particles
+MARGIN = 0.12
+BANDWIDTH = 1 / 22  # of the unit square that holds all particles
 COINCIDENT = 1e-15  # t-SNE divides by the spread of the points, and crashes where that is 0
 LARGE = 1e15  # t-SNE squares distances in float32: where they overflow it crashes
 
@@ -30,15 +30,10 @@ def read_snapshots(path: Path) -> tuple[Array, Array, Array]:
     """positions [S, N, P], log_weights [S, N] and steps [S] of a file."""
     try:
         content = storage.load(path)
-    except (OSError, ValueError) as error:
+        names = ("positions", "log_weights", "step")
+        positions, log_weights, steps = (content[name].double().numpy() for name in names)
+    except (OSError, *storage.INVALID_STATE) as error:
         raise ReportError(f"{path.name} cannot be read: {error}") from None
-    found = []
-    for key in ("positions", "log_weights", "step"):
-        tensor = content.get(key) if isinstance(content, dict) else None
-        if not isinstance(tensor, Tensor):
-            raise ReportError(f"{path.name} lacks {key}.")
-        found.append(tensor.double().numpy())
-    positions, log_weights, steps = found
     return positions, log_weights, steps
 
 
@@ -51,16 +46,16 @@ def figure1(name: str, positions: Array, log_weights: Array, steps: Array) -> "F
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     grid = np.linspace(-MARGIN, 1 + MARGIN, SIZE)
     ends = (grid[0], grid[-1], grid[0], grid[-1])
-    for panel, axis in enumerate(axes.flat):
-        axis.set_visible(panel < len(chosen))
-        if panel < len(chosen):
-            density = weighted_density(places[panel], weights[panel], grid, BANDWIDTH)
-            image = axis.imshow(density / density.max(), "cividis", extent=ends, origin="lower",
-                                aspect="auto", vmin=0, vmax=1)  # fmt: skip
-            axis.scatter(*places[panel].T, s=3, color="white", alpha=0.35, linewidths=0)
-            ess = 1 / (weights[panel] ** 2).sum()
-            axis.set_title(f"step {chosen[panel]:.0f}, ESS {ess:.1f}", fontsize=9)
-            axis.set(xticks=[], yticks=[])
+    for axis in axes.flat[len(chosen) :]:
+        axis.set_visible(False)
+    for axis, step, places_now, weights_now in zip(axes.flat, chosen, places, weights, strict=False):
+        density = weighted_density(places_now, weights_now, grid, BANDWIDTH)
+        image = axis.imshow(density / density.max(), "cividis", extent=ends, origin="lower",
+                            aspect="auto", vmin=0, vmax=1)  # fmt: skip
+        axis.scatter(*places_now.T, s=3, color="white", alpha=0.35, linewidths=0)
+        ess = 1 / (weights_now**2).sum()
+        axis.set_title(f"step {step:.0f}, ESS {ess:.1f}", fontsize=9)
+        axis.set(xticks=[], yticks=[])
     figure.supxlabel("t-SNE 1", fontsize=9)
     figure.supylabel("t-SNE 2", fontsize=9)
     bar = figure.colorbar(image, ax=axes, shrink=0.8, ticks=[0, 1])
@@ -74,11 +69,10 @@ def place_snapshots(
 ) -> tuple[Array, Array, Array]:
     """Steps [F], places [F, N, 2] and normalised weights [F, N] of evenly spread snapshots, first
     and last included; the places lie in the unit square and share its axes."""
-    fits = positions.ndim == 3 and log_weights.shape == positions.shape[:2]
-    if not fits or steps.shape != positions.shape[:1] or log_weights.size < 4:
+    if log_weights.shape != positions.shape[:2] or log_weights.size < 4:
         raise ReportError(
-            "Snapshots must hold positions [S, N, P], log_weights [S, N] and step [S], 4 particles "
-            f"at least, got {positions.shape}, {log_weights.shape} and {steps.shape}."
+            "Snapshots must hold positions [S, N, P] and log_weights [S, N], 4 particles at least, "
+            f"got {positions.shape} and {log_weights.shape}."
         )
     largest = log_weights.max(axis=1, keepdims=True)
     if not (np.isfinite(positions).all() and np.isfinite(largest).all()):
@@ -114,7 +108,7 @@ def _embed(snapshots: Array) -> Array:
 
 def weighted_density(places: Array, weights: Array, grid: Array, bandwidth: float) -> Array:
     """sum_i w_i N(x; y_i, bandwidth^2 I) up to a constant, bottom row first."""
-    across, upward = (  # a Gaussian in two dimensions is a product of two Gaussians in one
-        np.exp(-0.5 * ((grid[:, None] - places[None, :, i]) / bandwidth) ** 2) for i in range(2)
-    )
-    return (upward * weights) @ across.T
+    # a Gaussian in two dimensions is a product of two Gaussians in one
+    offsets = (grid[:, None, None] - places) / bandwidth  # [G, N, 2]
+    across, upward = np.moveaxis(np.exp(-0.5 * offsets**2), 2, 0)
+    return np.asarray((upward * weights) @ across.T)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from pathlib import Path
@@ -162,20 +163,13 @@ def content_of(folder: Path) -> tuple[bytes, ...]:
     return tuple(path.read_bytes() for path in sorted(folder.iterdir()))
 
 
-@pytest.mark.slow
-def test_what_is_collected_depends_on_expert_and_seed_alone(tmp_path: Path) -> None:
-    first = load_expert("starpilot", tiny_expert(tmp_path, "starpilot"))
-    (tmp_path / "second").mkdir()
-    other = load_expert("starpilot", tiny_expert(tmp_path / "second", "starpilot", seed=1))
-    contents = []
-    for expert, seed in ((first, 0), (first, 0), (first, 1), (other, 0)):
-        folder = tmp_path / str(len(contents))
-        collect(folder, expert, 3, 50, seed=seed, n_envs=4)
-        contents.append(content_of(folder))
-    assert contents[0] == contents[1]
-    assert len(set(contents)) == 3
-    names = {transitions_path(tmp_path, e, 3, 50, s) for e in (first, other) for s in (0, 1)}
-    assert len(names) == 4
+def test_transitions_have_a_folder_for_every_expert_level_count_and_seed(tmp_path: Path) -> None:
+    experts = [Expert(load_expert(game).network, {"game": "starpilot"}) for game in GAMES[:2]]
+    names = {
+        transitions_path(tmp_path, expert, level, count, seed)
+        for expert, level, count, seed in itertools.product(experts, (0, 1), (40, 50), (0, 1))
+    }
+    assert len(names) == 16
 
 
 @pytest.mark.slow

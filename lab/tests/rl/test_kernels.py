@@ -135,14 +135,6 @@ def test_pooling_is_torchs(window: tuple[int, int, int], size: tuple[int, int]) 
     torch.testing.assert_close(torch.autograd.grad(y, last, slope)[0], wanted)
 
 
-def test_a_second_derivative_is_refused() -> None:
-    x = random(1, 2, 4, 4).contiguous(memory_format=torch.channels_last).requires_grad_()
-    y = MaxPooling.apply(x, (2, 2, 0))
-    (slope,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        slope.sum().backward()
-
-
 @pytest.mark.slow
 def test_an_ensemble_of_impalas_layers_computes_by_the_kernels_what_vmap_does(
     monkeypatch: pytest.MonkeyPatch,

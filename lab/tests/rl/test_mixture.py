@@ -17,24 +17,11 @@ def starts(count: int) -> np.ndarray:
     return np.ones(count, dtype=bool)
 
 
-def test_log_probabilities_equal_the_direct_formula() -> None:
-    log_policies = torch.randn(4, 5, 3, dtype=torch.float64).log_softmax(-1)
-    weights = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
-    direct = (weights[:, None, None] * log_policies.exp()).sum(0).log()
-    torch.testing.assert_close(mixture_log_probabilities(log_policies, weights.log()), direct)
-
-
 def test_log_probabilities_neither_underflow_nor_meet_the_dead() -> None:
     log_policies = torch.tensor([[-2000.0], [-1999.0], [float("nan")]], dtype=torch.float64)
     log_weights = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64).log()
     expected = -1999.0 + torch.tensor([0.5 * (1 + torch.e**-1)], dtype=torch.float64).log()
     torch.testing.assert_close(mixture_log_probabilities(log_policies, log_weights), expected)
-
-
-def test_one_particle_is_its_own_mixture_bit_for_bit() -> None:
-    log_policies = torch.randn(1, 50, 15).log_softmax(-1)
-    mixture = mixture_log_probabilities(log_policies, torch.zeros(1, dtype=torch.float64))
-    assert torch.equal(mixture, log_policies[0])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -6,16 +6,12 @@ import ctypes
 import importlib.util
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from lab.tests.rl.toys import assert_same_networks
 
-import orderless as ol
-from orderless_lab.rl import GAMES, PPO, Compact, PPOSettings, ProcgenLevels, normalized_return
+from orderless_lab.rl import GAMES, ProcgenLevels, normalized_return
 from orderless_lab.rl.runtime import load_envpool
 
 
@@ -219,26 +215,3 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(importlib.util, "find_spec", lambda name: None)
         with pytest.raises(ImportError, match="procgen"):
             load_envpool()
-
-
-@pytest.mark.slow
-def test_ppo_plays_procgen_and_resumes_bit_for_bit(tmp_path: Path) -> None:
-    def make() -> PPO:
-        particles = ol.Ensemble(Compact, 3, seed=0)
-        optimizer = torch.optim.Adam(particles.parameters(), lr=5e-4)
-        filter = ol.WeightedParticleFilter(particles, optimizer, max_grad_norm=0.5)
-        env = ProcgenLevels("starpilot", 8, threads=2)
-        return PPO(filter, env, PPOSettings(steps=64, epochs=1, minibatches=2))
-
-    whole = make()
-    whole.learn(8 * 64)
-    whole.switch(1)
-    whole.learn(8 * 64)
-    assert {episode.level for episode in whole.episodes} == {0, 1}
-    ol.save(tmp_path / "run.safetensors", whole)
-    resumed = ol.load(tmp_path / "run.safetensors", into=make())
-    infos = [ppo.learn(8 * 64) for ppo in (whole, resumed)]
-    assert resumed.env.level == 1
-    assert whole.episodes == resumed.episodes
-    assert torch.equal(infos[0].log_weights, infos[1].log_weights)
-    assert_same_networks(whole.particles, resumed.particles)

@@ -77,8 +77,7 @@ def test_cloning_from_expert_to_report(tmp_path: Path) -> None:
     assert summary["methods"]["bc+wpf"]["average_probs"] is not None
     assert summary["methods"]["bc"]["forgetting"] is not None
 
-    frames = folders[1] / "observations.npy"
-    frames.write_bytes(frames.read_bytes()[:1000])
+    (folders[1] / "actions.npy").write_bytes(b"")
     for path in out.glob("cells/*.json"):
         path.unlink()
     assert "level3-64 is damaged" in refused(*command)
@@ -94,28 +93,21 @@ def test_an_expert_is_trained_and_collects(tmp_path: Path, monkeypatch: pytest.M
     assert path.exists()
     longer = orderless(*train, "--steps", "1000")  # goes on from the checkpoint
     assert "1024 steps (2 copies x 256 in float32)" in longer.stdout, longer.output
-    sentence = refused(*train, "--steps", "1100", "--rollout", "64")
-    assert "holds a checkpoint, but this training has rollout=256, not 64" in sentence
     sentence = refused(*train, "--steps", "1000", "--seed", "1")
     assert "holds a checkpoint, but this training has seed=0, not 1" in sentence
 
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # where runs look for them
     collect = ["expert", "collect", "fruitbot", "--expert", path, "--levels", "0-1"]
     collect += ["--transitions", "30", "--device", "cpu"]
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert orderless(*collect).exit_code == 0  # where runs look for transitions
-    assert len(list((tmp_path / "cache/orderless/procgen").glob("*/*"))) == 2
-    collect += ["--out", tmp_path / "data"]
     first = orderless(*collect)
     assert first.exit_code == 0, first.output
-    folders = sorted((tmp_path / "data").glob("*/*"))
+    folders = sorted((tmp_path / "cache/orderless/procgen").glob("*/*"))
     assert [folder.name for folder in folders] == ["level0-30", "level1-30"]
-    files = [folder / name for folder in folders for name in ("observations.npy", "actions.npy")]
-    before = [file.read_bytes() for file in files]
+    frames = folders[0] / "observations.npy"
+    before = frames.read_bytes()
     shutil.rmtree(folders[0])
     assert orderless(*collect).stdout == first.stdout
-    assert [file.read_bytes() for file in files] == before
-    files[-1].write_bytes(before[-1][:-4])
-    assert "level1-30 is damaged" in refused(*collect)
+    assert frames.read_bytes() == before
 
 
 @pytest.mark.parametrize(
