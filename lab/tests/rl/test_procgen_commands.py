@@ -77,7 +77,7 @@ def test_cloning_from_expert_to_report(tmp_path: Path) -> None:
     assert summary["methods"]["bc+wpf"]["average_probs"] is not None
     assert summary["methods"]["bc"]["forgetting"] is not None
 
-    (folders[1] / "actions.npy").write_bytes(b"")
+    (folders[1] / "observations.npy").write_bytes(b"")
     for path in out.glob("cells/*.json"):
         path.unlink()
     assert "level3-64 is damaged" in refused(*command)
