@@ -5,20 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from tests.cli.commands import fit, predictions, priced, refused, run, table, written
-from tests.test_docs import blocks_of
 
 import orderless as ol
-from orderless.heads import Head
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -79,50 +74,41 @@ def test_rows_formats_and_workers_in_any_order_give_the_same_file(tables, tmp_pa
 
 
 def test_heads_of_two_sites_are_merged_and_samples_are_forgotten(tables, tmp_path):
-    a, both = tmp_path / "a.st", tmp_path / "both.st"
+    a, both, first, second, after = (tmp_path / f"{name}.st" for name in "abfsd")
     fit(tables, a)
-    for name in ("first", "second"):
-        data = tables / f"{name}.csv"
-        run("fit", "--data", data, "--like", a, "--out", tmp_path / f"{name}.st")
-    assert (
-        "600 samples"
-        in run("merge", tmp_path / "first.st", tmp_path / "second.st", "--out", both).output
-    )
+    run("fit", "--data", tables / "first.csv", "--like", a, "--out", first)
+    run("fit", "--data", tables / "second.csv", "--like", a, "--out", second)
+    assert "600 samples" in run("merge", first, second, "--out", both).output
     assert both.read_bytes() == a.read_bytes()
-    run("forget", both, "--data", tables / "second.csv", "--out", tmp_path / "after.st")
-    assert (tmp_path / "after.st").read_bytes() == (tmp_path / "first.st").read_bytes()
-    assert (
-        "hold the same data"
-        in run("verify-deletion", tmp_path / "after.st", tmp_path / "first.st").output
-    )
-    fit(tables / "first.csv", tmp_path / "own.st")  # with scales of its own
-    said = refused("merge", a, tmp_path / "own.st", "--out", tmp_path / "x.st")
-    assert "own.st cannot be added to" in said and "different mean" in said and "--like" in said
+    run("forget", both, "--data", tables / "second.csv", "--out", after)
+    assert after.read_bytes() == first.read_bytes()
+    fit(tables / "first.csv", second)  # with scales of its own
+    said = refused("merge", a, second, "--out", tmp_path / "x.st")
+    assert f"{second} cannot be added to {a}" in said and "mean" in said and "--like" in said
 
 
 def test_a_ledger_refuses_to_forget_what_was_never_in(tables, tmp_path):
-    head, data = tmp_path / "head.st", tables / "first.csv"
+    head, out = tmp_path / "head.st", tmp_path / "after.st"
     fit(tables, head, "--ledger")
     foreign = written(table(1, seed=5), tmp_path / "foreign.csv")
-    words = ["--out", tmp_path / "after.st"]
-    assert "never all in it" in refused("forget", head, "--data", foreign, *words)
-    assert "350 samples" in run("forget", head, "--data", data, *words).output
-    said = refused("forget", tmp_path / "after.st", "--data", data, "--out", tmp_path / "x.st")
-    assert "first.csv cannot be taken from" in said and not (tmp_path / "x.st").exists()
+    said = refused("forget", head, "--data", foreign, "--out", out)
+    assert f"{foreign} cannot be taken from" in said and not out.exists()
+    data = tables / "first.csv"
+    assert "350 samples" in run("forget", head, "--data", data, "--out", out).output
+    refused("forget", out, "--data", data, "--out", tmp_path / "x.st")
 
 
 def test_a_number_is_learned_and_predicted(tmp_path):
     frame, new = priced(1500), priced(500, seed=1)
     data = written(frame, tmp_path / "rows.csv")
-    a = tmp_path / "a.st"
-    words = ["--target", "price", "--count", 128]
-    said = run("fit", "--data", data, "--out", a, *words).output
+    a, one, two, both = (tmp_path / f"{name}.st" for name in ("a", "one", "two", "both"))
+    said = run("fit", "--data", data, "--out", a, "--target", "price", "--count", 128).output
     assert "1,500 samples" in said and "values of price" in said
-    for name, rows in (("one", frame[:400]), ("two", frame[400:])):
-        part = written(rows, tmp_path / f"{name}.parquet")
-        run("fit", "--data", part, "--like", a, "--out", tmp_path / f"{name}.st")
-    run("merge", tmp_path / "two.st", tmp_path / "one.st", "--out", tmp_path / "sum.st")
-    assert (tmp_path / "sum.st").read_bytes() == a.read_bytes()
+    for out, rows in ((one, frame[:400]), (two, frame[400:])):
+        part = written(rows, tmp_path / "part.parquet")
+        run("fit", "--data", part, "--like", a, "--out", out)
+    run("merge", two, one, "--out", both)
+    assert both.read_bytes() == a.read_bytes()
 
     truth = new["price"].copy()
     new.loc[7, "price"] = np.nan  # unknown
@@ -152,22 +138,16 @@ def test_numbers_with_a_heavy_tail_or_a_constant_one_are_learned(tmp_path):
 def test_a_column_of_lists_is_learned(features, tmp_path):
     """As embeddings are usually stored."""
     x = np.random.default_rng(0).normal(size=(400, 24)).astype(np.float32)
-    frame = table(0).drop(columns=list("abcd")).assign(embedding=list(x))
-    frame = frame.reindex(range(400)).assign(
-        embedding=list(x), kind=np.where(x[:, 0] > 0, "yes", "no")
-    )
-    data = written(frame, tmp_path / "x.parquet")
-    assert "columns (1): embedding" in fit(data, tmp_path / "h.st", "--features", features)
-    said, _ = predictions(tmp_path / "h.st", data, tmp_path / "p.csv")
+    frame = table(400)[["kind"]].assign(embedding=list(x), kind=np.where(x[:, 0] > 0, "yes", "no"))
+    data, head = written(frame, tmp_path / "x.parquet"), tmp_path / "h.st"
+    assert "columns (1): embedding" in fit(data, head, "--features", features)
+    said, _ = predictions(head, data, tmp_path / "p.csv")
     assert int(said.split()[0]) > 380
     shorter = written(frame.assign(embedding=list(x[:, 1:])), tmp_path / "y.parquet")
-    said = refused("predict", tmp_path / "h.st", "--data", shorter)
-    assert "y.parquet has 23 numbers a row, and the head 24" in said
-    ragged = frame.assign(embedding=[*x[:399], x[399, 1:]])
-    said = refused("fit", "--data", written(ragged, data), "--label", "kind", "--out", data)
-    assert "would overwrite" in said
+    assert "23 numbers a row, and the head 24" in refused("predict", head, "--data", shorter)
+    written(frame.assign(embedding=[*x[:399], x[399, 1:]]), data)
     said = refused("fit", "--data", data, "--label", "kind", "--out", tmp_path / "x.st")
-    assert "column 'embedding'" in said and "lists of different lengths" in said
+    assert "column 'embedding'" in said and len(said) < 400  # not the vectors themselves
 
 
 @pytest.mark.slow
@@ -178,38 +158,29 @@ def test_images_are_learned_and_predicted(features, images, tmp_path):
     assert "48 samples" in said and "classes (2): above, below" in said
     said, rows = predictions(head, images, tmp_path / "p.csv")
     assert "48 of 48" in said and rows[0]["prediction"] == "above"
-    (tmp_path / "loose").mkdir()
     loose = tmp_path / "loose" / "x.png"
+    loose.parent.mkdir()
     loose.write_bytes((images / "below" / "1.png").read_bytes())
-    said, rows = predictions(head, tmp_path / "loose", tmp_path / "p.csv")
+    said, rows = predictions(head, loose.parent, tmp_path / "p.csv")
     assert [row["prediction"] for row in rows] == ["below"] and "right" not in said
 
 
 # ------------------------------------------------------------------ what they write
 
 
-def test_what_is_read_is_not_written_over(tables, tmp_path):
+def test_what_is_read_is_not_written_over_nor_is_a_pipe(tables, tmp_path):
     head, data = tmp_path / "head.st", tables / "first.csv"
+    link, pipe = tmp_path / "link.csv", tmp_path / "pipe"
     fit(tables, head)
-    before = head.read_bytes(), data.read_bytes()
-    (tmp_path / "link.csv").symlink_to(data)
-    for out in (data, tmp_path / "link.csv"):
-        assert "would overwrite" in refused("fit", "--data", tables, "--out", out)
-        assert "would overwrite" in refused("predict", head, "--data", tables, "--out", out)
-        assert "would overwrite" in refused("forget", head, "--data", data, "--out", out)
-    assert "would overwrite" in refused("merge", head, head, "--out", head)
-    assert (head.read_bytes(), data.read_bytes()) == before
-    assert "is a folder" in refused("fit", "--data", tables, "--out", tmp_path)
-
-
-def test_a_device_is_not_replaced(tables, tmp_path):
-    head, pipe = tmp_path / "head.st", tmp_path / "pipe"
+    link.symlink_to(data)
     os.mkfifo(pipe)
-    fit(tables, head)
-    for words in (["fit", "--label", "kind"], ["predict", head], ["forget", head]):
-        said = refused(*words, "--data", tables, "--out", pipe)
-        assert f"cannot write {pipe}: it is a device or a pipe" in said
-    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    before = head.read_bytes(), data.read_bytes()
+    for out, why in ((data, "would overwrite"), (link, "would overwrite"), (pipe, "a pipe")):
+        for words in (["fit", "--label", "kind"], ["predict", head], ["forget", head]):
+            assert why in refused(*words, "--data", tables, "--out", out)
+    assert "would overwrite" in refused("merge", head, head, "--out", head)
+    assert "is a folder" in refused("fit", "--data", tables, "--out", tmp_path)
+    assert (head.read_bytes(), data.read_bytes()) == before and pipe.is_fifo()
 
 
 @pytest.mark.slow
@@ -246,36 +217,37 @@ def test_a_full_disk_is_named_and_leaves_the_file_as_it_was(tables, tmp_path, mo
 
 # ------------------------------------------------------------------ what they refuse
 
+PLAIN = "a,label\n1,0\n2,1\n"
+
 
 @pytest.mark.parametrize(
-    ("rows", "words", "said"),
+    ("rows", "words", "named"),
     [
-        ("a,label\n1,0\n2,1\n", ["--columns", "a,label"], "'label' is to be predicted: leave it"),
-        ("a,label\n1,0\n1e200,1\n", [], "no finite number in column 'a', line 3"),
-        ("a,label\n1,0\n,1\n", [], "no finite number in column 'a', line 3"),
-        ("a,label\n", [], "x.csv holds no row to learn from"),
-        ("", [], "x.csv cannot be read"),
-        ("a,label\n1,0\n2,\n3,1\n", [], "no label in column 'label', line 3"),
-        ("a,label\n1,0\n2,0\n", [], "must have at least two classes, named in the column 'label'"),
-        ("a,lable\n1,0\n2,1\n", [], "no column 'label' for the labels (did you mean 'lable'?)"),
-        ("a,label\n1,0\n2,1\n", ["--target", "p"], "no column 'p' for the values; it has a, label"),
-        ("a,p\n1,0\n2,dear\n", ["--target", "p"], "column 'p' of"),
-        ("a,p\n1,0\n2,\n", ["--target", "p"], "no finite number in column 'p', line 3"),
-        ("a,label\nNA,0\n2,1\n", [], "holds 'NA', which is not a number"),
-        ("a,label\n1,0\n2,1\n", ["--columns", "b"], "has no column 'b'; it has a, label"),
-        ("a,label,label\n1,0,0\n2,1,1\n", [], "has two columns named 'label'"),
-        ("a,label\nfirst,1,0\nlast,2,1\n", [], "more fields than its header has names"),
-        ("a;label\n1;0\n2;1\n", [], "is separated by ';' instead of commas"),
-        ("a\tlabel\n1\t0\n2\t1\n", [], r"is separated by '\t' instead of commas"),
-        ("a,label\n1,0\n2,1\n", ["--features", "leaves"], "leaves is for images, and"),
-        ("a,label\n1,0\n2,1\n", ["--features", "rely"], "got 'rely' (did you mean 'relu'?)"),
-        ("a,label\n1,0\n2,1\n", ["--features", "linear", "--count", 8], "--count: linear features"),
-        ("a,label\n1,0\n2,1\n", ["--size", 32], "--size: it is for images"),
+        (PLAIN, "--columns a,label", ["'label'"]),
+        (PLAIN, "--columns b", ["'b'", "a, label"]),
+        (PLAIN, "--target p", ["'p'", "a, label"]),
+        (PLAIN, "--features leaves", ["'leaves'", "relu, linear"]),
+        (PLAIN, "--features rely", ["'rely'", "did you mean 'relu'?"]),
+        (PLAIN, "--features linear --count 8", ["--count"]),
+        (PLAIN, "--size 32", ["--size"]),
+        ("a,lable\n1,0\n2,1\n", "", ["'label'", "did you mean 'lable'?"]),
+        ("a,label\n1,0\n1e200,1\n", "", ["'a'", "line 3"]),
+        ("a,label\n1,0\n,1\n", "", ["'a'", "line 3"]),
+        ("a,label\n1,0\n2,\n3,1\n", "", ["'label'", "line 3"]),
+        ("a,label\nNA,0\n2,1\n", "", ["'a'", "'NA'"]),
+        ("a,label\n1,0\n2,0\n", "", ["two classes", "'label'", "got 0"]),
+        ("a,label\n", "", ["no row"]),
+        ("", "", ["cannot be read"]),
+        ("a,label,label\n1,0,0\n2,1,1\n", "", ["two columns", "'label'"]),
+        ("a,label\nfirst,1,0\nlast,2,1\n", "", ["more fields"]),
+        ("a;label\n1;0\n2;1\n", "", ["';'", "commas"]),
     ],
 )
-def test_what_is_wrong_with_a_table_is_a_sentence(rows, words, said, tmp_path):
+def test_what_is_wrong_with_a_table_is_a_sentence(rows, words, named, tmp_path):
     (tmp_path / "x.csv").write_text(rows)
-    assert said in refused("fit", "--data", tmp_path / "x.csv", "--out", tmp_path / "h.st", *words)
+    command = ["fit", "--data", tmp_path / "x.csv", "--out", tmp_path / "h.st"]
+    said = refused(*command, *words.split())
+    assert all(part in said for part in named), said
     assert not (tmp_path / "h.st").exists()
 
 
@@ -284,24 +256,24 @@ def test_a_head_does_not_take_other_data(tables, images, tmp_path):
     fit(tables, head)
     assert "head is for tables, and" in refused("predict", head, "--data", images)
     words = ["fit", "--like", head, *out, "--data"]
-    said = refused(*words, tables, "--count", 32)
-    assert "--count: it is that of" in said and "leave it out" in said
+    assert "--count: it is that of" in refused(*words, tables, "--count", 32)
     new = written(table(5).assign(kind="new"), tmp_path / "new.csv")
     assert "new.csv:2 has the label 'new', which is none of other, same" in refused(*words, new)
     run("fit", "--data", written(priced(99), new), "--target", "price", "--out", head)
     written(priced(9).assign(price=1e9), new)
-    assert "lies too far from those of" in refused(*words, new)
+    assert "new.csv:2 has the value 1e+09" in refused(*words, new)
 
 
 def test_a_file_that_is_no_head_says_what_to_do(tables, tmp_path):
     other = ol.save(tmp_path / "estimator.st", {"kind": "ExactClassifier"})
     said = refused("predict", other, "--data", tables)
-    assert "was not written by `orderless fit`: load it in Python with ol.load" in said
+    assert "was not written by `orderless fit`" in said and "ol.load" in said
     fit(tables, tmp_path / "head.st")
     state = ol.load(tmp_path / "head.st")
-    state["recipe"]["colour"] = "red"
-    said = refused("predict", ol.save(tmp_path / "odd.st", state), "--data", tables)
-    assert "odd.st holds no head that can be used here" in said
+    for changed in ({"colour": "red"}, {"features": "waves"}):
+        odd = {**state, "recipe": {**state["recipe"], **changed}}
+        said = refused("predict", ol.save(tmp_path / "odd.st", odd), "--data", tables)
+        assert "odd.st holds no head that can be used here" in said
 
 
 def test_folders_that_hold_no_images_are_no_classes(images, tmp_path):
@@ -309,8 +281,7 @@ def test_folders_that_hold_no_images_are_no_classes(images, tmp_path):
     tree = tmp_path / "tree"
     shutil.copytree(images, tree / "train")
     shutil.copytree(images, tree / "test")
-    said = refused("fit", "--data", tree, *words)
-    assert "holds no images but folders such as" in said and "tree/t" in said
+    assert f"{tree / 'test'} holds no images" in refused("fit", "--data", tree, *words)
     assert "is for tables, and" in refused("fit", "--data", images, *words, "--target", "p")
     assert "a multiple of 8" in refused("fit", "--data", images, *words, "--count", 63)
     said = refused("fit", "--data", images / "above", *words)
@@ -318,12 +289,12 @@ def test_folders_that_hold_no_images_are_no_classes(images, tmp_path):
 
 
 def test_columns_that_are_no_features_are_told(tmp_path):
-    frame = table(60).assign(constant=3.0)
-    frame.insert(0, "Unnamed: 0", range(60))
+    frame = table(60).assign(constant=3.0, row=range(5, 65))
+    frame.insert(0, "Unnamed: 0", np.random.default_rng(0).permutation(60))
     said = fit(written(frame, tmp_path / "x.csv"), tmp_path / "x.st")
-    assert "column 'Unnamed: 0' counts the rows: leave it out with --columns" in said
-    assert "column 'constant' has one value only" in said
-    assert said.count("warning") == 2
+    for name in ("Unnamed: 0", "constant", "row"):
+        assert f"warning (said once): column {name!r}" in said
+    assert said.count("warning") == 3
 
 
 def test_pipes_are_not_waited_for_and_names_do_not_move_the_cursor(tables, tmp_path):
@@ -340,17 +311,3 @@ def test_pipes_are_not_waited_for_and_names_do_not_move_the_cursor(tables, tmp_p
 @pytest.mark.parametrize("command", ["fit", "predict", "merge", "forget", "verify-deletion"])
 def test_help_has_an_example(command):
     assert f"Example: orderless {command} " in " ".join(run(command, "--help").output.split())
-
-
-def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    said = []
-    for block in blocks_of(Path(__file__).parents[2] / "docs" / "fit.md"):
-        if block.language == "python":
-            exec(block.text, {})
-        for line in block.text.splitlines() if block.language == "bash" else ():
-            program, *words = line.split()
-            assert program == "orderless"
-            said.append(run(*words).output)
-    assert "400 of 400" in said[1] and "(400 known)" in said[3]
-    assert torch.is_tensor(Head.load("head.safetensors").predict([[5.0, 3.0, 45.0]]))

@@ -31,15 +31,18 @@ def test_a_countdown_says_a_plain_line_now_and_then(now, capsys):
     ]
 
 
-def test_bytes_are_told_in_megabytes_also_where_nobody_knows_how_many(now, capsys):
-    with Countdown(bytes=True, every=0.0) as progress:
-        progress.tell(0, 4_000_000, "a.gz", name="a.gz")
+def test_fewer_than_before_are_of_something_else_whose_number_may_be_unknown(now, capsys):
+    with Countdown(every=0.0) as progress:
+        for done in (0, 10):
+            now[0] += 1.0
+            progress.tell(done, 40, "a.gz")
+        progress.tell(5, None, "b.gz")
         now[0] += 1.0
-        progress.tell(1_000_000, 4_000_000, "a.gz", name="a.gz")
-        progress.tell(500_000, None, "b.gz", name="b.gz")
+        progress.tell(6, 8, "b.gz")
     assert capsys.readouterr().err.splitlines()[1:] == [
-        "[1.0 MB/4.0 MB] a.gz, time left: 0:00:03",
-        "[0.5 MB] b.gz",
+        "[10/40] a.gz, time left: 0:00:03",
+        "[5] b.gz",
+        "[6/8] b.gz, time left: 0:00:02",
     ]
 
 

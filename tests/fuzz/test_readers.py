@@ -17,6 +17,7 @@ from tests.fuzz.cases import anything, edited, fuzz
 import orderless as ol
 from orderless import io as storage
 from orderless.errors import DataError
+from orderless.heads import Recipe
 from orderless.heads.files import find_files, read_images
 from orderless.heads.survey import survey
 
@@ -37,7 +38,7 @@ def parquet_file() -> bytes:
 
 
 def look_at(path: Path) -> None:
-    survey(find_files(path), "label", [], False)
+    survey(Recipe("relu", label="label"), find_files(path))
 
 
 READERS = {

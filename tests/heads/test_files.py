@@ -10,7 +10,7 @@ import torch
 from tests.cli.commands import fit, predictions, refused, table, written
 
 from orderless.errors import DataError
-from orderless.heads import Head
+from orderless.heads import Head, Recipe
 from orderless.heads.files import find_files, read_images
 from orderless.heads.survey import survey
 
@@ -18,6 +18,10 @@ pandas = pytest.importorskip("pandas")
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 Image = pytest.importorskip("PIL.Image")
+
+
+def looked_through(data):
+    return survey(Recipe("relu", label="kind"), find_files(data))
 
 
 def test_hidden_files_and_folders_are_no_data(tmp_path):
@@ -30,11 +34,11 @@ def test_hidden_files_and_folders_are_no_data(tmp_path):
 def test_a_place_without_data_is_refused(tmp_path):
     with pytest.raises(DataError, match="none is not a file or folder"):
         find_files(tmp_path / "none")
-    with pytest.raises(DataError, match="holds neither images"):
+    with pytest.raises(DataError, match="and holds neither"):
         find_files(tmp_path)
     written(table(3), tmp_path / "x.csv")
     Image.new("RGB", (9, 9)).save(tmp_path / "x.png")
-    with pytest.raises(DataError, match="holds images .* and tables"):
+    with pytest.raises(DataError, match="and holds both"):
         find_files(tmp_path)
 
 
@@ -46,8 +50,8 @@ def test_scales_are_those_of_sums_without_rounding_in_any_order(tmp_path):
     written(frame[250:], tmp_path / "one" / "2.csv")
     written(frame.sample(frac=1.0, random_state=0), tmp_path / "two" / "x.csv")
     with pytest.warns(UserWarning, match="'constant' has one value only"):
-        one, two = (survey(find_files(tmp_path / n), "kind", [], False) for n in ("one", "two"))
-    assert one == two and one.samples == 600 and one.classes == ["other", "same"]
+        one, two = (looked_through(tmp_path / name) for name in ("one", "two"))
+    assert one == two and one.classes == ["other", "same"]
     for mean, scale, name in zip(one.mean[:5], one.scale, one.columns, strict=False):
         assert mean == math.fsum(frame[name]) / 600
         assert scale == pytest.approx(frame[name].std(ddof=0), rel=1e-6)
@@ -95,7 +99,7 @@ def test_rows_of_a_parquet_file_are_numbered_whatever_index_it_was_saved_with(
     tmp_path, monkeypatch
 ):
     fit(written(table(100), tmp_path / "x.csv"), tmp_path / "head.st", "--count", 16)
-    monkeypatch.setattr("orderless.heads.files.ROWS", 40)
+    monkeypatch.setattr("orderless.heads.tables.ROWS", 40)
     for index in ([f"name {row}" for row in range(100)], np.arange(100)[::-1] * 7):
         data = written(table(100).set_axis(index), tmp_path / "x.parquet")
         _, rows = predictions(tmp_path / "head.st", data, tmp_path / "p.csv")
@@ -108,7 +112,7 @@ def test_a_parquet_file_whose_description_is_damaged_is_refused(tmp_path):
         columns = pyarrow.Table.from_pandas(table(8), preserve_index=False)
         parquet.write_table(columns.replace_schema_metadata({"pandas": description}), data)
         with pytest.raises(DataError, match="x.parquet cannot be read"):
-            survey(find_files(data), "kind", [], False)
+            looked_through(data)
 
 
 @pytest.mark.parametrize("kind", ["png", "tif"])

@@ -14,9 +14,9 @@ from orderless.heads import Recipe
 X = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)).double() * 7.0 + 50.0
 NAMES = ["high" if row[0] > 50.0 else "low" for row in X]
 MEAN, SCALE = [50.0] * 3, [7.0] * 3
-CLASSES = Recipe("relu", 64, 2, 0, ["high", "low"], mean=MEAN, scale=SCALE)
+CLASSES = Recipe("relu", 64, classes=["high", "low"], mean=MEAN, scale=SCALE)
 NONE_KEPT = replace(CLASSES, calibration=0)  # the choice of samples depends on raw inputs
-VALUES = Recipe("relu", 64, 1, 0, [], mean=MEAN, scale=SCALE, center=100.0, spread=20.0)
+VALUES = Recipe("relu", 64, mean=MEAN, scale=SCALE, center=100.0, spread=20.0)
 
 
 def test_inputs_are_raw_and_scaled_by_the_maps() -> None:
@@ -28,7 +28,7 @@ def test_inputs_are_raw_and_scaled_by_the_maps() -> None:
     assert torch.equal(head.predict(X), head.exact.predict(X))
     assert torch.equal(head.predict(X.tolist()), head.predict(X))
     scaled = (X - 50.0) / 7.0
-    maps = ol.Ensemble(lambda: ol.features.RandomReLU(3, 64, bias_scale=0.5), 2, seed=0)
+    maps = ol.Ensemble(lambda: ol.features.RandomReLU(3, 64, bias_scale=0.5), 1, seed=0)
     plain = ol.ExactHead(maps, classes=2, calibration=0)
     plain.update(scaled, torch.tensor([int(name == "low") for name in NAMES]))
     assert torch.equal(head.predict(X), plain.predict(scaled))
@@ -65,7 +65,7 @@ def test_heads_are_added_subtracted_and_forget(tmp_path) -> None:
     assert (tmp_path / "forgotten").read_bytes() == files["rest"]
     loaded = ol.Head.load(tmp_path / "rest")
     assert loaded.recipe == CLASSES and torch.equal(loaded.predict(X), rest.predict(X))
-    with pytest.raises(UserError, match="the heads have different maps"):
+    with pytest.raises(UserError, match="the heads have different classes"):
         rest + ol.Head.of(VALUES)
     with pytest.raises(UserError, match="sample 0 has the label 'other', which is none of high"):
         rest.update(X[:1], ["other"])

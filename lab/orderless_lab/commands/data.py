@@ -58,10 +58,11 @@ def data_fetch(
     """Download a data set; an interrupted download is resumed."""
     from orderless.cli.progress import Countdown
 
-    with Countdown(bytes=True) as bars:
-        place = scenarios.fetch(
-            name,
-            data_dir,
-            progress=lambda file, done, total: bars.tell(done, total, file, name=file),
-        )
+    with Countdown() as bar:
+
+        def progress(file: str, done: int, total: int | None) -> None:
+            megabytes = None if total is None else total // 10**6
+            bar.tell(done // 10**6, megabytes, f"MB of {file}")
+
+        place = scenarios.fetch(name, data_dir, progress=progress)
     typer.echo(f"{name} is in {place}")

@@ -29,8 +29,8 @@ class GridProgress(Countdown, Report):
     def tick(self, steps: int) -> None:
         before, self._steps = self._steps, self._steps + steps
         if before // 50 != self._steps // 50:
-            step = f"step {self._steps}, "
-            self.tell(self._finished, self._total, self._text, before=step)
+            text = f"{self._text}, step {self._steps}"
+            self.tell(self._finished, self._total, text)
 
     def done(self, cell: Cell, record: CellRecord) -> None:
         self._finished += 1
@@ -43,4 +43,4 @@ class GridProgress(Countdown, Report):
             score = f"return {average:.3f}" if returns else f"average {100 * average:.2f}"
             broken = "" if died is None else f"no finite network left at step {died}, "
             place = f"[{self._finished}/{self._total}] {name}"
-            self.say(f"{place}: {score}, {broken}{record.duration:.1f} s, {self.left}")
+            self.say(f"{place}: {score}, {broken}{record.duration:.1f} s{self.left}")

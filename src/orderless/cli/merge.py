@@ -9,8 +9,8 @@ import typer
 
 from ..errors import UserError
 from . import options
-from .fit import check_kind, summary
-from .options import check_output, word
+from .fit import summary
+from .options import check_output, open_files, word
 
 
 def merge(
@@ -24,14 +24,14 @@ def merge(
     from ..heads import Head
 
     check_output(out, *heads)
-    first, *others = [Head.load(path) for path in heads]
-    for path, other in zip(heads[1:], others, strict=True):
+    total = Head.load(heads[0])
+    for path in heads[1:]:
         try:
-            first = first + other
+            total = total + Head.load(path)
         except ValueError as error:
             raise UserError(f"{path} cannot be added to {heads[0]}: {error}") from None
-    first.save(out)
-    typer.echo(f"wrote {out}: {summary(first)}")
+    total.save(out)
+    typer.echo(f"wrote {out}: {summary(total)}")
 
 
 def forget(
@@ -46,20 +46,11 @@ def forget(
 
     Example: orderless forget head.safetensors --data user.csv --out after.safetensors
     """
-    import torch
-
-    from ..distributed import fit as fit_shards
     from ..heads import Head
-    from ..heads.files import find_files
 
-    torch.set_num_threads(1)  # as in fit
-    files = find_files(data)
-    check_output(out, head, *files.paths)
+    files = open_files(data, out, head)
     whole = Head.load(head)
-    recipe = whole.recipe
-    check_kind(recipe, files)
-    shards = recipe.portions(files)
-    unwanted = Head(recipe, fit_shards(recipe.make_head(), shards, recipe.read, workers=1))
+    unwanted = Head.fit(whole.recipe, files, workers=1)
     try:
         rest = whole - unwanted
     except ValueError as error:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import UserError
+
+if TYPE_CHECKING:
+    from ..heads.files import Files
 
 Completion = Callable[[str], list[str]]
 
@@ -37,6 +40,20 @@ HeadFile = Annotated[Path, word("A file written by orderless fit.")]
 NewHead = Annotated[Path, option("File for the new head.", **PATH)]
 Workers = Annotated[int | None, option("Worker processes, one thread each [one per core; GPU: 1].")]
 Json = Annotated[bool, option("Print JSON and nothing else.", name="--json")]
+
+
+def open_files(data: Path, out: Path | None, *inputs: Path) -> Files:
+    """The user's files, none of which `out` may overwrite. Torch computes with one thread from now
+    on: the bits of some features depend on it."""
+    import torch
+
+    from ..heads.files import find_files
+
+    torch.set_num_threads(1)
+    files = find_files(data)
+    if out is not None:
+        check_output(out, *inputs, *files.paths)
+    return files
 
 
 def check_output(out: Path, *inputs: Path) -> None:

@@ -1,26 +1,33 @@
 """Progress of long commands: a line that is written over, or some lines; warnings once."""
 
+from __future__ import annotations
+
 import re
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ..text import printable
+
+if TYPE_CHECKING:
+    from ..heads.files import Files
 
 WIDTH = 100  # of the line on a terminal
 
 
 class Countdown:
-    """Shows progress in items or `bytes`, on a terminal at once, elsewhere `every` 5 seconds."""
+    """Shows progress: on a terminal at once, elsewhere `every` 5 seconds."""
 
-    def __init__(self, *, bytes: bool = False, every: float = 5.0) -> None:
+    def __init__(self, *, every: float = 5.0) -> None:
         self.on_a_terminal = sys.stderr.isatty()
         self.left = ""
-        self._bytes = bytes
         self._every = 0.1 if self.on_a_terminal else every
-        self._begun: dict[str, tuple[float, int]] = {}  # start time, items at the start
         self._said = time.monotonic()
+        self._begun = self._said
+        self._first: int | None = None
+        self._done = 0
 
     def __enter__(self) -> Self:
         return self
@@ -29,26 +36,35 @@ class Countdown:
         if self.on_a_terminal:
             self._write("")
 
-    def tell(
-        self, done: int, total: int | None, text: str, *, name: str = "", before: str = ""
-    ) -> None:
-        """Show `done` of `total` items of this `name`; `before` precedes the time left."""
+    def tell(self, done: int, total: int | None, text: str) -> None:
+        """Show `done` of `total` items. What was done at first took no time; if fewer are done than
+        before, something else has begun."""
         now = time.monotonic()
-        begun, first = self._begun.setdefault(name, (now, done))
+        if self._first is None or done < self._done:
+            self._begun = now
+            self._first = done
+        self._done = done
         self.left = ""
-        if total is not None and done > first:  # at the speed so far
-            seconds = round((now - begun) / (done - first) * max(0, total - done))
-            self.left = f"time left: {timedelta(seconds=seconds)}"
+        if total is not None and done > self._first:  # at the speed so far
+            seconds = round((now - self._begun) / (done - self._first) * max(0, total - done))
+            self.left = f", time left: {timedelta(seconds=seconds)}"
         if done == total or now - self._said < self._every:
             return
         self._said = now
-        known = [count for count in (done, total) if count is not None]
-        texts = [f"{count / 1e6:.1f} MB" if self._bytes else str(count) for count in known]
-        line = ", ".join(filter(None, [f"[{'/'.join(texts)}] {text}", f"{before}{self.left}"]))
+        count = done if total is None else f"{done}/{total}"
+        line = f"[{count}] {text}{self.left}"
         if self.on_a_terminal:
             self._write(line)
         else:
             print(line, file=sys.stderr, flush=True)
+
+    def of(self, files: Files) -> Callable[[float], None]:
+        """A function that tells how many samples of a user's files are done."""
+        from ..heads.tables import count_rows
+
+        total = len(files.paths) if files.images else sum(map(count_rows, files.paths))
+        self.tell(0, total, str(files.root))  # starts the clock
+        return lambda done: self.tell(int(done), total, str(files.root))
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
@@ -76,5 +92,4 @@ class OnceOfAKind:
             kind = re.sub(r"[0-9]+", "0", kind)
         if kind not in self.said:
             self.said.add(kind)
-            text = printable(str(message))
-            print(f"orderless: warning (said once): {text}", file=sys.stderr)
+            print(f"orderless: warning (said once): {printable(str(message))}", file=sys.stderr)

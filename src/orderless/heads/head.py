@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -10,9 +10,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from .. import distributed
 from ..errors import DataError, UserError
 from ..exact import ExactHead, Predictive
 from ..io import INVALID_STATE, load, save
+from .files import Files
 from .recipe import Recipe
 
 
@@ -23,7 +25,7 @@ class Head:
     Inputs are raw: rows of the recipe's columns, or images as bytes `[B, 3, size, size]`. Answers
     are names of classes, or values.
 
-    >>> recipe = Recipe("linear", 0, 1, 0, ["big", "small"], mean=[5.0, 5.0], scale=[2.0, 2.0])
+    >>> recipe = Recipe("linear", classes=["big", "small"], mean=[5.0, 5.0], scale=[2.0, 2.0])
     >>> monday, tuesday = Head.of(recipe), Head.of(recipe)
     >>> monday.update([[9.0, 8.0], [1.0, 2.0]], ["big", "small"])
     >>> tuesday.update([[8.0, 9.0], [2.0, 1.0]], ["big", "small"])
@@ -40,6 +42,20 @@ class Head:
     def of(cls, recipe: Recipe) -> Self:
         """A head without data."""
         return cls(recipe, recipe.make_head())
+
+    @classmethod
+    def fit(
+        cls,
+        recipe: Recipe,
+        files: Files,
+        workers: int | None = None,
+        progress: Callable[[float], None] = lambda samples: None,
+    ) -> Self:
+        """A head with the data of all files, in several processes; see `distributed.fit`."""
+        empty = recipe.make_head()
+        shards = recipe.portions(files)
+        exact = distributed.fit(empty, shards, recipe.read, workers=workers, progress=progress)
+        return cls(recipe, exact)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -71,15 +87,17 @@ class Head:
 
     def predict(self, x: Any) -> Tensor:
         """The probability of every class `[B, C]`, or the value of every sample `[B]`."""
-        if self.recipe.spread:
-            return self.predictive(x).mean
-        return self.exact.predict(torch.as_tensor(x))
+        return (
+            self.predictive(x).mean
+            if self.recipe.spread
+            else self.exact.predict(torch.as_tensor(x))
+        )
 
     def predictive(self, x: Any) -> Predictive:
         """Mean and variance of the value of every sample `[B]`."""
         mean, variance = self.exact.predictive(torch.as_tensor(x))
-        center, spread = self.recipe.center, self.recipe.spread
-        return Predictive(mean[:, 0] * spread + center, variance[:, 0] * spread**2)
+        spread = self.recipe.spread
+        return Predictive(mean[:, 0] * spread + self.recipe.center, variance[:, 0] * spread**2)
 
     def left_out(self) -> tuple[int, int]:
         """How many kept samples the head without them predicts rightly, of how many."""
@@ -88,24 +106,24 @@ class Head:
 
     def noise(self) -> float:
         """The standard deviation of values around the best prediction."""
-        heads = self.exact.heads
-        return self.recipe.spread * max((each.noise_variance for each in heads), default=0.0) ** 0.5
+        variances = [posterior.noise_variance for posterior in self.exact.heads]
+        return self.recipe.spread * max(variances, default=0.0) ** 0.5
 
     def __add__(self, other: Head) -> Self:
         """A head with the data of both. Neither changes."""
-        self._check_same(other)
+        self._check_same(other.recipe)
         return type(self)(self.recipe, self.exact + other.exact)
 
     def __sub__(self, other: Head) -> Self:
         """A head with the data of this one that are not in the other. Neither changes."""
-        self._check_same(other)
+        self._check_same(other.recipe)
         return type(self)(self.recipe, self.exact - other.exact)
 
-    def _check_same(self, other: Head) -> None:
-        theirs = asdict(other.recipe)
+    def _check_same(self, other: Recipe) -> None:
         for name, value in asdict(self.recipe).items():
-            if value != theirs[name]:
-                values = "" if isinstance(value, list) else f" ({value!r} and {theirs[name]!r})"
+            theirs = getattr(other, name)
+            if value != theirs:
                 raise UserError(
-                    f"the heads have different {name}{values}: fit one with --like the other"
+                    f"the heads have different {name} ({str(value)[:40]} and {str(theirs)[:40]}): "
+                    "fit one with --like the other"
                 )

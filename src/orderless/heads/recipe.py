@@ -1,8 +1,9 @@
 """Everything about a head that is fixed before the first sample: maps, classes, sizes, scales."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,33 +11,26 @@ import torch
 from torch import Tensor, nn
 
 from ..ensemble import Ensemble
-from ..errors import DataError, UserError, did_you_mean
+from ..errors import DataError, UserError
 from ..exact import ExactHead
-from ..features import DeadLeaves, RandomConvolution, RandomReLU, efficientnet_lite
-from .files import Files, class_of, numbers, read_images, read_table
-from .survey import TARGET_LIMIT
+from ..features import DeadLeaves, RandomReLU, efficientnet_lite
+from .files import Files, class_of, read_images
+from .tables import numbers, read_table
 
+TARGET_LIMIT = 16.0  # largest distance of a value from the center, in spreads
 TOGETHER = 64  # images in a portion
-MAPS = {
-    "relu": "random ReLU features",
-    "linear": "the columns themselves, such as embeddings",
-    "leaves": "dead leaves filters over patches of images",
-    "convolution": "random filters over patches of images",
-    "lite0": "EfficientNet-lite0, trained on ImageNet",
-    "lite1": "EfficientNet-lite1",
-    "lite2": "EfficientNet-lite2",
-}
-
+OF_IMAGES = ("leaves", "lite0", "lite1", "lite2")
+OF_TABLES = ("relu", "linear")
 
 Numbers = float | Sequence[float]
 
 
 class Portion(NamedTuple):
-    """Some samples of a file: names, paths of images or numbers `[B, D]`, and answers (None if
+    """Some samples of a file: names, a function that reads them `[B, ...]`, and answers (None if
     unknown)."""
 
     names: list[str]
-    inputs: Any
+    read: Callable[[], Tensor]
     answers: list[Any]
 
 
@@ -60,123 +54,117 @@ class Scaled(nn.Module):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How files become samples of an exact head.
+    """How files become samples of an exact head. `survey` completes one for a user's data.
 
-    Classes are names, in the order of the head's labels. `size` is that of images, `columns` those
-    of tables, `mean` and `scale` of their numbers. Values have a `center` and a `spread`, which is
-    0 for classes. One sample in `calibration` is kept; see `ExactHead`, also for the `ledger`.
+    Images have a `size`, tables have `columns`, and a `mean` and `scale` for each of their numbers.
+    Classes are names, in the order of the head's labels; values have a `center` and a `spread`,
+    which is 0 for classes. A `count` of 0 is the usual number of features. One sample in
+    `calibration` is kept; see `ExactHead`, also for the `ledger`.
     """
 
     features: str
-    count: int
-    maps: int
-    seed: int
-    classes: list[str]
+    count: int = 0
     size: int = 0
     label: str = ""
     columns: list[str] = field(default_factory=list)
     mean: list[float] = field(default_factory=list)
     scale: list[float] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)
     center: float = 0.0
     spread: float = 0.0
     calibration: int = 16
     ledger: bool = False
 
-    def __post_init__(self) -> None:
-        if self.features not in MAPS:
-            guess = did_you_mean(self.features, MAPS)
-            names = ", ".join(MAPS)
-            raise UserError(f"features must be one of {names}, got {self.features!r}{guess}")
-
     def make_head(self) -> ExactHead:
         """The exact head without data."""
-        options: dict[str, Any] = {"calibration": self.calibration, "ledger": self.ledger}
-        if self.spread:
-            options["targets"] = "values"
-        else:
-            options["classes"] = len(self.classes)
-        if self.features.startswith("lite"):
-            make: Any = efficientnet_lite(int(self.features[4:]), project=self.count or None)
-            if not self.count:
-                return ExactHead(make, **options)
-        else:
-            make = partial(_scaled_map, self)
-        return ExactHead(Ensemble(make, self.maps, seed=self.seed), **options)
+        return ExactHead(
+            Ensemble(partial(_make_map, self), n=1, seed=0),
+            classes=len(self.classes) or None,
+            targets="values" if self.spread else "classes",
+            calibration=self.calibration,
+            ledger=self.ledger,
+        )
 
     def portions(self, files: Files) -> Iterator[Portion]:
         """The samples of all files; answers may be None."""
-        if self.size:
-            for start in range(0, len(files.paths), TOGETHER):
-                some = files.paths[start : start + TOGETHER]
-                yield Portion(
-                    [*map(str, some)], some, [class_of(path, files.root) for path in some]
-                )
-            return
+        if files.images != bool(self.size):
+            ours = "images" if self.size else "tables"
+            raise UserError(f"this head is for {ours}, and {files.root} holds {files.kind}")
+        return self._images(files) if self.size else self._rows(files)
+
+    def _images(self, files: Files) -> Iterator[Portion]:
+        for start in range(0, len(files.paths), TOGETHER):
+            paths = files.paths[start : start + TOGETHER]
+            classes = [class_of(path, files.root) for path in paths]
+            read = partial(read_images, paths, self.size)
+            yield Portion([str(path) for path in paths], read, classes)
+
+    def _rows(self, files: Files) -> Iterator[Portion]:
         for path in files.paths:
             for frame in read_table(path, "" if self.spread else self.label):
-                x = np.concatenate(numbers(frame, self.columns, path), axis=1)
+                parts = [numbers(frame, name, path) for name in self.columns]
+                x = np.concatenate(parts, axis=1)
                 if x.shape[1] != len(self.mean):
                     raise DataError(
                         f"{path} has {x.shape[1]} numbers a row, and the head {len(self.mean)}"
                     )
                 names = [f"{path}:{row + 2}" for row in frame.index]
-                yield Portion(names, x, self._answers(frame, path))
+                yield Portion(names, partial(torch.from_numpy, x), self._answers(frame, path))
 
-    def _answers(self, frame: Any, path: Any) -> list[Any]:
+    def _answers(self, frame: Any, path: Path) -> list[Any]:
+        """The class or value of every row; None where it is missing."""
         if self.label not in frame:
             return [None] * len(frame)
-        known = frame[self.label].notna()
-        if self.spread:
-            answers = numbers(frame.fillna({self.label: 0.0}), [self.label], path)[0][:, 0]
-        else:
-            answers = frame[self.label]
-        return [answer if there else None for answer, there in zip(answers, known, strict=True)]
-
-    def inputs(self, portion: Portion) -> Tensor:
-        """A portion's samples as the head takes them `[B, ...]`."""
-        if self.size:
-            return read_images(portion.inputs, self.size)
-        return torch.from_numpy(portion.inputs)
+        known = frame[frame[self.label].notna()]
+        answers = known[self.label]
+        if self.spread and len(known):
+            answers = numbers(known, self.label, path)[:, 0].tolist()
+        by_row = dict(zip(known.index, answers, strict=True))
+        return [by_row.get(row) for row in frame.index]
 
     def read(self, portion: Portion) -> tuple[Tensor, Tensor]:
         """A portion's inputs and targets, all of which must be known."""
-        return self.inputs(portion), self.targets(portion.answers, portion.names)
+        return portion.read(), self.targets(portion.answers, portion.names)
 
     def targets(self, answers: Sequence[Any], names: Sequence[str] = ()) -> Tensor:
         """Names of classes as labels, or values in units of the spread `[B]`."""
-        if not self.spread:
-            codes = {name: code for code, name in enumerate(self.classes)}
-            for number, answer in enumerate(answers):
-                if answer not in codes:
-                    known = ", ".join(self.classes[:5])
-                    which = names[number] if names else f"sample {number}"
-                    raise DataError(
-                        f"{which} has the label {answer!r}, which is none of {known} ...: fit a "
-                        "head with all classes, and others --like it"
-                    )
-            return torch.tensor([codes[answer] for answer in answers])
-        for number, answer in enumerate(answers):
-            which = names[number] if names else f"sample {number}"
-            if answer is None:
-                raise DataError(f"{which} has no value in column {self.label!r}")
-            if abs(answer - self.center) > TARGET_LIMIT * self.spread:
+        names = names or [f"sample {number}" for number in range(len(answers))]
+        pairs = zip(answers, names, strict=True)
+        if self.spread:
+            return torch.tensor([self._scaled(*pair) for pair in pairs], dtype=torch.float64)
+        labels = {name: label for label, name in enumerate(self.classes)}
+        for answer, name in pairs:
+            if answer not in labels:
                 raise DataError(
-                    f"{which} has the value {answer:g}, which lies too far from those of the "
-                    f"head's first data ({self.center:g} +- {self.spread:g}): fit a new head"
+                    f"{name} has the label {answer!r}, which is none of "
+                    f"{', '.join(self.classes[:5])} ...: fit a head with all classes, and others "
+                    "--like it"
                 )
-        return (torch.tensor(answers, dtype=torch.float64) - self.center) / self.spread
+        return torch.tensor([labels[answer] for answer in answers])
+
+    def _scaled(self, answer: float | None, name: str) -> float:
+        if answer is None:
+            raise DataError(f"{name} has no value in column {self.label!r}")
+        scaled = (answer - self.center) / self.spread
+        if abs(scaled) > TARGET_LIMIT:
+            raise DataError(
+                f"{name} has the value {answer:g}, which lies too far from those of the head's "
+                f"first data ({self.center:g} +- {self.spread:g}): fit a new head"
+            )
+        return scaled
 
 
-def _scaled_map(recipe: Recipe) -> nn.Module:
+def _make_map(recipe: Recipe) -> nn.Module:
     """A feature map of columns, or of images as bytes."""
-    size = recipe.size
-    if size and recipe.features == "leaves":
-        return Scaled(DeadLeaves(3, size, recipe.count // 8), 127.5, 127.5)
-    if size and recipe.features == "convolution":
-        return Scaled(RandomConvolution(3, size, recipe.count // 4), 127.5, 127.5)
-    if size:
-        return Scaled(RandomReLU(3 * size**2, recipe.count, bias_scale=0.0), 127.5, 127.5)
-    if recipe.features == "linear":
+    features = recipe.features
+    if features.startswith("lite"):
+        return efficientnet_lite(int(features[4:]), project=recipe.count or None)
+    if features == "leaves":
+        return Scaled(DeadLeaves(3, recipe.size, (recipe.count or 1536) // 8), 127.5, 127.5)
+    if features == "linear":
         return Scaled(nn.Identity(), recipe.mean, recipe.scale)
-    inner = RandomReLU(len(recipe.mean), recipe.count)
-    return Scaled(inner, recipe.mean, recipe.scale)
+    if features == "relu":
+        width = len(recipe.mean)
+        count = recipe.count or min(4096, max(1024, 4 * width))
+        return Scaled(RandomReLU(width, count), recipe.mean, recipe.scale)
+    raise UserError(f"there are no features {features!r}: fit the head again")
