@@ -2,7 +2,7 @@
 
     python lab/studies/kept.py [--samples N] [--seeds 2] [--json FILE]
 
-SplitMNIST, class-incremental, an MLP 784-400-400-10, inputs in [-1, 1], SGD at 0.1 on cross-entropy
+SplitMNIST, class-incremental, an MLP 784-400-400-10, inputs in [0, 1], SGD at 0.1 on cross-entropy
 in batches of 128. `ol.KeptSample` keeps a share of the stream by the samples' hashes; one network
 is trained on what is kept, in the order of the hashes, with as many steps as one pass over all
 data. Beside it, experience replay with a reservoir of the same size (every batch of the stream with
@@ -44,7 +44,7 @@ def stream(tasks: list[ol.Task], order: list[int], seed: int) -> Stream:
 
 
 def images(x: Tensor) -> Tensor:
-    return x.flatten(1).float() / 127.5 - 1
+    return x.flatten(1).float() / 255
 
 
 class Network:
@@ -127,14 +127,14 @@ class Head:
         self.head = ol.ExactHead(maps, classes=10)
 
     def predict(self, x: Tensor) -> Tensor:
-        return self.head.predict(x.float() / 127.5 - 1)
+        return self.head.predict(x.float() / 255)
 
 
 def with_exact_head(batches: Stream, seed: int) -> tuple[Head, int]:
     head = Head(seed)
     for k in range(0, len(batches), 8):
         x, y = (torch.cat(parts) for parts in zip(*batches[k : k + 8], strict=True))
-        head.head.update(x.float() / 127.5 - 1, y)
+        head.head.update(x.float() / 255, y)
     return head, sum(len(y) for _, y in batches) // 16
 
 
