@@ -1,7 +1,5 @@
 """Closed steps of quadratic penalties: Gaussian, stable at any strength, never applied twice."""
 
-import copy
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -69,10 +67,9 @@ def test_a_penalty_that_is_registered_twice_is_applied_once(kind):
     assert torch.equal(*importances)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_closed_steps_leave_frozen_parameters_alone(optimizer):
+def test_closed_steps_leave_frozen_parameters_alone():
     particles = ol.Ensemble(lambda: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), 3, seed=1)
-    pf = ol.WeightedParticleFilter(particles, OPTIMIZERS[optimizer](particles.parameters()))
+    pf = ol.WeightedParticleFilter(particles, OPTIMIZERS["sgd"](particles.parameters()))
     ewc, x = EWC(particles, 1.0), torch.ones(4, 2)
     pf.register(ewc, closed=True)
     for importance in ewc.importance.values():
@@ -98,7 +95,7 @@ def test_steps_on_a_quadratic_loss_reach_the_minimiser_of_loss_and_penalty(
     torch.testing.assert_close(pf.particles.x.detach(), (5 * target + c * m) / (5 + c))
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 @pytest.mark.parametrize("kind", [EWC, SI])
 def test_endless_strength_leaves_the_anchor(kind, optimizer):
     pf, _, _, m = anchored(kind, 1e30, optimizer, closed=True)
@@ -121,13 +118,13 @@ def test_difference_from_the_explicit_step_is_of_fourth_order_in_sigma(kind):
     assert errors[1] == pytest.approx(errors[0] / 100, rel=1e-2)  # O(lambda^2)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 @pytest.mark.parametrize("kind", [EWC, SI])
 def test_a_registered_penalty_that_is_also_passed_is_reported_and_not_applied_twice(
     kind, optimizer
 ):
-    alone, _, _, _ = anchored(kind, 3.0, optimizer, closed=True)
-    both, penalized, c, m = anchored(kind, 3.0, optimizer, closed=True)
+    alone, _, _, _ = anchored(kind, 3.0, optimizer)
+    both, penalized, c, m = anchored(kind, 3.0, optimizer)
     value = ((c * (both.particles.x - m).square()).sum(1) / 2).detach()
     for _ in range(3):
         alone.step(lambda: alone.particles().square().sum(1))
@@ -139,7 +136,7 @@ def test_a_registered_penalty_that_is_also_passed_is_reported_and_not_applied_tw
     ]
     torch.testing.assert_close(infos[0].penalty, value + 1.0)
     assert torch.equal(alone.particles.x, both.particles.x)
-    assert penalized.penalty().requires_grad  # outside of steps it is as differentiable as ever
+    assert not penalized.penalty().requires_grad  # so a loss that contains it counts it once, too
 
 
 def test_a_penalty_is_weighed_where_asked_for():
@@ -159,16 +156,6 @@ def test_linearized_weights_that_see_penalties_keep_them_in_the_gradient():
     x = pf.particles.x.detach().clone()
     pf.step(lambda: pf.particles().square().sum(1))
     torch.testing.assert_close(pf.particles.x.detach(), x - RATE * (2 * x + c * (x - m)))
-
-
-def test_adam_keeps_penalties_in_the_gradient_unless_told():
-    usual, penalized, c, m = anchored(EWC, 3.0, "adam")
-    plain = copy.deepcopy(usual.particles)
-    optimizer = OPTIMIZERS["adam"](plain.parameters())
-    (plain().square().sum() + (c * (plain() - m).square()).sum() / 2).backward()
-    optimizer.step()
-    usual.step(lambda: usual.particles().square().sum(1), penalty=penalized.penalty)
-    torch.testing.assert_close(usual.particles.x, plain.x)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -221,16 +208,6 @@ def test_lwf_is_applied_once_registered():
     assert results[0][1].abs().min() > 0
 
 
-def test_closed_adam_has_adams_metric():
-    pf, _, c, m = anchored(EWC, 3.0, "adam", closed=True)
-    x = pf.particles.x.detach().clone()
-    gradient = 2 * x  # at the first step m / sqrt(v) is the gradient's sign
-    pf.step(lambda: pf.particles().square().sum(1))
-    variance = RATE / (gradient.abs() + 1e-8)
-    expected = (x - variance * gradient + variance * c * m) / (1 + variance * c)
-    torch.testing.assert_close(pf.particles.x.detach(), expected)
-
-
 def test_path_integral_of_closed_steps_is_the_step_squared_over_the_rate():
     # theta_new - theta = -lr (g + c (theta_new - theta*)), so omega grows by its square / lr
     pf, si, _, _ = anchored(SI, 7.0)
@@ -270,8 +247,8 @@ def test_strengths_of_the_literature_finish_with_plain_sgd(method):
 
 def test_what_has_no_closed_step_is_refused_in_a_sentence():
     particles = ol.Ensemble(Point, 2)
-    pf = ol.WeightedParticleFilter(particles, torch.optim.RMSprop(particles.parameters()))
-    with pytest.raises(ValueError, match="known for SGD and Adam, not for RMSprop: closed=False"):
+    pf = ol.WeightedParticleFilter(particles, torch.optim.Adam(particles.parameters()))
+    with pytest.raises(ValueError, match="descent by torch.optim.SGD, got a Adam: closed=False"):
         pf.register(EWC(particles), closed=True)
     with pytest.raises(ValueError, match="a LwF has no closed step"):
         pf.register(ol.LwF(particles), closed=True)

@@ -8,7 +8,7 @@ from torch import nn
 
 import orderless as ol
 from orderless.consolidation import fisher_information
-from orderless.consolidation.fisher import _Squares
+from orderless.consolidation.fisher import SquaredGradients
 
 CLASSES = 3
 
@@ -180,7 +180,7 @@ def test_fisher_equals_a_loop_over_samples(make, shape, n, kind):
     x, y = data(*shape)
     particles(x)  # BatchNorm statistics other than 0 and 1
     batches = [(x[:1], y[:1]), (x[1:], y[1:])]
-    fisher = fisher_information(particles, batches, kind=kind, batch_size=4)
+    fisher = fisher_information(particles, batches, kind=kind)
     for i in range(n):
         for name, expected in loop(particles[i], x, y, kind).items():
             torch.testing.assert_close(fisher[name][i], expected)
@@ -236,7 +236,9 @@ def test_linear_and_convolution_layers_take_the_fast_product():
     particles = ol.Ensemble(convolutional, 2).double()
     names = [name for name, _ in particles.named_parameters()]
     with particles.evaluating():
-        squares = _Squares(particles, names, lambda x: x.log_softmax(-1), data(1, 8, 8)[0][:1])
+        squares = SquaredGradients(
+            particles, names, lambda x: x.log_softmax(-1), data(1, 8, 8)[0][:1]
+        )
     assert [*squares.layers] == ["0", "1", "3", "6", "7"] and not squares.elsewhere
 
 
@@ -245,15 +247,16 @@ def test_sampled_fisher_tends_to_the_exact_one():
     particles = ol.Ensemble(lambda: nn.Linear(4, CLASSES), n=2).double()
     x, y = data(4)
     many = x.repeat(3000, 1), y.repeat(3000)
-    sampled = fisher_information(particles, many, kind="sampled", batch_size=7000)
+    sampled = fisher_information(particles, many, kind="sampled")
     exact = fisher_information(particles, (x, y))
     torch.testing.assert_close(sampled["weight"], exact["weight"], rtol=0.05, atol=0.01)
 
 
-def test_sampled_labels_depend_neither_on_n_nor_on_the_batch_size():
+def test_sampled_labels_depend_neither_on_n_nor_on_batches():
     x, y = data(4)
+    parts = [(x[:2], y[:2]), (x[2:], y[2:])]
     make = [ol.Ensemble(mlp, n, seed=3).double() for n in (1, 3)]
-    one = fisher_information(make[0], (x, y), kind="sampled", batch_size=2)
+    one = fisher_information(make[0], parts, kind="sampled")
     three = fisher_information(make[1], (x, y), kind="sampled")
     other = fisher_information(make[1], (x, y), kind="sampled", draw=1)
     torch.testing.assert_close(one["0.weight"][0], three["0.weight"][0])
@@ -265,7 +268,7 @@ def test_batches_and_limits_do_not_change_the_result():
     particles = ol.Ensemble(mlp, 3).double()
     whole = fisher_information(particles, (x[:5], y[:5]))
     batches = [(x[:3], y[:3]), (x[3:], y[3:])]
-    limited = fisher_information(particles, iter(batches), samples=5, batch_size=2)
+    limited = fisher_information(particles, iter(batches), samples=5)
     for name, expected in whole.items():
         torch.testing.assert_close(limited[name], expected)
 
@@ -324,15 +327,12 @@ def test_bad_input_is_refused_in_a_sentence():
     x, y = data(4)
     with pytest.raises(ValueError, match="kind must be one of exact, sampled, empirical"):
         fisher_information(particles, (x, y), kind="exactly")
-    with pytest.raises(ValueError, match="at least one sample must be used, got 0"):
-        fisher_information(particles, (x, y), samples=0)
-    with pytest.raises(ValueError, match="holds no samples"):
-        fisher_information(particles, [])
-    with pytest.raises(
-        TypeError, match=r"data must be two tensors .* got a tensor of shape \[7, 4\]"
-    ):
+    for nothing in ([], (x[:0], y[:0])):
+        with pytest.raises(ValueError, match="holds no samples"):
+            fisher_information(particles, nothing)
+    with pytest.raises(TypeError, match=r"data must be two tensors .* a tensor of shape \[7, 4\]"):
         fisher_information(particles, x)
-    for wrong in ((x, y, y), (x, y[:3]), [(x[0], y[0])], [{"x": x, "y": y}]):
+    for wrong in ((x, y, y), (x, y[:3]), [(x[0], y[0])]):
         with pytest.raises(ValueError, match="data must be two tensors .* or batches of such"):
             fisher_information(particles, wrong)
     with pytest.raises(ValueError, match=r"label 2 is not an output column that counts: \[0, 1\]"):

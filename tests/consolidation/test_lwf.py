@@ -44,7 +44,8 @@ def test_gradient_is_zero_at_equal_models():
     lwf.end_task()
     x = inputs()
     for active in (None, torch.tensor([0, 1]), [torch.tensor([0, 1]), torch.tensor([2, 3])]):
-        penalty = lwf.penalty(x, ensemble(x), active=active)
+        lwf.begin_task(active)
+        penalty = lwf.penalty(x, ensemble(x))
         assert (penalty > 0).all()
         for gradient in torch.autograd.grad(penalty.sum(), list(ensemble.parameters())):
             torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-14)
@@ -65,7 +66,8 @@ def test_penalty_and_gradient_equal_a_plain_implementation(active, seen, terms):
     lwf.end_task()
     teachers = [ensemble[i](x).detach() for i in range(3)]
     wander(ensemble)
-    penalty = lwf.penalty(x, ensemble(x), active=active, seen=seen, scale=2.0)
+    lwf.begin_task(active, seen, scale=2.0)
+    penalty = lwf.penalty(x, ensemble(x))
     gradients = torch.autograd.grad(penalty.sum(), list(ensemble.parameters()))
     for i in range(3):
         network = ensemble[i]

@@ -105,6 +105,24 @@ def test_the_step_sees_the_penalty_and_the_weights_do_not(method, optimizer):
     )
 
 
+@pytest.mark.parametrize("left", [torch.nan, torch.inf])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_dead_particle_does_not_reach_the_others(method, left):
+    """Whatever its parameters are: penalties, importances and steps of the others are the same."""
+    runs = []
+    for dies in (False, True):
+        learner = Learner(ol.Ensemble(network, 3, seed=2).double(), method, "adam")
+        learner.learn(0)
+        if dies:
+            for parameter in learner.ensemble.parameters():
+                parameter.data[1] = left
+        penalties = [learner.learn(number)[[0, 2]] for number in (1, 2)]
+        assert learner.filter.alive.tolist() == [True, not dies, True]
+        runs.append([*penalties, *(p.detach()[[0, 2]] for p in learner.ensemble.parameters())])
+    for alone, beside in zip(*runs, strict=True):
+        torch.testing.assert_close(alone, beside, rtol=1e-12, atol=0)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_resumed_in_the_middle_of_a_task_goes_on_bit_for_bit(method, tmp_path):
     first = Learner(ol.Ensemble(network, 3, seed=2).double(), method, "adam")

@@ -49,7 +49,7 @@ class PolicySetup(Setup):
             return BehaviourCloning(filter, batch_size=s.batch_size, seed=seed)
         consolidation = None
         if ewc:
-            own, more = self.config(PolicyEWCSettings), {"batch_size": 64, "logits": policy_logits}
+            own, more = self.config(PolicyEWCSettings), {"logits": policy_logits}
             consolidation = make_ewc(self, filter.particles, own, own.ewc_strength, **more)
         env = self.scenario.environment(s.envs)
         settings = s.ppo(weighted=suffix == "+wpf")

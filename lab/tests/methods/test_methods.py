@@ -92,7 +92,7 @@ def test_the_literatures_strengths_are_the_benchmarks_own(benchmark, kind, ewc, 
         ("sgd", "auto", True),
         ("sgd", "gradient", False),
         ("adam", "auto", False),
-        ("adam", "closed", True),
+        ("sgd", "closed", True),
     ],
 )
 def test_steps_are_closed_for_penalties_by_the_settings(optimizer, step, closed):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 
 from ..ensemble import Ensemble
 from ..ensemble.pairs import Data
-from ..ensemble.parameter import per_particle_view
 from ..ensemble.stacking import check_same_shapes
 
 Named = dict[str, Tensor]
@@ -36,7 +34,7 @@ class Consolidation(ABC):
     >>> class NearStart(ol.Consolidation):  # pulls every particle to where it began
     ...     def __init__(self, particles, strength):
     ...         super().__init__(particles, strength)
-    ...         self.start = {name: p.clone() for name, p in self._values()}
+    ...         self.start = {name: p.detach().clone() for name, p in self.parameters.items()}
     ...     def energy(self, x=None, outputs=None):
     ...         moved = [(p - self.start[name]).flatten(1) for name, p in self.parameters.items()]
     ...         return self.strength * torch.cat(moved, 1).square().sum(1)
@@ -50,8 +48,7 @@ class Consolidation(ABC):
     """
 
     reads_gradients = False  # whether the hooks read `.grad`, which must then be written out
-    closed = False  # whether steps apply the penalty in closed form; see `attach`
-    detached = False  # whether penalties have no gradient just now, because the step is closed
+    closed = False  # whether `after_update` applies the penalty, which then has no gradient
 
     def __init__(self, particles: Ensemble, strength: float) -> None:
         if not isinstance(particles, Ensemble):
@@ -80,7 +77,7 @@ class Consolidation(ABC):
     def after_update(self) -> None:  # noqa: B027
         """Called after the move, gradients still set."""
 
-    def penalty(self, x: Tensor | None = None, outputs: Any = None, **options: Any) -> Tensor:
+    def penalty(self, x: Tensor | None = None, outputs: Any = None) -> Tensor:
         """The penalty of each particle: `[N]`.
 
         `x` is the batch, `outputs` the particles' outputs on it with their graph, if known.
@@ -88,11 +85,11 @@ class Consolidation(ABC):
         self.calls += 1
         if not self.tasks:
             return torch.zeros(self.particles.n, device=self.particles.device)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.detached):
-            return self.energy(x, outputs, **options)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.closed):
+            return self.energy(x, outputs)
 
     @abstractmethod
-    def energy(self, x: Tensor | None = None, outputs: Any = None, **options: Any) -> Tensor:
+    def energy(self, x: Tensor | None = None, outputs: Any = None) -> Tensor:
         """The penalty of each particle after the first task: `[N]`."""
 
     def begin_task(  # noqa: B027
@@ -103,13 +100,6 @@ class Consolidation(ABC):
     @abstractmethod
     def end_task(self, data: Data | None = None, active: Tensor | None = None) -> None:
         """Add the task that was just learned to the penalty."""
-
-    def _zeros(self) -> Named:
-        return {name: torch.zeros_like(p, requires_grad=False) for name, p in self._values()}
-
-    def _values(self) -> list[tuple[str, Tensor]]:
-        """Parameters as plain tensors, so that copies of them are not parameters."""
-        return [(name, p.data) for name, p in self.parameters.items()]
 
     @abstractmethod
     def _state(self) -> dict[str, Named]:
@@ -149,27 +139,16 @@ class Consolidation(ABC):
         self.tasks = tasks
 
 
-@contextmanager
-def closed_steps_apart(consolidations: Iterable[Consolidation]) -> Iterator[None]:
-    """Penalties that steps apply in closed form have no gradient inside: it would count twice."""
-    for consolidation in consolidations:
-        consolidation.detached = consolidation.closed
-    try:
-        yield
-    finally:
-        for consolidation in consolidations:
-            consolidation.detached = False
-
-
 class QuadraticConsolidation(Consolidation):
     """A penalty 1/2 sum c (theta - m)^2, applied by filters in closed form or by its gradient.
 
-    With sigma^2 the learning rate and g the gradient of the loss, the closed step is
+    With sigma^2 the learning rate of SGD and g the gradient of the loss, the closed step is
 
         theta <- (theta - sigma^2 g + sigma^2 c m) / (1 + sigma^2 c)
 
     which does not overshoot at any strength; the gradient step does where sigma^2 c > 2. The two
-    differ by sigma^4 c g + O(c^2).
+    differ by sigma^4 c g + O(c^2). With momentum sigma^2 is what a unit of gradient moves a
+    parameter by in the long run, so that steps converge to the minimum of loss + penalty.
     """
 
     importance: Named
@@ -177,16 +156,14 @@ class QuadraticConsolidation(Consolidation):
     optimizer: torch.optim.Optimizer | None = None
 
     def attach(self, optimizer: torch.optim.Optimizer, closed: bool | None) -> None:
-        known = isinstance(optimizer, torch.optim.SGD | torch.optim.Adam)  # or AdamW
-        if closed and not known:
-            kind = type(optimizer).__name__
+        descends = type(optimizer) is torch.optim.SGD
+        descends = descends and not any(group["maximize"] for group in optimizer.param_groups)
+        if closed and not descends:
             raise ValueError(
-                f"closed steps are known for SGD and Adam, not for {kind}: closed=False"
+                f"closed steps are those of descent by torch.optim.SGD, got a "
+                f"{type(optimizer).__name__}: closed=False"
             )
-        if closed is None:
-            ascends = any(group.get("maximize") for group in optimizer.param_groups)
-            closed = type(optimizer) is torch.optim.SGD and not ascends
-        self.closed = closed
+        self.closed = descends if closed is None else closed
         self.optimizer = optimizer
 
     @torch.no_grad()
@@ -196,16 +173,15 @@ class QuadraticConsolidation(Consolidation):
             return
         names = {parameter: name for name, parameter in self.parameters.items()}
         for group in self.optimizer.param_groups:
+            variance = group["lr"]
+            if group["momentum"]:
+                variance = variance * (1 - group["dampening"]) / (1 - group["momentum"])
             for parameter in group["params"]:
-                if parameter not in names or not parameter.requires_grad:
-                    continue
-                variance = _metric(self.optimizer, group, parameter)
-                if variance is None:
-                    continue
-                name = names[parameter]
-                # also where c is 0 or overflows
-                gain = 1 / (1 + 1 / (variance * self._curvature(name)))
-                parameter.lerp_(self.center[name], gain)
+                if parameter in names and parameter.requires_grad:
+                    name = names[parameter]
+                    # also where c is 0 or overflows
+                    gain = 1 / (1 + 1 / (variance * self._curvature(name)))
+                    parameter.lerp_(self.center[name], gain)
 
     @abstractmethod
     def _curvature(self, name: str) -> Tensor:
@@ -221,43 +197,6 @@ class QuadraticConsolidation(Consolidation):
                     f"the particles are {parameter.dtype} now and this {type(self).__name__} was "
                     f"made for {importance.dtype}: make it after changing the type"
                 )
-            parts.append(_Quadratic.apply(parameter, importance, self.center[name]))
+            square = importance * (parameter - self.center[name]).square()
+            parts.append(square.reshape(len(square), -1).sum(1))
         return torch.stack(parts).sum(0)
-
-
-def _metric(
-    optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: nn.Parameter
-) -> Tensor | float | None:
-    """sigma^2 of the last step: how far a unit of gradient moves a parameter in the long run.
-
-    SGD's lr, with momentum lr / (1 - momentum), so that steps converge to the minimum of loss +
-    penalty; Adam's lr / (sqrt(v) + eps). None if the parameter has not moved yet.
-    """
-    rate: Tensor | float = group["lr"]
-    if isinstance(optimizer, torch.optim.SGD):
-        momentum = group["momentum"]
-        return rate * (1 - group["dampening"]) / (1 - momentum) if momentum else rate
-    state = optimizer.state.get(parameter)
-    if not state:
-        return None
-    second = state.get("max_exp_avg_sq", state["exp_avg_sq"])
-    bias = 1 - group["betas"][1] ** state["step"].to(second.device, torch.float64)
-    return rate / ((second / bias).sqrt() + group["eps"])
-
-
-class _Quadratic(torch.autograd.Function):
-    """sum a (theta - c)^2 per particle; saves only its inputs for the backward pass."""
-
-    reads_only_its_inputs = True
-
-    @staticmethod
-    def forward(ctx: Any, theta: Tensor, importance: Tensor, center: Tensor) -> Tensor:
-        ctx.save_for_backward(theta, importance, center)
-        distance = (theta - center).reshape(len(theta), -1)
-        return (distance.square() * importance.reshape(distance.shape)).sum(1)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None]:
-        theta, importance, center = ctx.saved_tensors
-        slope = (theta - center).mul_(importance)
-        return slope.mul_(per_particle_view(2.0 * grads[0], theta)), None, None

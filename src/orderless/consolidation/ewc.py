@@ -31,8 +31,8 @@ class EWC(QuadraticConsolidation):
     """Elastic weight consolidation of every particle by itself.
 
     Memory, in units of the ensemble's parameters: 2, whatever the number of tasks; up to 2 more in
-    `end_task` (the new Fisher information and the working memory of `fisher_information`); 1 more
-    in the backward pass of `penalty`, for its gradient, where steps are not closed.
+    `end_task` (the new Fisher information and the working memory of `fisher_information`); 2 more
+    for `penalty` and its gradient, where steps are not closed.
 
     Args:
         strength: lambda. No value fits all cases: van de Ven et al. (2022) use 1e5, 1e10 and 1e9
@@ -41,9 +41,21 @@ class EWC(QuadraticConsolidation):
         mode: `"separate"` or `"online"`.
         decay: gamma of `"online"`.
         fisher_samples: use at most this many samples of a task, from the start of its data.
-        batch_size: samples per pass when computing the Fisher information; it only bounds memory.
         logits: picks the class scores `[B, C]` out of the network's outputs where those are more
             than one tensor, e.g. `lambda outputs: outputs[0]` for a policy with a value head.
+
+    >>> import torch, orderless as ol
+    >>> particles = ol.Ensemble(lambda: torch.nn.Linear(2, 2), n=3)
+    >>> pf = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
+    >>> ewc = ol.EWC(particles, strength=1e3)
+    >>> pf.register(ewc)
+    >>> loss = ol.per_particle(torch.nn.functional.cross_entropy)
+    >>> for x in torch.randn(2, 16, 2):  # two tasks
+    ...     y = (x[:, 0] > 0).long()
+    ...     info = pf.step(lambda: loss(particles(x), y))
+    ...     ewc.end_task((x, y))
+    >>> ewc.penalty()  # nothing has moved since
+    tensor([..., ..., ...])
     """
 
     def __init__(
@@ -55,7 +67,6 @@ class EWC(QuadraticConsolidation):
         mode: str = "separate",
         decay: float = 1.0,
         fisher_samples: int | None = None,
-        batch_size: int = 128,
         logits: Callable[[Any], Tensor] | None = None,
     ) -> None:
         super().__init__(particles, strength)
@@ -67,12 +78,16 @@ class EWC(QuadraticConsolidation):
             raise ValueError(f"decay must lie in [0, 1], got {decay}")
         if mode == "separate" and decay != 1.0:
             raise ValueError(f"decay={decay} belongs to mode='online': 'separate' forgets nothing")
-        self.fisher, self.mode, self.decay = fisher, mode, decay
-        self.fisher_samples, self.batch_size, self.logits = fisher_samples, batch_size, logits
-        self.importance, self.center = self._zeros(), self._zeros()
+        self.fisher = fisher
+        self.mode = mode
+        self.decay = decay
+        self.fisher_samples = fisher_samples
+        self.logits = logits
+        self.importance = {name: torch.zeros_like(p.data) for name, p in self.parameters.items()}
+        self.center = {name: torch.zeros_like(p.data) for name, p in self.parameters.items()}
         self.constant = torch.zeros(particles.n, dtype=torch.float64, device=particles.device)
 
-    def energy(self, x: Tensor | None = None, outputs: Any = None, **options: Any) -> Tensor:
+    def energy(self, x: Tensor | None = None, outputs: Any = None) -> Tensor:
         """lambda/2 (sum A (theta - m)^2 + c) of each particle: `[N]`. Needs no data."""
         value = self._squares()
         return self.strength / 2 * (value + self.constant.to(value.dtype))
@@ -95,7 +110,6 @@ class EWC(QuadraticConsolidation):
             kind=self.fisher,
             active=active,
             samples=self.fisher_samples,
-            batch_size=self.batch_size,
             logits=self.logits,
             draw=self.tasks,
             names=self.parameters,  # also those that have been frozen since
@@ -106,8 +120,10 @@ class EWC(QuadraticConsolidation):
 
     @torch.no_grad()
     def _add(self, fisher: Named) -> None:
-        for name, theta in self._values():
-            importance, center, new = self.importance[name], self.center[name], fisher[name]
+        for name, theta in self.parameters.items():
+            importance = self.importance[name]
+            center = self.center[name]
+            new = fisher[name]
             if self.mode == "online":
                 importance.mul_(self.decay).add_(new)
                 center.copy_(theta)

@@ -20,14 +20,16 @@ The networks run in evaluation mode, where samples do not mix. A network that mi
 has no per-sample gradients, and the result is meaningless.
 """
 
+import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from ..ensemble import Ensemble, random
 from ..ensemble.layers import Layer, Watcher, entering, find_layers
@@ -35,9 +37,11 @@ from ..ensemble.pairs import Data, pairs
 from ..ensemble.precision import matrix_precision
 from .base import Named
 
+BATCH = 128  # samples in a pass, at most
 KINDS = ("exact", "sampled", "empirical")
 SMALL = 1 << 22  # numbers that may be in memory at once, whatever the size of the ensemble
 _LABELS = 1 << 22  # a random stream separate from dropout and resampling
+LogP = Callable[[Any], Tensor]  # from outputs to log p [N, B, K]
 # From log p `[N, B, K]` to the d `[N, B, K]` in sum_d (d . grad log p)^2.
 Directions = Callable[[Tensor], Iterator[Tensor]]
 
@@ -49,7 +53,6 @@ def fisher_information(
     kind: str = "exact",
     active: Tensor | None = None,
     samples: int | None = None,
-    batch_size: int = 128,
     logits: Callable[[Any], Tensor] | None = None,
     draw: int = 0,
     names: Collection[str] | None = None,
@@ -58,80 +61,72 @@ def fisher_information(
 
     Parameters, buffers, `.grad`, training flags and RNG state are left unchanged.
 
-    Memory, in units of the ensemble's parameters: 2, and one batch's activations.
+    Memory, in units of the ensemble's parameters: 2, and the activations of a batch.
 
     Args:
-        data: (x, y) as two tensors, or batches of such pairs. Labels are output columns; only
+        data: (x, y) as two tensors, or batches of such pairs, by which nothing changes but the
+            memory. Labels are output columns; only
             `"empirical"` reads them.
         kind: `"exact"`, `"sampled"` or `"empirical"`. A sampled label is keyed on
             (seed, draw, i, sample): the same whatever N or the batch size.
         active: the output columns `[K]` that count as classes; None: all.
         samples: use at most this many samples, from the start of the data.
-        batch_size: samples per pass; it bounds memory and does not change the result.
         logits: picks the class scores `[B, C]` out of one network's outputs.
         names: of the parameters; None: those that require a gradient.
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    if samples is not None and samples < 1:
-        raise ValueError(f"at least one sample must be used, got {samples}")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if names is None:
         names = [name for name, p in particles.named_parameters() if p.requires_grad]
     log_p = partial(_log_p, logits=logits, active=active)
-    squares: _Squares | None = None
+    indices = particles.indices.unsqueeze(1)
+    squares: SquaredGradients | None = None
+    totals = {n: torch.zeros_like(p.data) for n, p in particles.named_parameters() if n in names}
     count = 0
-    with _undisturbed(particles):
-        for x, y in _batches(data, samples, batch_size):
+    with _undisturbed(particles, names):
+        for x, y in _batches(data, samples):
             x = x.to(particles.device)
             y = y.to(particles.device)
             if squares is None:
-                squares = _Squares(particles, names, log_p, x[:1])
-            keys = _keys(particles, _LABELS + draw, count, len(x))
-            squares.add(x, partial(_directions, kind=kind, y=y, active=active, keys=keys))
+                squares = SquaredGradients(particles, names, log_p, x[:1])
+            numbers = torch.arange(count, count + len(x), device=x.device).unsqueeze(0)
+            keys = random.particle_keys(particles.seed, numbers, indices, _LABELS + draw)
+            uniform = random.uniform(keys, ())
+            directions = partial(_directions, kind=kind, y=y, active=active, uniform=uniform)
+            for terms in squares(x, directions):
+                for name, term in terms.items():
+                    totals[name] += term
             count += len(x)
-    if squares is None:
+    if not count:
         raise ValueError("the data holds no samples: the Fisher information needs at least one")
-    return {name: total / count for name, total in squares.by_name().items()}
+    return {name: total / count for name, total in totals.items()}
 
 
 @contextmanager
-def _undisturbed(particles: Ensemble) -> Iterator[None]:
-    """Evaluation mode and full precision; random generators and `requires_grad` come back."""
-    trained = {name for name, p in particles.named_parameters() if p.requires_grad}
+def _undisturbed(particles: Ensemble, names: Collection[str]) -> Iterator[None]:
+    """Gradients of these parameters alone, in evaluation mode and full precision, without noise or
+    buffers that move on."""
+    before = {name: p.requires_grad for name, p in particles.named_parameters()}
     generators = [particles.device] if particles.device.type == "cuda" else []
     precise = matrix_precision("float32", particles.device)
     with torch.random.fork_rng(generators), particles.evaluating(), particles.replay(), precise:
         try:
-            yield
+            for name, parameter in particles.named_parameters():
+                parameter.requires_grad_(name in names)
+            with torch.enable_grad():
+                yield
         finally:
-            _require_gradients(particles, trained)
+            for name, parameter in particles.named_parameters():
+                parameter.requires_grad_(before[name])
 
 
-def _require_gradients(particles: Ensemble, names: Collection[str]) -> None:
-    """Exactly these parameters require a gradient."""
-    for name, parameter in particles.named_parameters():
-        parameter.requires_grad_(name in names)
-
-
-def _batches(data: Data, samples: int | None, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pairs (x, y) of at most `batch_size` samples, `samples` in all."""
-    left = samples
+def _batches(data: Data, samples: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pairs (x, y) of at most `BATCH` samples, `samples` in all."""
+    left = sys.maxsize if samples is None else samples
     for x, y in pairs(data):
-        x, y = x[:left], y[:left]
-        left = None if left is None else left - len(x)
-        if len(x):
-            yield from zip(x.split(batch_size), y.split(batch_size), strict=True)
-        if left == 0:
-            return
-
-
-def _keys(particles: Ensemble, stream: int, first: int, count: int) -> Tensor:
-    """A random key for each particle and each of `count` samples: `[N, B]`."""
-    indices = particles.indices.unsqueeze(1)
-    samples = torch.arange(first, first + count, device=indices.device).unsqueeze(0)
-    return random.particle_keys(particles.seed, samples, indices, stream)
+        if left > 0 and len(x):
+            yield from zip(x[:left].split(BATCH), y[:left].split(BATCH), strict=True)
+        left -= len(x)
 
 
 def _log_p(outputs: Any, logits: Callable[[Any], Tensor] | None, active: Tensor | None) -> Tensor:
@@ -148,55 +143,44 @@ def _log_p(outputs: Any, logits: Callable[[Any], Tensor] | None, active: Tensor 
 
 
 def _directions(
-    log_p: Tensor, *, kind: str, y: Tensor, active: Tensor | None, keys: Tensor
+    log_p: Tensor, *, kind: str, y: Tensor, active: Tensor | None, uniform: Tensor
 ) -> Iterator[Tensor]:
-    """The d `[N, B, K]` of which sum_d (d . grad log p)^2 is the Fisher information."""
+    """The d `[N, B, K]` of which sum_d (d . grad log p)^2 is the Fisher information.
+
+    `uniform` `[N, B]` draws the labels.
+    """
     p = log_p.detach().exp()
     classes = p.shape[-1]
     if kind == "exact":  # E_c (grad log p_c)^2 = sum_c (sqrt(p_c) grad log p_c)^2
-        for c in range(classes):
-            direction = torch.zeros_like(p)
-            direction[..., c] = p[..., c].sqrt()
-            yield direction
-        return
-    if kind == "sampled":
-        uniform = random.uniform(keys, ()).unsqueeze(-1)
-        label = (p.cumsum(-1) < uniform).sum(-1).clamp(max=classes - 1)
-        yield torch.nn.functional.one_hot(label, classes).to(p.dtype)
-        return
-    columns = torch.arange(classes) if active is None else active
-    given = y.unsqueeze(1) == columns.to(y.device)
-    known = given.any(1)
-    if not known.all():
-        odd, among = int(y[~known][0]), columns.tolist()
-        raise ValueError(f"label {odd} is not an output column that counts: {among}")
-    yield given.to(p.dtype).expand_as(p)
+        for one in torch.eye(classes, dtype=p.dtype, device=p.device):
+            yield p.sqrt() * one
+    elif kind == "sampled":
+        label = (p.cumsum(-1) < uniform.unsqueeze(-1)).sum(-1).clamp(max=classes - 1)
+        yield one_hot(label, classes).to(p.dtype)
+    else:
+        columns = torch.arange(classes) if active is None else active
+        given = y.unsqueeze(1) == columns.to(y.device)
+        unknown = ~given.any(1)
+        if unknown.any():
+            raise ValueError(
+                f"label {int(y[unknown][0])} is not an output column that counts: "
+                f"{columns.tolist()}"
+            )
+        yield given.to(p.dtype).expand_as(p)
 
 
-class _Squares:
-    """Sums of squared per-sample gradients; `x` is one sample that the networks run on."""
+class SquaredGradients:
+    """The squared gradients of every sample; `x` `[1, ...]` is one that the networks run on."""
 
-    def __init__(
-        self,
-        particles: Ensemble,
-        names: Collection[str],
-        log_p: Callable[[Any], Tensor],
-        x: Tensor,
-    ) -> None:
+    def __init__(self, particles: Ensemble, names: Collection[str], log_p: LogP, x: Tensor) -> None:
         self.particles = particles
         self.log_p = log_p
-        self.parameters = {n: p.data for n, p in particles.named_parameters() if n in names}
-        self.layers: dict[str, Layer]  # by place
-        self.outputs: dict[str, Tensor]  # of those that are called, for a few samples
+        self.parameters: Named = {n: p for n, p in particles.named_parameters() if n in names}
+        self.layers: dict[str, Layer] = {}  # by place; all other parameters are `elsewhere`
+        self.outputs: dict[str, Tensor] = {}  # of those that are called
         self._find_layers(x)
-        self.in_layers = {
-            place: torch.zeros_like(layer.matrix(self.parameters))
-            for place, layer in self.layers.items()
-        }
         known = {name for layer in self.layers.values() for name, _ in layer.parts}
-        self.elsewhere = {
-            name: torch.zeros_like(p) for name, p in self.parameters.items() if name not in known
-        }
+        self.elsewhere = {n: p for n, p in self.parameters.items() if n not in known}
 
     def _find_layers(self, x: Tensor) -> None:
         """Find layers that map samples one by one, in one call, with parameters of their own.
@@ -205,80 +189,48 @@ class _Squares:
         numbers of samples. Layers' parameters are detached in their own calls: one that still gets
         a gradient is used somewhere else.
         """
-        _require_gradients(self.particles, self.parameters)
         layers = find_layers(self.particles, self.parameters)
         users = Counter(layers.values())
-        fit = {
-            place
-            for place, layer in layers.items()
-            if users[layer] == 1 and not getattr(self._module(place), "scale_grad_by_freq", False)
-        }
+        unfit = {place for place, layer in layers.items() if users[layer] > 1}
+        unfit |= {p for p in layers if getattr(self._module(p), "scale_grad_by_freq", False)}
         for samples in (2, 3):
-            with torch.enable_grad(), Watcher(self.particles, layers, _whole_call) as run:
+            with Watcher(self.particles, layers, _whole_call) as run:
                 outputs, seen = run(x.expand(samples, *x.shape[1:]))
                 total = self.log_p(outputs).sum()
-            trained = self._trained()
-            gradients = _gradients(total, list(trained.values()))
-            used = {name for name, g in zip(trained, gradients, strict=True) if g is not None}
+            gradients = _gradients(total, self.parameters)
             for place, layer in layers.items():
                 calls = seen.get(place, [])
-                apart = used.isdisjoint(name for name, _ in layer.parts)
                 by_samples = all(t.shape[1:2] == (samples,) for call in calls for t in call)
-                if len(calls) > 1 or not apart or not by_samples:
-                    fit.discard(place)
-        self.layers = {place: layer for place, layer in layers.items() if place in fit}
+                read = any(name in gradients for name, _ in layer.parts)
+                if len(calls) > 1 or not by_samples or read:
+                    unfit.add(place)
+        self.layers = {place: layer for place, layer in layers.items() if place not in unfit}
         self.outputs = {p: seen[p][0][1].detach() for p in self.layers if p in seen}
 
     def _module(self, place: str) -> nn.Module:
         return self.particles.template.get_submodule(place)
 
-    def _trained(self) -> dict[str, nn.Parameter]:
-        return {n: p for n, p in self.particles.named_parameters() if p.requires_grad}
-
-    def add(self, x: Tensor, directions: Directions) -> None:
-        """Add the squared gradients of every sample of x `[B, ...]`."""
-        _require_gradients(self.particles, ())
+    def __call__(self, x: Tensor, directions: Directions) -> Iterator[Named]:
+        """Their sums over x `[B, ...]`, by name, as several terms."""
         probes = {
             place: output.new_zeros(len(output), len(x), *output.shape[2:], requires_grad=True)
             for place, output in self.outputs.items()
         }
-        with torch.enable_grad(), Watcher(self.particles, self.layers, _entering) as run:
+        with Watcher(self.particles, self.layers, _entering) as run:
             outputs, seen = run(x, probes)
             log_p = self.log_p(outputs)
             ways = list(directions(log_p))
             for way in ways:
-                deltas = _gradients((way * log_p).sum(), list(probes.values()))
-                for place, delta in zip(probes, deltas, strict=True):
-                    if delta is not None:
-                        call = (
-                            self._module(place),
-                            seen[place][0],
-                            delta.to(self.in_layers[place].dtype),
-                        )
-                        self.in_layers[place] += _squares(self.layers[place], *call)
-        if self.elsewhere:
-            self._add_elsewhere(x, ways)
-
-    def _add_elsewhere(self, x: Tensor, ways: list[Tensor]) -> None:
-        """Add the squares of all other parameters, one sample at a time."""
-        _require_gradients(self.particles, self.elsewhere)
-        trained = self._trained()
-        for sample in range(len(x)):
+                for place, delta in _gradients((way * log_p).sum(), probes).items():
+                    layer = self.layers[place]
+                    squares = _squares(layer, self._module(place), seen[place][0], delta)
+                    yield layer.parameters(squares, self.parameters)
+        for sample in range(len(x)) if self.elsewhere else ():
             part = slice(sample, sample + 1)
-            with torch.enable_grad():
-                log_p = self.log_p(self.particles(x[part]))
+            log_p = self.log_p(self.particles(x[part]))
             for way in ways:
-                gradients = _gradients((way[:, part] * log_p).sum(), list(trained.values()))
-                for name, gradient in zip(trained, gradients, strict=True):
-                    if gradient is not None:
-                        self.elsewhere[name] += gradient.square()
-
-    def by_name(self) -> Named:
-        """The sums by the names of parameters, with their shapes."""
-        found = dict(self.elsewhere)
-        for place, total in self.in_layers.items():
-            found |= self.layers[place].parameters(total, self.parameters)
-        return found
+                gradients = _gradients((way[:, part] * log_p).sum(), self.elsewhere)
+                yield {name: gradient.square() for name, gradient in gradients.items()}
 
 
 def _whole_call(place: str, module: nn.Module, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
@@ -289,11 +241,13 @@ def _entering(place: str, module: nn.Module, x: Tensor, output: Tensor) -> Tenso
     return entering(module, x)
 
 
-def _gradients(value: Tensor, tensors: Sequence[Tensor]) -> Sequence[Tensor | None]:
-    """Gradients of a scalar, which keeps its graph; None where it does not depend on a tensor."""
+def _gradients(value: Tensor, tensors: Mapping[str, Tensor]) -> Named:
+    """The gradients of a scalar, which keeps its graph, by those tensors that it depends on."""
     if not value.requires_grad or not tensors:
-        return [None] * len(tensors)
-    return torch.autograd.grad(value, tensors, retain_graph=True, allow_unused=True)
+        return {}
+    every = list(tensors.values())
+    gradients = torch.autograd.grad(value, every, retain_graph=True, allow_unused=True)
+    return {n: g for n, g in zip(tensors, gradients, strict=True) if g is not None}
 
 
 @torch.no_grad()
@@ -301,23 +255,23 @@ def _squares(layer: Layer, module: nn.Module, inputs: Tensor, delta: Tensor) -> 
     """sum_b (a_b^T delta_b)^2 `[N, g, d, K]` over samples b; inputs and delta are `[N, B, ...]`."""
     n, samples = delta.shape[:2]
 
-    def rows(part: slice) -> tuple[Tensor, Tensor]:
-        """a `[g, N, b, R, d]` and delta `[g, N, b, R, K]` of a part of the samples."""
+    def rows(start: int, count: int) -> tuple[Tensor, Tensor]:
+        """a `[g, N, b, R, d]` and delta `[g, N, b, R, K]` of some samples."""
+        part = slice(start, start + count)
         a = layer.rows(module, inputs[:, part].flatten(0, 1)).to(delta.dtype)
         out = layer.leaving(module, delta[:, part].flatten(0, 1))
-        count = len(range(samples)[part])
-        return a.unflatten(1, (n, count, -1)), out.unflatten(1, (n, count, -1))
+        shape = n, min(count, samples - start), -1
+        return a.unflatten(1, shape), out.unflatten(1, shape)
 
-    a, out = rows(slice(0, 1))
-    total = (a.mT @ out).squeeze(2)
-    if a.shape[3] == 1:
-        a, out = (side.squeeze(3).square() for side in rows(slice(None)))
-        total = a.mT @ out
-    else:
-        total.zero_()
-        chunk = max(1, SMALL // (a.numel() + out.numel() + total.numel()))
-        for start in range(0, samples, chunk):
-            a, out = rows(slice(start, start + chunk))
-            total += (a.mT @ out).square_().sum(2)
-    shape = n, layer.blocks, layer.width, layer.columns
-    return total.transpose(0, 1).reshape(shape)
+    a, out = rows(0, 1)
+    one_row = a.shape[3] == 1
+    numbers = a.numel() + out.numel() + a[..., 0, :].numel() * layer.columns
+    chunk = samples if one_row else max(1, SMALL // numbers)
+    total: Any = 0.0
+    for start in range(0, samples, chunk):
+        a, out = rows(start, chunk)
+        if one_row:
+            total = total + a.squeeze(3).square().mT @ out.squeeze(3).square()
+        else:
+            total = total + (a.mT @ out).square_().sum(2)
+    return total.transpose(0, 1).reshape(n, layer.blocks, layer.width, layer.columns)

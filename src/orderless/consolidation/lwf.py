@@ -9,7 +9,7 @@ without a factor T^2. Its gradient is 0 where s = t. Each particle has its own t
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,12 +24,10 @@ class LwF(Consolidation):
 
     How van de Ven et al. (2022) use it in the k-th task (`lwf.tasks` is k - 1):
 
-    - domain-incremental, CE + (k-1) KD: `penalty(x, scale=lwf.tasks)`;
-    - task-incremental, the old heads' KD summed: `penalty(x, active=[columns_1, columns_2, ...])`;
-    - class-incremental, CE + KD: `penalty(x, active=old_columns, seen=columns_so_far)`, where the
+    - domain-incremental, CE + (k-1) KD: `begin_task(scale=lwf.tasks)`;
+    - task-incremental, the old heads' KD summed: `begin_task([columns_1, columns_2, ...])`;
+    - class-incremental, CE + KD: `begin_task(old_columns, seen=columns_so_far)`, where the
       student's probabilities include the new classes and the teacher's are 0 there.
-
-    `begin_task(active, seen, scale)` sets these for all penalties of a task.
 
     Memory, in units of the ensemble's parameters: 1 (the teacher; its buffers too), and the
     activations of the passes. The teacher runs in evaluation mode.
@@ -38,6 +36,19 @@ class LwF(Consolidation):
         strength: multiplies the penalty.
         temperature: T.
         logits: picks the class scores `[N, B, C]` out of outputs that are more than one tensor.
+
+    >>> import torch, orderless as ol
+    >>> particles = ol.Ensemble(lambda: torch.nn.Linear(2, 2), n=3)
+    >>> pf = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
+    >>> lwf = ol.LwF(particles)
+    >>> pf.register(lwf)
+    >>> loss = ol.per_particle(torch.nn.functional.cross_entropy)
+    >>> for x in torch.randn(2, 16, 2):  # two tasks
+    ...     y = (x[:, 0] > 0).long()
+    ...     info = pf.step(lambda: loss(particles(x), y))
+    ...     lwf.end_task()
+    >>> info.penalty.shape
+    torch.Size([3])
     """
 
     def __init__(
@@ -51,7 +62,8 @@ class LwF(Consolidation):
         super().__init__(particles, strength)
         if not temperature > 0.0:
             raise ValueError(f"temperature must be positive, got {temperature}")
-        self.temperature, self.logits = temperature, logits
+        self.temperature = temperature
+        self.logits = logits
         self.teacher = copy.deepcopy(particles).requires_grad_(False).eval()
         self.teacher._forward_pre_hooks.clear()  # of another penalty on these particles
         self.begin_task()
@@ -70,18 +82,21 @@ class LwF(Consolidation):
     def begin_task(
         self, active: Columns = None, seen: Tensor | None = None, scale: float = 1.0
     ) -> None:
-        """Set the defaults of `active`, `seen` and `scale` for `penalty` in this task."""
-        self.active, self.seen, self.scale = active, seen, scale
+        """Set how the penalty counts in the coming task.
 
-    def energy(
-        self,
-        x: Tensor | None = None,
-        outputs: Any = None,
-        active: Columns = None,
-        seen: Tensor | None = None,
-        scale: float | None = None,
-        **options: Any,
-    ) -> Tensor:
+        Args:
+            active: the teacher's output columns; for several sets, the KD terms are summed; None:
+                all.
+            seen: the columns over which the student's probabilities sum to 1, a superset of
+                `active`; None: the same as `active`.
+            scale: another factor.
+        """
+        self.columns: Sequence[Tensor | None]
+        self.columns = [active] if active is None or isinstance(active, Tensor) else active
+        self.seen = seen
+        self.scale = scale
+
+    def energy(self, x: Tensor | None = None, outputs: Any = None) -> Tensor:
         """strength * scale * KD of each particle on the inputs x `[B, ...]`: `[N]`.
 
         Args:
@@ -89,44 +104,30 @@ class LwF(Consolidation):
             outputs: the particles' outputs on x, with their graph, if the loss has computed them
                 already (return `(losses, outputs)` from the closure). Otherwise the particles run
                 again, without a change of their buffers.
-            active: the teacher's output columns; for several sets, the KD terms are summed; None:
-                all.
-            seen: the columns over which the student's probabilities sum to 1, a superset of
-                `active`; None: the same as `active`.
-            scale: another factor.
         """
-        inputs: Any = ((x,), {})
-        if x is None:
-            if not self._last_inputs or not self._last_inputs[0]:
-                raise ValueError(
-                    "LwF needs the inputs of the batch: penalty(x, ...), or pf.register(lwf)"
-                )
-            inputs = self._last_inputs
-        if active is None and seen is None:
-            active = self.active
-            seen = self.seen
-        scale = self.scale if scale is None else scale
-        args, kwargs = inputs
+        args, kwargs = ((x,), {}) if x is not None else self._last_inputs or ((), {})
+        if not args:
+            raise ValueError(
+                "LwF needs the inputs of the batch: penalty(x, ...), or pf.register(lwf)"
+            )
         with torch.no_grad():
             teacher = self._scores(self.teacher(*args, **kwargs))
         if outputs is None:
             with self.particles.replay():  # no buffer may count the batch twice in one step
                 outputs = self.particles(*args, **kwargs)
         student = self._scores(outputs)
-        columns = [active] if active is None or isinstance(active, Tensor) else list(active)
-        terms = [self._distillation(teacher, student, old, seen) for old in columns]
-        return self.strength * scale * torch.stack(terms).sum(0)
+        terms = [self._distillation(teacher, student, columns) for columns in self.columns]
+        return self.strength * self.scale * torch.stack(terms).sum(0)
 
-    def _distillation(
-        self, teacher: Tensor, student: Tensor, old: Tensor | None, seen: Tensor | None
-    ) -> Tensor:
-        """KD of each particle: `[N]`."""
-        spread = student if seen is None else student.index_select(-1, seen)
-        if old is not None:
-            teacher, student = teacher.index_select(-1, old), student.index_select(-1, old)
-            spread = student if seen is None else spread
-        # log softmax over `seen`, at the columns `old`
-        level = torch.logsumexp(spread / self.temperature, -1, keepdim=True)
+    def _distillation(self, teacher: Tensor, student: Tensor, columns: Tensor | None) -> Tensor:
+        """KD of each particle over some columns: `[N]`."""
+        every = student if self.seen is None else student.index_select(-1, self.seen)
+        if columns is not None:
+            teacher = teacher.index_select(-1, columns)
+            student = student.index_select(-1, columns)
+            every = student if self.seen is None else every
+        # log softmax over `seen`, at the columns
+        level = torch.logsumexp(every / self.temperature, -1, keepdim=True)
         log_student = student / self.temperature - level
         target = torch.softmax(teacher / self.temperature, -1)
         return -(target * log_student).sum(-1).flatten(1).mean(1)

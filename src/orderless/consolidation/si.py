@@ -37,6 +37,18 @@ class SI(QuadraticConsolidation):
         strength: c. Van de Ven et al. (2022) use 10, 5e4 and 5e3 on task-, domain- and
             class-incremental SplitMNIST.
         xi: keeps Omega finite where a parameter did not move.
+
+    >>> import torch, orderless as ol
+    >>> particles = ol.Ensemble(lambda: torch.nn.Linear(2, 2), n=3)
+    >>> pf = ol.WeightedParticleFilter(particles, torch.optim.SGD(particles.parameters(), lr=0.1))
+    >>> si = ol.SI(particles, strength=10.0)
+    >>> pf.register(si)
+    >>> loss = ol.per_particle(torch.nn.functional.cross_entropy)
+    >>> x, y = torch.randn(16, 2), torch.arange(16) % 2
+    >>> info = pf.step(lambda: loss(particles(x), y))
+    >>> si.end_task()
+    >>> si
+    SI(strength=10, 1 tasks)
     """
 
     reads_gradients = True
@@ -46,11 +58,13 @@ class SI(QuadraticConsolidation):
         if not xi > 0.0:
             raise ValueError(f"xi must be positive, got {xi}")
         self.xi = xi
-        self.path, self.importance = self._zeros(), self._zeros()  # omega, Omega
-        self.center = {name: theta.clone() for name, theta in self._values()}  # theta*
-        self._before = self._zeros()  # theta_old
+        values = {name: theta.detach() for name, theta in self.parameters.items()}
+        self.path = {name: torch.zeros_like(theta) for name, theta in values.items()}  # omega
+        self.importance = {name: torch.zeros_like(theta) for name, theta in values.items()}  # Omega
+        self.center = {name: theta.clone() for name, theta in values.items()}  # theta*
+        self._before = {name: theta.clone() for name, theta in values.items()}  # theta_old
 
-    def energy(self, x: Tensor | None = None, outputs: Any = None, **options: Any) -> Tensor:
+    def energy(self, x: Tensor | None = None, outputs: Any = None) -> Tensor:
         """c sum Omega (theta - theta*)^2 of each particle: `[N]`. Needs no data."""
         return self.strength * self._squares()
 
@@ -59,14 +73,14 @@ class SI(QuadraticConsolidation):
 
     @torch.no_grad()
     def before_update(self) -> None:
-        for name, theta in self._values():
+        for name, theta in self.parameters.items():
             self._before[name].copy_(theta)
 
     @torch.no_grad()
     def after_update(self) -> None:
         super().after_update()
-        for name, theta in self._values():
-            gradient = self.parameters[name].grad
+        for name, theta in self.parameters.items():
+            gradient = theta.grad
             if gradient is not None:
                 if self.closed and self.tasks:
                     gradient = gradient + self._curvature(name).mul_(theta - self.center[name])
@@ -75,8 +89,9 @@ class SI(QuadraticConsolidation):
     @torch.no_grad()
     def end_task(self, data: Data | None = None, active: Tensor | None = None) -> None:
         """Turn the path integral into importances. Needs no data."""
-        for name, theta in self._values():
-            path, center = self.path[name], self.center[name]
+        for name, theta in self.parameters.items():
+            path = self.path[name]
+            center = self.center[name]
             self.importance[name].add_(path / ((theta - center).square() + self.xi))
             center.copy_(theta)
             path.zero_()

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from ..consolidation.base import Consolidation, closed_steps_apart
+from ..consolidation.base import Consolidation
 from ..ensemble import Ensemble
 from ..ensemble.draws import Draws
 from ..ensemble.linear import descending, used_once
@@ -153,8 +153,8 @@ class GradientFilter(ParticleFilter):
         """Apply a penalty (EWC, SI, LwF) in every step from now on.
 
         With SGD a quadratic penalty takes its own closed step after the optimizer's; any other
-        penalty, and every penalty with another optimizer, is a term of the gradient. `closed=True`
-        also allows Adam, `closed=False` means the gradient. A penalty that is also part of
+        penalty, and every penalty with another optimizer, is a term of the gradient.
+        `closed=False` means the gradient with SGD as well. A penalty that is also part of
         `step(penalty=...)` counts once. Strengths in the literature are for Adam and a penalty in
         the gradient.
 
@@ -261,13 +261,12 @@ class GradientFilter(ParticleFilter):
         registered = [h for h in self.hooks if isinstance(h, Consolidation) and h.tasks]
         calls = {consolidation: consolidation.calls for consolidation in registered}
         parts = []
-        with closed_steps_apart(registered):
-            if penalty is not None:
-                parts.append(self.evaluate(penalty, "penalty", **given)[0])
-            for consolidation in registered:
-                included = consolidation.calls > calls[consolidation]
-                if not included and (self.weigh_penalty or not consolidation.closed):
-                    parts.append(self.evaluate(consolidation.penalty, "penalty", **given)[0])
+        if penalty is not None:
+            parts.append(self.evaluate(penalty, "penalty", **given)[0])
+        for consolidation in registered:
+            included = consolidation.calls > calls[consolidation]
+            if not included and (self.weigh_penalty or not consolidation.closed):
+                parts.append(self.evaluate(consolidation.penalty, "penalty", **given)[0])
         return _sum(parts) if parts else None
 
     def _rates(self, energy: Tensor, closures: Sequence[Closure]) -> dict[Any, float | Tensor]:
