@@ -41,10 +41,9 @@ def test_after_deletion_every_digest_is_that_of_a_head_without_the_data(tmp_path
     ],
 )
 def test_what_differs_is_named(rows, options, differs, tmp_path):
-    after = fed(tmp_path / "a.st", slice(0, 300), slice(200, 300))
+    without = fed(tmp_path / "a.st", slice(0, 200))
     other = fed(tmp_path / "b.st", rows, **options)
-    said = run("verify-deletion", after, other, code=1).output
-    assert differs in said.splitlines()[-1]
+    assert differs in run("verify-deletion", without, other, code=1).output.splitlines()[-1]
 
 
 def test_a_sample_that_is_still_kept_is_found(tmp_path):
@@ -52,8 +51,7 @@ def test_a_sample_that_is_still_kept_is_found(tmp_path):
     state, more = ol.load(without), ol.load(fed(tmp_path / "b.st", slice(0, 300)))
     state["sums"]["kept"] = more["sums"]["kept"]
     changed = ol.save(tmp_path / "c.st", state)
-    said = run("verify-deletion", changed, without, code=1).output
-    assert said.endswith("differ in kept samples\n")
+    assert run("verify-deletion", changed, without, code=1).output.endswith("in kept samples\n")
 
 
 def test_an_estimator_is_compared_with_its_classes_and_scales(tmp_path):

@@ -53,7 +53,7 @@ def test_the_script_for_the_shell_is_shown(shell: str, monkeypatch) -> None:
 
 
 def test_help_has_an_example_of_every_command() -> None:
-    result = CliRunner().invoke(app, ["--help"], prog_name="orderless")
+    result = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"})
     callbacks = [(each.name, each.callback.__name__) for each in app.registered_commands]
     commands = {name or called.replace("_", "-") for name, called in callbacks}
     commands |= {group.name for group in app.registered_groups}

@@ -1,0 +1,75 @@
+"""`orderless report` and `orderless tune`."""
+
+import json
+import shutil
+
+import pytest
+from lab.tests.commands.toys import TUNED
+from tests.cli.commands import refused, run
+
+from orderless_lab.experiments import Store
+from orderless_lab.experiments.tuning import beyond
+
+
+def test_report_json_is_json_and_nothing_else(finished):
+    result = run("report", finished, "--json")
+    summary = json.loads(result.stdout)
+    assert result.stderr == "" and summary["benchmark"] == "splitmnist"
+    assert set(summary["methods"]) == {"gd", "ewc"}
+    measures = {"average", "average_logits", "average_probs", "variance", "nll", "ece"}
+    assert measures <= set(summary["methods"]["gd"])
+
+
+def test_a_report_of_nothing_or_of_a_damaged_cell_is_refused(finished, tmp_path):
+    assert "holds no finished cells" in refused("report", tmp_path)
+    assert "holds no finished cells" in refused("report", tmp_path, "--json")
+    assert "is not a directory" in refused("report", tmp_path / "x")
+    shutil.copytree(finished, tmp_path / "run")
+    path = sorted((tmp_path / "run" / "cells").glob("*.json"))[0]
+    path.write_bytes(path.read_bytes()[:-50])
+    assert str(path) in refused("report", tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_tune_picks_the_best_value(tmp_path):
+    said = run("tune", "splitmnist", "lr", "1e-9,0.3,1e6", *TUNED, "--out", tmp_path).stdout
+    assert said.splitlines()[-1] == "best: lr=0.3"
+    for value in ("1e-9", "0.3"):
+        (record,) = Store(tmp_path / f"lr={value}").finished().values()
+        assert record["settings"]["validation"] == 0.1
+
+
+@pytest.mark.slow
+def test_tune_goes_on_where_the_best_value_lies_at_the_end(tmp_path):
+    said = run("tune", "splitmnist", "lr", "1e-9,0.1", *TUNED, "--out", tmp_path).stdout
+    *_, told, best = said.splitlines()
+    assert told.startswith("the best value lay at the grid's end") and "; also tried 1" in told
+    assert best != "best: lr=1e-9" and (tmp_path / "lr=1").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("scores", "following"),
+    [
+        ({"1": 0.5, "10": 0.6}, "100"),
+        ({"1": 0.5, "3": 0.6}, "9"),
+        ({"1e-6": 0.5, "1": 0.6}, "10"),  # at most tenfold
+        ({"1": 0.7, "10": 0.6}, "0.1"),
+        ({"10": 0.7, "1": 0.5, "100": 0.6}, None),
+        ({"1": 0.5, "10": 0.5}, None),  # no better at the end than inside
+        ({"0": 0.9, "1": 0.5}, None),  # nothing comes before 0
+        ({"0": 0.5, "1": 0.9}, None),  # 0 gives no ratio
+        ({"1": 0.5}, None),
+        ({"relu": 0.5, "leaves": 0.6}, None),
+    ],
+)
+def test_what_comes_after_the_end_of_a_grid(scores, following):
+    assert beyond(list(scores.items())) == following
+
+
+def test_tune_refuses_what_it_cannot_try(tmp_path):
+    command = ["tune", "splitmnist", "--preset", "demo", "--out", tmp_path / "run"]
+    assert "x=1" in refused(*command, "x", "1")
+    assert "lr must be a positive number" in refused(*command, "lr", "0.1,-1")
+    assert "at least one value" in refused(*command, "lr", ",")
+    assert "set validation=0.1" in refused(*command, "lr", "1", "--set", "validation=0")
+    assert not (tmp_path / "run").exists()
