@@ -1,7 +1,7 @@
 """An expert's transitions on one level: collected as a stream, stored in a folder.
 
 The folder holds `observations.npy` (uint8 `[M, 3, 64, 64]`, each frame once), `actions.npy` (uint8
-`[M]`) and `facts.json`, with the checksums of both files, which reading verifies. Nothing is
+`[M]`) and `facts.json`, with a checksum of both files, which reading verifies. Nothing is
 compressed, so that the frames can be mapped into memory and may be larger than it. The bytes depend
 on (expert, level, seed, M, copies) and, as far as their arithmetic differs, on the kind of device.
 
@@ -86,7 +86,7 @@ def collect(
             "seed": seed,
             "transitions": count,
             "copies": n_envs,
-            "sha256": _checksums(temporary),
+            "sha256": _checksum(temporary),
             "episodes": len(returns),
             "mean_return": float(env.normalize(returns).mean()) if returns else None,
         }
@@ -136,13 +136,13 @@ def _write(
     return returns
 
 
-def _checksums(folder: Path) -> list[str]:
-    """The sha256 of both files."""
-    checksums = []
+def _checksum(folder: Path) -> str:
+    """The sha256 of both files, one after the other."""
+    checksum = hashlib.sha256()
     for name in ("observations.npy", "actions.npy"):
         with (folder / name).open("rb") as file:
-            checksums.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return checksums
+            hashlib.file_digest(file, lambda: checksum)
+    return checksum.hexdigest()
 
 
 def read_transitions(path: Path) -> Transitions:
@@ -151,7 +151,7 @@ def read_transitions(path: Path) -> Transitions:
         raise ValueError(f"there is no folder {path}: `orderless expert collect` writes it")
     try:
         facts = json.loads((path / "facts.json").read_bytes())
-        intact = facts["sha256"] == _checksums(path)
+        intact = facts["sha256"] == _checksum(path)
     except (OSError, ValueError, KeyError):
         intact = False
     if not intact:
