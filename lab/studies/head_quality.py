@@ -55,7 +55,7 @@ def all_data(features: int, mnist: int) -> list[Data]:
         return ol.features.RandomReLU(784, features, bias_scale=0.0)
 
     def images() -> nn.Module:
-        return ol.features.RandomConvolution(3, 32, features // 4, stride=2)
+        return ol.features.RandomConvolution(3, 32, features // 4, stride=2, mirror=False)
 
     sets = []
     for name, (training, test), count in (

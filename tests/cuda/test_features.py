@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import orderless as ol
-from orderless.features import Concatenate, DeadLeaves, RandomConvolution, RandomReLU
+from orderless.features import DeadLeaves, RandomConvolution, RandomReLU
 
 IMAGE, SAMPLES = (3, 20, 20), 300
 MAPS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -18,7 +18,6 @@ MAPS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "relu in float64": (lambda: RandomReLU(5000, 40), (5000,)),
     "convolution": (lambda: RandomConvolution(3, 20, 32), IMAGE),
     "leaves": (lambda: DeadLeaves(3, 20, 32), IMAGE),
-    "two": (lambda: Concatenate(RandomConvolution(3, 20, 8), DeadLeaves(3, 20, 8)), IMAGE),
 }
 
 

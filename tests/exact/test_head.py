@@ -15,7 +15,7 @@ from tests.exact.toys import PROBE, Scaled, X, Y, blobs, fed, line, maps, of_tas
 from torch import Tensor, nn
 
 import orderless as ol
-from orderless.features import Backbone, Concatenate, RandomReLU
+from orderless.features import Backbone, RandomReLU
 from orderless.io import digest
 
 # ---------------------------------------------------------------------- no order
@@ -364,7 +364,7 @@ def test_a_head_leaves_the_mode_of_every_layer_as_it_was() -> None:
 def test_inputs_that_the_maps_would_clip_are_told() -> None:
     narrow, wide = RandomReLU(3, 4), RandomReLU(3, 4, input_limit=64.0)
     x = torch.tensor([[0.0, 1.0, 200.0]])
-    for module in (narrow, Concatenate(narrow, wide), wide):
+    for module in (narrow, wide):
         with pytest.warns(UserWarning, match="33% of the inputs lie beyond"):
             ol.ExactHead(module, classes=2).update(x, torch.tensor([0]))
     with warnings.catch_warnings():

@@ -4,7 +4,6 @@ All but backbones have the same bits on every device. None uses data.
 """
 
 from .backbone import Backbone, cached
-from .concatenate import Concatenate
 from .convolutional import RandomConvolution
 from .efficientnet import efficientnet_lite
 from .leaves import DeadLeaves, dead_leaves
@@ -12,6 +11,6 @@ from .relu import RandomReLU
 from .sentences import minilm
 
 __all__ = [
-    "Backbone", "Concatenate", "DeadLeaves", "RandomConvolution", "RandomReLU", "cached",
-    "dead_leaves", "efficientnet_lite", "minilm",
+    "Backbone", "DeadLeaves", "RandomConvolution", "RandomReLU", "cached", "dead_leaves",
+    "efficientnet_lite", "minilm",
 ]  # fmt: skip

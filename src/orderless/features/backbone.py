@@ -4,7 +4,6 @@ import copy
 import hashlib
 import math
 import platform
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,7 +21,7 @@ from ..io import digest, load, save, user_cache
 from .leaves import dead_leaves
 from .relu import RandomReLU
 
-_PORTION = 512  # samples between two reports of progress
+_PORTION = 512  # samples whose features are on the device at once
 _INPUT_LIMIT = 8.0  # of the projection, in deviations of the backbone's outputs
 
 
@@ -205,8 +204,7 @@ def _pooled(output: object) -> Tensor:
 def cached(backbone: Backbone, x: Tensor) -> Tensor:
     """`backbone(x)`, from the user's cache if it was computed before under the same conditions.
 
-    The file's name is a hash of the backbone's fingerprint, its projection and x. Progress is shown
-    if stderr is a terminal.
+    The file's name is a hash of the backbone's fingerprint, its projection and x.
     """
     state = dict(backbone.state_dict())
     name = digest([backbone.fingerprint(x.device), repr(backbone), state, x])
@@ -214,15 +212,7 @@ def cached(backbone: Backbone, x: Tensor) -> Tensor:
     with suppress(DataError, FileNotFoundError):  # damaged: compute and write it again
         features: Tensor = load(file)["features"]
         return features.to(x.device)
-    parts = []
-    for number, part in enumerate(x.split(_PORTION)):
-        parts.append(backbone(part).cpu())
-        if sys.stderr.isatty():
-            done = number * _PORTION + len(part)
-            print(f"\rfeatures of {done} of {len(x)} samples", end="", file=sys.stderr, flush=True)
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
-    features = torch.cat(parts)
+    features = torch.cat([backbone(part).cpu() for part in x.split(_PORTION)])
     file.parent.mkdir(parents=True, exist_ok=True)
     save(file, {"features": features})
     return features.to(x.device)

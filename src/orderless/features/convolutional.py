@@ -1,7 +1,6 @@
 """Convolutional features for images: filters over normalised patches, pooled over regions."""
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +11,8 @@ from .exact import check_limit, round_inputs, round_weights
 RESPONSE_BITS = 12  # responses lie on a grid of 2^-12 and below 2^4: 16 bits
 LARGEST_RESPONSE = 2.0 ** (RESPONSE_BITS + 4)  # in units of that grid
 PATCH_LIMIT = 8.0  # normalised patches have variance 1; what is larger is clipped
+THRESHOLD = 0.25  # subtracted from responses before they are rectified
+CONTRAST = 0.1  # added to a patch's variance, so that flat patches do not become noise
 
 
 class PatchFeatures(nn.Module, ABC):
@@ -19,10 +20,19 @@ class PatchFeatures(nn.Module, ABC):
 
     A sample has the same features to the bit in any batch and on any device (`exact`): patches,
     filters and rectified responses lie on grids on which every sum is exact.
+
+    Args:
+        channels, size: of the images, which are square.
+        filters: their number; each has `regions**2` features, or twice as many if two-sided.
+        kernel_size, stride, regions: patches of kernel_size^2 pixels every `stride` pixels,
+            averaged over a grid of regions x regions.
+        input_limit: a power of two; inputs are clipped to +-this and rounded to 1/256 of it.
+        mirror: average features over the image and its mirror image; those of digits differ.
     """
 
     exact = True
     two_sided: bool  # whether there are features of negative responses, too
+    ridge: float  # added to the covariance of patches
     weight: nn.Parameter
     regions_matrix: Tensor
 
@@ -32,14 +42,11 @@ class PatchFeatures(nn.Module, ABC):
         size: int,
         filters: int,
         *,
-        ridge: float,
         kernel_size: int = 6,
         stride: int = 1,
         regions: int = 2,
-        threshold: float = 0.25,
-        contrast: float = 0.1,
         input_limit: float = 4.0,
-        mirror: bool = False,
+        mirror: bool = True,
     ) -> None:
         super().__init__()
         self.places = (size - kernel_size) // stride + 1
@@ -49,8 +56,6 @@ class PatchFeatures(nn.Module, ABC):
                 f"of {kernel_size} at stride {stride}: {channels} channels, {filters} filters and "
                 f"{regions} regions must all be at least 1, with at least one place per region"
             )
-        if not ridge > 0 or not contrast > 0:
-            raise ValueError(f"ridge and contrast must be positive, got {ridge} and {contrast}")
         if -(-self.places // regions) > 16 or channels * kernel_size**2 > 256:
             raise ValueError(
                 "sums are exact over at most 16 x 16 places per region and 256 values per patch: "
@@ -58,12 +63,9 @@ class PatchFeatures(nn.Module, ABC):
             )
         self.shape = (channels, size, size)
         self.filters = filters
-        self.ridge = ridge
         self.kernel_size = kernel_size
         self.stride = stride
         self.regions = regions
-        self.threshold = threshold
-        self.contrast = contrast
         self.input_limit = check_limit(input_limit)
         self.mirror = mirror
         self.out_features = (1 + self.two_sided) * filters * regions**2
@@ -109,7 +111,7 @@ class PatchFeatures(nn.Module, ABC):
         many."""
         responses = F.linear(self._patches(x), self.weight).round_()
         # both sides in one pass over large memory: shrink towards 0 by the threshold
-        beyond = F.softshrink(responses, round(self.threshold * 2.0**RESPONSE_BITS))
+        beyond = F.softshrink(responses, THRESHOLD * 2.0**RESPONSE_BITS)
         beyond = beyond.clamp(-LARGEST_RESPONSE, LARGEST_RESPONSE)
         if not self.two_sided:
             return self.regions_matrix @ beyond.relu_()
@@ -123,17 +125,16 @@ class PatchFeatures(nn.Module, ABC):
         unit = self.input_limit / 256.0
         # integers up to 2^8: sums of squares stay below 2^24
         whole = F.unfold(x, self.kernel_size, stride=self.stride).mT / unit
-        return normalized(whole, unit, self.contrast)
+        return normalized(whole, unit)
 
     def extra_repr(self) -> str:
         return (
             f"{self.shape}, {self.filters}, kernel_size={self.kernel_size}, stride={self.stride}, "
-            f"regions={self.regions}, ridge={self.ridge}, threshold={self.threshold}, "
-            f"contrast={self.contrast}, input_limit={self.input_limit}, mirror={self.mirror}"
+            f"regions={self.regions}, input_limit={self.input_limit}, mirror={self.mirror}"
         )
 
 
-def normalized(whole: Tensor, unit: float, contrast: float) -> Tensor:
+def normalized(whole: Tensor, unit: float) -> Tensor:
     """Patches `[..., K]` in whole units, normalised to mean 0 and variance about 1."""
     count = whole.shape[-1]
     total = whole.sum(-1, keepdim=True)
@@ -145,7 +146,7 @@ def normalized(whole: Tensor, unit: float, contrast: float) -> Tensor:
     # changes, so a float64 root that is off by two units still rounds correctly.
     mean = total * (1.0 / count)
     variance = (squares * (1.0 / count) - mean * mean).clamp(min=0.0) * unit**2
-    deviation = (variance + contrast).double().sqrt().float()
+    deviation = (variance + CONTRAST).double().sqrt().float()
     return round_inputs((whole - mean) * unit / deviation, PATCH_LIMIT, torch.float32)
 
 
@@ -171,30 +172,17 @@ class RandomConvolution(PatchFeatures):
         w = Sigma^-1/2 g / |g|          Sigma = natural covariance + ridge I
         phi = mean over a region of max(w^T p - threshold, 0)
 
-    so that w^T Sigma w = 1, without any data. Input `[B, channels, size, size]`, output
-    `[B, filters * regions^2]`, the same to the bit in any batch and on any device (`exact`).
-
-    Args:
-        channels, size: of the images, which are square.
-        filters: their number; there are `filters * regions**2` features.
-        kernel_size, stride, regions: patches of kernel_size^2 pixels (6 x 6) every `stride` pixels
-            (1), averaged over a grid of regions x regions (2 x 2).
-        ridge: noise variance added to the natural covariance; small values sharpen the filters.
-        threshold: subtracted from responses before they are rectified (0.25).
-        contrast: added to a patch's variance (0.1), so that flat patches do not become noise.
-        input_limit: a power of two (4); inputs are clipped to +-this and rounded to 1/256 of it.
-        mirror: average features over the image and its mirror image (False).
+    so that w^T Sigma w = 1, without any data. With `mirror` the features are averaged over the
+    image and its mirror image. Input `[B, channels, size, size]`, output
+    `[B, filters * regions^2]`, the same to the bit in any batch and on any device (`exact`). The
+    options are those of `DeadLeaves`.
 
     >>> RandomConvolution(3, 32, filters=100)(torch.rand(2, 3, 32, 32)).shape
     torch.Size([2, 400])
     """
 
     two_sided = False
-
-    def __init__(
-        self, channels: int, size: int, filters: int, *, ridge: float = 0.1, **options: Any
-    ) -> None:
-        super().__init__(channels, size, filters, ridge=ridge, **options)
+    ridge = 0.1  # noise variance; small values sharpen the filters
 
     def draw(self) -> Tensor:
         covariance = natural_covariance(self.shape[0], self.kernel_size)

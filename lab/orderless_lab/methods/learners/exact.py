@@ -40,7 +40,7 @@ def feature_map(kind: str, shape: tuple[int, ...], features: int) -> Callable[[]
         )
     sizes = shape[0], shape[1], features // each
     if kind == "convolution":
-        return partial(RandomConvolution, *sizes, regions=regions)
+        return partial(RandomConvolution, *sizes, mirror=False, regions=regions)
     return partial(DeadLeaves, *sizes, mirror=colour, regions=regions)
 
 
