@@ -3,7 +3,6 @@
 import copy
 import os
 import pickle
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -105,35 +104,23 @@ def test_the_file_of_another_filter_is_refused(other: dict, message: str, tmp_pa
 def test_an_ensemble_is_saved_by_itself_and_is_no_filter(tmp_path: Path) -> None:
     particles, other = ol.Ensemble(network, 4, seed=0), ol.Ensemble(network, 4, seed=1)
     path = ol.save(tmp_path / "a", particles)
-    assert digest(dict(ol.load(path, into=other).state_dict())) == digest(
-        dict(particles.state_dict())
-    )
+    ol.load(path, into=other)
+    assert digest(dict(other.state_dict())) == digest(dict(particles.state_dict()))
     refused(make(), path, "not the state of a WeightedParticleFilter")
 
 
-def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
-    path = ol.save(tmp_path / "a", make(seed=1))
-    whole = path.read_bytes()
-    for size in (0, 5, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:size])
-        refused(make(), path, "not a whole safetensors file")
-
-
-def test_no_flipped_bit_goes_unnoticed(tmp_path: Path) -> None:
+def test_no_flipped_bit_and_no_missing_end_goes_unnoticed(tmp_path: Path) -> None:
     """In the sizes, the names, the values or the checksum itself."""
-    path = ol.save(tmp_path / "a", {"x": torch.arange(4.0), "n": [1, "two", (3.5, None)]})
+    state = {"x": torch.arange(4.0), "n": [1, "two", (3.5, None)]}
+    path = ol.save(tmp_path / "a", state)
     whole = path.read_bytes()
+    assert ol.save(tmp_path / "b", state).read_bytes() == whole
     for place in range(len(whole)):
         flipped = bytes([whole[place] ^ 1 << place % 8])
-        path.write_bytes(whole[:place] + flipped + whole[place + 1 :])
-        with pytest.raises(ValueError, match=str(path)):
-            ol.load(path)
-
-
-def test_the_same_content_is_the_same_bytes(tmp_path: Path) -> None:
-    state = make().state_dict()
-    first, second = (ol.save(tmp_path / name, state) for name in "ab")
-    assert first.read_bytes() == second.read_bytes()
+        for damaged in (whole[:place] + flipped + whole[place + 1 :], whole[:place]):
+            path.write_bytes(damaged)
+            with pytest.raises(ValueError, match=str(path)):
+                ol.load(path)
 
 
 def test_a_file_of_another_version_is_refused(tmp_path: Path, monkeypatch) -> None:
@@ -149,10 +136,10 @@ def test_a_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "executed"),)
 
     (tmp_path / "a").write_bytes(pickle.dumps(Harmful()))
-    refused(make(), tmp_path / "a", "not a whole safetensors file")
+    refused(make(), tmp_path / "a", "is damaged or not written by orderless.save")
     assert not (tmp_path / "executed").exists()
     save_file({"x": torch.zeros(2)}, tmp_path / "b")
-    refused(make(), tmp_path / "b", "not written by orderless.save")
+    refused(make(), tmp_path / "b", "is damaged or not written by orderless.save")
 
 
 def test_a_place_without_a_file_is_named_as_it_was_given(tmp_path: Path) -> None:
@@ -191,7 +178,7 @@ def test_nested_plain_values_and_tensors_come_back_as_they_were(tmp_path: Path) 
 def test_what_cannot_be_saved_is_named(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="/model/f: a function"):
         ol.save(tmp_path / "a", {"model": {"f": lambda: 0}})
-    with pytest.raises(TypeError, match="/s: a tensor is sparse_coo"):
+    with pytest.raises(TypeError, match="/s: a tensor is torch.sparse_coo"):
         ol.save(tmp_path / "a", {"s": torch.eye(3).to_sparse()})
     assert list(tmp_path.iterdir()) == []
 
@@ -199,26 +186,16 @@ def test_what_cannot_be_saved_is_named(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- writing
 
 
-def test_a_save_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch) -> None:
-    path = ol.save(tmp_path / "a", {"x": torch.zeros(3)})
-    old = path.read_bytes()
-
-    def full_disk(*_: object) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(OSError, match="no space"):
-        ol.save(path, {"x": torch.ones(1000)})
-    assert path.read_bytes() == old
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_new_file_has_its_name_once_it_is_whole(tmp_path: Path) -> None:
+def test_a_new_file_has_its_name_once_it_is_whole(tmp_path: Path, monkeypatch) -> None:
+    """Whatever stops it: Ctrl-C or a full disk."""
     path = tmp_path / "table.csv"
     path.write_text("before")
     with pytest.raises(KeyboardInterrupt), new_file(path, "w") as file:
         file.write("half")
         raise KeyboardInterrupt
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space"):
+        patch.setattr(os, "fsync", full_disk)
+        ol.save(path, {"x": torch.ones(1000)})
     assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]
     with new_file(path, "w") as file:
         file.write("whole")
@@ -226,31 +203,33 @@ def test_a_new_file_has_its_name_once_it_is_whole(tmp_path: Path) -> None:
     assert path.read_text() == "whole" and list(tmp_path.iterdir()) == [path]
 
 
+def full_disk(*_: object) -> None:
+    raise OSError("no space left on device")
+
+
 @pytest.mark.parametrize("link", [False, True], ids=["itself", "through a link"])
 def test_a_pipe_is_not_replaced(link: bool, tmp_path: Path) -> None:
     """Nor is a device: as root, that would remove it for the whole machine."""
-    path = tmp_path / "pipe"
+    path = target = tmp_path / "pipe"
     os.mkfifo(path)
-    target = path
     if link:
         target = tmp_path / "link"
         target.symlink_to(path)
     with pytest.raises(OSError, match="device or a pipe") as caught:
         ol.save(target, {"x": torch.ones(1)})
-    assert caught.value.filename == str(target)
-    assert stat.S_ISFIFO(os.stat(target).st_mode) and target.is_symlink() == link
+    assert caught.value.filename == str(target) and path.is_fifo()
     assert len(list(tmp_path.iterdir())) == 1 + link
 
 
 def test_a_link_stays_and_the_file_it_names_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
     link, file = tmp_path / "link", tmp_path / "elsewhere" / "file"
+    file.parent.mkdir()
     link.symlink_to(file)
     for number in (1, 2):
         ol.save(link, {"x": number})
         assert link.is_symlink() and not file.is_symlink()
         assert ol.load(file) == {"x": number}
-    assert [path.name for path in file.parent.iterdir()] == ["file"]
+    assert list(file.parent.iterdir()) == [file]
 
 
 def test_files_need_no_locks(tmp_path: Path) -> None:

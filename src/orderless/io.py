@@ -9,7 +9,6 @@ import errno
 import hashlib
 import importlib.util
 import json
-import math
 import os
 import secrets
 from collections.abc import Iterator
@@ -42,12 +41,17 @@ def save(path: str | os.PathLike[str], obj: Any) -> Path:
     """Write an object's `state_dict()` (or a nested dict of tensors and plain values) to one file.
 
     The write is atomic: the file is complete or absent.
+
+    >>> from tempfile import mkdtemp
+    >>> path = ol.save(mkdtemp() + "/state.safetensors", {"weights": torch.ones(3), "steps": 7})
+    >>> ol.load(path)
+    {'weights': tensor([1., 1., 1.]), 'steps': 7}
     """
     path = Path(path)
     state = obj.state_dict() if hasattr(obj, "state_dict") else obj
     tensors: dict[str, Tensor] = {}
-    text = json.dumps(_encode(state, tensors, ""))
-    about = {"format": FORMAT, "checksum": checksum(text, tensors), "tree": text}
+    tree = json.dumps(_encode(state, tensors, ""))
+    about = {"format": FORMAT, "checksum": checksum(tree, tensors), "tree": tree}
     apart = {name: tensor.clone() for name, tensor in tensors.items()}  # they may share memory
     # one key, because safetensors writes several keys in any order: same content, same bytes
     write_atomically(path, serialize(apart, {"orderless": json.dumps(about)}))
@@ -57,7 +61,10 @@ def save(path: str | os.PathLike[str], obj: Any) -> Path:
 def load(path: str | os.PathLike[str], into: Any = None) -> Any:
     """Read a file of `save`: return the nested state, or load it `into` an object and return that.
 
-    >>> pf.load_state_dict(ol.load("filter.safetensors"))    # doctest: +SKIP
+    >>> from tempfile import mkdtemp
+    >>> path = ol.save(mkdtemp() + "/layer.safetensors", torch.nn.Linear(2, 1))
+    >>> ol.load(path, into=torch.nn.Linear(2, 1))
+    Linear(in_features=2, out_features=1, bias=True)
     """
     path = Path(path)
     if not os.path.lexists(path):
@@ -66,21 +73,15 @@ def load(path: str | os.PathLike[str], into: Any = None) -> Any:
         raise DataError(f"{path} is not a file written by orderless.save")
     try:
         with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
+            about = json.loads((file.metadata() or {})["orderless"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, *INVALID_STATE) as error:
-        raise DataError(f"{path} is not a whole safetensors file: {error}") from None
-    if "orderless" not in metadata:
-        raise DataError(f"{path} was not written by orderless.save")
-    try:
-        about = json.loads(metadata["orderless"])
         if about["format"] != FORMAT:
             raise ValueError(f"its format is {about['format']!r}, and this version reads {FORMAT}")
         if about["checksum"] != checksum(about["tree"], tensors):
             raise ValueError("its checksum does not match")
         state = _decode(json.loads(about["tree"]), tensors)
-    except INVALID_STATE as error:
-        raise DataError(f"{path} is damaged: {error}") from None
+    except (SafetensorError, *INVALID_STATE) as error:
+        raise DataError(f"{path} is damaged or not written by orderless.save: {error}") from None
     if into is None:
         return state
     try:
@@ -114,18 +115,17 @@ def checksum(text: str, tensors: dict[str, Tensor]) -> str:
 def _encode(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
     """A JSON tree in which tensors are replaced by their names and other types have a tag."""
     if isinstance(value, Tensor):
-        return _encode_tensor(value, tensors, name)
+        if value.is_complex():
+            return {"$complex": _encode(torch.view_as_real(value.resolve_conj()), tensors, name)}
+        return {"$tensor": _put(value, tensors, name)}
     if isinstance(value, dict):
-        items = [
-            [_encode(key, tensors, ""), _encode(item, tensors, f"{name}/{key}")]
-            for key, item in value.items()
-        ]
-        return {"$dict": items}
-    if isinstance(value, list | tuple):
-        items = [_encode(item, tensors, f"{name}/{place}") for place, item in enumerate(value)]
-        return items if isinstance(value, list) else {"$tuple": items}
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"$float": str(value)}
+        keys = [_encode(key, tensors, "") for key in value]
+        items = [_encode(item, tensors, f"{name}/{key}") for key, item in value.items()]
+        return {"$dict": list(zip(keys, items, strict=True))}
+    if isinstance(value, tuple):
+        return {"$tuple": _encode(list(value), tensors, name)}
+    if isinstance(value, list):
+        return [_encode(item, tensors, f"{name}/{place}") for place, item in enumerate(value)]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(
@@ -134,18 +134,14 @@ def _encode(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
     )
 
 
-def _encode_tensor(tensor: Tensor, tensors: dict[str, Tensor], name: str) -> dict[str, Any]:
+def _put(tensor: Tensor, tensors: dict[str, Tensor], name: str) -> str:
+    """Add a tensor under its name; the name."""
     if tensor.layout != torch.strided:
-        layout = str(tensor.layout).removeprefix("torch.")
-        raise TypeError(f"cannot save {name or 'this'}: a tensor is {layout}: save its to_dense()")
-    if tensor.is_complex():
-        return {
-            "$complex": _encode_tensor(torch.view_as_real(tensor.resolve_conj()), tensors, name)
-        }
+        raise TypeError(f"cannot save {name or 'this'}: a tensor is {tensor.layout}, not dense")
     while name in tensors:  # {"a": {"b": ...}, "a/b": ...}
         name += "'"
     tensors[name] = tensor.detach().contiguous().cpu()
-    return {"$tensor": name}
+    return name
 
 
 def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
@@ -156,14 +152,13 @@ def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
     ((tag, content),) = value.items()
     if tag == "$tensor":
         return tensors[content]
+    inner = _decode(content, tensors)
     if tag == "$complex":
-        return torch.view_as_complex(_decode(content, tensors))
+        return torch.view_as_complex(inner)
     if tag == "$dict":
-        return {_decode(key, tensors): _decode(item, tensors) for key, item in content}
+        return dict(inner)
     if tag == "$tuple":
-        return tuple(_decode(item, tensors) for item in content)
-    if tag == "$float":
-        return float(content)
+        return tuple(inner)
     raise ValueError(f"unknown tag {tag!r} in the file's description")
 
 

@@ -71,6 +71,6 @@ def test_other_files_are_refused_in_a_sentence(tmp_path):
     (tmp_path / "no").write_text("x")
     plain = ol.save(tmp_path / "plain.st", {"a": torch.zeros(2)})
     odd = ol.save(tmp_path / "odd.st", {"fingerprint": 1, "sums": 5, "particles": 1, "targets": 2})
-    assert "is not a whole" in refused("verify-deletion", tmp_path / "no", plain)
+    assert "is damaged or not written by" in refused("verify-deletion", tmp_path / "no", plain)
     assert "no saved exact head" in refused("verify-deletion", plain, plain)
     assert "cannot be compared" in refused("verify-deletion", odd, odd)
