@@ -48,7 +48,7 @@ class CompiledStep:
     def __call__(self, *batch: Tensor) -> StepInfo:
         if self._loads != self.filter.loads:
             self._forget()
-        self.filter.particles.check_devices(batch)
+        self.filter.particles.check_devices(*batch)
         rates = () if self._rates is None else self._rates.update()
         shapes = tuple((tensor.shape, tensor.dtype) for tensor in batch)
         key = self.filter.particles.training, rates, self.filter.recorded_settings(), shapes

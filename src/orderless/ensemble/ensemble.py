@@ -8,45 +8,29 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, Self, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import _add_batch_dim, _remove_batch_dim
 from torch._functorch.vmap import lazy_load_decompositions, vmap_increment_nesting
 from torch.utils import _pytree as pytree
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map, tree_map_only
 from torch.utils.checkpoint import checkpoint
 
 from . import random
 from .device import find_device
-from .initialization import Perturb, initial_modules
+from .initialization import Perturb, chosen_indices, initial_modules, whole_seed
 from .precision import PRECISIONS, matrix_precision
 from .rules import ParticleRules
-from .stacking import check_same_network, check_stackable, particle_of, stacked, tensors_of
-
-
-class Inputs(NamedTuple):
-    """The leaves of the networks' (args, kwargs) and the particle axis of each; None if shared."""
-
-    leaves: list[Any]
-    axes: list[int | None]
-    tree: pytree.TreeSpec
-
-    def of_particles(self, some: Callable[[Tensor, int], Tensor]) -> Self:
-        """Replace the inputs per particle by `some(tensor, axis)`; shared ones stay."""
-        pairs = zip(self.leaves, self.axes, strict=True)
-        leaves = [leaf if axis is None else some(leaf, axis) for leaf, axis in pairs]
-        return self._replace(leaves=leaves)
-
-
-class Slot(NamedTuple):
-    """A place of a tensor in the networks: `table[name]`."""
-
-    table: dict[str, Any]  # a layer's `_parameters` or `_buffers`
-    name: str
-    number: int  # of the tensor among all; tied tensors share it
-    is_buffer: bool
+from .stacking import (
+    all_equal,
+    check_same_network,
+    check_stackable,
+    particle_of,
+    stacked,
+    tensors_of,
+)
 
 
 class Ensemble(nn.Module):
@@ -63,8 +47,6 @@ class Ensemble(nn.Module):
         chunk_size: at most this many particles are computed at a time; the backward pass
             recomputes a chunk's activations instead of storing them.
         precision: `"float32"`, `"tf32"` or `"bf16"`; the precision is never reduced silently.
-        fast: use the batched rules for Linear, Conv2d, BatchNorm and pooling (`False`: plain
-            `vmap` for everything, which gives the same results more slowly).
 
     A network may be any module that `torch.vmap` can run: no branch on a tensor's value, no
     `.item()`, no writing into a tensor that it made. Recurrent layers and tied weights work.
@@ -97,21 +79,17 @@ class Ensemble(nn.Module):
         indices: Sequence[int] | None = None,
         chunk_size: int | None = None,
         precision: str = "float32",
-        fast: bool = True,
         device: torch.device | str | None = None,
     ) -> None:
-        if not isinstance(n, SupportsIndex) or operator.index(n) < 1:
-            raise ValueError(f"n must be a whole number of at least 1, got {n!r}")
         if isinstance(make_model, nn.Module):
             warnings.warn(
                 f"every particle gets new weights, those of this {type(make_model).__name__} are "
                 "not used: to start from them pass lambda: network and init=ol.Perturb()",
                 stacklevel=2,
             )
-        seed = _whole(seed)
-        chosen = _chosen(indices, operator.index(n))
-        modules = list(initial_modules(make_model, chosen, init, seed))
-        self._build(modules, chosen, seed, chunk_size, precision, fast)
+        chosen = chosen_indices(n, indices)
+        modules = list(initial_modules(make_model, chosen, init, whole_seed(seed)))
+        self._build(modules, chosen, seed, chunk_size, precision)
         default = torch.get_default_device()
         self.to(default if device is None and default.type != "cpu" else device)
 
@@ -124,7 +102,6 @@ class Ensemble(nn.Module):
         indices: Sequence[int] | None = None,
         chunk_size: int | None = None,
         precision: str = "float32",
-        fast: bool = True,
         device: torch.device | str | None = None,
     ) -> Self:
         """Stack existing networks of one architecture; arguments as in the constructor."""
@@ -132,7 +109,7 @@ class Ensemble(nn.Module):
             raise ValueError("from_modules needs at least one module, got none")
         chosen = list(range(len(modules)) if indices is None else indices)
         ensemble = cls.__new__(cls)
-        ensemble._build(list(modules), chosen, _whole(seed), chunk_size, precision, fast)
+        ensemble._build(list(modules), chosen, seed, chunk_size, precision)
         return ensemble.to(device)
 
     @torch.inference_mode(False)  # inference tensors could never be loaded or trained
@@ -143,7 +120,6 @@ class Ensemble(nn.Module):
         seed: int,
         chunk_size: int | None,
         precision: str,
-        fast: bool,
     ) -> None:
         super().__init__()
         check_stackable(modules)
@@ -152,10 +128,9 @@ class Ensemble(nn.Module):
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
         self.n = len(modules)
-        self.seed = seed
+        self.seed = whole_seed(seed)
         self.chunk_size = chunk_size
         self.precision = precision
-        self.fast = fast
         network = stacked(modules)
         self.training = network.training
         device = next((t.device for t in tensors_of(network).values()), torch.device("cpu"))
@@ -165,7 +140,7 @@ class Ensemble(nn.Module):
         self._lock = threading.RLock()
         self._thread = threading.local()
         self._take_layers(network)
-        if len(modules) > 1 and all(_equal(modules[0], module) for module in modules[1:]):
+        if all_equal(modules):
             warnings.warn(
                 f"all {len(modules)} particles are equal, and will stay so without noise: make "
                 "networks with other weights, or use init=ol.Perturb()",
@@ -187,16 +162,18 @@ class Ensemble(nn.Module):
         self._buffers = network._buffers
         self._modules = network._modules
         self._non_persistent_buffers_set = network._non_persistent_buffers_set
-        numbers = {id(tensor): number for number, tensor in enumerate(tensors_of(self).values())}
         self._layers = list(network.modules())
-        self._slots = [
-            Slot(table, name, numbers[id(tensor)], table is layer._buffers)
-            for layer in self._layers
-            for table in (layer._parameters, layer._buffers)
-            for name, tensor in table.items()
-            if tensor is not None
-        ]
-        self._buffer_numbers = {slot.number for slot in self._slots if slot.is_buffer}
+        # Where each tensor is: (a layer's table, name); a tied tensor is in several places.
+        places: dict[int, list[tuple[dict[str, Any], str]]] = {}
+        for tensor in tensors_of(self).values():
+            places[id(tensor)] = []
+        for layer in self._layers:
+            for table in (layer._parameters, layer._buffers):
+                for name, value in table.items():
+                    if value is not None:
+                        places[id(value)].append((table, name))
+        self._places = list(places.values())  # parameters, then buffers
+        self._first_buffer = sum(1 for _ in self.parameters())
 
     @property
     def template(self) -> nn.Module:
@@ -220,8 +197,7 @@ class Ensemble(nn.Module):
     @property
     def runs_batched(self) -> bool:
         """Whether a forward pass computes all particles at once by the batched rules."""
-        whole = self.chunk_size is None or self.chunk_size >= self.n
-        return self.fast and self.n > 1 and whole
+        return self.n > 1 and (self.chunk_size is None or self.chunk_size >= self.n)
 
     def to(self, *args: Any, **options: Any) -> Self:
         """`nn.Module.to`, with a clear error for a device that does not exist."""
@@ -258,19 +234,23 @@ class Ensemble(nn.Module):
 
         `in_dims` gives an axis (or None) for each positional argument, as in `torch.vmap`.
         """
-        inputs = self._inputs(args, kwargs, in_dims, per_particle)
+        self.check_devices(*args)
+        inputs = args, kwargs
+        axes = None
+        if per_particle or in_dims is not None:
+            axes = self._axes(args, kwargs, in_dims, per_particle)
         tensors = self._stacked_tensors()
         counter = self._draws if self._replayed is None else self._replayed
         evaluating = getattr(self._thread, "evaluating", 0) > 0
-        chunks = self._chunks(tensors, inputs)
-        if len(chunks) == 1:
-            (outputs, buffers), drawn = self._run(counter, evaluating, *chunks[0])
+        if self.chunk_size is None or self.chunk_size >= self.n:
+            run = self._run
         else:
-            (outputs, buffers), drawn = self._run_chunks(counter, evaluating, chunks)
-        if self._replayed is None and buffers:
+            run = self._run_chunks
+        outputs, buffers, drawn = run(counter, evaluating, tensors, self._indices, inputs, axes)
+        if buffers and self._replayed is None:
             with torch.no_grad():
-                for number, value in buffers.items():
-                    tensors[number].copy_(value)
+                for buffer, value in zip(tensors[self._first_buffer :], buffers, strict=True):
+                    buffer.copy_(value)
         if drawn:
             if torch._C._current_graph_task_id() != -1:
                 raise RuntimeError(
@@ -281,10 +261,20 @@ class Ensemble(nn.Module):
             counter.add_(1)
         return outputs
 
-    def _inputs(self, args: Any, kwargs: Any, in_dims: Any, per_particle: bool) -> Inputs:
+    def check_devices(self, *inputs: Any) -> None:
+        """Raise if a tensor is not on the particles' device."""
+        device = self.device
+        for tensor in inputs:
+            if isinstance(tensor, Tensor) and tensor.device != device and tensor.dim() > 0:
+                raise ValueError(
+                    f"an input is on {tensor.device} but the particles are on {device}: "
+                    "move one to the other with .to()"
+                )
+
+    def _axes(self, args: Any, kwargs: Any, in_dims: Any, per_particle: bool) -> Any:
+        """The particle axis of each input, nested like (args, kwargs); None if shared."""
         leaves, tree = pytree.tree_flatten((args, kwargs))
-        self.check_devices(*leaves)
-        axes: Any = [0 if per_particle else None] * len(leaves)
+        axes: Any = [0] * len(leaves)
         if in_dims is not None:
             if per_particle:
                 raise ValueError("give in_dims or per_particle=True, not both")
@@ -294,7 +284,7 @@ class Ensemble(nn.Module):
             axes = pytree._broadcast_to_and_flatten((dims, dict.fromkeys(kwargs)), tree)
             if axes is None:
                 raise ValueError(f"in_dims must be nested like the inputs, got {in_dims}")
-        return Inputs(leaves, list(map(self._axis, leaves, axes)), tree)
+        return pytree.tree_unflatten(list(map(self._axis, leaves, axes)), tree)
 
     def _axis(self, leaf: Any, dim: Any) -> int | None:
         """The particle axis of an input: `dim`, or None if it is not a tensor."""
@@ -309,135 +299,129 @@ class Ensemble(nn.Module):
         return dim % leaf.dim()
 
     def _stacked_tensors(self) -> list[Tensor]:
-        """The tensors `[N, ...]` that fill the slots, by number."""
-        tensors: dict[int, Tensor] = {}
-        for slot in self._slots:
-            tensor = slot.table.get(slot.name)
+        """The networks' tensors `[N, ...]`: parameters, then buffers."""
+        tensors = []
+        for places in self._places:
+            table, name = places[0]
+            tensor = table.get(name)
             if tensor is None:
                 raise RuntimeError(
-                    f"the ensemble has lost its tensor {slot.name!r}: prune or reparametrise the "
+                    f"the ensemble has lost its tensor {name!r}: prune or reparametrise the "
                     "networks before they become an ensemble"
                 )
-            tensors[slot.number] = tensor
-        return [tensors[number] for number in range(len(tensors))]
+            tensors.append(tensor)
+        return tensors
 
-    def _chunks(self, tensors: list[Tensor], inputs: Inputs) -> list[tuple[Any, ...]]:
-        """(tensors, indices, inputs) of the particles that are computed at a time."""
-        size = min(self.chunk_size or self.n, self.n)
-        if size == self.n:
-            return [(tensors, self._indices, inputs)]
-        # split's backward is one concatenation; slicing would pad every chunk's gradient to N
-        parts = [tensor.split(size) for tensor in tensors]
-        chunks = []
-        for number, start in enumerate(range(0, self.n, size)):
-            length = min(size, self.n - start)
-            own = inputs.of_particles(partial(torch.narrow, start=start, length=length))
-            some = [part[number] for part in parts]
-            for buffer in self._buffer_numbers:  # a recomputation must not see them updated
-                some[buffer] = some[buffer].clone()
-            chunks.append((some, self._indices[start : start + length], own))
-        return chunks
-
-    def _run_chunks(self, counter: Tensor, evaluating: bool, chunks: Any) -> Any:
+    def _run_chunks(
+        self,
+        counter: Tensor,
+        evaluating: bool,
+        tensors: list[Tensor],
+        indices: Tensor,
+        inputs: Any,
+        axes: Any,
+    ) -> tuple[Any, list[Tensor], int]:
         """Run one chunk after another; the backward pass runs each again with the same noise."""
+        assert self.chunk_size is not None
         run: Callable[..., Any] = self._run
         if torch.is_grad_enabled():
             # The state of torch's generators cannot be read while a CUDA graph is recorded.
             recording = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
             run = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=not recording)
-        before = self._attributes()
+        # split's backward is one concatenation; slicing would pad every chunk's gradient to N
+        parts = [tensor.split(self.chunk_size) for tensor in tensors]
+        attributes = self._attributes()
         results = []
-        for chunk in chunks:
-            results.append(run(counter.clone(), evaluating, *chunk))
-            if self._attributes() != before:
+        start = 0
+        for own_indices, *own in zip(indices.split(self.chunk_size), *parts, strict=True):
+            # a recomputation must not see the buffers updated
+            own[self._first_buffer :] = [b.clone() for b in own[self._first_buffer :]]
+            chunk = partial(torch.narrow, start=start, length=len(own_indices))
+            own_inputs = _at_axes(chunk, inputs, axes)
+            results.append(run(counter.clone(), evaluating, own, own_indices, own_inputs, axes))
+            start += len(own_indices)
+            if self._attributes() != attributes:
                 raise RuntimeError(
                     "this network keeps a tensor as an attribute between calls, which chunks would "
                     "share: register it as a buffer, or use chunk_size=None"
                 )
-        trees, drawn = zip(*results, strict=True)
-        leaves = zip(*map(tree_leaves, trees), strict=True)
-        joined = [torch.cat(leaf) if isinstance(leaf[0], Tensor) else leaf[0] for leaf in leaves]
-        return pytree.tree_unflatten(joined, pytree.tree_structure(trees[0])), drawn[0]
+        outputs, buffers, drawn = zip(*results, strict=True)
+        joined = tree_map(_joined, *outputs)
+        return joined, [torch.cat(part) for part in zip(*buffers, strict=True)], drawn[0]
 
-    def _attributes(self) -> dict[tuple[int, str], int]:
+    def _attributes(self) -> list[tuple[str, int]]:
         """The tensors that layers hold besides parameters and buffers."""
-        return {
-            (number, name): id(value)
-            for number, layer in enumerate(self._layers)
-            for name, value in vars(layer).items()
-            if isinstance(value, Tensor)
-        }
+        held = []
+        for layer in self._layers:
+            for name, value in vars(layer).items():
+                if isinstance(value, Tensor):
+                    held.append((name, id(value)))
+        return held
 
     def _run(
         self,
-        draw: Tensor,
+        counter: Tensor,
         evaluating: bool,
         tensors: list[Tensor],
         indices: Tensor,
-        inputs: Inputs,
-    ) -> tuple[tuple[Any, dict[int, Tensor]], int]:
-        """Run some particles: (outputs `[N, ...]`, buffers after it), number of random draws."""
-        tensors = list(tensors)
-        for number in self._buffer_numbers:
-            tensors[number] = tensors[number].clone()  # a pass may be repeated
+        inputs: Any,
+        axes: Any,
+    ) -> tuple[Any, list[Tensor], int]:
+        """Run some particles: outputs `[N, ...]`, buffers after it, number of random draws."""
+        if self._first_buffer < len(tensors):  # a pass may be repeated
+            buffers = [buffer.clone() for buffer in tensors[self._first_buffer :]]
+            tensors = [*tensors[: self._first_buffer], *buffers]
         # One network equals that network bit for bit. On a GPU in reduced precision the batched
         # kernels are faster even for one.
-        reduced = self.device.type == "cuda" and self.precision != "float32" and self.fast
+        reduced = self.device.type == "cuda" and self.precision != "float32"
         with matrix_precision(self.precision, self.device), self._lock:
             if self.n == 1 and not reduced:
                 tensors = [tensor[0] for tensor in tensors]
-                inputs = inputs.of_particles(lambda tensor, axis: tensor.select(axis, 0))
-                outputs, drawn = self._fill_and_call(draw, evaluating, tensors, indices[0], inputs)
-                return _map_tensors(lambda tensor: tensor.unsqueeze(0), outputs), drawn
+                inputs = _at_axes(lambda tensor, axis: tensor.select(axis, 0), inputs, axes)
+                answer = self._fill_and_call(counter, evaluating, tensors, indices[0], inputs)
+                return _outside(lambda tensor: tensor.unsqueeze(0), *answer)
             n = len(indices)
             lazy_load_decompositions()
             try:
                 with vmap_increment_nesting(n, "different") as level:
                     tensors = [_add_batch_dim(tensor, 0, level) for tensor in tensors]
                     index = _add_batch_dim(indices, 0, level)
-                    inputs = inputs.of_particles(lambda t, axis: _add_batch_dim(t, axis, level))
-                    outputs, drawn = self._fill_and_call(draw, evaluating, tensors, index, inputs)
-                    leave = partial(_stacked_output, level=level, n=n)
-                    return _map_tensors(leave, outputs), drawn
+                    inputs = _at_axes(lambda t, axis: _add_batch_dim(t, axis, level), inputs, axes)
+                    answer = self._fill_and_call(counter, evaluating, tensors, index, inputs)
+                    return _outside(lambda t: _remove_batch_dim(t, level, n, 0), *answer)
             except RuntimeError as error:
                 _explain(error, self.template)
                 raise
 
     def _fill_and_call(
-        self, draw: Tensor, evaluating: bool, tensors: list[Tensor], index: Tensor, inputs: Inputs
-    ) -> tuple[tuple[Any, dict[int, Tensor]], int]:
-        """Call the network with these tensors in its slots: (output, buffers after it), draws."""
+        self, counter: Tensor, evaluating: bool, tensors: list[Tensor], index: Tensor, inputs: Any
+    ) -> tuple[Any, list[Tensor], int]:
+        """Call the network with these tensors in its places: as `_run`, for one particle."""
 
         def keys(stream: int) -> Tensor:
-            return random.particle_keys(self.seed, draw, index, stream)
+            return random.particle_keys(self.seed, counter, index, stream)
 
-        args, kwargs = pytree.tree_unflatten(inputs.leaves, inputs.tree)
-        stacked_tensors = [slot.table[slot.name] for slot in self._slots]
+        before = self._stacked_tensors()
         modes = [layer.training for layer in self._layers] if evaluating else []
+        args, kwargs = inputs
         try:
-            for slot in self._slots:
-                slot.table[slot.name] = tensors[slot.number]
+            self._fill(tensors)
             for layer in self._layers if evaluating else ():
                 layer.training = False
-            with ParticleRules(keys, self.fast) as rules:
+            with ParticleRules(keys) as rules:
                 output = self.template(*args, **kwargs)
             # a network may write into its buffers or replace them
-            buffers = {s.number: s.table[s.name] for s in self._slots if s.is_buffer}
+            buffers = [table[name] for (table, name), *_ in self._places[self._first_buffer :]]
         finally:
-            for slot, tensor in zip(self._slots, stacked_tensors, strict=True):
-                slot.table[slot.name] = tensor
+            self._fill(before)
             for layer, mode in zip(self._layers, modes, strict=False):
                 layer.training = mode
-        return (output, buffers), rules.drawn
+        return output, buffers, rules.drawn
 
-    def check_devices(self, *inputs: Any) -> None:
-        """Raise if a tensor is not on the particles' device."""
-        for leaf in tree_leaves(inputs):
-            if isinstance(leaf, Tensor) and leaf.device != self.device and leaf.dim() > 0:
-                raise ValueError(
-                    f"an input is on {leaf.device} but the particles are on {self.device}: "
-                    "move one to the other with .to()"
-                )
+    def _fill(self, tensors: list[Tensor]) -> None:
+        for places, tensor in zip(self._places, tensors, strict=True):
+            for table, name in places:
+                table[name] = tensor
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -449,14 +433,14 @@ class Ensemble(nn.Module):
             self._thread.evaluating -= 1
 
     @contextmanager
-    def replay(self, draw: Tensor | None = None) -> Iterator[None]:
-        """Forward passes draw the noise from count `draw` on; buffers and counter do not change.
+    def replay(self, counter: Tensor | None = None) -> Iterator[None]:
+        """Forward passes draw the noise from this count on; buffers and counter do not change.
 
-        `draw` is a value of `noise_counter`; None: the noise of the next pass.
+        `counter` is a value of `noise_counter`; None: the noise of the next pass.
         """
         before = self._replayed
         now = self._draws if before is None else before
-        self._replayed = (now if draw is None else draw).clone()
+        self._replayed = (now if counter is None else counter).clone()
         try:
             yield
         finally:
@@ -497,36 +481,24 @@ class Ensemble(nn.Module):
         return f"n={self.n}, network={network}, seed={self.seed}, precision={self.precision!r}"
 
 
-def _map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """The tree with its tensors changed; None, numbers and others stay."""
-    return tree_map_only(Tensor, function, tree)
+def _at_axes(function: Callable[[Tensor, int], Tensor], inputs: Any, axes: Any) -> Any:
+    """Replace the inputs per particle by `function(tensor, axis)`; shared ones stay."""
+    if axes is None:
+        return inputs
+    return tree_map(lambda x, axis: x if axis is None else function(x, axis), inputs, axes)
 
 
-def _stacked_output(tensor: Tensor, level: int, n: int) -> Tensor:
-    """A tensor of one particle inside of `vmap` as `[N, ...]` outside."""
-    return _remove_batch_dim(tensor, level, n, 0)
+def _outside(
+    leave: Callable[[Tensor], Tensor], output: Any, buffers: list[Tensor], drawn: int
+) -> tuple[Any, list[Tensor], int]:
+    """What `_fill_and_call` returned, with a leading N; None, numbers and others stay."""
+    if isinstance(output, Tensor):
+        return leave(output), [leave(buffer) for buffer in buffers], drawn
+    return tree_map_only(Tensor, leave, output), [leave(buffer) for buffer in buffers], drawn
 
 
-def _equal(first: nn.Module, other: nn.Module) -> bool:
-    pairs = zip(first.parameters(), other.parameters(), strict=True)
-    return all(torch.equal(one, two) for one, two in pairs)
-
-
-def _chosen(indices: Sequence[int] | None, n: int) -> list[int]:
-    """The indices of the particles to hold, of 0 to n - 1."""
-    if indices is None:
-        return list(range(n))
-    chosen = [operator.index(index) for index in indices]
-    if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(n)):
-        raise ValueError(f"indices must be different numbers from 0 to {n - 1}, got {indices!r}")
-    return chosen
-
-
-def _whole(seed: SupportsIndex) -> int:
-    """A Python int: initial values depend on the seed's `repr`, which differs for numpy's."""
-    if not isinstance(seed, SupportsIndex):
-        raise ValueError(f"seed must be a whole number, got {seed!r}")
-    return operator.index(seed)
+def _joined(*parts: Any) -> Any:
+    return torch.cat(parts) if isinstance(parts[0], Tensor) else parts[0]
 
 
 def _explain(error: RuntimeError, network: nn.Module) -> None:

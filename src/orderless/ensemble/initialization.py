@@ -2,10 +2,12 @@
 
 import copy
 import hashlib
+import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 import torch
 from torch import nn
@@ -32,6 +34,24 @@ class Perturb:
             )
         if self.base not in ("one", "fresh"):
             raise ValueError(f"Perturb's base must be 'one' or 'fresh', got {self.base!r}")
+
+
+def whole_seed(seed: SupportsIndex) -> int:
+    """A Python int: initial values depend on the seed's `repr`, which differs for numpy's."""
+    if not isinstance(seed, SupportsIndex):
+        raise ValueError(f"seed must be a whole number, got {seed!r}")
+    return operator.index(seed)
+
+
+def chosen_indices(n: SupportsIndex, indices: Sequence[int] | None) -> list[int]:
+    """The indices of the particles to hold, of 0 to n - 1."""
+    if not isinstance(n, SupportsIndex) or operator.index(n) < 1:
+        raise ValueError(f"n must be a whole number of at least 1, got {n!r}")
+    everyone = list(range(operator.index(n)))
+    chosen = everyone if indices is None else [operator.index(index) for index in indices]
+    if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(everyone):
+        raise ValueError(f"indices must be different numbers below {n}, got {indices!r}")
+    return chosen
 
 
 @contextmanager

@@ -11,25 +11,35 @@ nothing else in the graph reads W afterwards or adds to its gradient. Autograd's
 differentiable use, and its version counters turn a use that is not in the graph into an error.
 """
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from .parameter import Descent, ParticleParameter
+from .parameter import ParticleParameter
+from .precision import without_autocast
 
 
-def _shared(x: Tensor) -> bool:
-    """Whether an `[N, ...]` tensor is one `[...]` tensor repeated."""
-    return x.stride(0) == 0 and x.shape[0] > 1
+def batched_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`F.linear` for N networks: x `[N, ..., I]`, weight `[N, O, I]`, to `[N, ..., O]`."""
+    if x.dim() != 3:
+        rows = x.reshape(len(x), -1, x.shape[-1])
+        return batched_linear(rows, weight, bias).reshape(*x.shape[:-1], -1)
+    if torch.is_grad_enabled():
+        return BatchedLinear.apply(x, weight, bias)  # type: ignore[no-any-return]
+    return _product(x, weight.to(x.dtype), bias)
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x_n W_n^T + b_n: `[N, B, O]`, computed in the precision of x and weight."""
     bias = None if bias is None else bias.to(x.dtype)
-    if _shared(x) and x.device.type == "cuda":  # all layers side by side: one wide product
+    all_share_x = x.stride(0) == 0 and len(x) > 1
+    if all_share_x and x.device.type == "cuda":  # all layers side by side: one wide product
         n, outputs, inputs = weight.shape
         wide = weight.reshape(n * outputs, inputs).mT
         y = torch.mm(x[0], wide) if bias is None else torch.addmm(bias.reshape(-1), x[0], wide)
@@ -63,55 +73,44 @@ class BatchedLinear(torch.autograd.Function):
         if torch.is_grad_enabled():  # a second derivative, with respect to the weight itself
             cast = weight.to(cast.dtype)
         grad_x = torch.bmm(delta, cast.to(delta.dtype)) if wants_x else None
-        parameter, bias = ctx.parameters
-        total = delta.sum(1).to(weight.dtype) if wants_bias or _descends(parameter) else None
-        if wants_bias and _descends(bias):
-            _step(bias, total)
-            wants_bias = False
-        if wants_weight and _descends(parameter):
-            parameter.descent.slopes.append(total)
-            _step_by_factors(parameter, delta, x)
+        weight_descent, bias_descent = (getattr(p, "descent", None) for p in ctx.parameters)
+        total = None
+        if wants_bias or weight_descent is not None:
+            total = delta.sum(1).to(weight.dtype)
+        grad_bias = total if wants_bias else None
+        if bias_descent is not None:
+            bias_descent.step(ctx.parameters[1], total)
+            grad_bias = None
+        if weight_descent is not None:
+            weight_descent.step_by_factors(ctx.parameters[0], delta, x, total)
             wants_weight = False
         grad_weight = torch.bmm(delta.mT, x).to(weight.dtype) if wants_weight else None
-        return grad_x, grad_weight, total if wants_bias else None
+        return grad_x, grad_weight, grad_bias
 
 
-def _descends(parameter: Any) -> bool:
-    return isinstance(parameter, ParticleParameter) and parameter.descent is not None
+@dataclass
+class Descent:
+    """The plain gradient step that a layer takes as soon as its backward pass knows the gradient.
 
+    `rate` is sigma^2. `slopes` collects what every such layer saw, the gradient of its outputs
+    summed over the batch `[N, O]`: it is finite only where the gradient is.
+    """
 
-@torch.no_grad()
-def _step(bias: Any, gradient: Any) -> None:
-    """b <- b - sigma^2 g."""
-    rate = bias.descent.rate
-    if isinstance(rate, Tensor):
-        bias.sub_(rate * gradient)
-    else:
-        bias.sub_(gradient, alpha=rate)
+    rate: float | Tensor
+    slopes: list[Tensor]
 
+    @torch.no_grad()
+    def step(self, bias: Tensor, gradient: Tensor) -> None:
+        """b <- b - sigma^2 g."""
+        bias.sub_(self.rate * gradient)
 
-@torch.no_grad()
-def _step_by_factors(weight: ParticleParameter, delta: Tensor, x: Tensor) -> None:
-    """W <- W - sigma^2 delta^T x: the gradient itself is never stored."""
-    assert weight.descent is not None
-    rate = weight.descent.rate
-    delta = delta.to(weight.dtype)
-    x = x.to(weight.dtype)
-    with torch.autocast(weight.device.type, enabled=False):
-        if isinstance(rate, Tensor):
-            weight.baddbmm_((rate * delta).mT, x, alpha=-1.0)
-        else:
-            weight.baddbmm_(delta.mT, x, alpha=-rate)
-
-
-def batched_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`F.linear` for N networks: x `[N, ..., I]` to `[N, ..., O]`."""
-    flat = x.flatten(1, -2) if x.dim() > 2 else x.unsqueeze(1)
-    if torch.is_grad_enabled():
-        y = BatchedLinear.apply(flat, weight, bias)
-    else:
-        y = _product(flat, weight.to(x.dtype), bias)
-    return y.unflatten(1, x.shape[1:-1]) if x.dim() > 2 else y.squeeze(1)
+    @torch.no_grad()
+    def step_by_factors(self, weight: Tensor, delta: Tensor, x: Tensor, total: Tensor) -> None:
+        """W <- W - sigma^2 delta^T x: the gradient itself is never stored."""
+        self.slopes.append(total)
+        moves = self.rate * delta.to(weight.dtype)
+        with without_autocast(weight):
+            weight.baddbmm_(moves.mT, x.to(weight.dtype), alpha=-1.0)
 
 
 AccumulateGrad = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
@@ -140,13 +139,48 @@ def used_once(losses: Tensor) -> list[ParticleParameter]:
             elif parent is not None and parent not in seen:
                 seen.add(parent)
                 waiting.append(parent)
-    found = (leaf.variable for leaf in in_layers if uses[leaf] == 1)
-    return [p for p in found if isinstance(p, ParticleParameter) and not _hooked(p)]
+    once = [leaf.variable for leaf in in_layers if uses[leaf] == 1]
+    return [
+        p
+        for p in once
+        if isinstance(p, ParticleParameter)
+        and not p._backward_hooks
+        and not p._post_accumulate_grad_hooks  # type: ignore[attr-defined]
+    ]
 
 
-def _hooked(parameter: Tensor) -> bool:
-    """Whether a hook is registered on the gradient."""
-    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)  # type: ignore[attr-defined]
+def descent_rates(
+    optimizer: torch.optim.Optimizer, losses: Tensor
+) -> dict[ParticleParameter, float | Tensor]:
+    """The rates of the parameters whose plain step may be taken where their gradient is known."""
+    if not is_plain_descent(optimizer):
+        return {}
+    rates = {}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            rates[parameter] = group["lr"]
+    return {p: rates[p] for p in used_once(losses) if p in rates}
+
+
+def is_plain_descent(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether `optimizer.step()` computes x <- x - lr g and nobody else listens to it."""
+    if type(optimizer) is not torch.optim.SGD:
+        return False
+    listeners = (
+        optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or _global_optimizer_pre_hooks
+        or _global_optimizer_post_hooks
+    )
+    step = getattr(optimizer.step, "__func__", optimizer.step)
+    if listeners or inspect.unwrap(step) is not inspect.unwrap(torch.optim.SGD.step):
+        return False
+    options = "momentum", "weight_decay", "maximize", "differentiable"
+    for group in optimizer.param_groups:
+        for option in options:
+            if group[option]:
+                return False
+    return True
 
 
 @contextmanager

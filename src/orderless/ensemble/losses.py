@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..cuda import fused
+from .precision import without_autocast
 
 _READS_VALUES = ("data-dependent control flow", "calling .item()")  # in vmap's error messages
 
@@ -75,6 +76,6 @@ def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor | None:
     outputs, n = _full_precision(outputs), outputs.shape[0]
     if outputs.is_cuda and fused.can_cross_entropy(outputs, labels):
         return fused.CrossEntropy.apply(outputs, labels)
-    with torch.autocast(outputs.device.type, enabled=False):
+    with without_autocast(outputs):
         losses = F.cross_entropy(outputs.flatten(0, 1), labels.repeat(n), reduction="none")
     return losses.view(n, -1).sum(1) / (labels != -100).sum()  # torch ignores the label -100

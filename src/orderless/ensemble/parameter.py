@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
-
-
-@dataclass
-class Descent:
-    """A plain gradient step that a layer takes as soon as its backward pass knows the gradient.
-
-    `rate` is sigma^2. `slopes` collects what every such layer saw, the gradient of its outputs
-    summed over the batch `[N, O]`: it is finite only where the gradient is.
-    """
-
-    rate: float | Tensor
-    slopes: list[Tensor] = field(default_factory=list)
 
 
 class ParticleParameter(nn.Parameter):
@@ -33,7 +20,7 @@ class ParticleParameter(nn.Parameter):
     5
     """
 
-    descent: Descent | None = None  # set during a backward pass that takes the step itself
+    descent: Any = None  # set during a backward pass that takes the step itself
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         return ParticleParameter, (self.data, self.requires_grad)

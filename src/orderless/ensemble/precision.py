@@ -1,38 +1,48 @@
 """Context managers for the precision of products, deterministic kernels and threads."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
 
 PRECISIONS = ("float32", "tf32", "bf16")
 
 
-@contextmanager
-def matrix_precision(precision: str, device: torch.device) -> Iterator[None]:
+def matrix_precision(precision: str, device: torch.device) -> AbstractContextManager[Any]:
     """Run in `float32` (no reduced products anywhere), `tf32` (tensor cores) or `bf16` (autocast).
 
     torch lets cuDNN use TF32 by default; here precision is reduced only on request. With `bf16`,
     operations that stay in float32, such as products of bf16 factors, use TF32, which has more
     digits than their factors.
     """
-    reduced = precision == "bf16"
-    if device.type != "cuda":
-        with _autocast(device) if reduced else nullcontext():
-            yield
-        return
+    if device.type == "cuda":
+        return _on_cuda(precision, device)
+    return _autocast(device) if precision == "bf16" else nullcontext()
+
+
+@contextmanager
+def _on_cuda(precision: str, device: torch.device) -> Iterator[None]:
     cudnn: Any = torch.backends.cudnn
     switches = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn
     before = [switch.fp32_precision for switch in switches]
     for switch in switches:
         switch.fp32_precision = "ieee" if precision == "float32" else "tf32"
     try:
-        with _autocast(device, reduced):
+        with _autocast(device, precision == "bf16"):
             yield
     finally:
         for switch, was in zip(switches, before, strict=True):
             switch.fp32_precision = was
+
+
+def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Leave autocast if it is on: to enter and leave it costs as much as a small product."""
+    kind = tensor.device.type
+    if not torch.is_autocast_enabled(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
 
 
 @contextmanager

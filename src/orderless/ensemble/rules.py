@@ -30,6 +30,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .dropout import DROPOUT
 from .linear import batched_linear
+from .precision import without_autocast
 
 
 def _with_particle_axis(rule: Callable[..., Any], *args: Any) -> Any:
@@ -40,22 +41,28 @@ def _with_particle_axis(rule: Callable[..., Any], *args: Any) -> Any:
     """
     level = maybe_current_level()
     assert level is not None  # an ensemble's forward pass is a vmap
-    shown = [
-        _unwrap_batched(arg, level) if isinstance(arg, Tensor) else (arg, None) for arg in args
-    ]
-    tensors, dims = zip(*shown, strict=True)
-    n = next(tensor.shape[dim] for tensor, dim in shown if dim is not None)
+    n = 0
+    values = []
+    dims = []
+    for arg in args:
+        value, dim = _unwrap_batched(arg, level) if isinstance(arg, Tensor) else (arg, None)
+        values.append(value)
+        dims.append(dim)
+        if dim is not None:
+            n = value.shape[dim]
     with temporarily_pop_interpreter_stack():
-        answer = rule(n, dims, *tensors)
+        answer = rule(n, tuple(dims), *values)
     if answer is NotImplemented:
         return NotImplemented
     result, axis = answer
+    if isinstance(result, Tensor):
+        return _add_batch_dim(result, axis, level)
     return tree_map(lambda tensor: _add_batch_dim(tensor, axis, level), result)
 
 
 def _stacked(*tensors: Tensor | None) -> bool:
     """Whether every tensor has a particle axis; None counts as if it had."""
-    return all(tensor is None or is_batchedtensor(tensor) for tensor in tensors)
+    return all([tensor is None or is_batchedtensor(tensor) for tensor in tensors])
 
 
 def _leading(tensor: Any, dim: int | None) -> Any:
@@ -91,7 +98,7 @@ def register(function: Callable[..., Any], rule: Callable[..., Any]) -> None:
     or a tree of them. A rule must compute what `function` does for each particle alone, with its
     gradients. After NotImplemented the rule registered before it is asked, then the ensemble's own,
     then `torch.vmap`. No rule sees a call that names such a tensor (`weight=w`), nor one inside a
-    network's own `vmap` or `grad`, nor any with `Ensemble(fast=False)`.
+    network's own `vmap` or `grad`.
 
     A function of your own must call `torch.overrides.handle_torch_function` to be seen here, as
     torch's functions do.
@@ -119,13 +126,13 @@ def _with_options(rule: Any, options: dict[str, Any], n: int, dims: Any, *args: 
 class ParticleRules(TorchFunctionMode):
     """The mode. `keys(stream)` returns this particle's random key."""
 
-    def __init__(self, keys: Callable[[int], Tensor], fast: bool = True) -> None:
+    def __init__(self, keys: Callable[[int], Tensor]) -> None:
         super().__init__()
         self._keys = keys
         self._level = maybe_current_level()
-        # The rules of FAST do not support another transform of torch.func around this one.
-        self._fast = fast and self._level == 1
-        self.rules = ALL if self._fast else NEEDED
+        # Other rules do not support another transform of torch.func around this one.
+        self._batched = self._level == 1
+        self.rules = ALL if self._batched else NEEDED
         self.drawn = 0  # random tensors drawn in this forward pass
 
     def next_key(self) -> Tensor:
@@ -134,7 +141,7 @@ class ParticleRules(TorchFunctionMode):
 
     def attend(self, *args: Any, **kwargs: Any) -> Tensor:
         """`F.scaled_dot_product_attention`."""
-        at_our_level = self._fast and maybe_current_level() == self._level
+        at_our_level = self._batched and maybe_current_level() == self._level
         attention = _attention if at_our_level else F.scaled_dot_product_attention
         return attention(*args, **kwargs)
 
@@ -143,7 +150,7 @@ class ParticleRules(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         rule = self.rules.get(func)
-        registered = self._fast and func in _REGISTERED
+        registered = self._batched and func in _REGISTERED
         if rule is None and not registered:
             return func(*args, **kwargs)
         # Inside a network's own vmap or grad the innermost axis is not the particles'.
@@ -160,21 +167,21 @@ def _linear(
     mode: ParticleRules, input: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
     castable = input.dtype == weight.dtype or torch.is_autocast_enabled(input.device.type)
-    if not is_batchedtensor(weight) or not _stacked(bias) or weight.dim() != 2 or not castable:
+    if not _stacked(weight, bias) or weight.dim() != 2 or not castable:
         return F.linear(input, weight, bias)
     if input.shape[-1] != weight.shape[-1]:
         shape, width = list(input.shape), weight.shape[-1]
         raise RuntimeError(f"a Linear layer takes inputs of {width} values, got shape {shape}")
+    return _with_particle_axis(_linear_rule, input, weight, bias)  # type: ignore[no-any-return]
 
-    def rule(n: int, dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
-        if torch.is_autocast_enabled(x.device.type):
-            x = x.to(torch.get_autocast_dtype(x.device.type))
-        x = x.expand(n, *x.shape) if dims[0] is None else x.movedim(dims[0], 0)
-        weight, bias = _leading(weight, dims[1]), _leading(bias, dims[2])
-        with torch.autocast(x.device.type, enabled=False), torch._C.DisableTorchFunction():
-            return batched_linear(x, weight, bias), 0
 
-    return _with_particle_axis(rule, input, weight, bias)
+def _linear_rule(n: int, dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
+    device = x.device.type
+    if torch.is_autocast_enabled(device):
+        x = x.to(torch.get_autocast_dtype(device))
+    x = x.expand(n, *x.shape) if dims[0] is None else x.movedim(dims[0], 0)
+    with without_autocast(x):
+        return batched_linear(x, _leading(weight, dims[1]), _leading(bias, dims[2])), 0
 
 
 def _conv2d(
@@ -300,6 +307,6 @@ FAST: Rules = {
 LAYERS = torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu
 CELLS = torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell
 RECURRENT: Rules = {function: _one_by_one(function) for function in (*LAYERS, *CELLS)}
-NEEDED: Rules = {**DROPOUT, **RECURRENT}  # also without `fast`
+NEEDED: Rules = {**DROPOUT, **RECURRENT}  # `vmap` has no others
 ALL: Rules = {**NEEDED, **FAST}
 AT_OUR_LEVEL = {*FAST, *RECURRENT}

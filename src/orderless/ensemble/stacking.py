@@ -87,6 +87,15 @@ def check_stackable(modules: Sequence[nn.Module]) -> None:
         check_same_network(first, module, f"module {number} is of another architecture")
 
 
+def all_equal(modules: Sequence[nn.Module]) -> bool:
+    """Whether there are several modules, all with the same parameters."""
+    first = list(modules[0].parameters())
+    for module in modules[1:]:
+        if not all(map(torch.equal, first, module.parameters())):
+            return False
+    return len(modules) > 1
+
+
 def check_same_network(first: nn.Module, other: nn.Module, complaint: str) -> None:
     """Raise if two networks do not compute the same function of their tensors."""
     shapes = {name: tensor.shape for name, tensor in tensors_of(first).items()}

@@ -269,7 +269,7 @@ class ParticleFilter(Predictor):
             raise RuntimeError("a filter cannot learn inside torch.inference_mode(): leave it")
         info = self.advance(closures, penalty)
         self.check()
-        return info.copied()
+        return info
 
     @abstractmethod
     def advance(self, closures: Sequence[Closure], penalty: Closure | None = None) -> StepInfo:
@@ -304,32 +304,34 @@ class ParticleFilter(Predictor):
         check_losses(losses, self.particles, what)
         return losses, outputs
 
-    def check_some_finite(self, losses: Tensor) -> None:
-        """Raise before anything moves if no particle has a finite loss; on the CPU only."""
-        weighty = ~self.raw_log_weights.isneginf()
-        if losses.device.type == "cpu" and not (weighty & is_finite(losses)).any():
+    def living(self, losses: Tensor) -> Tensor:
+        """Who has a weight and a finite loss `[N]`; on the CPU, raise if nobody does."""
+        living = ~self.raw_log_weights.isneginf() & is_finite(losses)
+        if losses.device.type == "cpu" and not living.any():
             raise FloatingPointError(
                 "no particle has a finite loss: look at the data of this step; nothing has changed"
             )
+        return living
 
     def reweigh(self, gain: Tensor, alive: Tensor) -> None:
         """w_i <- w_i e^{gain_i}; particles without a finite gain die: their weight stays 0.
 
-        If none is left, weights and evidence stay as they are and the next `check` raises.
+        If none is left, `check` raises; on the CPU, weights and evidence then stay as they are.
         """
         if gain.is_cuda and fused.can_reweigh(self.raw_log_weights):
             state = self.raw_log_weights, self._log_evidence, self.alive, self._failed, self.steps
             fused.reweigh(gain, alive, *state)
             return
         alive = alive & is_finite(gain)
-        grown = (self.raw_log_weights + gain).masked_fill(~alive, -torch.inf)
-        log_weights, total = normalize(grown)
-        someone = is_finite(total)
-        torch.where(someone, log_weights, self.raw_log_weights, out=self.raw_log_weights)
-        self._log_evidence.add_(total.nan_to_num(nan=0.0, neginf=0.0))
-        torch.where(someone, alive, self.alive, out=self.alive)
-        self._failed.logical_or_(~someone)
-        self.steps.add_(someone)
+        grown = torch.where(alive, self.raw_log_weights + gain, -torch.inf)
+        log_weights, evidence = normalize(grown)
+        self._failed.copy_(evidence.isneginf())
+        if not gain.is_cuda and self._failed:
+            return
+        self.raw_log_weights.copy_(log_weights)
+        self._log_evidence.add_(evidence)
+        self.alive.copy_(alive)
+        self.steps.add_(1)
 
     def check(self, now: bool = False) -> None:
         """Raise if no particle is left. On CUDA this is checked only every `check_every` steps."""
@@ -376,6 +378,11 @@ class ParticleFilter(Predictor):
             for part in parts
         ]
         return normalize(torch.cat(shares))
+
+
+def total(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of tensors of one shape."""
+    return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(0)
 
 
 def check_losses(losses: Any, particles: Ensemble, what: str) -> None:

@@ -82,7 +82,7 @@ class BootstrapParticleFilter(ParticleFilter):
                 if self.variant == "sir":
                     self._perturb()
                 before = self._losses(closures)
-                self.check_some_finite(before)
+                self.living(before)
             except BaseException:
                 draws.rewind()
                 for parameter, value in zip(self.particles.parameters(), start, strict=True):
@@ -99,7 +99,7 @@ class BootstrapParticleFilter(ParticleFilter):
                 self._weigh(after)
         self.steps.copy_(steps)  # one step, though "paper" weighs twice
         self.alive.fill_(True)  # a particle of weight 0 is not dead: resampling replaces it
-        log_weights = self.raw_log_weights
+        log_weights = self.raw_log_weights.clone()
         return StepInfo(before, after, None, ~log_weights.isneginf(), log_weights)
 
     def _losses(self, closures: Sequence[Closure]) -> Tensor:

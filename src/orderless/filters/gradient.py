@@ -19,19 +19,28 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..consolidation.base import Consolidation
 from ..ensemble import Ensemble
 from ..ensemble.draws import Draws
-from ..ensemble.linear import descending, used_once
-from ..ensemble.parameter import inner_products, per_particle_view, squared_norms
+from ..ensemble.linear import descending, descent_rates
+from ..ensemble.parameter import squared_norms
 from ..ensemble.precision import matrix_precision
-from .base import Closure, ParticleFilter, StepInfo, copied
-from .optimizers import check_optimizer, check_state, is_plain_descent
+from .base import Closure, ParticleFilter, StepInfo, copied, total
+from .optimizers import (
+    Tangent,
+    check_optimizer,
+    check_state,
+    clear_gradients,
+    clip_gradients,
+    gradients_of,
+    load_state,
+    move_state,
+)
+from .penalties import UpdateHooks, attach, move_penalties, penalty_sum, recorded
 from .weights import is_finite
 
 
@@ -54,6 +63,15 @@ class Weighting(ABC):
 
     A rule that needs more than `step.energy_before` declares it in `reads`: `"energy_after"`, for
     which the closure is called again, or `"slope"`, for which it is not.
+
+    >>> import torch, orderless as ol
+    >>> class Tempered(ol.Weighting):  # a tenth of the likelihood where the step began
+    ...     def __call__(self, step):
+    ...         return -0.1 * step.energy_before
+    >>> particles = ol.Ensemble(lambda: torch.nn.Linear(2, 1), n=3)
+    >>> adam = torch.optim.Adam(particles.parameters())
+    >>> ol.GradientFilter(particles, adam, weighting=Tempered()).ess
+    tensor(3.0000, dtype=torch.float64)
     """
 
     reads: ClassVar[str | None] = None
@@ -93,13 +111,6 @@ class Uniform(Weighting):
         return level - torch.where(step.alive, step.log_weights, 0.0)
 
 
-class UpdateHooks(Protocol):
-    """What `register` takes besides penalties: called around `optimizer.step()`."""
-
-    def before_update(self) -> None: ...
-    def after_update(self) -> None: ...
-
-
 class GradientFilter(ParticleFilter):
     """Gradient steps with weights by any rule; see `Weighting`.
 
@@ -116,12 +127,10 @@ class GradientFilter(ParticleFilter):
         options: `link`, `min_ess` and `check_every`, as in every filter.
 
     >>> import torch, orderless as ol
-    >>> class Tempered(ol.Weighting):  # weights by a tenth of the loss
-    ...     def __call__(self, step):
-    ...         return -0.1 * step.energy_before
     >>> particles = ol.Ensemble(lambda: torch.nn.Linear(2, 1), n=3)
-    >>> optimizer = torch.optim.Adam(particles.parameters())
-    >>> pf = ol.GradientFilter(particles, optimizer, weighting=Tempered(), link="identity")
+    >>> adam = torch.optim.Adam(particles.parameters())
+    >>> rule = ol.filters.Linearized()
+    >>> pf = ol.GradientFilter(particles, adam, weighting=rule, link="identity")
     >>> pf.step(lambda: particles(torch.ones(4, 2)).square().mean((1, 2))).loss_before.shape
     torch.Size([3])
     """
@@ -139,9 +148,9 @@ class GradientFilter(ParticleFilter):
         **options: Any,
     ) -> None:
         super().__init__(particles, **options)
+        check_optimizer(optimizer, particles)
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise ValueError(f"max_grad_norm must be positive, got {max_grad_norm}")
-        check_optimizer(optimizer, particles)
         self.optimizer = optimizer
         self.weighting = weighting
         self.max_grad_norm = max_grad_norm
@@ -161,22 +170,32 @@ class GradientFilter(ParticleFilter):
         Other objects with `before_update()` and `after_update()` have these called around every
         optimizer step.
         """
-        if isinstance(hooks, Consolidation):
-            needs_gradient = self.weigh_penalty and self.weighting.reads == "slope"
-            hooks.attach(self.optimizer, False if needs_gradient and closed is None else closed)
+        if closed is None and self.weigh_penalty and self.weighting.reads == "slope":
+            closed = False  # the weights need the penalty's gradient
+        attach(hooks, self.optimizer, closed)
         if hooks not in self.hooks:
             self.hooks.append(hooks)
         self.registrations += 1
 
     def advance(self, closures: Sequence[Closure], penalty: Closure | None = None) -> StepInfo:
         """Algorithm 1."""
-        draws = Draws(self.particles)
-        with matrix_precision(self.particles.precision, self.particles.device):
-            self.optimizer.zero_grad(set_to_none=True)
-            loss, penalties, finite, tangent = self._backward(closures, penalty, draws)
-            self._clip()
+        particles = self.particles
+        draws = Draws(particles)
+        clear_gradients(self.optimizer)
+        with matrix_precision(particles.precision, particles.device):
+            # L(x_t), and its gradient
+            try:
+                last, loss, penalties = self._losses(closures, penalty)
+                alive = self.living(loss)
+            except BaseException:
+                draws.rewind()  # as if no forward pass had been made
+                raise
+            tangent, slopes = self._backward(last, penalties, len(closures))
 
             # x <- x - sigma^2 grad L(x); what the backward pass has moved has no gradient here
+            if self.weighting.reads is None:  # otherwise a bad gradient shows where the step ends
+                alive &= is_finite(squared_norms([*gradients_of(self.optimizer), *slopes]))
+            clip_gradients(self.optimizer, self.max_grad_norm)
             for hooks in self.hooks:
                 hooks.before_update()
             self.optimizer.step()
@@ -185,116 +204,78 @@ class GradientFilter(ParticleFilter):
 
             # log w <- log w - (L(x_t) + L(x_{t+1})) / 2, or another rule
             with torch.no_grad():
-                energy = loss
-                if self.weigh_penalty and penalties is not None:
-                    energy = loss + penalties
+                energy = loss.double()
+                if penalties is not None:
+                    penalties = penalties.detach()
+                    alive &= is_finite(penalties)
+                    energy = energy + penalties if self.weigh_penalty else energy
                 loss_after = None
-                energy_after = energy
+                energy_after = slope = energy
                 if self.weighting.reads == "energy_after":
                     with draws.again():
                         loss_after, energy_after = self._energy(closures, penalty)
-                slope = torch.zeros_like(energy) if tangent is None else tangent.slope()
-                alive = self.alive & finite
-                step = Step(energy.double(), energy_after, slope, alive, self.raw_log_weights)
+                if tangent is not None:
+                    slope = tangent.slope()
+                step = Step(energy, energy_after, slope, alive, self.raw_log_weights)
                 self.reweigh(self.weighting(step), alive)
-        return StepInfo(loss, loss_after, penalties, self.alive, self.raw_log_weights)
+        weights = self.raw_log_weights.clone()
+        return StepInfo(loss, loss_after, penalties, self.alive.clone(), weights)
+
+    def _losses(
+        self, closures: Sequence[Closure], penalty: Closure | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The last closure's losses with their graph, L(x_t), and the penalty with its graph.
+
+        The other closures are differentiated at once. The penalty is differentiated together with
+        the last one, so that it can use that closure's outputs instead of computing them again.
+        """
+        parts = []
+        with torch.enable_grad():
+            for closure in closures:
+                for earlier in parts[-1:]:
+                    _differentiate(earlier)
+                losses, outputs = self.evaluate(closure)
+                if not losses.requires_grad:
+                    raise ValueError(
+                        "the losses do not depend on the particles' parameters: compute them from "
+                        "particles(x), outside of torch.no_grad()"
+                    )
+                parts.append(losses)
+            penalties = self._penalties(penalty, outputs)
+        return losses, total([part.detach() for part in parts]), penalties
 
     def _backward(
-        self, closures: Sequence[Closure], penalty: Closure | None, draws: Draws
-    ) -> tuple[Tensor, Tensor | None, Tensor, Tangent | None]:
-        """L(x_t), the penalty, which particles have finite ones `[N]`, and the gradient's line.
+        self, losses: Tensor, penalties: Tensor | None, closures: int
+    ) -> tuple[Tangent | None, list[Tensor]]:
+        """Write the gradients of loss + penalty, or take the step of plain SGD at once.
 
-        The penalty is differentiated together with the last closure, so that it can use that
-        closure's outputs instead of computing them again.
+        Returns the line of what is weighed, if the weighting reads its slope, and what the layers
+        have seen that took their step.
         """
-        apart = self.weighting.reads == "slope" and not self.weigh_penalty
         tangent = None
-        losses = []
-        with torch.enable_grad():
-            try:
-                for closure in closures[:-1]:
-                    losses.append(self._differentiable(closure)[0])
-                    losses[-1].backward(torch.ones_like(losses[-1]))
-                last, outputs = self._differentiable(closures[-1])
-                losses.append(last)
-                penalties = self._penalties(penalty, outputs)
-                loss = _sum([part.detach() for part in losses])
-                self.check_some_finite(loss)
-            except BaseException:
-                draws.rewind()  # as if no forward pass had been made
-                raise
-            if apart and penalties is not None:
-                last.backward(torch.ones_like(last), retain_graph=True)
-                tangent = Tangent(self.optimizer)
-                last = penalties
-            elif penalties is not None:
-                last = last + penalties
-            with descending(self._rates(last, closures)) as slopes:
-                if last.requires_grad:
-                    last.backward(torch.ones_like(last))
-        if self.weighting.reads == "slope" and tangent is None:
+        energy = losses if penalties is None else losses + penalties
+        reads_slope = self.weighting.reads == "slope"
+        if reads_slope and penalties is not None and not self.weigh_penalty:
+            _differentiate(losses, retain_graph=True)
             tangent = Tangent(self.optimizer)
-        gradients = gradients_of(self.optimizer)
-        if not gradients and not slopes:
+            energy = penalties
+        # Nobody else may read or change a gradient that is never written. A single particle uses
+        # torch.optim.SGD itself, so that N = 1 is SGD bit for bit.
+        at_once = closures == 1 and not reads_slope and self.max_grad_norm is None
+        at_once = at_once and self.particles.runs_batched
+        at_once = at_once and not any(getattr(h, "reads_gradients", True) for h in self.hooks)
+        rates = descent_rates(self.optimizer, energy) if at_once else {}
+        with descending(rates) as slopes:
+            if energy.requires_grad:
+                _differentiate(energy)
+        if reads_slope and tangent is None:
+            tangent = Tangent(self.optimizer)
+        if not slopes and not gradients_of(self.optimizer):
             raise ValueError(
                 "the losses do not depend on any parameter that the optimizer holds: "
                 "compute them from particles(x)"
             )
-        penalties = None if penalties is None else penalties.detach()
-        finite = is_finite(loss if penalties is None else loss + penalties)
-        if self.weighting.reads is None:  # otherwise a bad gradient shows where the step ends
-            finite = finite & is_finite(squared_norms([*gradients, *slopes]))
-        return loss, penalties, finite, tangent
-
-    def _differentiable(self, closure: Closure) -> tuple[Tensor, Any]:
-        losses, outputs = self.evaluate(closure)
-        if not losses.requires_grad:
-            raise ValueError(
-                "the losses do not depend on the particles' parameters: compute them from "
-                "particles(x), outside of torch.no_grad()"
-            )
-        return losses, outputs
-
-    def _penalties(self, penalty: Closure | None, outputs: Any) -> Tensor | None:
-        """The sum of the given penalty and the registered ones `[N]`; each counts once."""
-        given = {} if outputs is None else {"outputs": outputs}
-        registered = [h for h in self.hooks if isinstance(h, Consolidation) and h.tasks]
-        calls = {consolidation: consolidation.calls for consolidation in registered}
-        parts = []
-        if penalty is not None:
-            parts.append(self.evaluate(penalty, "penalty", **given)[0])
-        for consolidation in registered:
-            included = consolidation.calls > calls[consolidation]
-            if not included and (self.weigh_penalty or not consolidation.closed):
-                parts.append(self.evaluate(consolidation.penalty, "penalty", **given)[0])
-        return _sum(parts) if parts else None
-
-    def _rates(self, energy: Tensor, closures: Sequence[Closure]) -> dict[Any, float | Tensor]:
-        """The learning rates of parameters that may take their step inside the backward pass.
-
-        Nobody else may read or change the gradient. A single particle uses `torch.optim.SGD`
-        itself, so that N = 1 is SGD bit for bit.
-        """
-        read = self.weighting.reads == "slope" or self.max_grad_norm is not None
-        read = read or any(getattr(hooks, "reads_gradients", True) for hooks in self.hooks)
-        if read or len(closures) > 1 or not self.particles.runs_batched:
-            return {}
-        if not is_plain_descent(self.optimizer):
-            return {}
-        groups = self.optimizer.param_groups
-        rates = {p: group["lr"] for group in groups for p in group["params"]}
-        return {p: rates[p] for p in used_once(energy) if p in rates}
-
-    @torch.no_grad()
-    def _clip(self) -> None:
-        """Scale each particle's gradient to a norm of at most `max_grad_norm`."""
-        if self.max_grad_norm is None:
-            return
-        gradients = gradients_of(self.optimizer)
-        norms = squared_norms(gradients).sqrt()
-        clip = (self.max_grad_norm / (norms + 1e-6)).clamp(max=1.0)
-        for gradient in gradients:
-            gradient.mul_(per_particle_view(clip.to(gradient.dtype), gradient))
+        return tangent, slopes
 
     def _energy(
         self, closures: Sequence[Closure], penalty: Closure | None
@@ -304,25 +285,25 @@ class GradientFilter(ParticleFilter):
         for closure in closures:
             losses, outputs = self.evaluate(closure)
             parts.append(losses)
-        loss = _sum(parts)
+        loss = total(parts)
         # the penalty follows the losses, as in the first evaluation, so that it draws the same
         penalties = self._penalties(penalty, outputs) if self.weigh_penalty else None
-        return loss, loss if penalties is None else _sum([*parts, penalties])
+        return loss, loss if penalties is None else total([*parts, penalties])
+
+    def _penalties(self, penalty: Closure | None, outputs: Any) -> Tensor | None:
+        """The sum of the given penalty and the registered ones `[N]`."""
+        if penalty is None and not self.hooks:
+            return None
+        return penalty_sum(self, penalty, outputs)
 
     def recorded_settings(self) -> tuple[Any, ...]:
-        penalties = [(h.tasks, h.closed) for h in self.hooks if isinstance(h, Consolidation)]
         seen = repr(self.weighting), self.max_grad_norm, self.weigh_penalty
-        return *seen, self.registrations, len(self.hooks), *penalties
+        return *seen, self.registrations, len(self.hooks), *recorded(self.hooks)
 
     def to(self, *args: Any, **options: Any) -> Any:
         super().to(*args, **options)
-        for state in self.optimizer.state.values():
-            for name, value in state.items():
-                if isinstance(value, Tensor) and value.dim() > 0:  # step counts stay where they are
-                    state[name] = value.to(self.particles.device)
-        for hooks in self.hooks:
-            if isinstance(hooks, Consolidation):
-                hooks.to(self.particles.device)
+        move_state(self.optimizer, self.particles.device)
+        move_penalties(self.hooks, self.particles.device)
         return self
 
     def state_dict(self) -> dict[str, Any]:
@@ -334,42 +315,13 @@ class GradientFilter(ParticleFilter):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.check_state(state)
-        # a copy: torch's optimizers keep the tensors they are given
-        self.optimizer.load_state_dict(copied(state["optimizer"]))  # first: it may still raise
+        load_state(self.optimizer, state["optimizer"], self.particles.device)  # it may still raise
         super().load_state_dict(state)
-        if self.particles.device.type != "cuda":
-            for group in self.optimizer.param_groups:
-                if "capturable" in group:
-                    group["capturable"] = False  # a state from a GPU may be set up for recording
 
 
-class Tangent:
-    """Where the particles stood and their gradient there, to first order the loss around them."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self.parameters = moving(optimizer)
-        self.start = [p.detach().clone() for p in self.parameters]
-        self.gradients = [gradient.clone() for gradient in gradients_of(optimizer)]
-
-    def slope(self) -> Tensor:
-        """<gradient, x_new - x_old> per particle `[N]`, for the actual displacement, float64."""
-        pairs = zip(self.parameters, self.start, strict=True)
-        return inner_products(self.gradients, [p.detach() - start for p, start in pairs])
-
-
-def moving(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    """The optimizer's parameters that have a gradient."""
-    groups = optimizer.param_groups
-    return [p for group in groups for p in group["params"] if p.grad is not None]
-
-
-def gradients_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """The gradients of `moving`."""
-    return [p.grad for p in moving(optimizer) if p.grad is not None]
-
-
-def _sum(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(0)
+def _differentiate(losses: Tensor, retain_graph: bool = False) -> None:
+    """Add every particle's gradient to `.grad`; one particle's loss depends on it alone."""
+    losses.backward(torch.ones_like(losses), retain_graph=retain_graph)
 
 
 class WeightedParticleFilter(GradientFilter):

@@ -91,7 +91,6 @@ def _joined(parts: Sequence[Ensemble], order: Tensor) -> Ensemble:
         indices=indices[order].tolist(),
         chunk_size=first.chunk_size,
         precision=first.precision,
-        fast=first.fast,
         device=first.device,
     )
     joined.train(first.training)
