@@ -82,7 +82,8 @@ class BatchedLinear(torch.autograd.Function):
             bias_descent.step(ctx.parameters[1], total)
             grad_bias = None
         if weight_descent is not None:
-            weight_descent.step_by_factors(ctx.parameters[0], delta, x, total)
+            weight_descent.slopes.append(total)
+            weight_descent.step_by_factors(ctx.parameters[0], delta, x)
             wants_weight = False
         grad_weight = torch.bmm(delta.mT, x).to(weight.dtype) if wants_weight else None
         return grad_x, grad_weight, grad_bias
@@ -99,18 +100,21 @@ class Descent:
     rate: float | Tensor
     slopes: list[Tensor]
 
-    @torch.no_grad()
     def step(self, bias: Tensor, gradient: Tensor) -> None:
         """b <- b - sigma^2 g."""
-        bias.sub_(self.rate * gradient)
+        with torch.no_grad():
+            bias.sub_(self.rate * gradient)
 
-    @torch.no_grad()
-    def step_by_factors(self, weight: Tensor, delta: Tensor, x: Tensor, total: Tensor) -> None:
+    def step_by_factors(self, weight: Tensor, delta: Tensor, x: Tensor) -> None:
         """W <- W - sigma^2 delta^T x: the gradient itself is never stored."""
-        self.slopes.append(total)
-        moves = self.rate * delta.to(weight.dtype)
-        with without_autocast(weight):
-            weight.baddbmm_(moves.mT, x.to(weight.dtype), alpha=-1.0)
+        delta = delta.to(weight.dtype)
+        x = x.to(weight.dtype)
+        rate = self.rate
+        if isinstance(rate, Tensor):  # on a GPU, where schedulers change it in a recorded step
+            delta = rate * delta
+            rate = 1.0
+        with torch.no_grad(), without_autocast(weight):
+            weight.baddbmm_(delta.mT, x, alpha=-rate)
 
 
 AccumulateGrad = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]

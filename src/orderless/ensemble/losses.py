@@ -77,5 +77,6 @@ def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor | None:
     if outputs.is_cuda and fused.can_cross_entropy(outputs, labels):
         return fused.CrossEntropy.apply(outputs, labels)
     with without_autocast(outputs):
-        losses = F.cross_entropy(outputs.flatten(0, 1), labels.repeat(n), reduction="none")
+        every = labels.expand(n, -1).flatten()
+        losses = F.cross_entropy(outputs.flatten(0, 1), every, reduction="none")
     return losses.view(n, -1).sum(1) / (labels != -100).sum()  # torch ignores the label -100

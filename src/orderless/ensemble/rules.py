@@ -23,14 +23,14 @@ from torch._C._functorch import (
     _unwrap_batched,
     is_batchedtensor,
     maybe_current_level,
+    pop_dynamic_layer_stack,
+    push_dynamic_layer_stack,
 )
-from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .dropout import DROPOUT
 from .linear import batched_linear
-from .precision import without_autocast
 
 
 def _with_particle_axis(rule: Callable[..., Any], *args: Any) -> Any:
@@ -50,8 +50,11 @@ def _with_particle_axis(rule: Callable[..., Any], *args: Any) -> Any:
         dims.append(dim)
         if dim is not None:
             n = value.shape[dim]
-    with temporarily_pop_interpreter_stack():
+    stack = pop_dynamic_layer_stack()
+    try:
         answer = rule(n, tuple(dims), *values)
+    finally:
+        push_dynamic_layer_stack(stack)
     if answer is NotImplemented:
         return NotImplemented
     result, axis = answer
@@ -176,12 +179,16 @@ def _linear(
 
 
 def _linear_rule(n: int, dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
-    device = x.device.type
-    if torch.is_autocast_enabled(device):
-        x = x.to(torch.get_autocast_dtype(device))
-    x = x.expand(n, *x.shape) if dims[0] is None else x.movedim(dims[0], 0)
-    with without_autocast(x):
-        return batched_linear(x, _leading(weight, dims[1]), _leading(bias, dims[2])), 0
+    kind = x.device.type
+    autocast = torch.is_autocast_enabled(kind)
+    if autocast:
+        x = x.to(torch.get_autocast_dtype(kind))
+    x = x.expand(n, *x.shape) if dims[0] is None else _leading(x, dims[0])
+    stacks = _leading(weight, dims[1]), _leading(bias, dims[2])
+    if not autocast:
+        return batched_linear(x, *stacks), 0
+    with torch.autocast(kind, enabled=False):
+        return batched_linear(x, *stacks), 0
 
 
 def _conv2d(

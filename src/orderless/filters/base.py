@@ -19,6 +19,10 @@ from ..ensemble.parameter import per_particle_view
 from ..ensemble.stacking import check_same_shapes
 from .weights import effective_sample_size, is_finite, normalize, temper, temperature_for
 
+NOBODY = (
+    "no particle is left with a finite loss and gradient: lower the learning rate or look at the "
+    "data, and go on from the last saved state"
+)
 Link = str | Callable[[Tensor], Tensor]
 Closure = Callable[..., Any]
 
@@ -306,7 +310,7 @@ class ParticleFilter(Predictor):
 
     def living(self, losses: Tensor) -> Tensor:
         """Who has a weight and a finite loss `[N]`; on the CPU, raise if nobody does."""
-        living = ~self.raw_log_weights.isneginf() & is_finite(losses)
+        living = is_finite(self.raw_log_weights - losses)  # the weight may be 0
         if losses.device.type == "cpu" and not living.any():
             raise FloatingPointError(
                 "no particle has a finite loss: look at the data of this step; nothing has changed"
@@ -316,7 +320,7 @@ class ParticleFilter(Predictor):
     def reweigh(self, gain: Tensor, alive: Tensor) -> None:
         """w_i <- w_i e^{gain_i}; particles without a finite gain die: their weight stays 0.
 
-        If none is left, `check` raises; on the CPU, weights and evidence then stay as they are.
+        If none is left, raise before any change; on CUDA, `check` raises later.
         """
         if gain.is_cuda and fused.can_reweigh(self.raw_log_weights):
             state = self.raw_log_weights, self._log_evidence, self.alive, self._failed, self.steps
@@ -324,11 +328,13 @@ class ParticleFilter(Predictor):
             return
         alive = alive & is_finite(gain)
         grown = torch.where(alive, self.raw_log_weights + gain, -torch.inf)
-        log_weights, evidence = normalize(grown)
-        self._failed.copy_(evidence.isneginf())
-        if not gain.is_cuda and self._failed:
-            return
-        self.raw_log_weights.copy_(log_weights)
+        evidence = torch.logsumexp(grown, 0)
+        failed = evidence.isneginf()
+        if gain.is_cuda:
+            self._failed.logical_or_(failed)
+        elif failed:
+            raise FloatingPointError(NOBODY)
+        torch.sub(grown, evidence, out=self.raw_log_weights)
         self._log_evidence.add_(evidence)
         self.alive.copy_(alive)
         self.steps.add_(1)
@@ -342,10 +348,7 @@ class ParticleFilter(Predictor):
         self._unchecked = 0
         if self._failed.item():
             self._failed.zero_()
-            raise FloatingPointError(
-                "no particle is left with a finite loss and gradient: lower the learning rate or "
-                "look at the data, and go on from the last saved state"
-            )
+            raise FloatingPointError(NOBODY)
 
     def tensors(self) -> dict[str, Tensor]:
         return {

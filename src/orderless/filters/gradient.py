@@ -39,6 +39,7 @@ from .optimizers import (
     gradients_of,
     load_state,
     move_state,
+    take_step,
 )
 from .penalties import UpdateHooks, attach, move_penalties, penalty_sum, recorded
 from .weights import is_finite
@@ -198,7 +199,7 @@ class GradientFilter(ParticleFilter):
             clip_gradients(self.optimizer, self.max_grad_norm)
             for hooks in self.hooks:
                 hooks.before_update()
-            self.optimizer.step()
+            take_step(self.optimizer)
             for hooks in self.hooks:
                 hooks.after_update()
 

@@ -40,6 +40,12 @@ def clear_gradients(optimizer: torch.optim.Optimizer) -> None:
             parameter.grad = None
 
 
+def take_step(optimizer: torch.optim.Optimizer) -> None:
+    """`optimizer.step()`; not where everything has moved already and nobody wraps `step`."""
+    if moving(optimizer) or "step" in vars(optimizer) or type(optimizer) is not torch.optim.SGD:
+        optimizer.step()
+
+
 def moving(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """The parameters that have a gradient."""
     groups = optimizer.param_groups

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.particles.networks import NETWORKS, SEQUENCES, Tokens
+from tests.ensemble.networks import NETWORKS, SEQUENCES, Tokens
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
@@ -14,9 +14,7 @@ import orderless as ol
 
 WAYS = {
     "fast": {},
-    "vmap": {"fast": False},
     "chunked": {"chunk_size": 2},
-    "chunked vmap": {"chunk_size": 3, "fast": False},
     "one by one": {"chunk_size": 1},
 }
 
@@ -51,7 +49,7 @@ def assert_like_members(particles: ol.Ensemble, *args, in_dims=None, **kwargs) -
 
 # Chunks recompute activations through autograd's hooks, which torch.func.grad does not allow.
 CASES = [
-    pytest.param(name, way, marks=[pytest.mark.slow] * (way in ("one by one", "chunked vmap")))
+    pytest.param(name, way, marks=[pytest.mark.slow] * (way == "one by one"))
     for name in NETWORKS
     for way in WAYS
     if name != "torch.func inside" or "chunk_size" not in WAYS[way]
@@ -180,11 +178,10 @@ def test_inputs_for_another_number_of_particles_are_refused(n: int, chunk_size) 
         particles(torch.randn(5, 3), in_dims=(0, None))
 
 
-@pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float64, torch.float16])
-def test_an_input_of_the_wrong_type_is_an_error_as_in_torch(fast: bool, dtype) -> None:
+def test_an_input_of_the_wrong_type_is_an_error_as_in_torch(dtype) -> None:
     """Pixels that nobody converted must not be multiplied by weights rounded to integers."""
-    particles = ol.Ensemble(lambda: nn.Linear(3, 2), 4, fast=fast)
+    particles = ol.Ensemble(lambda: nn.Linear(3, 2), 4)
     with pytest.raises(RuntimeError):
         particles(torch.ones(5, 3).to(dtype))
 
@@ -287,15 +284,15 @@ def test_second_derivatives_are_right() -> None:
 def test_second_derivatives_pass_through_weights_in_bf16() -> None:
     x = torch.randn(5, 6)
     curved = []
-    for fast in (True, False):
-        particles = ol.Ensemble(NETWORKS["mlp"][0], 3, precision="bf16", fast=fast)
+    for precision in ("bf16", "float32"):
+        particles = ol.Ensemble(NETWORKS["mlp"][0], 3, precision=precision)
         parameters = list(particles.parameters())
         loss = particles(x).float().square().sum()
         slopes = torch.autograd.grad(loss, parameters, create_graph=True)
         curved.append(torch.autograd.grad(sum(slope.sum() for slope in slopes), parameters))
     for ours, theirs in zip(*curved, strict=True):
-        # bf16 holds three digits, and the two round at different places
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=0.03 * float(theirs.abs().max()))
+        # bf16 holds three digits, and sums of its products lose some
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0.05 * float(theirs.abs().max()))
 
 
 @pytest.mark.parametrize("name", ["mlp", "pool first"])

@@ -70,11 +70,10 @@ def test_masks_differ_between_particles_draws_seeds_and_layers() -> None:
     assert correlations.abs().max() < 5 / 2000**0.5  # independent: five standard errors
 
 
-@pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("chunk_size", [None, 1, 3])
-def test_a_particle_draws_the_same_mask_in_any_company(fast: bool, chunk_size) -> None:
+def test_a_particle_draws_the_same_mask_in_any_company(chunk_size) -> None:
     few = masks(nn.Dropout(0.5), SHAPE, 4)
-    many = masks(nn.Dropout(0.5), SHAPE, 20, fast=fast, chunk_size=chunk_size)
+    many = masks(nn.Dropout(0.5), SHAPE, 20, chunk_size=chunk_size)
     one = masks(nn.Dropout(0.5), SHAPE, 1)
     for _ in range(3):
         expected = few(ZERO)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.particles.networks import Shared, Tokens
+from tests.ensemble.networks import Shared, Tokens
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
